@@ -1,0 +1,67 @@
+"""Tenuto's claim alone, timed: what `growth` compares between a small database and large ones.
+
+It goes past the public face to the store, because a claim is not something a user asks for. Every claimed task is
+finished and replaced by a new one outside the clock, so the number of waiting tasks stays what the scene says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import timedelta
+
+from benchmarks.contenders import stage
+from benchmarks.contenders.tally import payload
+from tenuto.ids import new_id
+from tenuto.model.access import Actor
+from tenuto.model.tasks import NewTask, Outcome, Settlement, Status
+from tenuto.store import tasks
+from tenuto.store.database import Database
+from tenuto.store.workers import Incarnation, register
+
+WARM_UP = 3
+LEASE = timedelta(seconds=60)
+ACTOR = Actor.system("benchmark")
+
+
+async def claims(url: str, times: int, *, fresh: bool) -> None:
+    """Claim 100 at a time as a worker does that runs for a while, or as one that has just started each time."""
+    database = await Database.open(url, max_connections=1, generic_plans=True)
+    worker = new_id()
+    me = Incarnation(worker, str(worker), "benchmark", "", "", 0, "", ["default"], stage.BATCH)
+    await register(database, me, name_is_mine=True, silence=LEASE)
+    bounds = tasks.Bounds.none()
+    taken: list[float] = []
+    for _ in range(WARM_UP + times):
+        if fresh:
+            bounds = tasks.Bounds.none()
+        began = time.monotonic_ns()
+        claimed = await tasks.claim(database, worker, ["default"], stage.BATCH, LEASE, bounds)
+        taken.append((time.monotonic_ns() - began) / 1e6)
+        if len(claimed) != stage.BATCH:
+            raise SystemExit(f"a claim of {stage.BATCH} brought {len(claimed)}")
+        bounds.moved_past(claimed)
+        now = database.clock.now()
+        done = Outcome(Status.COMPLETED, started_at=now, ended_at=now)
+        await tasks.finish(database, [Settlement(task, done) for task in claimed])
+        await tasks.start(database, [_new(number, database) for number in range(stage.BATCH)])
+    await database.close()
+    stage.answer(milliseconds=taken[WARM_UP:])
+
+
+def _new(number: int, database: Database) -> NewTask:
+    return NewTask(new_id(), "noop", payload(number), database.clock.now(), ACTOR)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=["claims"])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--times", type=int, required=True)
+    parser.add_argument("--fresh", action="store_true")
+    asked = parser.parse_args()
+    stage.run(claims(asked.url, asked.times, fresh=asked.fresh))
+
+
+if __name__ == "__main__":
+    main()

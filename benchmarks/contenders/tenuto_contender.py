@@ -1,0 +1,79 @@
+"""Tenuto as a contender, through its public face: `enqueue`, `enqueue_many`, `worker`, all with their defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import asyncpg
+
+from benchmarks.contenders import stage
+from tenuto import Job, Tenuto
+from tenuto.store import migrate
+
+Noop = Job[..., Any]
+
+
+def build(url: str, on_job: stage.OnJob, home: str | None = None) -> tuple[Tenuto, Noop]:
+    """The application every process of this contender has: one job that does nothing but be counted."""
+    app = Tenuto(database=url, home=home)
+
+    @app.job
+    async def noop(payload: str) -> None:
+        on_job(payload)
+
+    return app, noop
+
+
+class Sender:
+    def __init__(self, app: Tenuto, noop: Noop) -> None:
+        self._app = app
+        self._noop = noop
+
+    async def one(self, payload: str) -> None:
+        await self._app.enqueue(self._noop, payload=payload)
+
+    async def many(self, payloads: list[str]) -> None:
+        await self._app.enqueue_many(self._noop, ({"payload": text} for text in payloads))
+
+
+class TenutoContender:
+    packages = ("tenuto", "asyncpg")
+
+    async def prepare(self, url: str) -> None:
+        app, _ = build(url, _never)
+        database = await app.connect(check_schema=False)
+        await migrate.migrate(database)
+        await database.close()
+
+    @asynccontextmanager
+    async def sender(self, url: str) -> AsyncIterator[Sender]:
+        app, noop = build(url, _never)
+        async with app:
+            yield Sender(app, noop)
+
+    async def work(self, url: str, on_job: stage.OnJob, gate: stage.Gate) -> None:
+        with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
+            app, _ = build(url, on_job, home)
+            async with app:
+                await gate.ready()
+                async with app.worker(name=f"bench-{os.getpid()}"):
+                    await gate.stopped()
+
+    async def audit(self, url: str) -> tuple[int, int]:
+        connection = await asyncpg.connect(url)
+        waiting = await connection.fetchval("SELECT count(*) FROM tenuto.tasks")
+        recorded = await connection.fetchval("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'")
+        await connection.close()
+        return waiting, recorded
+
+
+def _never(_payload: str | bytes) -> None:
+    raise AssertionError("only a worker runs jobs")
+
+
+if __name__ == "__main__":
+    stage.main(TenutoContender())

@@ -1,0 +1,42 @@
+"""What a figure was measured on: machine, versions, settings. Printed with every result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import databases
+from benchmarks.contenders import stage
+from benchmarks.contenders.tally import payload
+from benchmarks.contest import Contender
+from benchmarks.figures import Size
+
+
+async def describe(url: str, contenders: Sequence[Contender], size: Size) -> dict[str, object]:
+    """Everything a reader needs to judge or repeat a run."""
+    settings = await databases.settings(url)
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": _first("/proc/cpuinfo", "model name"),
+        "memory": _first("/proc/meminfo", "MemTotal"),
+        "system": platform.platform(),
+        "postgresql": settings.pop("server_version"),
+        "settings": settings,
+        "connection": "unix socket" if "host=/" in url or "host=%2F" in url else "tcp",
+        "versions": {contender.name: await contender.versions() for contender in contenders},
+        "runs": size.runs,
+        "quick": size.quick,
+        "payload bytes": len(payload(0)),
+        "bulk": stage.BULK,
+        "batch": stage.BATCH,
+    }
+
+
+def _first(file: str, field: str) -> str:
+    for line in Path(file).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return "unknown"

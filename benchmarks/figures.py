@@ -1,0 +1,65 @@
+"""The benchmarks against peers: drain, enqueue, latency. What each asks of every contender, and with which counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.contest import Contender
+from benchmarks.measure import Case, alternate, percentile
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: the real thing, or little enough to try in half a minute."""
+
+    runs: int
+    quick: bool
+
+    def of(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def seconds(self, full: float, quick: float) -> float:
+        return quick if self.quick else full
+
+
+async def drain(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """No-op jobs, each with its full record, worked off by one and by two worker processes."""
+    count = size.of(50_000, 5_000)
+    cases = []
+    for workers, name in ((1, "one worker"), (2, "two workers")):
+        case = Case(name, "jobs/s")
+        cases.append(case)
+
+        async def run(contender: Contender, case: Case = case, workers: int = workers) -> None:
+            case.add(contender.name, await contender.drain(count, workers))
+
+        await alternate(contenders, size.runs, run, f"drain of {count:,} jobs, {name}")
+    return cases
+
+
+async def enqueue(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """Jobs put into the queue: a thousand at a time, and one by one."""
+    many, few = size.of(50_000, 5_000), size.of(2_000, 300)
+    bulk, single = Case("bulk", "jobs/s"), Case("one by one", "jobs/s")
+
+    async def run(contender: Contender) -> None:
+        bulk.add(contender.name, await contender.bulk_enqueue(many))
+        single.add(contender.name, await contender.enqueue_one_by_one(few))
+
+    await alternate(contenders, size.runs, run, f"enqueue of {many:,} in bulk and {few:,} one by one")
+    return [bulk, single]
+
+
+async def latency(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """Pick-up on an idle system with one worker: just before the enqueue call to the start of the handler."""
+    samples = size.of(200, 30)
+    middle, tail = Case("pick-up p50", "ms"), Case("pick-up p99", "ms")
+
+    async def run(contender: Contender) -> None:
+        times = await contender.latency(samples)
+        middle.add(contender.name, percentile(times, 0.50))
+        tail.add(contender.name, percentile(times, 0.99))
+
+    await alternate(contenders, size.runs, run, f"pick-up of {samples} single jobs")
+    return [middle, tail]

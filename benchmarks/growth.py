@@ -1,0 +1,129 @@
+"""Growth: does a claim stay cheap when tables do not stay small, and what does a worker with nothing to do cost?
+
+Tenuto is compared with itself here: the cost of a claim of 100 in a small database over its cost in each other one. All
+databases stand side by side and are measured in turn, so that the machine's drift touches them alike. Commits of the
+timed session do not wait for the disk: its constant share would hide what grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks import databases
+from benchmarks.contest import Contender
+from benchmarks.figures import Size
+from benchmarks.measure import Case, alternate, percentile, progress
+from benchmarks.processes import started
+
+MODULE = "benchmarks.contenders.tenuto_claims"
+BASELINE = "1k waiting"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A database as it looks when the claims are timed."""
+
+    name: str
+    waiting: int
+    finished: int = 0
+    old_snapshot: bool = False
+    """A transaction was open before anything was consumed and still is, so nothing dead can be cleared away."""
+    fresh_worker: bool = False
+    """Each claim is that of a worker that has just started and does not know where the last one ended."""
+
+    @property
+    def database(self) -> str:
+        """Scenes that differ only in who claims share a database."""
+        return f"bench_growth_{self.waiting}_{self.finished}_{'held' if self.old_snapshot else 'free'}"
+
+
+def scenes(size: Size) -> list[Scene]:
+    small, middle, large = 1_000, size.of(100_000, 10_000), size.of(1_000_000, 20_000)
+    consumed = size.of(100_000, 5_000)
+    return [
+        Scene(BASELINE, small),
+        Scene(f"{_short(middle)} waiting", middle),
+        Scene(f"{_short(large)} waiting", large),
+        Scene(f"1k waiting, {_short(large)} finished", small, finished=large),
+        Scene(f"1k waiting, {_short(consumed)} consumed under an old snapshot", small, consumed, old_snapshot=True),
+        Scene("the same, claims of a fresh worker", small, consumed, old_snapshot=True, fresh_worker=True),
+    ]
+
+
+async def growth(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """Claim cost by what the tables hold, then the cost of an idle worker."""
+    claims: list[Case] = []
+    for contender in contenders:
+        if contender.name == "tenuto":
+            claims = await claim_cost(contender, size)
+    return [*claims, *await idle(contenders, size)]
+
+
+async def claim_cost(tenuto: Contender, size: Size) -> list[Case]:
+    """The median of a claim of 100, in milliseconds, in each scene."""
+    times = size.of(50, 10)
+    cases: dict[Scene, Case] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        urls: dict[str, str] = {}
+        for scene in scenes(size):
+            cases[scene] = Case(scene.name, "ms", next(iter(cases.values()), None))
+            if scene.database not in urls:
+                progress(f"growth, setting up: {scene.name}")
+                urls[scene.database] = await stack.enter_async_context(_set(tenuto, scene))
+
+        async def run(_: Contender) -> None:
+            for scene, case in cases.items():
+                case.add("tenuto", percentile(await _claims(tenuto, urls[scene.database], scene, times), 0.5))
+
+        await alternate([tenuto], size.runs, run, "claims of 100")
+    return list(cases.values())
+
+
+@contextlib.asynccontextmanager
+async def _set(tenuto: Contender, scene: Scene) -> AsyncIterator[str]:
+    """Fill a database as the scene says, through the product itself."""
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(tenuto.prepared(scene.database))
+        if scene.old_snapshot:
+            connection = await stack.enter_async_context(databases.connected(url))
+            await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            await connection.execute("SELECT count(*) FROM pg_class")
+        if scene.finished:
+            await tenuto.bulk(url, scene.finished)
+            await tenuto.consume(url, scene.finished, workers=2)
+        await tenuto.bulk(url, scene.waiting)
+        async with databases.connected(tenuto.server) as connection:
+            await connection.execute(f'ALTER DATABASE "{scene.database}" SET synchronous_commit TO off')
+        await databases.settle(url)
+        yield url
+
+
+async def _claims(tenuto: Contender, url: str, scene: Scene, times: int) -> list[float]:
+    arguments = ["claims", "--url", url, "--times", str(times)]
+    if scene.fresh_worker:
+        arguments.append("--fresh")
+    async with started(tenuto.python, MODULE, arguments, tenuto.name) as process:
+        answer = await process.answer(120.0)
+        await process.end(30.0)
+        return [float(taken) for taken in answer["milliseconds"]]
+
+
+async def idle(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """A worker with nothing to do: its CPU, and the statements it sends, per minute."""
+    seconds = size.seconds(20.0, 3.0)
+    cpu, statements = Case("idle worker, CPU", "ms/min"), Case("idle worker, statements", "per min")
+
+    async def run(contender: Contender) -> None:
+        used, sent = await contender.idle(seconds)
+        cpu.add(contender.name, used)
+        statements.add(contender.name, sent)
+
+    chosen = contenders[:1] if size.quick else contenders
+    await alternate(chosen, size.runs, run, f"an idle worker for {seconds:.0f} s")
+    return [cpu, statements]
+
+
+def _short(count: int) -> str:
+    return f"{count // 1_000_000}M" if count >= 1_000_000 else f"{count // 1_000}k"

@@ -1,0 +1,68 @@
+"""Who else used the machine meanwhile: a figure measured beside other work is not worth quoting, and says so itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import databases
+
+TICKS = os.sysconf("SC_CLK_TCK")
+QUIET = 0.2
+
+
+@dataclass(frozen=True)
+class Load:
+    """Cores in use, on average, by anything but this benchmark; and cores the host gave to other guests."""
+
+    others: float
+    stolen: float
+
+    @property
+    def quotable(self) -> bool:
+        return self.others + self.stolen <= QUIET
+
+
+class Watch:
+    """The machine's CPU time since a moment, less that of this benchmark: harness, contenders, server."""
+
+    def __init__(self, postmaster: int) -> None:
+        self._postmaster = postmaster
+        self._began = time.monotonic()
+        self._before = self._now()
+
+    @classmethod
+    async def start(cls, url: str) -> Watch:
+        async with databases.connected(url) as connection:
+            backend = await connection.fetchval("SELECT pg_backend_pid()")
+            return cls(int(_stat(Path(f"/proc/{backend}"))[1]))
+
+    def load(self) -> Load:
+        busy, stolen, ours = (now - then for now, then in zip(self._now(), self._before, strict=True))
+        passed = time.monotonic() - self._began
+        return Load(round(max(0.0, busy - ours) / passed, 2), round(stolen / passed, 2))
+
+    def _now(self) -> tuple[float, float, float]:
+        user, nice, system, _idle, _wait, interrupts, soft, stolen = (
+            int(field) / TICKS for field in Path("/proc/stat").read_text().split()[1:9]
+        )
+        return user + nice + system + interrupts + soft, stolen, sum(os.times()[:4]) + self._server()
+
+    def _server(self) -> float:
+        """CPU of the server: its first process with the backends that have ended, and those that live."""
+        used = sum(map(int, _stat(Path(f"/proc/{self._postmaster}"))[11:15]))
+        for folder in Path("/proc").glob("[0-9]*"):
+            fields = _stat(folder)
+            if fields and int(fields[1]) == self._postmaster:
+                used += sum(map(int, fields[11:13]))
+        return used / TICKS
+
+
+def _stat(folder: Path) -> list[str]:
+    """The fields of a process after its name: state, parent, …; nothing if it has ended."""
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,27 @@
+"""The PostgreSQL server of one benchmark run: started before the first case, stopped and removed after the last.
+
+It is Tenuto's own embedded server in a temporary home, with durable commits; all contenders use its one socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tenuto.store import embedded
+
+
+@contextlib.contextmanager
+def server() -> Iterator[str]:
+    """Yield the URL of a fresh server; stop it whatever happens. Killed outright, the keeper stops it soon after."""
+    home = Path(tempfile.mkdtemp(prefix="tenuto-bench-", dir="/var/tmp"))
+    home.chmod(0o755)  # run as root, the server has an account of its own that must get in
+    try:
+        with embedded.hold(home, linger=0.0) as held:
+            yield held.url
+    finally:
+        embedded.stop_now(home)
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,402 @@
+"""Tenuto: the verbs a program or a person may ask for.
+
+An app knows its jobs and its database. It opens the database when first needed, starts an embedded server if it was
+given no address, and closes everything at `close` (or at the end of ``async with``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from tenuto.clock import steady
+from tenuto.engine import cancelling, service
+from tenuto.engine.worker import Worker
+from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.handlers.context import current
+from tenuto.handlers.jobs import Job, Jobs, Using
+from tenuto.ids import new_id
+from tenuto.model import payloads
+from tenuto.model.access import Actor
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.tasks import NewTask, Policy, check, seconds
+from tenuto.settings import Settings, load, load_worker
+from tenuto.store import activities, embedded, migrate, partitions, workers
+from tenuto.store import tasks as store
+from tenuto.store.activities import Filters, Record
+from tenuto.store.database import Connection, Database
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_BULK = 1000
+_acting: ContextVar[Actor | None] = ContextVar("tenuto_actor", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A task that was asked for. ``created`` is False if an open task had the same key already."""
+
+    id: UUID
+    created: bool = True
+
+
+class Tenuto:
+    """One application: its jobs, its database, its verbs."""
+
+    def __init__(
+        self,
+        database: str | None = None,
+        *,
+        home: Path | str | None = None,
+        settings: Settings | None = None,
+        actor: Actor | None = None,
+    ) -> None:
+        self.settings = settings or load(database=database, home=home)
+        self.jobs = Jobs()
+        self._actor = actor or Actor.system("app")
+        self._database: Database | None = None
+        self._hold: embedded.Hold | None = None
+        self._opening: asyncio.Lock | None = None
+
+    # --- defining ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
+
+    @overload
+    def job(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_retries: int = 3,
+        retry: RetryPolicy | None = None,
+        timeout: float | str | timedelta | None = None,
+        limit: int | None = None,
+        limit_key: str | None = None,
+        on_lost: Literal["retry", "fail"] = "retry",
+        isolated: bool = False,
+        tags: Iterable[str] = (),
+    ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+
+    def job(
+        self,
+        function: Callable[P, R] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_retries: int = 3,
+        retry: RetryPolicy | None = None,
+        timeout: float | str | timedelta | None = None,
+        limit: int | None = None,
+        limit_key: str | None = None,
+        on_lost: Literal["retry", "fail"] = "retry",
+        isolated: bool = False,
+        tags: Iterable[str] = (),
+    ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
+        """Register a function as a job.
+
+        ``limit`` bounds how many of its tasks run at the same time, everywhere; with ``limit_key`` the bound is
+        shared by all tasks of that key. ``isolated`` runs it in a child process that can be killed.
+        """
+        policy = Policy(retry or RetryPolicy(max_retries=max_retries), seconds(timeout, field="timeout"), on_lost)
+
+        def register(function: Callable[P, R]) -> Job[P, R]:
+            job_name = name or function.__name__
+            key = limit_key or (f"job:{job_name}" if limit is not None else None)
+            using = Using(queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(tags))
+            job = Job(function, job_name, policy, using, isolated=isolated)
+            check(_new_task(job, "{}", datetime.min.replace(tzinfo=UTC), self._actor))
+            self.jobs.add(job)
+            return job
+
+        return register if function is None else register(function)
+
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
+    async def open(self) -> Database:
+        """The database, opened when first asked for."""
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self._database is None:
+                self._database = await self.connect()
+                await partitions.ensure(self._database, self._database.clock.now())
+            return self._database
+
+    async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
+        """A database of the caller's own; the embedded one is started and brought up to date on the way."""
+        url = self.settings.database
+        if url is None:
+            url = await self._embedded_url()
+        database = await Database.open(
+            url,
+            max_connections=20 if for_worker else 10,
+            generic_plans=for_worker,
+            behind_pooler=self.settings.behind_pooler,
+        )
+        if check_schema:
+            try:
+                if self.settings.database is None:
+                    await migrate.migrate(database)
+                await migrate.check(database)
+            except BaseException:
+                await database.close()
+                raise
+        return database
+
+    async def _embedded_url(self) -> str:
+        if self._hold is None:
+            linger = 5.0 if self.settings.embedded_stop == "when_unused" else None
+            self._hold = await asyncio.to_thread(embedded.hold, self.settings.home, linger=linger)
+        return self._hold.url
+
+    async def close(self) -> None:
+        """Let the database go; an embedded one stops once nobody uses it."""
+        if self._database is not None:
+            await self._database.close()
+            self._database = None
+        if self._hold is not None:
+            await asyncio.to_thread(self._hold.release)
+            self._hold = None
+        self._opening = None
+
+    async def __aenter__(self) -> Tenuto:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @contextmanager
+    def acting_as(self, actor: Actor) -> Iterator[None]:
+        """Whatever is asked for inside the block is on this actor's account."""
+        token = _acting.set(actor)
+        try:
+            yield
+        finally:
+            _acting.reset(token)
+
+    # --- asking for work --------------------------------------------------------------------------------------------
+
+    async def enqueue(self, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Have a job run, with this input. Options go through ``job.using(...)``."""
+        database = await self.open()
+        task = self._task(job, job.dump_input(args, kwargs), database.clock.now())
+        if await store.start(database, [task]):
+            return Enqueued(task.id)
+        return await self._already_there(database, task)
+
+    async def enqueue_json(self, job: Job[..., Any], text: str) -> Enqueued:
+        """As `enqueue`, with input that came from outside as JSON."""
+        database = await self.open()
+        task = self._task(job, job.check_input(text), database.clock.now())
+        if await store.start(database, [task]):
+            return Enqueued(task.id)
+        return await self._already_there(database, task)
+
+    async def enqueue_within(
+        self, connection: Connection, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs
+    ) -> Enqueued:
+        """As `enqueue`, in a transaction of the caller's on the same database: the task exists if their work does."""
+        database = await self.open()
+        task = self._task(job, job.dump_input(args, kwargs), database.clock.now())
+        if await store.start_within(connection, task):
+            return Enqueued(task.id)
+        return await self._already_there(database, task)
+
+    async def enqueue_many(self, job: Job[..., Any], inputs: Iterable[Any]) -> int:
+        """Have a job run for each of these inputs; how many tasks were created.
+
+        An input is a mapping of arguments, or the one argument itself. They are taken in as they come, a thousand in
+        a transaction: memory stays flat whatever their number.
+        """
+        database = await self.open()
+        rows = iter(inputs)
+        created = 0
+        while chunk := list(islice(rows, _BULK)):
+            now = database.clock.now()
+            tasks = [self._task(job, _dump(job, row), now) for row in chunk]
+            created += len(await store.start(database, tasks))
+        return created
+
+    async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
+        """Cancel a task: at once if nobody runs it, otherwise its code is told to stop."""
+        return await cancelling.cancel(await self.open(), task_id, self._who())
+
+    # --- asking about work ------------------------------------------------------------------------------------------
+
+    async def activity(self, activity_id: UUID) -> Record:
+        """The record of one attempt, whether it lies ahead, is in progress or is past."""
+        found = await activities.activity(await self.open(), activity_id)
+        if found is None:
+            raise NotFound(f"there is no activity {activity_id}")
+        return found
+
+    async def attempts(self, task_id: UUID) -> list[Record]:
+        """Every attempt at a task so far, the first one first; the last may lie ahead."""
+        found = await activities.attempts(await self.open(), task_id)
+        if not found:
+            raise NotFound(f"there is no task {task_id}")
+        return found
+
+    async def task(self, task_id: UUID) -> Record:
+        """An open task."""
+        found = await activities.task(await self.open(), task_id)
+        if found is None:
+            raise NotFound(f"there is no open task {task_id}", remedy="ended tasks live on as activities")
+        return found
+
+    async def tasks(self, **filters: Any) -> list[Record]:
+        """Open tasks, newest first: filter by state, name, queue, tag; page with ``below``."""
+        return await activities.list_tasks(await self.open(), Filters(**filters))
+
+    async def activities(self, **filters: Any) -> list[Record]:
+        """Past attempts, newest first: filter by state, name, queue, tag; page with ``below``."""
+        return await activities.list_activities(await self.open(), Filters(**filters))
+
+    async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> Record:
+        """Wait until a task has ended; the record of its last attempt."""
+        task_id = task.id if isinstance(task, Enqueued) else task
+        deadline = None if timeout is None else steady() + timeout
+        pause = 0.01
+        while True:
+            last = (await self.attempts(task_id))[-1]
+            if last["final"]:
+                return last
+            if deadline is not None and steady() > deadline:
+                raise Conflict(f"task {task_id} has not ended after {timeout:g} s", remedy="wait longer")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    async def workers(self, *, ended: bool = False) -> list[dict[str, Any]]:
+        """The workers that are alive, and on request those that have left."""
+        return await workers.list_workers(await self.open(), ended=ended)
+
+    async def find(self, prefix: str) -> UUID:
+        """The one task or activity whose id begins so."""
+        found = await activities.find(await self.open(), prefix)
+        if not found:
+            raise NotFound(f"nothing has an id that begins with {prefix}")
+        if len(found) > 1:
+            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
+        return found[0]
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    async def queues(self) -> list[dict[str, Any]]:
+        """Every queue with its limit, whether it is paused, and what is in it."""
+        return await workers.list_queues(await self.open())
+
+    async def limit_queue(self, name: str, max_running: int | None) -> None:
+        """Bound how many tasks of a queue run at the same time, over all workers; None lifts the bound."""
+        if max_running is not None and max_running < 1:
+            raise Invalid("must be 1 or more", field="max_running", remedy="pause the queue to stop it")
+        await self._change_queue(name, max_running=max_running)
+
+    async def pause_queue(self, name: str, reason: str | None = None) -> None:
+        """Let nothing more of a queue be taken; what runs goes on."""
+        await self._change_queue(name, paused=True, reason=reason)
+
+    async def resume_queue(self, name: str) -> None:
+        await self._change_queue(name, paused=False)
+
+    async def _change_queue(self, name: str, **change: Any) -> None:
+        payloads.name(name, field="queue", limit=64)
+        database = await self.open()
+        before = await workers.queue(database, name) or {"max_running": None, "paused_at": None}
+        await workers.set_queue(
+            database,
+            name,
+            max_running=change.get("max_running", before["max_running"]),
+            paused=change.get("paused", before["paused_at"] is not None),
+            by=self._who().name,
+            reason=change.get("reason"),
+        )
+        await store.wake(database, ["limits", f"queued {name}"])
+
+    # --- services ---------------------------------------------------------------------------------------------------
+
+    def worker(self, **given: Any) -> AbstractAsyncContextManager[Worker]:
+        """A worker in this process, running for as long as the block lasts."""
+        return service.worker_beside(self._for_services, self.jobs, self.settings, load_worker(**given))
+
+    async def run_worker(self, **given: Any) -> None:
+        """Be a worker until told to stop by a signal."""
+        await service.run_worker(self._for_services, self.jobs, self.settings, load_worker(**given))
+
+    async def run_scheduler(self, *, name: str | None = None) -> None:
+        """Be a scheduler until told to stop by a signal."""
+        await service.run_scheduler(self._for_services, self.settings, name=name)
+
+    async def run(self, *, ready: Callable[[Worker], None] = lambda _worker: None, **given: Any) -> None:
+        """Be scheduler and worker in one process until told to stop by a signal."""
+        await service.run_all(self._for_services, self.jobs, self.settings, load_worker(**given), ready)
+
+    async def _for_services(self) -> Database:
+        return await self.connect(for_worker=True)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _who(self) -> Actor:
+        acting = _acting.get()
+        if acting is not None:
+            return acting
+        context = current.get()
+        return self._actor if context is None else context.initiator
+
+    def _task(self, job: Job[..., Any], input: str, now: datetime) -> NewTask:
+        task = _new_task(job, input, now, self._who())
+        context = current.get()
+        if context is not None:  # asked for by a running task: the trail leads back to it
+            task.parent_id = context.activity_id
+            task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
+        return check(task)
+
+    async def _already_there(self, database: Database, task: NewTask) -> Enqueued:
+        """Nothing was created: our own id is there (a repeated request had got through), or the key is in use."""
+        if task.unique_key is not None:
+            holder = await store.holder_of_key(database, task.unique_key)
+            if holder is not None and holder != task.id:
+                return Enqueued(holder, created=False)
+        return Enqueued(task.id)
+
+
+def _new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> NewTask:
+    using = job.using_
+    run_at = using.run_at if using.delay is None else now + using.delay
+    return NewTask(
+        new_id(),
+        job.name,
+        input,
+        now,
+        actor,
+        run_at,
+        "job",
+        using.queue,
+        using.priority,
+        job.policy_json,
+        using.key,
+        using.limit_key,
+        using.limit,
+        list(using.tags) or None,
+        using.correlation_id,
+    )
+
+
+def _dump(job: Job[..., Any], row: Any) -> str:
+    return job.dump_input((), dict(row)) if isinstance(row, Mapping) else job.dump_input((row,), {})

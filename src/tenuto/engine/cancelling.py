@@ -1,0 +1,31 @@
+"""Cancelling a task: through `finish` if nobody holds it, by asking its holder if somebody does."""
+
+from __future__ import annotations
+
+from typing import Literal
+from uuid import UUID
+
+from tenuto.errors import Conflict, NotFound
+from tenuto.model.access import Actor
+from tenuto.model.tasks import Settlement, cancelled
+from tenuto.store import activities
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+
+_TRIES = 20
+
+
+async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cancelled", "stopping"]:
+    """Cancel a task. Between looking and acting somebody may take it or finish it: then look again."""
+    for _ in range(_TRIES):
+        task = await store.to_cancel(database, task_id)
+        if task is None:
+            if await activities.attempts(database, task_id):
+                raise Conflict(f"task {task_id} has ended already")
+            raise NotFound(f"there is no task {task_id}")
+        if task.worker_id is not None:
+            if await store.ask_to_cancel(database, task, by):
+                return "stopping"
+        elif await store.finish(database, [Settlement(task, cancelled(task, database.clock.now(), by))]):
+            return "cancelled"
+    raise Conflict(f"task {task_id} changes hands too quickly", remedy="try again")

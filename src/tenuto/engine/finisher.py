@@ -1,0 +1,119 @@
+"""Writes outcomes down, many at a time.
+
+While one batch is being committed the next one gathers: nothing waits when the worker is idle, and batches make
+themselves under load. An outcome that cannot be written as it is gets written without what cannot be stored; a task
+is never left looking as if it still ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from tenuto.clock import Clock, steady
+from tenuto.errors import Invalid, StoreError, Unavailable
+from tenuto.handlers.attempts import Attempt
+from tenuto.ids import new_id
+from tenuto.model.tasks import Outcome, Settlement, error_json, settle
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+
+BATCH = 500
+
+log = structlog.get_logger("tenuto.finisher")
+
+
+class Finisher:
+    """The last station of every attempt."""
+
+    def __init__(self, database: Database, clock: Clock, written: Callable[[Sequence[Attempt]], None]) -> None:
+        self._database = database
+        self._clock = clock
+        self._written = written
+        self._waiting: deque[tuple[Attempt, Outcome]] = deque()
+        self._something = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self.stale = 0
+        """Outcomes that came too late: the task belonged to somebody else by then."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="tenuto-finisher")
+
+    async def stop(self) -> None:
+        """Write what is left, then end."""
+        self._stopping = True
+        self._something.set()
+        if self._task is not None:
+            await self._task
+
+    _stopping = False
+
+    def put(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Hand in an outcome; on the finisher's own loop."""
+        self._waiting.append((attempt, outcome))
+        self._something.set()
+
+    async def _run(self) -> None:
+        while not (self._stopping and not self._waiting):
+            await self._something.wait()
+            self._something.clear()
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                await self._write(batch)
+
+    async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
+        now = self._clock.now()
+        settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in batch]
+        done = await self._persist(settlements)
+        if len(done) < len(batch):
+            for attempt, _ in batch:
+                if attempt.task.id not in done:
+                    self.stale += 1
+                    log.warning("outcome came too late", task=str(attempt.task.id), fence=attempt.task.fence)
+        self._written([attempt for attempt, _ in batch])
+
+    async def _persist(self, settlements: list[Settlement]) -> set[object]:
+        """Write a batch, however long the database is away; one by one if something in it cannot be stored."""
+        pause = 0.1
+        while True:
+            try:
+                return set(await store.finish(self._database, settlements))
+            except Unavailable as error:
+                log.warning("cannot write outcomes yet", waiting=len(settlements), error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+            except (StoreError, Invalid) as error:
+                if len(settlements) == 1:
+                    return await self._write_bare(settlements[0], error)
+                done: set[object] = set()
+                for settlement in settlements:
+                    done |= await self._persist([settlement])
+                return done
+
+    async def _write_bare(self, settlement: Settlement, cause: Exception) -> set[object]:
+        """The outcome without anything that may have been the reason why it could not be stored."""
+        outcome = settlement.outcome
+        log.error("outcome could not be stored whole", task=str(settlement.task.id), error=str(cause))
+        bare = replace(
+            outcome,
+            output=None,
+            log=None,
+            progress=None,
+            error=error_json("tenuto.NotStored", f"the details could not be stored: {str(cause)!a}"),
+        )
+        deadline = steady() + 60
+        while True:
+            try:
+                return set(await store.finish(self._database, [replace(settlement, outcome=bare)]))
+            except Unavailable:
+                await asyncio.sleep(0.5)
+            except (StoreError, Invalid) as error:
+                # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
+                if steady() > deadline or not isinstance(error, Unavailable):
+                    log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
+                    return set()

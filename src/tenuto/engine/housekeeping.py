@@ -1,0 +1,54 @@
+"""What must be done now and then, also under load: partitions ahead of time, records past their keeping dropped.
+
+Everything here may be done by any number of processes at once; each finds done what another has done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import structlog
+
+from tenuto.clock import Clock
+from tenuto.settings import Settings
+from tenuto.store import partitions, workers
+from tenuto.store.database import Database
+
+BATCH = 1000
+_BATCHES_PER_ROUND = 50
+"""So that one round stays short; what is left is taken in the next."""
+
+log = structlog.get_logger("tenuto.housekeeping")
+
+
+class Housekeeping:
+    """The round that keeps the house."""
+
+    def __init__(self, database: Database, clock: Clock, settings: Settings) -> None:
+        self._database = database
+        self._clock = clock
+        self._settings = settings
+        self._retained_at: datetime | None = None
+
+    async def round(self) -> float:
+        """Do what is due; how long until the next round."""
+        now = self._clock.now()
+        await partitions.ensure(self._database, now)
+        every = timedelta(seconds=self._settings.retention_every_seconds)
+        if self._retained_at is None or now - self._retained_at >= every:
+            if await self.apply_retention(now):
+                self._retained_at = now
+            else:
+                return 1.0  # more is waiting
+        return self._settings.housekeeping_seconds
+
+    async def apply_retention(self, now: datetime) -> bool:
+        """Drop what is older than the keeping; False if there is more to do than fits into one round."""
+        cutoff = now - timedelta(days=self._settings.retention_days)
+        for name in await partitions.drop_aged(self._database, cutoff):
+            log.info("month dropped", partition=name)
+        await workers.forget_ended(self._database, cutoff)
+        for _ in range(_BATCHES_PER_ROUND):
+            if await partitions.delete_old(self._database, cutoff, BATCH) < BATCH:
+                return True
+        return False

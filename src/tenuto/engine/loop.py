@@ -1,0 +1,68 @@
+"""The shape of every loop in a service: do a round, wait as long as it asked, go on whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tenuto.errors import StoreError
+
+
+async def poll_until_stopped(
+    round: Callable[[], Awaitable[float]],
+    pause: Callable[[float], Awaitable[None]],
+    stopped: Callable[[], bool],
+    log: Any,
+) -> None:
+    """Call ``round`` until stopped; it answers how long to wait. A failing round is reported and tried again."""
+    failures = 0
+    while not stopped():
+        try:
+            wait = await round()
+            failures = 0
+        except Exception as error:  # a service must outlive any single round
+            failures += 1
+            wait = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
+            if isinstance(error, StoreError):
+                log.warning("round failed", error=str(error), next_try_in=round_to_tenths(wait))
+            else:
+                log.exception("round failed", next_try_in=round_to_tenths(wait))
+        await pause(wait)
+
+
+class Loop:
+    """A round, repeated in the background; can be woken and stopped."""
+
+    def __init__(self, name: str, round: Callable[[], Awaitable[float]], log: Any) -> None:
+        self._name = name
+        self._round = round
+        self._log = log
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(
+            poll_until_stopped(self._round, self._pause, lambda: self._stopping, self._log), name=self._name
+        )
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        self._wake.clear()
+
+
+def round_to_tenths(seconds: float) -> float:
+    return round(seconds, 1)

@@ -1,0 +1,203 @@
+"""Services: which loops run in this process, from start to stop.
+
+A worker service takes and runs tasks; a scheduler service watches over them. Both carry the nets (sweep) and keep the
+house, so that either alone is enough and any number of each may run. The first signal asks for an orderly leave, the
+second for an immediate one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import structlog
+
+from tenuto.engine.health import HealthFile
+from tenuto.engine.housekeeping import Housekeeping
+from tenuto.engine.identity import Identity
+from tenuto.engine.loop import Loop
+from tenuto.engine.sweeper import sweep
+from tenuto.engine.worker import Worker
+from tenuto.errors import SchemaMismatch, StoreError, Unavailable
+from tenuto.handlers.jobs import Jobs
+from tenuto.settings import Settings, WorkerSettings, load_worker
+from tenuto.store import workers
+from tenuto.store.database import Database
+from tenuto.store.listener import Listener
+
+_READY_RETRY_SECONDS = 2.0
+
+log = structlog.get_logger("tenuto.service")
+
+Connect = Callable[[], Awaitable[Database]]
+
+
+async def run_worker(connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings) -> None:
+    """A worker process: until a signal, or until somebody declares it dead."""
+    identity = Identity.take("worker", settings.home, given.name)
+    health = HealthFile(settings.home, "worker", identity.name)
+    database = await when_ready(connect, health.beat)
+    try:
+        worker = Worker(database, jobs, identity, given, beat=health.beat)
+        with _signals(worker.stop, worker.stop_now):
+            async with nets(database, settings, given.lease_seconds):
+                await worker.run()
+    finally:
+        health.remove()
+        await database.close()
+
+
+async def run_scheduler(connect: Connect, settings: Settings, *, name: str | None = None) -> None:
+    """A scheduler process: until a signal."""
+    identity = Identity.take("scheduler", settings.home, name)
+    health = HealthFile(settings.home, "scheduler", identity.name)
+    database = await when_ready(connect, health.beat)
+    stopped = asyncio.Event()
+    try:
+        with _signals(stopped.set, stopped.set):
+            async with scheduling(database, settings, identity, health.beat):
+                await stopped.wait()
+    finally:
+        health.remove()
+        await database.close()
+
+
+async def run_all(
+    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, ready: Callable[[Worker], None]
+) -> None:
+    """Scheduler and worker in one process: until a signal."""
+    identity = Identity.take("worker", settings.home, given.name)
+    scheduler = Identity.take("scheduler", settings.home)
+    health = HealthFile(settings.home, "worker", identity.name)
+    scheduler_health = HealthFile(settings.home, "scheduler", scheduler.name)
+    database = await when_ready(connect, health.beat)
+    try:
+        worker = Worker(database, jobs, identity, given, beat=health.beat)
+        with _signals(worker.stop, worker.stop_now):
+            async with scheduling(database, settings, scheduler, scheduler_health.beat):
+                ready(worker)
+                await worker.run()
+    finally:
+        health.remove()
+        scheduler_health.remove()
+        await database.close()
+
+
+@asynccontextmanager
+async def worker_beside(
+    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings
+) -> AsyncIterator[Worker]:
+    """A worker that runs beside the caller's own code for as long as the block lasts."""
+    database = await connect()
+    try:
+        worker = Worker(database, jobs, Identity.take("worker", settings.home, given.name), given)
+        async with nets(database, settings, given.lease_seconds):
+            running = asyncio.create_task(worker.run())
+            try:
+                await worker.is_ready(running)
+                yield worker
+            finally:
+                worker.stop()
+                await running
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def scheduling(
+    database: Database, settings: Settings, identity: Identity, beat: Callable[[], None]
+) -> AsyncIterator[None]:
+    """The loops of a scheduler."""
+    lease = timedelta(seconds=load_worker().lease_seconds)
+    await workers.register(
+        database, identity.incarnation([], 0), name_is_mine=identity.name_is_locked, silence=lease * 4
+    )
+
+    async def watch() -> float:
+        beat()
+        if await workers.seen(database, identity.id) is None:
+            log.error("declared dead by somebody else")
+        return min(settings.scheduler_poll_seconds, 10.0)
+
+    loop = Loop("tenuto-scheduler", watch, log)
+    listener = Listener(database, lambda _word: None)
+    async with nets(database, settings, lease.total_seconds()):
+        listener.start()
+        loop.start()
+        log.info("scheduler ready", name=identity.name)
+        try:
+            yield
+        finally:
+            await loop.stop()
+            await listener.stop()
+            with contextlib.suppress(StoreError):
+                await workers.leave(database, identity.id)
+            identity.release()
+            log.info("scheduler left")
+
+
+@asynccontextmanager
+async def nets(database: Database, settings: Settings, lease_seconds: float) -> AsyncIterator[None]:
+    """Sweep and housekeeping, beside whatever the service does."""
+    silence = timedelta(seconds=max(lease_seconds * 4, 60))
+
+    async def sweeping() -> float:
+        await sweep(database, database.clock.now(), silence)
+        # Apart from each other, so that many processes do not all look at the same moment.
+        return settings.sweep_seconds * random.uniform(0.7, 1.3)
+
+    loops = [
+        Loop("tenuto-sweeper", sweeping, log),
+        Loop("tenuto-housekeeping", Housekeeping(database, database.clock, settings).round, log),
+    ]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            await loop.stop()
+
+
+async def when_ready(connect: Connect, beat: Callable[[], None]) -> Database:
+    """Wait for the database as long as it takes; a service that starts first is not an error."""
+    while True:
+        beat()
+        try:
+            return await connect()
+        except StoreError as error:
+            if not _may_pass(error):
+                raise
+            log.warning("database not ready", error=str(error), next_try_in=_READY_RETRY_SECONDS)
+        await asyncio.sleep(_READY_RETRY_SECONDS)
+
+
+def _may_pass(error: StoreError) -> bool:
+    # A schema that is missing or old will be there once somebody has migrated; a newer one never fits.
+    return isinstance(error, Unavailable) or (isinstance(error, SchemaMismatch) and "newer" not in error.message)
+
+
+@contextlib.contextmanager
+def _signals(first: Callable[[], None], second: Callable[[], None]) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks to leave, the next one to leave now."""
+    loop = asyncio.get_running_loop()
+    count = 0
+
+    def received() -> None:
+        nonlocal count
+        count += 1
+        log.info("told to stop", how="drain" if count == 1 else "now")
+        (first if count == 1 else second)()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

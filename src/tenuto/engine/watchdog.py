@@ -1,0 +1,207 @@
+"""Keeps leases alive and code within its bounds, from a thread that never runs user code.
+
+Twice a second it looks at what the worker holds: leases due for renewal are renewed in one statement, progress goes
+along, cancellations come back; code past its time limit is stopped; code whose lease could not be renewed is stopped
+before the lease ends. If code cannot be stopped in time the whole process ends: two live copies of one task are worse
+than a restarted worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import structlog
+
+from tenuto.clock import DatabaseClock, steady
+from tenuto.errors import StoreError
+from tenuto.handlers.attempts import Attempt, Stop
+from tenuto.model.access import Actor
+from tenuto.store import tasks as store
+from tenuto.store import workers
+from tenuto.store.database import Database
+
+TICK = 0.5
+SAFETY = 0.2
+"""The last fifth of a lease is kept for stopping code that could not be renewed."""
+EXIT_LOST_CONTROL = 75
+
+log = structlog.get_logger("tenuto.watchdog")
+
+
+class Watchdog:
+    """The guard of what one worker holds."""
+
+    def __init__(
+        self,
+        url: str,
+        worker_id: UUID,
+        held: dict[UUID, Attempt],
+        lease: timedelta,
+        clock: DatabaseClock,
+        *,
+        declared_dead: Callable[[], None],
+        behind_pooler: bool = False,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._url = url
+        self._worker_id = worker_id
+        self._held = held
+        self._lease = lease
+        self._clock = clock
+        self._declared_dead = declared_dead
+        self._behind_pooler = behind_pooler
+        self._alive = alive
+        self._renew_every = lease.total_seconds() / 6
+        self._thread = threading.Thread(target=self._live, name="tenuto-watchdog", daemon=True)
+        self._stopping = False
+        self._look_for_cancellations = False
+        self._idle = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._last_seen = steady()
+        self._last_cancel_look = steady()
+        self._renewing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; nothing is held any more."""
+        self._stopping = True
+        self._rouse()
+        self._thread.join(timeout=10)
+
+    def look_for_cancellations(self) -> None:
+        """Somebody has asked for one of our tasks to be stopped."""
+        self._look_for_cancellations = True
+        self._rouse()
+
+    def something_is_held(self) -> None:
+        """Work was taken: if the watch was asleep, it wakes."""
+        if self._idle:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        loop, wake = self._loop, self._wake
+        if loop is not None and wake is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(wake.set)
+
+    def _live(self) -> None:
+        asyncio.run(self._watch())
+
+    async def _watch(self) -> None:
+        database: Database | None = None
+        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            while not self._stopping:
+                self._alive()
+                self._enforce_limits()
+                if self._renewing is None or self._renewing.done():
+                    if database is None:
+                        database = await self._connect()
+                    if database is not None:
+                        # Apart from the watch itself: a database that hangs must not keep us from stopping code.
+                        self._renewing = asyncio.create_task(self._renew(database))
+                self._idle = not self._held
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._renew_every if self._idle else TICK)
+                self._wake.clear()
+        finally:
+            if self._renewing is not None:
+                self._renewing.cancel()
+            if database is not None:
+                await database.close()
+
+    async def _connect(self) -> Database | None:
+        try:
+            return await Database.open(
+                self._url, max_connections=2, generic_plans=True, behind_pooler=self._behind_pooler, wait=0
+            )
+        except StoreError as error:
+            log.warning("cannot renew leases yet", error=str(error))
+            return None
+
+    def _enforce_limits(self) -> None:
+        now = steady()
+        safety = self._lease.total_seconds() * SAFETY
+        for attempt in list(self._held.values()):
+            if now > attempt.lease_ends - safety:
+                if attempt.over or attempt.started_at is None:
+                    self._held.pop(attempt.task.id, None)
+                    continue
+                attempt.stop(Stop.LEASE_LOST)
+                if now > attempt.lease_ends - safety / 4:
+                    self._end_process(attempt)
+            elif attempt.deadline is not None and now > attempt.deadline:
+                attempt.stop(Stop.TIMED_OUT)
+            elif attempt.stop_reason is not None and now > attempt.stop_since + 1:
+                attempt.stop(attempt.stop_reason)  # it has not stopped yet: press again
+
+    def _end_process(self, attempt: Attempt) -> None:
+        log.critical(
+            "leaving: a job could not be stopped before its lease ended",
+            task=str(attempt.task.id),
+            job=attempt.task.name,
+            remedy="declare it isolated=True, or let it look at ctx.cancelled",
+        )
+        os._exit(EXIT_LOST_CONTROL)
+
+    async def _renew(self, database: Database) -> None:
+        try:
+            await self._renew_leases(database)
+            await self._hear_cancellations(database)
+            await self._show_life(database)
+        except StoreError as error:
+            log.warning("leases could not be renewed", held=len(self._held), error=str(error))
+
+    async def _renew_leases(self, database: Database) -> None:
+        asked_at = steady()
+        due: list[tuple[Attempt, str | None]] = []
+        for attempt in list(self._held.values()):
+            progress = attempt.context.latest_progress
+            fresh = progress is not attempt.sent_progress
+            if (fresh and asked_at - attempt.renewed > 1.0) or asked_at - attempt.renewed > self._renew_every:
+                due.append((attempt, progress if fresh else None))
+        if not due:
+            return
+        held = [(attempt.task.id, attempt.task.fence, progress) for attempt, progress in due]
+        renewed = {answer.id: answer for answer in await store.renew(database, self._worker_id, held, self._lease)}
+        for attempt, progress in due:
+            if attempt.task.id in renewed:
+                attempt.renewed = asked_at
+                attempt.lease_ends = asked_at + self._lease.total_seconds()
+                if progress is not None:
+                    attempt.sent_progress = progress
+            elif attempt.task.id in self._held and not attempt.over:
+                log.warning("lease lost", task=str(attempt.task.id), fence=attempt.task.fence)
+                attempt.stop(Stop.LEASE_LOST)
+
+    async def _hear_cancellations(self, database: Database) -> None:
+        told = self._look_for_cancellations
+        if not told and (steady() - self._last_cancel_look < 2.0 or not self._held):
+            return
+        self._look_for_cancellations = False
+        self._last_cancel_look = steady()
+        for task_id, fence, who in await store.cancellations(database, self._worker_id):
+            attempt = self._held.get(task_id)
+            if attempt is not None and attempt.task.fence == fence:
+                attempt.stop(Stop.CANCELLED, Actor(who.type, who.id, who.name))
+
+    async def _show_life(self, database: Database) -> None:
+        if steady() - self._last_seen < self._renew_every:
+            return
+        self._last_seen = steady()
+        now = await workers.seen(database, self._worker_id)
+        if now is None:
+            log.error("declared dead by somebody else; giving up what is held")
+            for attempt in list(self._held.values()):
+                attempt.stop(Stop.LEASE_LOST)
+            self._declared_dead()
+        else:
+            self._clock.heard(now)

@@ -1,0 +1,289 @@
+"""The worker: takes tasks whenever it has free slots, has them run, and sees that every outcome is written.
+
+It claims a batch at a time, most urgent first, and never holds more than it has slots for. Notifications wake it;
+polling and the next due instant are the net beneath. On leaving it takes no more, lets running work end for a grace,
+then stops it and hands it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import structlog
+
+from tenuto.clock import DatabaseClock, steady
+from tenuto.engine.finisher import Finisher
+from tenuto.engine.identity import Identity
+from tenuto.engine.loop import poll_until_stopped
+from tenuto.engine.sweeper import recover
+from tenuto.engine.watchdog import Watchdog
+from tenuto.errors import StoreError
+from tenuto.handlers.attempts import Attempt, Stop
+from tenuto.handlers.capture import Capture
+from tenuto.handlers.jobs import Jobs
+from tenuto.handlers.runner import Runner
+from tenuto.model.tasks import Outcome, Task
+from tenuto.settings import WorkerSettings
+from tenuto.store import partitions, workers
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+from tenuto.store.listener import RECONNECTED, Listener
+
+log = structlog.get_logger("tenuto.worker")
+
+
+class Worker:
+    """One worker, from start to stop."""
+
+    def __init__(
+        self,
+        database: Database,
+        jobs: Jobs,
+        identity: Identity,
+        settings: WorkerSettings,
+        *,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self._database = database
+        self._jobs = jobs
+        self._beat = beat
+        self._clock: DatabaseClock = database.clock
+        self._lease = timedelta(seconds=settings.lease_seconds)
+        self._queues = list(settings.queues)
+        self._held: dict[UUID, Attempt] = {}
+        self._executing = 0
+        self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
+        self._wake = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._bounds = store.Bounds.none()
+        self._limits_in_play = True
+        self._next_due: datetime | None = None
+        self._look_ahead = True
+        self.stopping = False
+        self.finished = 0
+        """How many attempts have been written down."""
+        self._finisher = Finisher(database, self._clock, self._forget)
+        self._runner = Runner(jobs, self._clock, self._deliver, threads=settings.slots, connect=database.connection)
+        self._watchdog = Watchdog(
+            database.url,
+            identity.id,
+            self._held,
+            self._lease,
+            self._clock,
+            declared_dead=self._declared_dead,
+            behind_pooler=database.behind_pooler,
+        )
+        self._listener = Listener(database, self._hear)
+        self._capture = Capture()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until told to stop, then leave in good order."""
+        await self._arrive()
+        try:
+            await poll_until_stopped(self._take_work, self._pause, lambda: self.stopping, log)
+        finally:
+            await self._leave()
+
+    async def is_ready(self, running: asyncio.Task[None]) -> None:
+        """Wait until it takes work, or has failed to start."""
+        ready = asyncio.create_task(self._ready.wait())
+        await asyncio.wait((ready, running), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if running.done():
+            running.result()
+
+    def stop(self) -> None:
+        """Take no more work."""
+        self.stopping = True
+        self._wake.set()
+
+    def stop_now(self) -> None:
+        """Do not wait for running work either: stop it and hand it back."""
+        self.stopping = True
+        for attempt in list(self._held.values()):
+            attempt.stop(Stop.HANDED_BACK)
+        self._wake.set()
+
+    def _declared_dead(self) -> None:
+        """From the watchdog's thread: somebody has taken our name or given us up."""
+        self._loop.call_soon_threadsafe(self.stop)
+
+    async def _arrive(self) -> None:
+        await partitions.ensure(self._database, self._clock.now())
+        previous = await workers.register(
+            self._database,
+            self.identity.incarnation(self._queues, self.settings.slots),
+            name_is_mine=self.identity.name_is_locked,
+            silence=self._lease * 2,
+        )
+        if previous is not None:
+            taken_back = await recover(self._database, previous, self._clock.now())
+            log.info("took back what the previous start held", tasks=taken_back)
+        self._capture.start()
+        self._runner.start()
+        self._finisher.start()
+        self._watchdog.start()
+        self._listener.start()
+        self._ready.set()
+        log.info("worker ready", name=self.identity.name, queues=self._queues, slots=self.settings.slots)
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(StoreError):
+            await workers.draining(self._database, self.identity.id)
+        await self._drain()
+        await self._finisher.stop()
+        self._watchdog.stop()
+        await self._listener.stop()
+        self._runner.close()
+        self._capture.stop()
+        with contextlib.suppress(StoreError):
+            await workers.leave(self._database, self.identity.id)
+        self.identity.release()
+        log.info("worker left", finished=self.finished)
+
+    async def _drain(self) -> None:
+        """Let running work end for the grace, then stop it; the slot is free only when the code has really stopped."""
+        grace_ends = steady() + self.settings.grace_seconds
+        said = False
+        while self._executing:
+            if not said:
+                log.info("draining", running=self._executing, grace_seconds=self.settings.grace_seconds)
+                said = True
+            if steady() > grace_ends:
+                for attempt in list(self._held.values()):
+                    attempt.stop(Stop.HANDED_BACK)
+            if steady() > grace_ends + self.settings.lease_seconds:
+                log.error("leaving with code that does not stop", running=self._executing)
+                return
+            self._beat()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), 0.2)
+            self._wake.clear()
+
+    # --- taking -----------------------------------------------------------------------------------------------------
+
+    async def _take_work(self) -> float:
+        """Claim what fits into the free slots; how long to wait if nothing wakes us."""
+        self._beat()
+        self._wake.clear()
+        if self._look_ahead or self._due_now():
+            await self._promote()
+        free = self.settings.slots - self._executing
+        if free <= 0 or len(self._held) >= self.settings.slots * 3:
+            return self.settings.poll_seconds
+        taken = await self._claim(free)
+        if taken:
+            self._launch(taken)
+        if len(taken) == free:
+            return self.settings.poll_seconds  # all slots busy: the next free one wakes us
+        if taken:
+            return 0
+        return self._until_next_due()
+
+    async def _promote(self) -> None:
+        self._look_ahead = False
+        promoted, self._next_due = await store.promote(self._database, self._clock.now())
+        if promoted:
+            self._bounds = store.Bounds.none()
+            self._look_ahead = True
+        self._limits_in_play = await store.limits_in_play(self._database, self._queues)
+
+    async def _claim(self, free: int) -> list[Task]:
+        self._asked_at = steady()
+        limit = min(free, self.settings.claim_batch)
+        if self._limits_in_play:
+            return await store.claim_under_limits(self._database, self.identity.id, self._queues, limit, self._lease)
+        taken = await store.claim(self._database, self.identity.id, self._queues, limit, self._lease, self._bounds)
+        if len(taken) < limit and self._bounds.after:
+            # The shortcut has run out: whatever lies before it is looked at now.
+            self._bounds = store.Bounds.none()
+            taken += await store.claim(self._database, self.identity.id, self._queues, limit - len(taken), self._lease)
+        self._bounds.moved_past(taken)
+        return taken
+
+    def _launch(self, taken: Sequence[Task]) -> None:
+        lease_ends = self._asked_at + self._lease.total_seconds()
+        new_context = self._runner.new_context
+        attempts = [Attempt(task, new_context(task), lease_ends, self._asked_at) for task in taken]
+        self._held.update((attempt.task.id, attempt) for attempt in attempts)
+        self._executing += len(attempts)
+        self._watchdog.something_is_held()
+        self._runner.launch(attempts)
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            # Nobody said anything: look at everything, as if every notification had been lost.
+            self._look_ahead = True
+            self._bounds = store.Bounds.none()
+
+    def _due_now(self) -> bool:
+        return self._next_due is not None and self._next_due <= self._clock.now()
+
+    def _until_next_due(self) -> float:
+        if self._next_due is None:
+            return self.settings.poll_seconds
+        return min(max((self._next_due - self._clock.now()).total_seconds(), 0.001), self.settings.poll_seconds)
+
+    def _hear(self, word: str) -> None:
+        kind, _, rest = word.partition(" ")
+        match kind:
+            case "queued" if rest in self._queues:
+                self._bounds = store.Bounds.none()
+                self._limits_in_play = True
+                self._wake.set()
+            case "scheduled":
+                self._look_ahead = True
+                self._wake.set()
+            case "cancel" if rest == str(self.identity.id):
+                self._watchdog.look_for_cancellations()
+            case "limits":
+                self._look_ahead = True
+                self._wake.set()
+            case _ if word == RECONNECTED:
+                self._look_ahead = True
+                self._bounds = store.Bounds.none()
+                self._wake.set()
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """From whichever thread the code ended on."""
+        first = not self._delivered
+        self._delivered.append((attempt, outcome))
+        if first:
+            with contextlib.suppress(RuntimeError):  # the loop is gone: so is everything else
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        while self._delivered:
+            attempt, outcome = self._delivered.popleft()
+            self._executing -= 1
+            if outcome is None:
+                self._held.pop(attempt.task.id, None)
+            else:
+                self._finisher.put(attempt, outcome)
+        self._wake.set()
+
+    def _forget(self, attempts: Sequence[Attempt]) -> None:
+        """The outcomes are written: nothing of these is held any more."""
+        self.finished += len(attempts)
+        for attempt in attempts:
+            held = self._held.get(attempt.task.id)
+            if held is attempt:
+                del self._held[attempt.task.id]
+        if len(self._held) < self.settings.slots * 3:
+            self._wake.set()

@@ -1,0 +1,155 @@
+"""The inside of a child process: takes orders from its worker, runs them one after the other, answers.
+
+Imports the job by the module it was defined in. Has no database connection and reports nothing by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tenuto.errors import Invalid
+from tenuto.handlers.capture import AttemptLog, Capture, speaking
+from tenuto.handlers.context import Context, PermanentFailure, RetryLater, current
+from tenuto.model.tasks import Reason, Task
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Order:
+    """Run this job for this task."""
+
+    module: str
+    qualname: str
+    job: str
+    task: Task
+
+
+@dataclass(slots=True)
+class Answer:
+    """How it went."""
+
+    output: str | None = None
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    error: str | None = None
+    reason: str = Reason.ERROR.value
+    may_retry: bool = True
+    retry_after: timedelta | None = None
+
+
+class _ReportingLog(AttemptLog):
+    """Sends every line to the worker, which keeps the log."""
+
+    __slots__ = ("_pipe",)
+
+    def __init__(self, task: Task, pipe: _Pipe) -> None:
+        super().__init__(task)
+        self._pipe = pipe
+
+    def line(self, level: str, text: str) -> None:
+        self._pipe.send(("log", (level, text)))
+
+
+class _ReportingContext(Context):
+    """Sends progress to the worker."""
+
+    __slots__ = ("_pipe",)
+
+    def __init__(self, task: Task, pipe: _Pipe) -> None:
+        super().__init__(task)
+        self.log = _ReportingLog(task, pipe)
+        self._pipe = pipe
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        super().progress(done, total, message)
+        self._pipe.send(("progress", self.latest_progress))
+
+
+class _Pipe:
+    """The pipe to the worker; several threads of a job may speak at once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        with self._lock:
+            self._connection.send(message)
+
+
+def serve(connection: Connection, worker: int) -> None:
+    """The life of a child."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides what happens to us
+    _die_with(worker)
+    pipe = _Pipe(connection)
+    capture = Capture()
+    capture.start()
+    while True:
+        try:
+            order = connection.recv()
+        except (EOFError, OSError):
+            return
+        pipe.send(_carry_out(order, pipe))
+
+
+def _die_with(worker: int) -> None:
+    """End when the worker ends, however it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != worker:  # it died before the kernel was asked
+        os._exit(1)
+
+
+def _carry_out(order: Order, pipe: _Pipe) -> Answer:
+    from tenuto.handlers.outcomes import describe
+
+    context = _ReportingContext(order.task, pipe)
+    context_token, log_token = current.set(context), speaking.set(context.log)
+    try:
+        job = _find(order)
+        try:
+            arguments = job.load_input(order.task.input)
+        except Invalid as error:
+            return Answer(error=describe(error, order.job), reason=Reason.REFUSED.value, may_retry=False)
+        if job.context_parameter is not None:
+            arguments[job.context_parameter] = context
+        value = job.function(**arguments)
+        if job.is_async:
+            value = asyncio.run(value)
+        try:
+            output = job.dump_output(value)
+        except Exception as error:  # noqa: BLE001 — the work is done: a result that cannot be kept must not undo it
+            output = None
+            context.warn(f"the result could not be stored: {error}")
+        return Answer(output, context.warnings, context.errors)
+    except BaseException as error:  # noqa: BLE001 — whatever the code raised is its outcome
+        return Answer(
+            error=describe(error, order.job),
+            may_retry=not isinstance(error, PermanentFailure),
+            retry_after=error.after if isinstance(error, RetryLater) else None,
+        )
+    finally:
+        speaking.reset(log_token)
+        current.reset(context_token)
+
+
+def _find(order: Order) -> Any:
+    module = importlib.import_module(order.module)
+    found: Any = module
+    for part in order.qualname.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,212 @@
+"""Jobs: registered Python callables with typed input.
+
+A job's signature is its contract: arguments are checked when work is created, and again, from the stored JSON, when
+it runs. A parameter annotated `Context` is filled in by the worker and is not part of the input.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from tenuto.errors import Invalid, UnknownJob
+from tenuto.handlers.context import Context
+from tenuto.model import payloads
+from tenuto.model.tasks import Policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Using:
+    """How one task is to be run, where it differs from its job."""
+
+    queue: str = "default"
+    priority: int = 0
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    key: str | None = None
+    limit_key: str | None = None
+    limit: int | None = None
+    tags: tuple[str, ...] = ()
+    correlation_id: str | None = None
+
+
+class Job(Generic[P, R]):
+    """A callable that can be put into the queue. Calling it runs it here and now, as if it were not decorated."""
+
+    def __init__(self, function: Callable[P, R], name: str, policy: Policy, using: Using, *, isolated: bool) -> None:
+        self.function = function
+        self.name = payloads.name(name, field="job name")
+        self.policy = policy
+        self.policy_json = policy.to_json()
+        self.using_ = using
+        self.isolated = isolated
+        self.is_async = inspect.iscoroutinefunction(function)
+        if isolated and "<locals>" in function.__qualname__:
+            raise Invalid(
+                f"job {name} is isolated but defined inside a function",
+                field="isolated",
+                remedy="define it at the top of a module, so that a child process can import it",
+            )
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+        self._input = _InputType(function, name)
+        self._output = _output_type(function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}>"
+
+    def using(self, **options: Any) -> Job[P, R]:
+        """The same job with other options for the tasks made from it: queue, priority, run_at, delay, key, tags …"""
+        unknown = options.keys() - Using.__dataclass_fields__.keys()
+        if unknown:
+            raise Invalid(
+                f"there is no option {min(unknown)!r}",
+                field="using",
+                remedy=f"use one of {', '.join(Using.__dataclass_fields__)}",
+            )
+        if "tags" in options:
+            options["tags"] = tuple(options["tags"])
+        other: Job[P, R] = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.using_ = replace(self.using_, **options)
+        return other
+
+    def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Arguments as JSON, checked against the signature."""
+        return payloads.storable_json(self._input.dump(args, kwargs), field="input")
+
+    def check_input(self, text: str) -> str:
+        """JSON from outside, checked against the signature and brought into its form."""
+        return payloads.storable_json(self._input.normalise(text), field="input")
+
+    def load_input(self, text: str) -> dict[str, Any]:
+        """Arguments from stored JSON, as the types the signature asks for."""
+        return self._input.load(text)
+
+    @property
+    def context_parameter(self) -> str | None:
+        return self._input.context_parameter
+
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON schema of the input."""
+        return self._input.model.model_json_schema()
+
+    def dump_output(self, value: Any) -> str | None:
+        """A result as JSON; None stays nothing."""
+        if value is None:
+            return None
+        return payloads.storable_json(
+            self._output.dump_json(value).decode("utf-8"), field="output", limit=payloads.MAX_OUTPUT
+        )
+
+
+class _InputType:
+    """The parameters of a function as one pydantic model."""
+
+    def __init__(self, function: Callable[..., Any], job: str) -> None:
+        hints = typing.get_type_hints(function, include_extras=True)
+        self.context_parameter: str | None = None
+        self._signature = inspect.signature(function)
+        fields: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            annotation = hints.get(name, Any)
+            if annotation is Context:
+                self.context_parameter = name
+                continue
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise Invalid(
+                    f"job {job} cannot take {parameter}",
+                    field=name,
+                    remedy="give every parameter a name of its own that can be passed by keyword",
+                )
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[f"field_{name}"] = (annotation, pydantic.Field(default, alias=name))
+        self._names = [name.removeprefix("field_") for name in fields]
+        self._attributes = list(zip(self._names, fields, strict=True))
+        try:
+            self.model: type[BaseModel] = pydantic.create_model(
+                job,
+                __config__=ConfigDict(
+                    extra="forbid", arbitrary_types_allowed=False, allow_inf_nan=False, protected_namespaces=()
+                ),
+                **fields,
+            )
+        except pydantic.errors.PydanticSchemaGenerationError as error:
+            raise Invalid(
+                f"job {job} has a parameter that cannot be stored as JSON: {error.message.splitlines()[0]}",
+                field="parameters",
+                remedy="use plain types, dataclasses or pydantic models",
+            ) from error
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if args:
+            positional = [name for name in self._signature.parameters if name != self.context_parameter]
+            if len(args) > len(positional):
+                raise Invalid(f"takes {len(positional)} arguments, not {len(args)}", field="input")
+            kwargs = {**dict(zip(positional, args, strict=False)), **kwargs}
+        if not kwargs and not self._names:
+            return "{}"
+        return self._validated(self.model.model_validate, kwargs).model_dump_json(by_alias=True)
+
+    def normalise(self, text: str) -> str:
+        return self._validated(self.model.model_validate_json, text).model_dump_json(by_alias=True)
+
+    def load(self, text: str) -> dict[str, Any]:
+        if not self._names:
+            return {}
+        values = self._validated(self.model.model_validate_json, text).__dict__
+        return {name: values[attribute] for name, attribute in self._attributes}
+
+    def _validated(self, validate: Callable[[Any], BaseModel], value: Any) -> BaseModel:
+        try:
+            return validate(value)
+        except pydantic.ValidationError as error:
+            raise _invalid(error) from error
+
+
+def _invalid(error: pydantic.ValidationError) -> Invalid:
+    first = error.errors(include_url=False, include_context=False)[0]
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    where = ".".join(str(part) for part in first["loc"]) or "input"
+    return Invalid(f"{first['msg']}{more}", field=where)
+
+
+def _output_type(function: Callable[..., Any]) -> TypeAdapter[Any]:
+    annotation = typing.get_type_hints(function).get("return", Any)
+    try:
+        return TypeAdapter(annotation)
+    except pydantic.errors.PydanticSchemaGenerationError:
+        return TypeAdapter(Any)
+
+
+@dataclass
+class Jobs:
+    """The registry: which jobs this process knows."""
+
+    by_name: dict[str, Job[..., Any]] = field(default_factory=dict)
+
+    def add(self, job: Job[..., Any]) -> None:
+        if job.name in self.by_name:
+            raise Invalid(f"a job named {job.name} is registered already", field="name", remedy="give one another name")
+        self.by_name[job.name] = job
+
+    def get(self, name: str) -> Job[..., Any]:
+        job = self.by_name.get(name)
+        if job is None:
+            known = ", ".join(sorted(self.by_name)[:20]) or "none at all"
+            raise UnknownJob(f"no job named {name!r} is registered here; known: {known}")
+        return job

@@ -1,0 +1,152 @@
+"""Isolated jobs: child processes that can be killed, each running one attempt at a time.
+
+A child dies with its worker (the kernel sees to it on Linux; elsewhere it notices the closed pipe), leads a process
+group of its own so that what it started dies with it, and is used again until it has run many attempts or had to be
+killed. What crosses the pipe is names and JSON text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from typing import Any
+
+from tenuto.clock import Clock
+from tenuto.handlers import outcomes
+from tenuto.handlers.attempts import Attempt
+from tenuto.handlers.child import Answer, Order, serve
+from tenuto.handlers.jobs import Job
+from tenuto.model.payloads import kept_text
+from tenuto.model.tasks import Outcome, Reason, error_json
+
+ATTEMPTS_PER_CHILD = 200
+_spawn = multiprocessing.get_context("spawn")
+
+
+class Child:
+    """One child process and the pipe to it."""
+
+    def __init__(self) -> None:
+        self.pipe, theirs = _spawn.Pipe()
+        self.process = _spawn.Process(target=serve, args=(theirs, os.getpid()), name="tenuto-child", daemon=False)
+        self.process.start()
+        theirs.close()
+        self.attempts = 0
+
+    def kill(self) -> None:
+        """End it and everything it started, at once."""
+        pid = self.process.pid
+        if pid is not None and self.process.is_alive():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def bury(self) -> int | None:
+        """Wait for its end; how it ended."""
+        self.process.join(timeout=10)
+        self.pipe.close()
+        return self.process.exitcode
+
+
+class Children:
+    """The children of this worker: idle ones are kept for the next attempt."""
+
+    def __init__(self) -> None:
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, attempt: Attempt, job: Job[..., Any], clock: Clock) -> Outcome | None:
+        """Run one attempt in a child, from a thread that may block meanwhile."""
+        child = self._take()
+        attempt.can_be_halted_by(child.kill)
+        answer = self._converse(child, attempt, job)
+        now = clock.now()
+        if answer is None:
+            self._forget(child)
+            code = child.bury()
+            if attempt.stop_reason is not None:
+                return outcomes.of_stop(attempt, now)
+            return outcomes.failed(attempt, now, Reason.ERROR, _death(code, attempt.task.name))
+        self._put_back(child)
+        if answer.error is None:
+            return outcomes.completed(attempt, answer.output, answer.warnings, answer.errors, now)
+        return outcomes.failed(
+            attempt,
+            now,
+            Reason(answer.reason),
+            answer.error,
+            may_retry=answer.may_retry,
+            retry_at=None if answer.retry_after is None else now + answer.retry_after,
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            children = list(self._all)
+        for child in children:
+            child.kill()
+        for child in children:
+            child.bury()
+
+    def _converse(self, child: Child, attempt: Attempt, job: Job[..., Any]) -> Answer | None:
+        """Hand over the order and listen until the answer comes; None if the child died."""
+        function = job.function
+        order = Order(module=function.__module__, qualname=function.__qualname__, job=job.name, task=attempt.task)
+        try:
+            child.pipe.send(order)
+            while True:
+                message = child.pipe.recv()
+                if isinstance(message, Answer):
+                    return message
+                _hear(attempt, message)
+        except (EOFError, OSError):
+            return None
+
+    def _take(self) -> Child:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        child = Child()
+        with self._lock:
+            self._all.add(child)
+            closed = self._closed
+        if closed:
+            child.kill()
+        return child
+
+    def _put_back(self, child: Child) -> None:
+        child.attempts += 1
+        with self._lock:
+            if not self._closed and child.attempts < ATTEMPTS_PER_CHILD and child.process.is_alive():
+                self._idle.append(child)
+                return
+        self._forget(child)
+        child.kill()
+        child.bury()
+
+    def _forget(self, child: Child) -> None:
+        with self._lock:
+            self._all.discard(child)
+
+
+def _hear(attempt: Attempt, message: tuple[str, Any]) -> None:
+    """What a child says while it works: a log line, or how far it has come."""
+    kind, value = message
+    if kind == "progress":
+        attempt.context.take_progress(value)
+    elif kind == "log":
+        attempt.context.log.line(*value)
+
+
+def _death(code: int | None, step: str) -> str:
+    if code is not None and code < 0:
+        how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    else:
+        how = f"ended with exit code {code}"
+    return error_json("tenuto.ChildDied", kept_text(f"the child process of this job {how}", 500), step=step)

@@ -1,0 +1,219 @@
+"""Runs attempts: `async def` on a loop of its own, plain functions in threads, isolated ones in child processes.
+
+Never touches the store. Every attempt, however it ends, leads to exactly one call of `deliver`, from whichever thread
+it ended on; the outcome is None when nothing may be reported. Lists are handed over, not single attempts: crossing
+into another thread is dear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+from tenuto.clock import Clock
+from tenuto.errors import Invalid, UnknownJob
+from tenuto.handlers import outcomes
+from tenuto.handlers.attempts import Attempt
+from tenuto.handlers.capture import speaking
+from tenuto.handlers.context import Context, Stopped, current
+from tenuto.handlers.jobs import Job, Jobs
+from tenuto.handlers.processes import Children
+from tenuto.model.tasks import Outcome, Task
+
+Deliver = Callable[[Attempt, Outcome | None], None]
+Connect = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class Runner:
+    """Where the code of jobs runs."""
+
+    def __init__(self, jobs: Jobs, clock: Clock, deliver: Deliver, *, threads: int, connect: Connect | None) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._deliver = deliver
+        self._connect = connect
+        self._loop = _new_loop()
+        self._loop_thread = threading.Thread(target=self._run_loop, name="tenuto-jobs", daemon=True)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tenuto-job")
+        self._children = Children()
+
+    def start(self) -> None:
+        self._loop_thread.start()
+
+    def close(self) -> None:
+        """Nothing runs any more: let loop, threads and children go."""
+        self._children.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop_thread.join(timeout=5)
+
+    def new_context(self, task: Task) -> Context:
+        return Context(task, self._connect)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop on which `async def` jobs run."""
+        return self._loop
+
+    @property
+    def loop_thread_id(self) -> int | None:
+        return self._loop_thread.ident
+
+    def launch(self, attempts: Sequence[Attempt]) -> None:
+        """Start attempts, each where its job belongs."""
+        for_loop: list[tuple[Attempt, Job[..., Any]]] = []
+        for attempt in attempts:
+            try:
+                job = self._jobs.get(attempt.task.name)
+            except UnknownJob as error:
+                self._end(attempt, outcomes.of_error(attempt, error, self._clock.now()))
+                continue
+            if job.isolated:
+                self._threads.submit(self._run_isolated, attempt, job)
+            elif job.is_async:
+                for_loop.append((attempt, job))
+            else:
+                self._threads.submit(self._run_in_thread, attempt, job)
+        if for_loop:
+            self._loop.call_soon_threadsafe(self._begin, for_loop)
+
+    # --- async def --------------------------------------------------------------------------------------------------
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def _begin(self, attempts: list[tuple[Attempt, Job[..., Any]]]) -> None:
+        create_task, call_soon = self._loop.create_task, self._loop.call_soon_threadsafe
+        for attempt, job in attempts:
+            attempt.can_be_halted_by(partial(call_soon, create_task(self._run_async(attempt, job)).cancel))
+
+    async def _run_async(self, attempt: Attempt, job: Job[..., Any]) -> None:
+        outcome: Outcome | None
+        try:
+            arguments = self._prepare(attempt, job)
+            value = await job.function(**arguments)
+            outcome = outcomes.of_value(attempt, job, value, self._clock.now())
+        except Invalid as error:
+            outcome = self._of_invalid(attempt, error)
+        except BaseException as error:  # noqa: BLE001 — code that raises SystemExit ends here like any other
+            outcome = outcomes.of_error(attempt, error, self._clock.now())
+        self._end(attempt, outcome)
+
+    # --- plain functions --------------------------------------------------------------------------------------------
+
+    def _run_in_thread(self, attempt: Attempt, job: Job[..., Any]) -> None:
+        thread = _Interruptible()
+        outcome: Outcome | None
+        context_token, log_token = None, None
+        try:
+            try:
+                context_token = current.set(attempt.context)
+                log_token = speaking.set(attempt.context.log)
+                arguments = self._prepare(attempt, job)
+                with thread:
+                    attempt.can_be_halted_by(thread.interrupt)
+                    value = job.function(**arguments)
+                outcome = outcomes.of_value(attempt, job, value, self._clock.now())
+            except Invalid as error:
+                outcome = self._of_invalid(attempt, error)
+            except BaseException as error:  # noqa: BLE001 — whatever the code raised is its outcome
+                outcome = outcomes.of_error(attempt, error, self._clock.now())
+        except Stopped:  # the interruption came late, between the end of the code and here
+            outcome = outcomes.of_stop(attempt, self._clock.now())
+        if log_token is not None:
+            speaking.reset(log_token)
+        if context_token is not None:
+            current.reset(context_token)
+        self._end(attempt, outcome)
+
+    # --- child processes --------------------------------------------------------------------------------------------
+
+    def _run_isolated(self, attempt: Attempt, job: Job[..., Any]) -> None:
+        outcome: Outcome | None
+        try:
+            attempt.begins(self._clock.now())
+            if attempt.stop_reason is not None:
+                outcome = outcomes.of_stop(attempt, self._clock.now())
+            else:
+                outcome = self._children.run(attempt, job, self._clock)
+        except BaseException as error:  # noqa: BLE001 — a child that cannot be started is a failed attempt too
+            outcome = outcomes.of_error(attempt, error, self._clock.now())
+        self._end(attempt, outcome)
+
+    # --- common to all ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, attempt: Attempt, job: Job[..., Any]) -> dict[str, Any]:
+        """Mark the start and make the arguments ready."""
+        context = attempt.context
+        attempt.begins(self._clock.now())
+        if job.is_async:  # on the loop every attempt has a copy of the context to itself
+            current.set(context)
+            speaking.set(context.log)
+        if attempt.stop_reason is not None:
+            raise Stopped
+        arguments = job.load_input(attempt.task.input)
+        if job.context_parameter is not None:
+            arguments[job.context_parameter] = context
+        return arguments
+
+    def _of_invalid(self, attempt: Attempt, error: Invalid) -> Outcome | None:
+        """An input refused before the code began is final; the same error raised by the code itself is a failure."""
+        frames = error.__traceback__
+        inside = False
+        while frames is not None:
+            inside = inside or "/tenuto/" not in frames.tb_frame.f_code.co_filename.replace("\\", "/")
+            frames = frames.tb_next
+        now = self._clock.now()
+        return outcomes.of_error(attempt, error, now) if inside else outcomes.refused(attempt, error, now)
+
+    def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        attempt.ended()
+        self._deliver(attempt, outcome)
+
+
+class _Interruptible:
+    """A stretch of Python code in a thread into which an exception can be thrown from outside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._thread = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._thread is not None:
+                _throw(self._thread, None)  # one that is still on its way is called back
+            self._thread = None
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                _throw(self._thread, Stopped)
+
+
+def _throw(thread: int, exception: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(exception) if exception is not None else None
+    )
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

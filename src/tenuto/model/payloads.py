@@ -1,0 +1,112 @@
+"""What may be stored as text and JSON.
+
+PostgreSQL cannot hold a NUL character or half a surrogate pair, and nobody wants a record of a hundred megabytes.
+Refused here, with the field and the remedy, before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tenuto.errors import Invalid
+
+MAX_INPUT = 256 * 1024
+MAX_OUTPUT = 1024 * 1024
+MAX_DEPTH = 32
+MAX_TAGS = 20
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]*")
+# A backslash-u0000 counts only if the backslash itself is not escaped.
+_NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_SURROGATE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
+
+
+def storable_json(text: str, *, field: str, limit: int = MAX_INPUT) -> str:
+    """The JSON text as it is, or a refusal that says why PostgreSQL could not keep it."""
+    storable_text(text, field=field, limit=limit)
+    if "\\u" in text:
+        if _NUL_ESCAPE.search(text):
+            raise Invalid(
+                "contains a NUL character (\\u0000), which cannot be stored",
+                field=field,
+                remedy="remove it, or send bytes as base64",
+            )
+        if _SURROGATE_ESCAPE.search(text):
+            _refuse_lone_surrogates(text, field)
+    return text
+
+
+def json_of(value: Any, *, field: str, limit: int = MAX_INPUT) -> str:
+    """Plain data as JSON text that can be stored."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise Invalid("is nested too deeply", field=field, remedy=f"keep to {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"is not JSON: {error}", field=field) from error
+    return storable_json(text, field=field, limit=limit)
+
+
+def storable_text(text: str, *, field: str, limit: int) -> str:
+    """The text as it is, or a refusal that says why it could not be kept."""
+    # Counting characters first spares encoding a text that is hopeless anyway.
+    if len(text) > limit or (len(text) * 4 > limit and _length_in_bytes(text, field) > limit):
+        raise Invalid(
+            f"is larger than {limit} bytes", field=field, remedy="store the data elsewhere and pass a reference to it"
+        )
+    if "\x00" in text:
+        raise Invalid(
+            "contains a NUL character, which cannot be stored", field=field, remedy="remove it, or send bytes as base64"
+        )
+    if not text.isascii():
+        _length_in_bytes(text, field)
+    return text
+
+
+def kept_text(text: str, limit: int) -> str:
+    """Text that must be kept somehow (an error, a log): unstorable characters shown, the middle cut out if too long."""
+    clean = text.replace("\x00", "␀").encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(clean) <= limit:
+        return clean
+    half = limit // 2
+    return f"{clean[:half]}\n… {len(clean) - 2 * half} characters cut …\n{clean[-half:]}"
+
+
+def name(text: str, *, field: str, limit: int = 200) -> str:
+    """A name people type: letters, digits and ``_ . : / -``."""
+    if not isinstance(text, str) or not text or len(text) > limit or not _NAME.fullmatch(text):
+        raise Invalid(
+            f"{text!r:.80} is not a name", field=field, remedy=f"use 1 to {limit} letters, digits and _ . : / -"
+        )
+    return text
+
+
+def label(text: str, *, field: str, limit: int = 200) -> str:
+    """A short free text, such as a key."""
+    if not text or len(text) > limit:
+        raise Invalid(f"must be 1 to {limit} characters", field=field)
+    return storable_text(text, field=field, limit=limit * 4)
+
+
+def tags(values: list[str]) -> list[str]:
+    """Each tag once, in order of first mention."""
+    unique = list(dict.fromkeys(values))
+    if len(unique) > MAX_TAGS:
+        raise Invalid(f"{len(unique)} tags given", field="tags", remedy=f"give at most {MAX_TAGS}")
+    return [label(tag, field="tags", limit=64) for tag in unique]
+
+
+def _length_in_bytes(text: str, field: str) -> int:
+    try:
+        return len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise Invalid(
+            "contains half of a surrogate pair, which cannot be stored", field=field, remedy="send valid Unicode text"
+        ) from error
+
+
+def _refuse_lone_surrogates(text: str, field: str) -> None:
+    """JSON may hide half a pair in an escape; whole pairs are fine."""
+    _length_in_bytes(json.dumps(json.loads(text), ensure_ascii=False), field)

@@ -1,0 +1,300 @@
+"""Tasks: work of the present and the future, and what one attempt at it came to.
+
+A task is `waiting` (for an earlier step group), `scheduled` (not due yet), `queued` (due, free to be taken) or
+`running` (held by one worker under a lease). It has no ended state: when it ends, the row leaves and the activity of
+its last attempt remains. `settle` is the one place that decides what an outcome means for a task; the store only
+moves the rows as told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Literal
+from uuid import UUID
+
+from tenuto.errors import Invalid
+from tenuto.model import payloads
+from tenuto.model.access import Actor
+from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, RetryPolicy, wait_after_loss
+
+MAX_PRIORITY = 1000
+MAX_TIMEOUT_SECONDS = 30 * 86_400.0
+
+
+class TaskState(StrEnum):
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+
+
+class Status(StrEnum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    COMPLETED_WITH_WARNING = "completed_with_warning"
+    COMPLETED_WITH_ERROR = "completed_with_error"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Reason(StrEnum):
+    """Why an attempt failed or was cancelled."""
+
+    ERROR = "error"
+    """The code raised."""
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+    """The worker died, or lost touch for longer than its lease."""
+    REFUSED = "refused"
+    """It could not be started: no such job, or an input its type does not accept."""
+    REQUESTED = "requested"
+    """Somebody cancelled it."""
+    HANDED_BACK = "handed_back"
+    """The worker was told to stop; the task goes on elsewhere and nobody is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules a task carries along, fixed when it was created."""
+
+    retry: RetryPolicy = RetryPolicy()
+    timeout_seconds: float | None = None
+    on_lost: Literal["retry", "fail"] = "retry"
+
+    def __post_init__(self) -> None:
+        if self.timeout_seconds is not None and not 0 < self.timeout_seconds <= MAX_TIMEOUT_SECONDS:
+            raise Invalid(f"must be more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} s", field="timeout")
+        if self.on_lost not in ("retry", "fail"):
+            raise Invalid(f"{self.on_lost!r} is neither 'retry' nor 'fail'", field="on_lost")
+
+    def to_json(self) -> str:
+        """As stored: only what differs from the defaults, so that most rows say nothing."""
+        retry, default = self.retry, RetryPolicy()
+        stored: dict[str, Any] = {
+            field: getattr(retry, field)
+            for field in ("max_retries", "base_seconds", "factor", "cap_seconds", "jitter")
+            if getattr(retry, field) != getattr(default, field)
+        }
+        if self.timeout_seconds is not None:
+            stored["timeout_seconds"] = self.timeout_seconds
+        if self.on_lost != "retry":
+            stored["on_lost"] = self.on_lost
+        return json.dumps(stored)
+
+
+@lru_cache(maxsize=1024)
+def policy_from_json(text: str) -> Policy:
+    """A policy as stored. Few differ, so each text is read once."""
+    stored: dict[str, Any] = json.loads(text)
+    timeout_seconds = stored.pop("timeout_seconds", None)
+    on_lost = stored.pop("on_lost", "retry")
+    return Policy(RetryPolicy(**stored), timeout_seconds, on_lost)
+
+
+@dataclass(slots=True)
+class NewTask:
+    """A task to be created. Its id is made by the caller: creating it twice creates it once."""
+
+    id: UUID
+    name: str
+    input: str
+    created_at: datetime
+    initiator: Actor
+    run_at: datetime | None = None
+    kind: str = "job"
+    queue: str = "default"
+    priority: int = 0
+    policy: str = "{}"
+    unique_key: str | None = None
+    limit_key: str | None = None
+    limit_max: int | None = None
+    tags: list[str] | None = None
+    correlation_id: str | None = None
+    parent_id: UUID | None = None
+
+    @property
+    def state(self) -> TaskState:
+        later = self.run_at is not None and self.run_at > self.created_at
+        return TaskState.SCHEDULED if later else TaskState.QUEUED
+
+
+def check(task: NewTask) -> NewTask:
+    """The task as it is, or a refusal that names the field."""
+    payloads.name(task.queue, field="queue", limit=64)
+    payloads.name(task.name, field="name")
+    if not isinstance(task.priority, int) or not -MAX_PRIORITY <= task.priority <= MAX_PRIORITY:
+        raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
+    if task.run_at is not None:
+        if task.run_at.tzinfo is None:
+            raise Invalid("has no time zone", field="run_at", remedy="give an aware datetime, such as one in UTC")
+        if not 1970 <= task.run_at.year <= 9000:
+            raise Invalid(f"the year {task.run_at.year} is out of reach", field="run_at")
+    for field in ("unique_key", "limit_key", "correlation_id"):
+        value = getattr(task, field)
+        if value is not None:
+            payloads.label(value, field=field)
+    if (task.limit_key is None) != (task.limit_max is None):
+        raise Invalid("needs both a key and a number", field="limit", remedy="give limit_key and limit together")
+    if task.limit_max is not None and not 1 <= task.limit_max <= 100_000:
+        raise Invalid("must be from 1 to 100,000", field="limit")
+    if task.tags is not None:
+        task.tags = payloads.tags(task.tags)
+    payloads.storable_json(task.input, field="input")
+    return task
+
+
+@dataclass(slots=True)
+class Task:
+    """A task as its holder sees it. (id, fence, worker) is the proof of holding it."""
+
+    id: UUID
+    activity_id: UUID
+    fence: int
+    worker_id: UUID | None
+    kind: str
+    name: str
+    input: str
+    policy_json: str
+    attempt: int
+    failures: int
+    losses: int
+    queue: str
+    priority: int
+    run_at: datetime
+    claimed_at: datetime | None
+    initiator_type: str
+    initiator_id: str | None
+    initiator_name: str
+    correlation_id: str | None
+    tags: list[str] | None
+    cancel_name: str | None = None
+    """Who asked for it to be stopped."""
+
+    @property
+    def policy(self) -> Policy:
+        return policy_from_json(self.policy_json)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one attempt came to. Instants are on the database's clock; texts are JSON ready to be stored."""
+
+    status: Status
+    reason: Reason | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    output: str | None = None
+    error: str | None = None
+    log: str | None = None
+    progress: str | None = None
+    may_retry: bool = True
+    retry_at: datetime | None = None
+    """Asked for by the code itself; otherwise the policy decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The task stays, to be tried again."""
+
+    run_at: datetime
+    activity_id: UUID
+    failures: int
+    losses: int
+
+
+@dataclass(slots=True)
+class Settlement:
+    """An outcome and what it means for its task: ended, or again."""
+
+    task: Task
+    outcome: Outcome
+    again: Again | None = None
+
+
+def settle(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUID]) -> Settlement:
+    """Decide what an outcome means: the same question has the same answer wherever it is asked.
+
+    ``new_id`` gives the id of the next activity, if there is to be one.
+    """
+    again: Again | None = None
+    if outcome.reason is Reason.HANDED_BACK:
+        again = Again(now, new_id(), task.failures, task.losses)
+    elif outcome.reason is Reason.LOST:
+        again = _after_loss(task, outcome, now, new_id)
+    elif outcome.status is Status.FAILED and outcome.may_retry:
+        failures = task.failures + 1
+        run_at = task.policy.retry.next_run(failures, now, str(task.id))
+        if run_at is not None:
+            again = Again(outcome.retry_at or run_at, new_id(), failures, task.losses)
+    return Settlement(task, outcome, again)
+
+
+def _after_loss(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUID]) -> Again | None:
+    losses = task.losses + 1
+    if task.policy.on_lost == "fail" or losses >= LOSSES_BEFORE_SET_ASIDE:
+        if task.policy.on_lost != "fail":
+            outcome.error = error_json(
+                "tenuto.SetAside", f"set aside: its worker died {losses} times while running it", step=task.name
+            )
+        return None
+    return Again(now + wait_after_loss(losses), new_id(), task.failures, losses)
+
+
+def error_json(type: str, message: str, *, step: str | None = None, stack: str | None = None) -> str:
+    """A failure as recorded: exception type, message, the step that failed and the stack trace."""
+    recorded: dict[str, str] = {"type": type, "message": payloads.kept_text(message, 8192)}
+    if step is not None:
+        recorded["step"] = step
+    if stack is not None:
+        recorded["stack"] = payloads.kept_text(stack, 32_768)
+    return json.dumps(recorded, ensure_ascii=False)
+
+
+LOST_MESSAGE = "the worker that held this task died or lost touch with the database for longer than its lease"
+
+
+def lost(task: Task, now: datetime) -> Outcome:
+    """The outcome of an attempt whose worker is gone."""
+    return Outcome(
+        Status.FAILED,
+        Reason.LOST,
+        started_at=task.claimed_at,
+        ended_at=now,
+        error=error_json("tenuto.Lost", LOST_MESSAGE, step=task.name),
+    )
+
+
+def cancelled(task: Task, now: datetime, by: Actor) -> Outcome:
+    """The outcome of a task that somebody cancelled."""
+    return Outcome(
+        Status.CANCELLED,
+        Reason.REQUESTED,
+        started_at=task.claimed_at,
+        ended_at=now,
+        error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=task.name),
+        may_retry=False,
+    )
+
+
+def seconds(value: float | int | str | timedelta | None, *, field: str) -> float | None:
+    """A span given as seconds, as a timedelta or in words such as ``"90s"``, ``"15m"``, ``"1h"``, ``"2d"``."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+        number, unit = value[:-1], value[-1:]
+        try:
+            return float(number) * units[unit]
+        except (ValueError, KeyError):
+            raise Invalid(
+                f"{value!r} is not a span", field=field, remedy="write it as '90s', '15m', '1h' or '2d'"
+            ) from None
+    return float(value)

@@ -1,0 +1,132 @@
+"""Settings: from arguments, then the environment (``TENUTO_…``), then the settings file, then defaults. Read once.
+
+The file is ``tenuto.toml`` in the working folder, or the one named by ``TENUTO_CONFIG``. A worker's own settings are
+``TENUTO_WORKER_…`` and the file's table ``[worker]``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import platformdirs
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from tenuto.errors import Invalid
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def default_home() -> Path:
+    """Where data, locks and health files live: as root a folder any service account may pass through."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return Path("/var/lib/tenuto")
+    return platformdirs.user_data_path("tenuto")
+
+
+def _file() -> Path:
+    return Path(os.environ.get("TENUTO_CONFIG", "tenuto.toml"))
+
+
+class WorkerSettings(BaseSettings):
+    """How a worker works."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TENUTO_WORKER_", frozen=True, extra="forbid", pyproject_toml_table_header=("worker",)
+    )
+
+    queues: Annotated[tuple[str, ...], NoDecode] = ("default",)
+    """Which queues it serves."""
+    slots: int = Field(100, ge=1, le=10_000)
+    """How many attempts may run at the same time."""
+    claim_batch: int = Field(500, ge=1, le=5_000)
+    lease_seconds: float = Field(30.0, ge=1, le=3600)
+    """How long a task stays with a worker that has fallen silent."""
+    poll_seconds: float = Field(2.0, ge=0.05, le=60)
+    """How often to look when no notification came."""
+    grace_seconds: float = Field(25.0, ge=0, le=86_400)
+    """How long running work may take to end after SIGTERM."""
+    name: str | None = None
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls, toml_file=_file())
+
+
+class Settings(BaseSettings):
+    """Everything else."""
+
+    model_config = SettingsConfigDict(env_prefix="TENUTO_", frozen=True, extra="ignore")
+
+    database: str | None = None
+    """A PostgreSQL address; without one, an embedded server in the home folder."""
+    home: Path = Field(default_factory=default_home)
+    behind_pooler: bool = False
+    """The address is a transaction pooler's: nothing is kept on a connection and polling replaces notifications."""
+    embedded_stop: Literal["when_unused", "never"] = "when_unused"
+    """Whether the embedded server is stopped once its last user has left."""
+    sweep_seconds: float = Field(5.0, ge=0.1, le=600)
+    scheduler_poll_seconds: float = Field(30.0, ge=0.1, le=600)
+    housekeeping_seconds: float = Field(60.0, ge=0.1, le=3600)
+    retention_days: float = Field(90.0, gt=0, le=36_500)
+    """How long activities are kept, at least; whole months are dropped together."""
+    retention_every_seconds: float = Field(6 * 3600.0, ge=1)
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("home", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_file())
+
+
+def load(**given: Any) -> Settings:
+    """The settings, or an error that names the one that is wrong."""
+    return _read(Settings, given)
+
+
+def load_worker(**given: Any) -> WorkerSettings:
+    """A worker's settings, or an error that names the one that is wrong."""
+    return _read(WorkerSettings, given)
+
+
+def _read(kind: type[S], given: dict[str, Any]) -> S:
+    try:
+        return kind(**{key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        prefix = kind.model_config.get("env_prefix", "")
+        raise Invalid(first["msg"], field=field, remedy=f"see {prefix}{field.upper()}") from error

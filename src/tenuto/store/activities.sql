@@ -1,0 +1,92 @@
+-- name: partitions
+-- The partitions there are, by name.
+SELECT child.relname AS name
+FROM pg_inherits
+JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+WHERE pg_inherits.inhparent = 'tenuto.activities'::regclass
+ORDER BY child.relname;
+
+-- name: lock_partitions
+-- One process at a time makes or drops partitions.
+SELECT pg_advisory_xact_lock(hashtext('tenuto partitions'));
+
+-- name: youngest_in_default
+-- Whether the default partition already holds ids of a range: then no partition can be made for it.
+SELECT EXISTS (SELECT FROM tenuto.activities_old WHERE id >= $1 AND id < $2) AS taken;
+
+-- name: allow_retention
+-- Retention alone may delete activities, and only in its own transaction.
+SELECT set_config('tenuto.retention', 'on', true);
+
+-- name: delete_old
+-- A small batch of the default partition's oldest records.
+DELETE FROM tenuto.activities_old
+WHERE id = ANY (ARRAY(
+    SELECT id
+    FROM tenuto.activities_old
+    WHERE ended_at < $1
+    ORDER BY id
+    LIMIT $2
+))
+RETURNING id;
+
+-- name: activity
+-- One activity, whether it lies ahead, is in progress or is past.
+SELECT *
+FROM tenuto.all_activities
+WHERE id = $1;
+
+-- name: attempts_of_task
+-- Every attempt at a task so far, the first one first.
+SELECT *
+FROM tenuto.all_activities
+WHERE id = $1
+UNION ALL
+SELECT *
+FROM tenuto.all_activities
+WHERE task_id = $1 AND attempt > 1
+ORDER BY attempt;
+
+-- name: list_activities
+-- Past activities, newest first, below a key; every filter may be left out.
+SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
+       correlation_id
+FROM tenuto.activities
+WHERE ($1::uuid IS NULL OR id < $1)
+  AND ($2::text IS NULL OR status = $2)
+  AND ($3::text IS NULL OR name = $3)
+  AND ($4::text IS NULL OR queue = $4)
+  AND ($5::text IS NULL OR tags @> ARRAY[$5])
+ORDER BY id DESC
+LIMIT $6;
+
+-- name: list_tasks
+-- Open tasks, newest first, below a key; every filter may be left out.
+SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt, failures, losses, created_at,
+       claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
+       initiator_type, initiator_id, initiator_name, correlation_id
+FROM tenuto.tasks
+WHERE ($1::uuid IS NULL OR id < $1)
+  AND ($2::text IS NULL OR state = $2)
+  AND ($3::text IS NULL OR name = $3)
+  AND ($4::text IS NULL OR queue = $4)
+  AND ($5::text IS NULL OR tags @> ARRAY[$5])
+ORDER BY id DESC
+LIMIT $6;
+
+-- name: task
+-- One open task with everything known of it.
+SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, input, policy, attempt, failures, losses,
+       created_at, claimed_at, lease_until, fence, worker_id, progress, unique_key, limit_key, limit_max, tags,
+       cancel_at, cancel_name, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+FROM tenuto.tasks
+WHERE id = $1;
+
+-- name: find_by_prefix
+-- Ids that begin with what a person typed: the uuids between two bounds.
+SELECT id FROM tenuto.tasks WHERE id BETWEEN $1 AND $2
+UNION
+SELECT id FROM tenuto.activities WHERE id BETWEEN $1 AND $2
+ORDER BY id
+LIMIT 3;

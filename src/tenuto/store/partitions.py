@@ -1,0 +1,87 @@
+"""Monthly partitions of the past: made ahead of time, dropped when a whole month has aged.
+
+An activity's id carries the instant its task was created; a month of ids is a partition. A task that ran years after
+it was created finds its month gone: its record lies in the default partition, which is thinned out row by row.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tenuto.ids import first_id_at
+from tenuto.store.activities import SQL
+from tenuto.store.database import Connection, Database
+
+MONTHS_AHEAD = 3
+_CREATE = """
+CREATE TABLE IF NOT EXISTS tenuto.{name} PARTITION OF tenuto.activities FOR VALUES FROM ('{low}') TO ('{high}')
+"""
+_DROP = "DROP TABLE IF EXISTS tenuto.{name}"
+_HAS_YOUNGER = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
+
+
+async def ensure(database: Database, now: datetime) -> list[str]:
+    """Make the partitions of this month and the next ones, if they are missing; their names."""
+    wanted = [_month_after(now, months) for months in range(MONTHS_AHEAD + 1)]
+    present = {row["name"] for row in await database.all(SQL.partitions)}
+    missing = [month for month in wanted if _name(month) not in present]
+    if not missing:
+        return []
+
+    async def make(connection: Connection) -> list[str]:
+        await connection.execute(SQL.lock_partitions)
+        made = []
+        for month in missing:
+            low, high = first_id_at(month), first_id_at(_month_after(month, 1))
+            # Rows that already lie in the default partition keep their range there; nothing is moved, nothing is lost.
+            if not await connection.fetchval(SQL.youngest_in_default, low, high):
+                await connection.execute(_CREATE.format(name=_name(month), low=low, high=high))
+                made.append(_name(month))
+        return made
+
+    return await database.transaction(make)
+
+
+async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
+    """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names."""
+
+    async def drop(connection: Connection) -> list[str]:
+        await connection.execute(SQL.lock_partitions)
+        dropped = []
+        for row in await connection.fetch(SQL.partitions):
+            month = _month_of(row["name"])
+            if month is None or _month_after(month, 1) > cutoff:
+                continue
+            if await connection.fetchval(_HAS_YOUNGER.format(name=row["name"]), cutoff):
+                continue
+            await connection.execute(_DROP.format(name=row["name"]))
+            dropped.append(row["name"])
+        return dropped
+
+    return await database.transaction(drop)
+
+
+async def delete_old(database: Database, cutoff: datetime, batch: int) -> int:
+    """One small batch out of the default partition; how many went."""
+
+    async def delete(connection: Connection) -> int:
+        await connection.execute(SQL.allow_retention)
+        return len(await connection.fetch(SQL.delete_old, cutoff, batch))
+
+    return await database.transaction(delete)
+
+
+def _name(month: datetime) -> str:
+    return f"activities_{month:%Y_%m}"
+
+
+def _month_of(name: str) -> datetime | None:
+    try:
+        return datetime.strptime(name, "activities_%Y_%m").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _month_after(instant: datetime, months: int) -> datetime:
+    total = instant.year * 12 + instant.month - 1 + months
+    return datetime(total // 12, total % 12 + 1, 1, tzinfo=UTC)

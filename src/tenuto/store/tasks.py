@@ -1,0 +1,275 @@
+"""The four writes: start, claim, renew, finish. Whatever moves a task moves it through one of these.
+
+Rows are moved as told; what an outcome means was decided before (`model.tasks.settle`). Lock order: tasks by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from tenuto.model.access import Actor
+from tenuto.model.tasks import Again, NewTask, Settlement, Task
+from tenuto.store.database import Connection, Database, DatabaseError, Row
+from tenuto.store.statements import beside
+
+SQL = beside(__file__)
+
+_COLUMNS = (
+    "id", "activity_id", "state", "queue", "rank", "run_at", "kind", "name", "input", "policy", "created_at",
+    "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
+    "correlation_id", "parent_id",
+)  # fmt: skip
+_COPY_FROM = 50
+_TAGS = 13
+_UNIQUE_VIOLATION = "23505"
+_NOTHING_BEFORE = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
+    """Create tasks and wake who may take them; the ids that were not there before.
+
+    Repeating it with the same tasks is harmless: an id that exists, or a unique key in use, is left alone.
+    """
+    if len(tasks) == 1:
+        row = await database.one(SQL.start_one, *_row(tasks[0], 1))
+        return set() if row is None else {row["id"]}
+    created: set[UUID] | None = None
+    if len(tasks) >= _COPY_FROM and all(task.unique_key is None for task in tasks):
+        created = await _copy(database, tasks)
+    if created is None:
+        columns: list[list[Any]] = [list(column) for column in zip(*(_row(task, 1) for task in tasks), strict=True)]
+        columns[_TAGS] = [None if tags is None else _array_literal(tags) for tags in columns[_TAGS]]
+        created = {row["id"] for row in await database.all(SQL.start_many, *columns)}
+    await wake(database, {f"{task.state} {task.queue}" for task in tasks})
+    return created
+
+
+async def start_within(connection: Connection, task: NewTask) -> bool:
+    """Create a task in a transaction that somebody else commits: it exists if, and only if, their work does."""
+    return await connection.fetchrow(SQL.start_one, *_row(task, 1)) is not None
+
+
+async def holder_of_key(database: Database, unique_key: str) -> UUID | None:
+    """The open task that has a unique key."""
+    found: UUID | None = await database.value(SQL.holder_of_key, unique_key)
+    return found
+
+
+async def wake(database: Database, words: Iterable[str]) -> None:
+    """Tell the services that something has changed; polling finds out anyway."""
+    await database.all(SQL.wake, list(words))
+
+
+async def _copy(database: Database, tasks: Sequence[NewTask]) -> set[UUID] | None:
+    """The fast way for many. None if an id was there already: then the careful way must look at each."""
+    try:
+        await database.copy("tasks", _COLUMNS, (_row(task, 2) for task in tasks))
+    except DatabaseError as error:
+        if error.state == _UNIQUE_VIOLATION:
+            return None
+        raise
+    return {task.id for task in tasks}
+
+
+def _row(task: NewTask, ids: int) -> tuple[Any, ...]:
+    actor = task.initiator
+    return (task.id,) * ids + (
+        task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name, task.input,
+        task.policy, task.created_at, task.unique_key, task.limit_key, task.limit_max, task.tags, actor.type, actor.id,
+        actor.name, task.correlation_id, task.parent_id,
+    )  # fmt: skip
+
+
+def _array_literal(values: list[str]) -> str:
+    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
+
+
+# --- claim ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Where the last claim of each queue ended.
+
+    Rows before it are mostly dead by now, and walking over them costs more with every job while somebody keeps an old
+    snapshot open. The bound is only a shortcut: it is dropped whenever something may have been put in before it.
+    """
+
+    after: dict[str, tuple[int, datetime, UUID]]
+
+    @classmethod
+    def none(cls) -> Bounds:
+        return cls({})
+
+    def moved_past(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            place = (-task.priority, task.run_at, task.id)
+            if place > self.after.get(task.queue, _NOTHING_BEFORE):
+                self.after[task.queue] = place
+
+
+async def promote(database: Database, now: datetime, limit: int = 1000) -> tuple[int, datetime | None]:
+    """What has fallen due becomes free to take: how many, and when the next one is due."""
+    row = await database.one(SQL.promote, now, limit)
+    assert row is not None
+    return row["promoted"], row["next_due"]
+
+
+async def claim(
+    database: Database,
+    worker_id: UUID,
+    queues: Sequence[str],
+    limit: int,
+    lease: timedelta,
+    bounds: Bounds | None = None,
+) -> list[Task]:
+    """Take up to ``limit`` tasks of queues without limits, most urgent first."""
+    after = bounds.after if bounds else {}
+    places = [after.get(queue, _NOTHING_BEFORE) for queue in queues]
+    ranks, instants, ids = ([place[i] for place in places] for i in range(3))
+    rows = await database.all(SQL.claim, worker_id, lease, list(queues), limit, ranks, instants, ids)
+    return _most_urgent_first(rows)
+
+
+async def claim_under_limits(
+    database: Database, worker_id: UUID, queues: Sequence[str], limit: int, lease: timedelta
+) -> list[Task]:
+    """Take up to ``limit`` tasks without overrunning the limit of any queue or key, not even by one."""
+
+    async def take(connection: Connection) -> list[Row]:
+        await connection.execute(SQL.lock_limits)
+        return await connection.fetch(SQL.claim_under_limits, worker_id, lease, list(queues), limit)
+
+    return _most_urgent_first(await database.transaction(take))
+
+
+async def limits_in_play(database: Database, queues: Sequence[str]) -> bool:
+    """Whether a claim must count before it takes."""
+    return bool(await database.value(SQL.limits_in_play, list(queues)))
+
+
+def _most_urgent_first(rows: list[Row]) -> list[Task]:
+    tasks = [Task(*row) for row in rows]
+    tasks.sort(key=lambda task: (-task.priority, task.run_at, task.id))
+    return tasks
+
+
+# --- renew ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A task that is still held, and whether somebody wants it stopped."""
+
+    id: UUID
+    fence: int
+    cancel: bool
+    cancel_name: str | None
+
+
+async def renew(
+    database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int, str | None]], lease: timedelta
+) -> list[Renewed]:
+    """Prolong the leases of (id, fence, progress); what is missing from the answer is held no longer."""
+    ids, fences, progress = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
+    rows = await database.all(SQL.renew, worker_id, lease, ids, fences, progress)
+    return [Renewed(*row) for row in rows]
+
+
+async def cancellations(database: Database, worker_id: UUID) -> list[tuple[UUID, int, Actor]]:
+    """(id, fence, who) of the running tasks of this worker that are to stop."""
+    rows = await database.all(SQL.cancellations, worker_id)
+    return [(row["id"], row["fence"], Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])) for row in rows]
+
+
+# --- finish ---------------------------------------------------------------------------------------------------------
+
+
+async def finish(database: Database, settlements: Sequence[Settlement]) -> set[UUID]:
+    """Write outcomes; the ids of the tasks for which it was still true that we held them.
+
+    All of them must have been held by the same worker, or by nobody.
+    """
+    if all(settlement.again is None for settlement in settlements):
+        # The common case: one statement, one round trip.
+        return {row["task_id"] for row in await database.all(SQL.end_tasks, *_outcomes(settlements))}
+
+    async def write(connection: Connection) -> set[UUID]:
+        return await finish_within(connection, settlements)
+
+    return await database.transaction(write)
+
+
+async def finish_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    """As `finish`, in a transaction that is already open."""
+    done: set[UUID] = set()
+    ended = [settlement for settlement in settlements if settlement.again is None]
+    repeated = [(settlement, settlement.again) for settlement in settlements if settlement.again is not None]
+    if ended:
+        done.update(row["task_id"] for row in await connection.fetch(SQL.end_tasks, *_outcomes(ended)))
+    if repeated:
+        values = _outcomes([settlement for settlement, _ in repeated]) + _agains([again for _, again in repeated])
+        done.update(row["task_id"] for row in await connection.fetch(SQL.repeat_tasks, *values))
+    return done
+
+
+def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
+    holder = settlements[0].task.worker_id
+    assert all(settlement.task.worker_id == holder for settlement in settlements)
+    rows = [
+        (
+            s.task.id, s.task.fence, s.outcome.status, s.outcome.ended_at, s.outcome.reason, s.outcome.started_at,
+            s.outcome.output, s.outcome.error, s.outcome.log, s.outcome.progress,
+        )
+        for s in settlements
+    ]  # fmt: skip
+    # Most attempts just complete: a column in which nobody has anything to say is not sent element by element.
+    return [holder, *(_nothing_or_list(column) for column in zip(*rows, strict=True))]
+
+
+def _nothing_or_list(column: Sequence[Any]) -> list[Any] | None:
+    return list(column) if any(value is not None for value in column) else None
+
+
+def _agains(agains: Sequence[Again]) -> list[Any]:
+    rows = [(again.run_at, again.activity_id, again.failures, again.losses) for again in agains]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+async def put_back(database: Database, worker_id: UUID, tasks: Sequence[Task]) -> set[UUID]:
+    """Return tasks that were claimed but never started; no attempt is recorded, because none was made."""
+    rows = await database.all(SQL.put_back, worker_id, [task.id for task in tasks], [task.fence for task in tasks])
+    return {row["id"] for row in rows}
+
+
+# --- what the nets and the canceller need to see -------------------------------------------------------------------
+
+
+async def expired(connection: Connection, limit: int) -> list[Task]:
+    """Held tasks whose lease has run out, locked until the transaction ends."""
+    return [Task(*row) for row in await connection.fetch(SQL.expired, limit)]
+
+
+async def held_by(connection: Connection, worker_id: UUID, limit: int) -> list[Task]:
+    """What a dead worker still holds, locked until the transaction ends."""
+    return [Task(*row) for row in await connection.fetch(SQL.held_by, worker_id, limit)]
+
+
+async def to_cancel(database: Database, task_id: UUID) -> Task | None:
+    """A task as a canceller needs to see it."""
+    row = await database.one(SQL.to_cancel, task_id)
+    return None if row is None else Task(*row)
+
+
+async def ask_to_cancel(database: Database, task: Task, by: Actor) -> bool:
+    """Ask the holder of a running task to stop it; False if it is not running under that fence any more."""
+    row = await database.one(SQL.ask_to_cancel, task.id, task.fence, by.type, by.id, by.name)
+    return row is not None

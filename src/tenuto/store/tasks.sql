@@ -1,0 +1,376 @@
+-- name: start_one
+-- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing.
+WITH created AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+    )
+    VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+    ON CONFLICT DO NOTHING
+    RETURNING id, state, queue
+)
+SELECT id, pg_notify('tenuto', state || ' ' || queue)
+FROM created;
+
+-- name: start_many
+-- Create many tasks at once; those whose id or unique key is there already are left out of the answer.
+INSERT INTO tenuto.tasks (
+    id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+    limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+)
+SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+       limit_max, tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+FROM unnest(
+    $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
+    $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[], $16::text[],
+    $17::text[], $18::text[], $19::uuid[]
+) AS new (
+    id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
+    initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: holder_of_key
+-- The open task that has a unique key.
+SELECT id
+FROM tenuto.tasks
+WHERE unique_key = $1;
+
+-- name: wake
+-- Tell the services: "queued mail", "scheduled mail", "cancel <worker>", "limits".
+SELECT pg_notify('tenuto', word)
+FROM unnest($1::text[]) AS word;
+
+-- name: promote
+-- What has fallen due becomes free to take; says how many, and when the next one is due.
+WITH due AS (
+    UPDATE tenuto.tasks
+    SET state = 'queued'
+    WHERE id = ANY (ARRAY(
+        SELECT id
+        FROM tenuto.tasks
+        WHERE state = 'scheduled' AND run_at <= $1
+        ORDER BY run_at
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING queue
+), woken AS (
+    SELECT pg_notify('tenuto', 'queued ' || queue)
+    FROM (SELECT DISTINCT queue FROM due) AS queues
+)
+SELECT (SELECT count(*) FROM due) AS promoted,
+       (SELECT count(*) FROM woken) AS woken,
+       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND run_at > $1) AS next_due;
+
+-- name: claim
+-- Take up to $4 free tasks of the queues $3 that have no limit, most urgent first, each queue from its own bound on.
+-- The array form keeps the index scan under a generic plan. A worker declared dead takes nothing.
+UPDATE tenuto.tasks
+SET state = 'running',
+    worker_id = $1,
+    fence = fence + 1,
+    claimed_at = clock_timestamp(),
+    lease_until = clock_timestamp() + $2::interval
+WHERE id = ANY (ARRAY(
+    SELECT picked.id
+    FROM unnest($3::text[], $5::smallint[], $6::timestamptz[], $7::uuid[]) AS wanted (queue, rank, run_at, id)
+    CROSS JOIN LATERAL (
+        SELECT free.id, free.rank, free.run_at
+        FROM tenuto.tasks AS free
+        WHERE free.state = 'queued'
+          AND free.limit_key IS NULL
+          AND free.queue = wanted.queue
+          AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
+        ORDER BY free.rank, free.run_at, free.id
+        LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    ) AS picked
+    WHERE wanted.queue NOT IN (
+        SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL
+    )
+    ORDER BY picked.rank, picked.run_at, picked.id
+    LIMIT $4
+))
+  AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
+RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+          -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
+          cancel_name;
+
+-- name: limits_in_play
+-- Whether any queue of these has a limit or is paused, or holds tasks with a limited key.
+SELECT EXISTS (
+    SELECT FROM tenuto.queues WHERE name = ANY ($1::text[]) AND (max_running IS NOT NULL OR paused_at IS NOT NULL)
+) OR EXISTS (
+    SELECT FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($1::text[])
+) AS in_play;
+
+-- name: lock_limits
+-- Only one claim under limits at a time, so that what it counts stays true until it has taken.
+SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
+
+-- name: claim_under_limits
+-- As claim, for all tasks of the queues $3: never more running than a queue's or a key's limit, counting live leases.
+WITH RECURSIVE room AS MATERIALIZED (
+    SELECT wanted.queue,
+           CASE
+               WHEN queues.paused_at IS NOT NULL THEN 0
+               WHEN queues.max_running IS NULL THEN $4::integer
+               ELSE greatest(0, queues.max_running - (
+                   SELECT count(*)
+                   FROM tenuto.tasks AS held
+                   WHERE held.state = 'running' AND held.queue = wanted.queue AND held.lease_until > clock_timestamp()
+               ))
+           END AS free
+    FROM unnest($3::text[]) AS wanted (queue)
+    LEFT JOIN tenuto.queues ON queues.name = wanted.queue
+), keys AS (
+    -- each key that has something to take, found by hopping along the index
+    SELECT room.queue,
+           (SELECT min(limit_key) FROM tenuto.tasks
+            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = room.queue) AS key
+    FROM room
+    WHERE room.free > 0
+    UNION ALL
+    SELECT keys.queue,
+           (SELECT min(limit_key) FROM tenuto.tasks
+            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = keys.queue AND limit_key > keys.key)
+    FROM keys
+    WHERE keys.key IS NOT NULL
+), key_room AS MATERIALIZED (
+    SELECT keys.queue, keys.key,
+           (SELECT limit_max FROM tenuto.tasks
+            WHERE state = 'queued' AND limit_key = keys.key AND tasks.queue = keys.queue
+            ORDER BY rank, run_at, id
+            LIMIT 1) -
+           (SELECT count(*) FROM tenuto.tasks AS held
+            WHERE held.state = 'running' AND held.limit_key = keys.key AND held.lease_until > clock_timestamp()) AS free
+    FROM keys
+    WHERE keys.key IS NOT NULL
+), candidates AS MATERIALIZED (
+    SELECT room.queue, NULL AS key, picked.*
+    FROM room
+    CROSS JOIN LATERAL (
+        SELECT free.id, free.rank, free.run_at
+        FROM tenuto.tasks AS free
+        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = room.queue
+        ORDER BY free.rank, free.run_at, free.id
+        LIMIT room.free
+        FOR UPDATE SKIP LOCKED
+    ) AS picked
+    UNION ALL
+    SELECT key_room.queue, key_room.key, picked.*
+    FROM key_room
+    CROSS JOIN LATERAL (
+        SELECT free.id, free.rank, free.run_at
+        FROM tenuto.tasks AS free
+        WHERE free.state = 'queued' AND free.limit_key = key_room.key AND free.queue = key_room.queue
+        ORDER BY free.rank, free.run_at, free.id
+        LIMIT least($4::integer, key_room.free)
+        FOR UPDATE SKIP LOCKED
+    ) AS picked
+    WHERE key_room.free > 0
+), placed AS (
+    -- a key shared by several queues, and a queue shared by several keys, are each cut to their room
+    SELECT candidates.id, candidates.rank, candidates.run_at, room.free,
+           row_number() OVER (PARTITION BY candidates.queue ORDER BY candidates.rank, run_at, id) AS place_in_queue,
+           CASE WHEN key IS NULL THEN 0
+                ELSE row_number() OVER (PARTITION BY key ORDER BY candidates.rank, run_at, id) END AS place_in_key,
+           (SELECT min(key_room.free) FROM key_room WHERE key_room.key = candidates.key) AS key_free
+    FROM candidates
+    JOIN room ON room.queue = candidates.queue
+)
+UPDATE tenuto.tasks
+SET state = 'running',
+    worker_id = $1,
+    fence = fence + 1,
+    claimed_at = clock_timestamp(),
+    lease_until = clock_timestamp() + $2::interval
+WHERE id = ANY (ARRAY(
+    SELECT id
+    FROM placed
+    WHERE place_in_queue <= free AND (key_free IS NULL OR place_in_key <= key_free)
+    ORDER BY rank, run_at, id
+    LIMIT $4
+))
+  AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
+RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+          -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
+          cancel_name;
+
+-- name: renew
+-- Prolong what this worker still holds, write progress along, and hear what is to be cancelled. A task missing from
+-- the answer is no longer held.
+UPDATE tenuto.tasks
+SET lease_until = clock_timestamp() + $2::interval,
+    progress = coalesce(held.progress, tasks.progress)
+FROM unnest($3::uuid[], $4::bigint[], $5::jsonb[]) AS held (id, fence, progress)
+WHERE tasks.id = ANY ($3::uuid[])
+  AND tasks.id = held.id
+  AND tasks.fence = held.fence
+  AND tasks.worker_id = $1
+  AND tasks.state = 'running'
+  AND tasks.lease_until > clock_timestamp()
+RETURNING tasks.id, tasks.fence, tasks.cancel_at IS NOT NULL AS cancel, tasks.cancel_name;
+
+-- name: cancellations
+-- Which tasks of this worker somebody wants stopped.
+SELECT id, fence, cancel_type, cancel_id, cancel_name
+FROM tenuto.tasks
+WHERE state = 'running' AND worker_id = $1 AND cancel_at IS NOT NULL
+ORDER BY cancel_at, id
+LIMIT 1000;
+
+-- name: end_tasks
+-- The tasks leave and their last activities remain, in one statement. Only the holder $1 may (null: nobody
+-- holds them): a stale fence or another worker's id matches nothing and changes nothing. (The list of ids is named twice so that the rows are reached by
+-- index whatever the planner believes about the size of the table; the join then only pairs them with their outcomes.)
+WITH outcome AS (
+    SELECT *
+    FROM unnest(
+        $2::uuid[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::timestamptz[], $8::jsonb[],
+        $9::jsonb[], $10::text[], $11::jsonb[]
+    ) AS o (id, fence, status, ended_at, reason, started_at, output, error, log, progress)
+), ended AS (
+    DELETE FROM tenuto.tasks AS task
+    USING outcome
+    WHERE task.id = ANY ($2::uuid[])
+      AND task.id = outcome.id
+      AND task.fence = outcome.fence
+      AND task.worker_id IS NOT DISTINCT FROM $1::uuid
+    RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
+              task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
+              outcome.started_at, outcome.ended_at, task.fence, task.worker_id,
+              task.failures + (outcome.status = 'failed' AND outcome.reason <> 'lost')::integer AS failures,
+              task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
+              task.input, outcome.output, outcome.error, outcome.log,
+              coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
+              task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id
+)
+INSERT INTO tenuto.activities (
+    id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+    started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
+    limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+)
+SELECT * FROM ended
+RETURNING task_id;
+
+-- name: repeat_tasks
+-- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks.
+WITH outcome AS (
+    SELECT *
+    FROM unnest(
+        $2::uuid[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::timestamptz[], $8::jsonb[],
+        $9::jsonb[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[]
+    ) AS o (
+        id, fence, status, ended_at, reason, started_at, output, error, log, progress, run_at, activity_id, failures,
+        losses
+    )
+), before AS MATERIALIZED (
+    SELECT task.*
+    FROM tenuto.tasks AS task
+    JOIN outcome ON outcome.id = task.id
+    WHERE task.id = ANY ($2::uuid[])
+      AND task.fence = outcome.fence
+      AND task.worker_id IS NOT DISTINCT FROM $1::uuid
+    ORDER BY task.id
+    FOR UPDATE OF task
+), again AS (
+    UPDATE tenuto.tasks AS task
+    SET state = CASE WHEN outcome.run_at > clock_timestamp() THEN 'scheduled' ELSE 'queued' END,
+        activity_id = outcome.activity_id,
+        attempt = task.attempt + 1,
+        failures = outcome.failures,
+        losses = outcome.losses,
+        run_at = outcome.run_at,
+        worker_id = NULL,
+        lease_until = NULL,
+        claimed_at = NULL,
+        progress = NULL
+    FROM outcome, before
+    WHERE task.id = ANY ($2::uuid[])
+      AND task.id = outcome.id
+      AND task.id = before.id
+    RETURNING task.id, task.state, task.queue
+), woken AS (
+    SELECT pg_notify('tenuto', state || ' ' || queue)
+    FROM (SELECT DISTINCT state, queue FROM again) AS words
+), recorded AS (
+    INSERT INTO tenuto.activities (
+        id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
+        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+    )
+    SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
+           before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
+           outcome.started_at, outcome.ended_at, before.fence, before.worker_id, outcome.failures, outcome.losses,
+           before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
+           before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
+           before.initiator_name, before.correlation_id, before.parent_id
+    FROM before
+    JOIN outcome ON outcome.id = before.id
+    RETURNING task_id
+)
+SELECT task_id, (SELECT count(*) FROM woken) AS woken
+FROM recorded;
+
+-- name: put_back
+-- Tasks that were claimed but never started return as if they had not been touched; no attempt was made.
+WITH returned AS (
+    UPDATE tenuto.tasks AS task
+    SET state = 'queued', worker_id = NULL, lease_until = NULL, claimed_at = NULL
+    FROM unnest($2::uuid[], $3::bigint[]) AS held (id, fence)
+    WHERE task.id = ANY ($2::uuid[])
+      AND task.id = held.id
+      AND task.fence = held.fence
+      AND task.worker_id = $1
+      AND task.state = 'running'
+    RETURNING task.id, task.queue
+), woken AS (
+    SELECT pg_notify('tenuto', 'queued ' || queue)
+    FROM (SELECT DISTINCT queue FROM returned) AS queues
+)
+SELECT id, (SELECT count(*) FROM woken) AS woken
+FROM returned;
+
+-- name: expired
+-- Held tasks whose lease has run out, locked so that no late renewal slips in between.
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, cancel_name
+FROM tenuto.tasks
+WHERE state = 'running' AND lease_until < clock_timestamp()
+ORDER BY id
+LIMIT $1
+FOR UPDATE SKIP LOCKED;
+
+-- name: held_by
+-- What a worker that is known to be dead still holds.
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, cancel_name
+FROM tenuto.tasks
+WHERE state = 'running' AND worker_id = $1
+ORDER BY id
+LIMIT $2
+FOR UPDATE SKIP LOCKED;
+
+-- name: to_cancel
+-- One task as a canceller needs to see it.
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, cancel_name
+FROM tenuto.tasks
+WHERE id = $1;
+
+-- name: ask_to_cancel
+-- A running task is asked to stop; its worker hears of it at once.
+WITH asked AS (
+    UPDATE tenuto.tasks
+    SET cancel_at = coalesce(cancel_at, clock_timestamp()),
+        cancel_type = coalesce(cancel_type, $3),
+        cancel_id = CASE WHEN cancel_at IS NULL THEN $4 ELSE cancel_id END,
+        cancel_name = coalesce(cancel_name, $5)
+    WHERE id = $1 AND fence = $2 AND state = 'running'
+    RETURNING id, worker_id
+)
+SELECT id, pg_notify('tenuto', 'cancel ' || worker_id::text)
+FROM asked;

@@ -1,0 +1,115 @@
+"""Workers, queues and the counters of the nets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from tenuto.errors import Conflict
+from tenuto.store.database import Connection, Database
+from tenuto.store.statements import beside
+
+SQL = beside(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One start of a named service. The name lasts, the id is new each time."""
+
+    id: UUID
+    name: str
+    service: str
+    host: str
+    boot: str
+    pid: int
+    version: str
+    queues: list[str]
+    slots: int
+
+
+async def register(database: Database, me: Incarnation, *, name_is_mine: bool, silence: timedelta) -> UUID | None:
+    """Enter the register; the id of the previous incarnation of this name, if it had not left it.
+
+    The previous one is declared dead only on proof: we hold the lock of its name on the same host, its host has been
+    booted since, or it has been silent for longer than any lease. Otherwise this is a second worker of that name, and
+    refused.
+    """
+
+    async def enter(connection: Connection) -> UUID | None:
+        before = await connection.fetchrow(SQL.alive_named, me.service, me.name)
+        if before is not None and before["id"] != me.id:
+            same_host = before["host"] == me.host
+            proven = (same_host and name_is_mine) or (same_host and before["boot"] != me.boot)
+            if not proven and before["silent_for"] < silence:
+                raise Conflict(
+                    f"a {me.service} named {me.name} is alive on {before['host']} (pid {before['pid']})",
+                    field="name",
+                    remedy="give this one another name with --name",
+                )
+            await connection.execute(SQL.declare_ended, before["id"])
+        await connection.execute(
+            SQL.register, me.id, me.name, me.service, me.host, me.boot, me.pid, me.version, me.queues, me.slots
+        )
+        return None if before is None or before["id"] == me.id else before["id"]
+
+    return await database.transaction(enter)
+
+
+async def leave(database: Database, worker_id: UUID) -> None:
+    """Leave the register."""
+    await database.all(SQL.declare_ended, worker_id)
+
+
+async def draining(database: Database, worker_id: UUID) -> None:
+    """Say that no more work is taken."""
+    await database.all(SQL.draining, worker_id)
+
+
+async def seen(database: Database, worker_id: UUID) -> datetime | None:
+    """Give a sign of life: the database's time, or None if somebody has declared this worker dead."""
+    now: datetime | None = await database.value(SQL.seen, worker_id)
+    return now
+
+
+async def ended_holders(database: Database, limit: int = 100) -> list[UUID]:
+    """Workers that are known to be dead and still hold tasks."""
+    return [row["id"] for row in await database.all(SQL.ended_holders, limit)]
+
+
+async def bury_silent(database: Database, silence: timedelta) -> int:
+    """Close the books on incarnations nobody hears of and that hold nothing."""
+    return len(await database.all(SQL.bury_silent, silence))
+
+
+async def forget_ended(database: Database, before: datetime) -> None:
+    await database.all(SQL.forget_ended, before)
+
+
+async def list_workers(database: Database, *, ended: bool = False, limit: int = 200) -> list[dict[str, Any]]:
+    return [dict(row) for row in await database.all(SQL.list_workers, ended, limit)]
+
+
+async def count_repair(connection: Connection, net: str, count: int) -> None:
+    """Remember that a net found something: in normal operation it finds nothing."""
+    await connection.execute(SQL.count_repair, net, count)
+
+
+async def list_repairs(database: Database) -> list[dict[str, Any]]:
+    return [dict(row) for row in await database.all(SQL.list_repairs)]
+
+
+async def queue(database: Database, name: str) -> dict[str, Any] | None:
+    row = await database.one(SQL.queue, name)
+    return None if row is None else dict(row)
+
+
+async def set_queue(
+    database: Database, name: str, *, max_running: int | None, paused: bool, by: str | None, reason: str | None
+) -> None:
+    await database.all(SQL.set_queue, name, max_running, paused, by, reason)
+
+
+async def list_queues(database: Database, limit: int = 200) -> list[dict[str, Any]]:
+    return [dict(row) for row in await database.all(SQL.list_queues, limit)]

@@ -1,0 +1,116 @@
+"""What every test stands on: one real PostgreSQL for the session, a fresh database for each test.
+
+The server is the embedded one. Commits are not forced to disk (a test kills processes, not the machine's power).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tenuto import Tenuto
+from tenuto.ids import new_id
+from tenuto.store import embedded, migrate, partitions
+from tenuto.store.database import Database
+
+_number = count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of the server's maintenance database."""
+    home = Path(tempfile.mkdtemp(prefix="tenuto-tests-", dir="/tmp"))
+    home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
+    hold = embedded.hold(home, linger=0.0, settings={"fsync": "off", "full_page_writes": "off"})
+    try:
+        yield hold.url
+    finally:
+        hold.release()
+        embedded.stop_now(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def template(server: str) -> str:
+    """The name of a database with the schema, to be copied."""
+    import asyncio
+
+    async def make() -> None:
+        connection = await asyncpg.connect(server)
+        await connection.execute("CREATE DATABASE tenuto_template")
+        await connection.close()
+        database = await Database.open(address(server, "tenuto_template"))
+        await migrate.migrate(database)
+        await partitions.ensure(database, database.clock.now())
+        await database.close()
+
+    asyncio.run(make())
+    return "tenuto_template"
+
+
+@pytest.fixture
+async def url(server: str, template: str) -> AsyncIterator[str]:
+    """The address of a fresh database with the schema."""
+    name = f"test_{next(_number)}"
+    connection = await asyncpg.connect(server)
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield address(server, name)
+    await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await connection.close()
+
+
+@pytest.fixture
+async def empty_url(server: str) -> AsyncIterator[str]:
+    """The address of a fresh database without a schema."""
+    name = f"test_{next(_number)}"
+    connection = await asyncpg.connect(server)
+    await connection.execute(f"CREATE DATABASE {name}")
+    yield address(server, name)
+    await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await connection.close()
+
+
+@pytest.fixture
+async def db(url: str) -> AsyncIterator[Database]:
+    """A fresh database, open as a worker opens it."""
+    database = await Database.open(url, generic_plans=True)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
+    """An app on a fresh database."""
+    app = Tenuto(url, home=tmp_path)
+    yield app
+    await app.close()
+
+
+@pytest.fixture
+def register_worker(db: Database) -> Callable[..., object]:
+    """Enter a worker into the register by hand: ``worker_id = await register_worker()``."""
+
+    async def register(name: str | None = None) -> UUID:
+        worker_id = new_id()
+        await db.all(
+            "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
+            " VALUES ($1, $2, 'worker', 'here', 'boot', 1, '0', '{default}', 10, now(), now())",
+            worker_id,
+            name or str(worker_id),
+        )
+        return worker_id
+
+    return register
+
+
+def address(server: str, database: str) -> str:
+    """The address of another database on the same server."""
+    head, _, query = server.partition("?")
+    return f"{head.rsplit('/', 1)[0]}/{database}" + (f"?{query}" if query else "")
