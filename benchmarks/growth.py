@@ -42,13 +42,14 @@ class Scene:
 def scenes(size: Size) -> list[Scene]:
     small, middle, large = 1_000, size.of(100_000, 10_000), size.of(1_000_000, 20_000)
     consumed = size.of(100_000, 5_000)
+    snapshot = f"1k waiting, old snapshot, {_short(consumed)} consumed"
     return [
         Scene(BASELINE, small),
         Scene(f"{_short(middle)} waiting", middle),
         Scene(f"{_short(large)} waiting", large),
         Scene(f"1k waiting, {_short(large)} finished", small, finished=large),
-        Scene(f"1k waiting, {_short(consumed)} consumed under an old snapshot", small, consumed, old_snapshot=True),
-        Scene("the same, claims of a fresh worker", small, consumed, old_snapshot=True, fresh_worker=True),
+        Scene(snapshot, small, consumed, old_snapshot=True),
+        Scene(f"{snapshot}, fresh worker", small, consumed, old_snapshot=True, fresh_worker=True),
     ]
 
 

@@ -223,15 +223,25 @@ class Tenuto:
         """Have a job run for each of these inputs; how many tasks were created.
 
         An input is a mapping of arguments, or the one argument itself. They are taken in as they come, a thousand in
-        a transaction: memory stays flat whatever their number.
+        a transaction: memory stays flat whatever their number. The next thousand is made ready while the database
+        stores the last. If an input is refused, what went before it stands.
         """
+        if job.using_.key is not None:
+            raise Invalid("one key cannot stand for many tasks", field="key", remedy="enqueue them one by one")
         database = await self.open()
         rows = iter(inputs)
         created = 0
-        while chunk := list(islice(rows, _BULK)):
-            now = database.clock.now()
-            tasks = [self._task(job, _dump(job, row), now) for row in chunk]
-            created += len(await store.start(database, tasks))
+        storing: asyncio.Task[int] | None = None
+        try:
+            while chunk := [_dump(job, row) for row in islice(rows, _BULK)]:
+                like = self._task(job, "{}", database.clock.now())
+                if storing is not None:
+                    created += await storing
+                storing = asyncio.create_task(store.start_alike(database, like, chunk))
+                await asyncio.sleep(0)  # let it be sent before the next chunk is made
+        finally:
+            if storing is not None:
+                created += await storing
         return created
 
     async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
@@ -268,6 +278,10 @@ class Tenuto:
     async def activities(self, **filters: Any) -> list[Record]:
         """Past attempts, newest first: filter by state, name, queue, tag; page with ``below``."""
         return await activities.list_activities(await self.open(), Filters(**filters))
+
+    async def outcome_counts(self, *, tag: str) -> dict[str, int]:
+        """What became of all tasks with a tag: attempts, done, failed, open, doubled, lost_attempts."""
+        return await activities.outcome_counts(await self.open(), tag)
 
     async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> Record:
         """Wait until a task has ended; the record of its last attempt."""

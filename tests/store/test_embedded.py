@@ -303,6 +303,36 @@ def test_a_fork_keeps_the_hold_of_its_parent(home: Path, holder: Callable[..., s
     until(lambda: is_stopped(home))
 
 
+def test_forks_made_while_another_thread_starts_the_server_do_not_pass_for_the_server(
+    home: Path, holder: Callable[..., subprocess.Popen[str]]
+) -> None:
+    fork_meanwhile = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from tenuto.store import keeper
+from tenuto.store.embedded import hold, stop_now
+home, forks = Path(sys.argv[1]), []
+def come_and_go():
+    for _ in range(5):
+        with hold(home, linger=0):
+            stop_now(home)
+thread = threading.Thread(target=come_and_go)
+thread.start()
+while thread.is_alive() and len(forks) < 200:
+    forks.append(os.fork())
+    if not forks[-1]:
+        time.sleep(30)
+        os._exit(0)
+    time.sleep(0.005)
+thread.join()
+print(keeper.server_lives(home))
+for fork in forks:
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
+"""
+    assert holder(script=fork_meanwhile).communicate(timeout=60) == ("False\n", "")
+
+
 # ---- kill -9
 
 

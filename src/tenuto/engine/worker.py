@@ -82,7 +82,6 @@ class Worker:
             behind_pooler=database.behind_pooler,
         )
         self._listener = Listener(database, self._hear)
-        self._capture = Capture()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -129,7 +128,7 @@ class Worker:
         if previous is not None:
             taken_back = await recover(self._database, previous, self._clock.now())
             log.info("took back what the previous start held", tasks=taken_back)
-        self._capture.start()
+        Capture.start()
         self._runner.start()
         self._finisher.start()
         self._watchdog.start()
@@ -145,7 +144,7 @@ class Worker:
         self._watchdog.stop()
         await self._listener.stop()
         self._runner.close()
-        self._capture.stop()
+        Capture.stop()
         with contextlib.suppress(StoreError):
             await workers.leave(self._database, self.identity.id)
         self.identity.release()

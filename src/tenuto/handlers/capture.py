@@ -1,7 +1,7 @@
-"""What an attempt says, kept with its record: its log, what it prints, what it logs the ordinary way.
+"""Listening to attempts: what they print and what they log the ordinary way goes into their own log as well.
 
-Kept within a cap: the beginning and the end stay, the middle is cut and counted. The streams and the log handler know
-whose words they hear by a context variable, so attempts that run side by side do not mix.
+The streams and the log handler know whose words they hear by a context variable, so attempts that run side by side do
+not mix. Several workers in one process share the listening; the last one to stop ends it.
 """
 
 from __future__ import annotations
@@ -9,97 +9,19 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections import deque
-from contextvars import ContextVar
+import threading
 from typing import TextIO
 
-from tenuto.clock import SystemClock
-from tenuto.model import payloads
-from tenuto.model.tasks import Task
-
-CAP = 256 * 1024
-_LINE_CAP = 8 * 1024
-
-speaking: ContextVar[AttemptLog | None] = ContextVar("tenuto_attempt_log", default=None)
-"""The log of the attempt whose code is running, if any."""
-
-_clock = SystemClock()
-_EMPTY: deque[str] = deque(maxlen=0)
-_logger = logging.getLogger("tenuto.job")
-
-
-class AttemptLog:
-    """The log of one attempt: `debug`, `info`, `warning`, `error`, and whatever it prints."""
-
-    __slots__ = ("_cut", "_head", "_partial", "_size", "_tail", "_task")
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._head: list[str] | None = None
-        self._tail: deque[str] = _EMPTY
-        self._size = 0
-        self._cut = 0
-        self._partial = ""
-
-    def debug(self, message: str, *values: object) -> None:
-        self._say(logging.DEBUG, message, values)
-
-    def info(self, message: str, *values: object) -> None:
-        self._say(logging.INFO, message, values)
-
-    def warning(self, message: str, *values: object) -> None:
-        self._say(logging.WARNING, message, values)
-
-    def error(self, message: str, *values: object) -> None:
-        self._say(logging.ERROR, message, values)
-
-    def _say(self, level: int, message: str, values: tuple[object, ...]) -> None:
-        text = message % values if values else message
-        self.line(logging.getLevelName(level), text)
-        _logger.log(level, text, extra={"task": str(self._task.id), "job": self._task.name, "captured": True})
-
-    def line(self, level: str, text: str) -> None:
-        """Add a line, with the time and where it came from."""
-        clean = payloads.kept_text(text.rstrip("\n"), _LINE_CAP)
-        line = f"{_clock.now():%H:%M:%S.%f} {level.lower():7} {clean}\n"
-        if self._head is None:
-            self._head, self._tail = [], deque()
-        self._size += len(line)
-        if not self._tail and self._size <= CAP // 2:
-            self._head.append(line)
-            return
-        self._tail.append(line)
-        while self._size > CAP:
-            self._size -= len(self._tail.popleft())
-            self._cut += 1
-
-    def printed(self, level: str, text: str) -> None:
-        """Add what was printed, line by line; a line that is not ended yet waits for its end."""
-        *whole, self._partial = (self._partial + text).split("\n")
-        for line in whole:
-            if line.strip():
-                self.line(level, line)
-        if len(self._partial) > _LINE_CAP:
-            self.line(level, self._partial)
-            self._partial = ""
-
-    def text(self) -> str | None:
-        """All that was kept, or None if nothing was said."""
-        if self._partial:
-            self.printed("print", "\n")
-        if self._head is None:
-            return None
-        cut = f"… {self._cut} lines cut …\n" if self._cut else ""
-        return "".join(self._head) + cut + "".join(self._tail)
+from tenuto.handlers.context import current
 
 
 class CapturingHandler(logging.Handler):
     """Hears the standard logging of code that runs inside an attempt."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = speaking.get()
-        if log is not None and not hasattr(record, "captured"):
-            log.line(record.levelname, self.format(record))
+        context = current.get()
+        if context is not None and not hasattr(record, "captured"):
+            context.log.line(record.levelname, self.format(record))
 
 
 class CapturingStream(io.TextIOBase):
@@ -110,9 +32,9 @@ class CapturingStream(io.TextIOBase):
         self._level = level
 
     def write(self, text: str) -> int:
-        log = speaking.get()
-        if log is not None:
-            log.printed(self._level, text)
+        context = current.get()
+        if context is not None:
+            context.log.printed(self._level, text)
         return self._beneath.write(text)
 
     def flush(self) -> None:
@@ -132,19 +54,33 @@ class CapturingStream(io.TextIOBase):
 class Capture:
     """Listening, from `start` to `stop`."""
 
-    def __init__(self) -> None:
-        self._handler = CapturingHandler(logging.DEBUG)
-        self._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        self._streams: tuple[TextIO, TextIO] | None = None
+    _lock = threading.Lock()
+    _users = 0
+    _before: tuple[TextIO, TextIO] | None = None
+    _handler: CapturingHandler | None = None
 
-    def start(self) -> None:
-        logging.getLogger().addHandler(self._handler)
-        self._streams = (sys.stdout, sys.stderr)
-        sys.stdout = CapturingStream(sys.stdout, "print")
-        sys.stderr = CapturingStream(sys.stderr, "stderr")
+    @classmethod
+    def start(cls) -> None:
+        with cls._lock:
+            cls._users += 1
+            if cls._users > 1:
+                return
+            cls._handler = CapturingHandler(logging.DEBUG)
+            cls._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            logging.getLogger().addHandler(cls._handler)
+            cls._before = (sys.stdout, sys.stderr)
+            sys.stdout = CapturingStream(sys.stdout, "print")
+            sys.stderr = CapturingStream(sys.stderr, "stderr")
 
-    def stop(self) -> None:
-        logging.getLogger().removeHandler(self._handler)
-        if self._streams is not None:
-            sys.stdout, sys.stderr = self._streams
-            self._streams = None
+    @classmethod
+    def stop(cls) -> None:
+        with cls._lock:
+            cls._users -= 1
+            if cls._users or cls._handler is None or cls._before is None:
+                return
+            logging.getLogger().removeHandler(cls._handler)
+            # Somebody else may have put their own stream on top of ours meanwhile; theirs is left alone.
+            if isinstance(sys.stdout, CapturingStream):
+                sys.stdout = cls._before[0]
+            if isinstance(sys.stderr, CapturingStream):
+                sys.stderr = cls._before[1]

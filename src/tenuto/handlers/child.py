@@ -19,7 +19,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tenuto.errors import Invalid
-from tenuto.handlers.capture import AttemptLog, Capture, speaking
+from tenuto.handlers.attemptlog import AttemptLog
+from tenuto.handlers.capture import Capture
 from tenuto.handlers.context import Context, PermanentFailure, RetryLater, current
 from tenuto.model.tasks import Reason, Task
 
@@ -69,7 +70,7 @@ class _ReportingContext(Context):
 
     def __init__(self, task: Task, pipe: _Pipe) -> None:
         super().__init__(task)
-        self.log = _ReportingLog(task, pipe)
+        self._log = _ReportingLog(task, pipe)
         self._pipe = pipe
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
@@ -96,8 +97,7 @@ def serve(connection: Connection, worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides what happens to us
     _die_with(worker)
     pipe = _Pipe(connection)
-    capture = Capture()
-    capture.start()
+    Capture.start()
     while True:
         try:
             order = connection.recv()
@@ -118,7 +118,7 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
     from tenuto.handlers.outcomes import describe
 
     context = _ReportingContext(order.task, pipe)
-    context_token, log_token = current.set(context), speaking.set(context.log)
+    token = current.set(context)
     try:
         job = _find(order)
         try:
@@ -143,8 +143,7 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
             retry_after=error.after if isinstance(error, RetryLater) else None,
         )
     finally:
-        speaking.reset(log_token)
-        current.reset(context_token)
+        current.reset(token)
 
 
 def _find(order: Order) -> Any:

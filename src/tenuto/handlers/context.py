@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import EngineError, TenutoError
-from tenuto.handlers.capture import AttemptLog
+from tenuto.handlers.attemptlog import AttemptLog
 from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType
 from tenuto.model.tasks import Task
@@ -44,17 +44,29 @@ class Stopped(BaseException):
 class Context:
     """One attempt, seen from inside."""
 
-    __slots__ = ("_connect", "_progress", "_stop", "_stop_event", "errors", "log", "task", "warnings")
+    __slots__ = ("_connect", "_log", "_progress", "_stop", "_stop_event", "errors", "task", "warnings")
 
     def __init__(self, task: Task, connect: Callable[[], AbstractAsyncContextManager[Any]] | None = None) -> None:
         self.task = task
-        self.log = AttemptLog(task)
         self.warnings: list[str] = []
         self.errors: list[str] = []
+        self._log: AttemptLog | None = None
         self._progress: str | None = None
         self._stop = False
         self._stop_event: threading.Event | None = None
         self._connect = connect
+
+    @property
+    def log(self) -> AttemptLog:
+        """This attempt's own log; kept with its record."""
+        if self._log is None:
+            self._log = AttemptLog(self.task)
+        return self._log
+
+    @property
+    def log_text(self) -> str | None:
+        """What was said so far, or None."""
+        return None if self._log is None else self._log.text()
 
     @property
     def task_id(self) -> UUID:

@@ -117,7 +117,7 @@ def describe(error: BaseException, step: str) -> str:
 
 
 def _keep_words(attempt: Attempt, outcome: Outcome) -> None:
-    outcome.log = attempt.context.log.text()
+    outcome.log = attempt.context.log_text
     outcome.progress = attempt.context.latest_progress
 
 

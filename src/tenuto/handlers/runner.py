@@ -20,7 +20,6 @@ from tenuto.clock import Clock
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt
-from tenuto.handlers.capture import speaking
 from tenuto.handlers.context import Context, Stopped, current
 from tenuto.handlers.jobs import Job, Jobs
 from tenuto.handlers.processes import Children
@@ -115,11 +114,10 @@ class Runner:
     def _run_in_thread(self, attempt: Attempt, job: Job[..., Any]) -> None:
         thread = _Interruptible()
         outcome: Outcome | None
-        context_token, log_token = None, None
+        context_token = None
         try:
             try:
                 context_token = current.set(attempt.context)
-                log_token = speaking.set(attempt.context.log)
                 arguments = self._prepare(attempt, job)
                 with thread:
                     attempt.can_be_halted_by(thread.interrupt)
@@ -131,8 +129,6 @@ class Runner:
                 outcome = outcomes.of_error(attempt, error, self._clock.now())
         except Stopped:  # the interruption came late, between the end of the code and here
             outcome = outcomes.of_stop(attempt, self._clock.now())
-        if log_token is not None:
-            speaking.reset(log_token)
         if context_token is not None:
             current.reset(context_token)
         self._end(attempt, outcome)
@@ -159,7 +155,6 @@ class Runner:
         attempt.begins(self._clock.now())
         if job.is_async:  # on the loop every attempt has a copy of the context to itself
             current.set(context)
-            speaking.set(context.log)
         if attempt.stop_reason is not None:
             raise Stopped
         arguments = job.load_input(attempt.task.input)

@@ -167,14 +167,15 @@ class Task:
     queue: str
     priority: int
     run_at: datetime
-    claimed_at: datetime | None
     initiator_type: str
     initiator_id: str | None
     initiator_name: str
     correlation_id: str | None
     tags: list[str] | None
+    claimed_at: datetime | None = None
+    """Told to those who find the task in somebody else's hands; its holder knows when it began."""
     cancel_name: str | None = None
-    """Who asked for it to be stopped."""
+    """Who asked for it to be stopped; told to the same."""
 
     @property
     def policy(self) -> Policy:

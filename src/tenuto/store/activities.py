@@ -53,6 +53,13 @@ async def find(database: Database, prefix: str) -> list[UUID]:
     return [row["id"] for row in await database.all(SQL.find_by_prefix, low, high)]
 
 
+async def outcome_counts(database: Database, tag: str) -> dict[str, int]:
+    """What became of all tasks with a tag."""
+    row = await database.one(SQL.outcome_counts, tag)
+    assert row is not None
+    return dict(row)
+
+
 class Filters:
     """What a list is narrowed to; everything may be left out."""
 

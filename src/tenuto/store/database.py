@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from tenuto.clock import DatabaseClock, steady
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
 
 OLDEST_SERVER = 150000
+UNIQUE_VIOLATION = "23505"
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
@@ -155,15 +156,25 @@ class Database:
 
         return await self._persist(whole)
 
-    async def copy(self, table: str, columns: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
-        """Load records with COPY, in one transaction, once: repeating is for the caller to judge."""
-        try:
-            async with self._pool.acquire(timeout=30) as connection:
+    async def copy(self, table: str, columns: Sequence[str], records: Sequence[Sequence[Any]]) -> None:
+        """Load records with COPY, all or none.
+
+        If the reply is lost they are sent again; a clash of keys then means that the first time had got through.
+        """
+        tried_before = False
+
+        async def load(connection: Connection) -> None:
+            nonlocal tried_before
+            again, tried_before = tried_before, True
+            try:
                 await connection.copy_records_to_table(
                     table, schema_name="tenuto", columns=list(columns), records=records
                 )
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-            raise translate(error) from error
+            except asyncpg.UniqueViolationError:
+                if not again:
+                    raise
+
+        await self._persist(load)
 
     async def _persist(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         for attempt in range(tries):

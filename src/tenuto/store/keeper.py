@@ -22,6 +22,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -121,6 +122,7 @@ def server_lives(home: str | os.PathLike[str]) -> bool:
         # Shared, so that two who ask at once do not take each other for the server.
         return not taken(descriptor, SHARED)
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
@@ -128,45 +130,40 @@ def launch_server(
     home: str | os.PathLike[str], argv: Sequence[str], sockets: str | os.PathLike[str], **options: Any
 ) -> None:
     """Start the server, unless one of its processes lives. Whether it comes up is for others to find out."""
-    descriptor = open_beside(home, "server")
-    log = open_beside(home, "log", os.O_WRONLY | os.O_APPEND)
-    _entrusted.add(descriptor)
-    try:
-        if taken(descriptor, ALONE):
-            _drop_if_misleading(os.path.join(home, "postgres", "postmaster.pid"))
-            _drop_if_misleading(os.path.join(sockets, ".s.PGSQL.5432.lock"))
+    with _locked_for_a_child(home, "server") as descriptor:
+        if descriptor is None:
+            return
+        _drop_if_misleading(os.path.join(home, "postgres", "postmaster.pid"))
+        _drop_if_misleading(os.path.join(sockets, ".s.PGSQL.5432.lock"))
+        log = open_beside(home, "log", os.O_WRONLY | os.O_APPEND)
+        try:
             _detach(argv, pass_fds=[descriptor], stdout=log, stderr=log, **options)
-    finally:
-        os.close(log)
-        os.close(descriptor)
-        _entrusted.discard(descriptor)
+        finally:
+            os.close(log)
 
 
 def launch_keeper(home: str | os.PathLike[str]) -> None:
     """Start a keeper, unless there is one."""
-    descriptor = open_beside(home, "keeper")
-    _entrusted.add(descriptor)
-    try:
-        if taken(descriptor, ALONE):
+    with _locked_for_a_child(home, "keeper") as descriptor:
+        if descriptor is not None:
             argv = [sys.executable, "-I", "-S", __file__, str(descriptor), os.fspath(home)]
             _detach(argv, pass_fds=[descriptor], cwd="/")
-    finally:
-        os.close(descriptor)
-        _entrusted.discard(descriptor)
 
 
-# Locked descriptors on their way to the server or the keeper. A fork of ours in that moment must not keep a copy, or
-# it would pass for the server as long as it lives.
-_entrusted: set[int] = set()
+# A fork of ours that got a copy of a lock meant for the server would pass for the server as long as it lives.
+_no_forking = threading.Lock()
+os.register_at_fork(before=_no_forking.acquire, after_in_parent=_no_forking.release, after_in_child=_no_forking.release)
 
 
-def _close_what_is_entrusted() -> None:
-    for descriptor in _entrusted:
-        os.close(descriptor)
-    _entrusted.clear()
-
-
-os.register_at_fork(after_in_child=_close_what_is_entrusted)
+@contextmanager
+def _locked_for_a_child(home: str | os.PathLike[str], name: str) -> Iterator[int | None]:
+    """The lock of that name, taken, to be inherited by the program that is started; None if somebody has it."""
+    with _no_forking:
+        descriptor = open_beside(home, name)
+        try:
+            yield descriptor if taken(descriptor, ALONE) else None
+        finally:
+            os.close(descriptor)
 
 
 def _detach(argv: Sequence[str], **options: Any) -> None:

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, NewTask, Settlement, Task
-from tenuto.store.database import Connection, Database, DatabaseError, Row
+from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
@@ -25,7 +26,6 @@ _COLUMNS = (
 )  # fmt: skip
 _COPY_FROM = 50
 _TAGS = 13
-_UNIQUE_VIOLATION = "23505"
 _NOTHING_BEFORE = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
 
 
@@ -51,6 +51,29 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     return created
 
 
+async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) -> int:
+    """Create tasks that differ only in their input, as fast as the database takes them in; how many.
+
+    Columns in which the pattern has nothing to say are left to their defaults, and the instant of creation to the
+    database. Nothing here can clash with what is there: the ids are fresh and there is no key.
+    """
+    assert like.unique_key is None
+    row = dict(zip(_COLUMNS, _row(like, 2), strict=True))
+    constant = {
+        column: value
+        for column, value in row.items()
+        if value is not None and column not in ("id", "activity_id", "input", "created_at")
+    }
+    if like.run_at is None:
+        del constant["run_at"]
+    tail = tuple(constant.values())
+    ids = fresh_ids(len(inputs))
+    records = [(id, id, text, *tail) for id, text in zip(ids, inputs, strict=True)]
+    await database.copy("tasks", ("id", "activity_id", "input", *constant), records)
+    await wake(database, [f"{like.state} {like.queue}"])
+    return len(records)
+
+
 async def start_within(connection: Connection, task: NewTask) -> bool:
     """Create a task in a transaction that somebody else commits: it exists if, and only if, their work does."""
     return await connection.fetchrow(SQL.start_one, *_row(task, 1)) is not None
@@ -70,9 +93,9 @@ async def wake(database: Database, words: Iterable[str]) -> None:
 async def _copy(database: Database, tasks: Sequence[NewTask]) -> set[UUID] | None:
     """The fast way for many. None if an id was there already: then the careful way must look at each."""
     try:
-        await database.copy("tasks", _COLUMNS, (_row(task, 2) for task in tasks))
+        await database.copy("tasks", _COLUMNS, [_row(task, 2) for task in tasks])
     except DatabaseError as error:
-        if error.state == _UNIQUE_VIOLATION:
+        if error.state == UNIQUE_VIOLATION:
             return None
         raise
     return {task.id for task in tasks}

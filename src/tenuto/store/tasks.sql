@@ -95,8 +95,7 @@ WHERE id = ANY (ARRAY(
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
-          cancel_name;
+          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags;
 
 -- name: limits_in_play
 -- Whether any queue of these has a limit or is paused, or holds tasks with a limited key.
@@ -196,8 +195,7 @@ WHERE id = ANY (ARRAY(
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
-          cancel_name;
+          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags;
 
 -- name: renew
 -- Prolong what this worker still holds, write progress along, and hear what is to be cancelled. A task missing from
@@ -337,7 +335,8 @@ FROM returned;
 -- name: expired
 -- Held tasks whose lease has run out, locked so that no late renewal slips in between.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, cancel_name
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
+       cancel_name
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
 ORDER BY id
@@ -347,7 +346,8 @@ FOR UPDATE SKIP LOCKED;
 -- name: held_by
 -- What a worker that is known to be dead still holds.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, cancel_name
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
+       cancel_name
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $1
 ORDER BY id
@@ -357,7 +357,8 @@ FOR UPDATE SKIP LOCKED;
 -- name: to_cancel
 -- One task as a canceller needs to see it.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, claimed_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, cancel_name
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
+       cancel_name
 FROM tenuto.tasks
 WHERE id = $1;
 

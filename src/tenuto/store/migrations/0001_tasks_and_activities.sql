@@ -39,7 +39,7 @@ CREATE TABLE tenuto.tasks (
     state           text NOT NULL CHECK (state IN ('waiting', 'scheduled', 'queued', 'running')),
     queue           text NOT NULL,
     rank            smallint NOT NULL,         -- minus the priority, so that every order ascends
-    run_at          timestamptz NOT NULL,
+    run_at          timestamptz NOT NULL DEFAULT now(),
     kind            text NOT NULL,
     name            text NOT NULL,
     input           jsonb NOT NULL,
@@ -47,7 +47,7 @@ CREATE TABLE tenuto.tasks (
     attempt         integer NOT NULL DEFAULT 1,
     failures        integer NOT NULL DEFAULT 0,
     losses          integer NOT NULL DEFAULT 0,
-    created_at      timestamptz NOT NULL,
+    created_at      timestamptz NOT NULL DEFAULT now(),
     fence           bigint NOT NULL DEFAULT 0,
     worker_id       uuid,
     lease_until     timestamptz,

@@ -1,0 +1,82 @@
+"""The log of one attempt, kept within a cap: the beginning and the end stay, the middle is cut and counted."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from tenuto.clock import SystemClock
+from tenuto.model import payloads
+from tenuto.model.tasks import Task
+
+CAP = 256 * 1024
+_LINE_CAP = 8 * 1024
+_EMPTY: deque[str] = deque(maxlen=0)
+
+_clock = SystemClock()
+_logger = logging.getLogger("tenuto.job")
+
+
+class AttemptLog:
+    """The log of one attempt: `debug`, `info`, `warning`, `error`, and whatever it prints."""
+
+    __slots__ = ("_cut", "_head", "_partial", "_size", "_tail", "_task")
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._head: list[str] | None = None
+        self._tail: deque[str] = _EMPTY
+        self._size = 0
+        self._cut = 0
+        self._partial = ""
+
+    def debug(self, message: str, *values: object) -> None:
+        self._say(logging.DEBUG, message, values)
+
+    def info(self, message: str, *values: object) -> None:
+        self._say(logging.INFO, message, values)
+
+    def warning(self, message: str, *values: object) -> None:
+        self._say(logging.WARNING, message, values)
+
+    def error(self, message: str, *values: object) -> None:
+        self._say(logging.ERROR, message, values)
+
+    def _say(self, level: int, message: str, values: tuple[object, ...]) -> None:
+        text = message % values if values else message
+        self.line(logging.getLevelName(level), text)
+        _logger.log(level, text, extra={"task": str(self._task.id), "job": self._task.name, "captured": True})
+
+    def line(self, level: str, text: str) -> None:
+        """Add a line, with the time and where it came from."""
+        clean = payloads.kept_text(text.rstrip("\n"), _LINE_CAP)
+        line = f"{_clock.now():%H:%M:%S.%f} {level.lower():7} {clean}\n"
+        if self._head is None:
+            self._head, self._tail = [], deque()
+        self._size += len(line)
+        if not self._tail and self._size <= CAP // 2:
+            self._head.append(line)
+            return
+        self._tail.append(line)
+        while self._size > CAP:
+            self._size -= len(self._tail.popleft())
+            self._cut += 1
+
+    def printed(self, level: str, text: str) -> None:
+        """Add what was printed, line by line; a line that is not ended yet waits for its end."""
+        *whole, self._partial = (self._partial + text).split("\n")
+        for line in whole:
+            if line.strip():
+                self.line(level, line)
+        if len(self._partial) > _LINE_CAP:
+            self.line(level, self._partial)
+            self._partial = ""
+
+    def text(self) -> str | None:
+        """All that was kept, or None if nothing was said."""
+        if self._partial:
+            self.printed("print", "\n")
+        if self._head is None:
+            return None
+        cut = f"… {self._cut} lines cut …\n" if self._cut else ""
+        return "".join(self._head) + cut + "".join(self._tail)
