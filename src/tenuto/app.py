@@ -12,17 +12,20 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from tenuto.clock import steady
-from tenuto.engine import cancelling, service
+from tenuto.clock import SystemClock, steady
+from tenuto.engine import cancelling, health, service, upkeep
+from tenuto.engine.doctor import Finding
 from tenuto.engine.worker import Worker
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.context import current
 from tenuto.handlers.jobs import Job, Jobs, Using
+from tenuto.handlers.processes import refuse_while_a_child_starts
 from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
@@ -140,6 +143,7 @@ class Tenuto:
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         """A database of the caller's own; the embedded one is started and brought up to date on the way."""
+        refuse_while_a_child_starts()
         url = self.settings.database
         if url is None:
             url = await self._embedded_url()
@@ -299,7 +303,8 @@ class Tenuto:
 
     async def workers(self, *, ended: bool = False) -> list[dict[str, Any]]:
         """The workers that are alive, and on request those that have left."""
-        return await workers.list_workers(await self.open(), ended=ended)
+        found = await workers.list_workers(await self.open(), ended=ended)
+        return [{**worker, "state": health.condition(worker)} for worker in found]
 
     async def find(self, prefix: str) -> UUID:
         """The one task or activity whose id begins so."""
@@ -342,6 +347,23 @@ class Tenuto:
             reason=change.get("reason"),
         )
         await store.wake(database, ["limits", f"queued {name}"])
+
+    # --- upkeep -----------------------------------------------------------------------------------------------------
+
+    migration_script = staticmethod(migrate.as_script)
+
+    async def migrate(self) -> list[migrate.Migration]:
+        """Bring the schema up to date; the migrations applied now."""
+        return await upkeep.migrate(partial(self.connect, check_schema=False))
+
+    async def doctor(self) -> list[Finding]:
+        """What is wrong, if anything: the server, the schema, the clocks, and every rule the work must keep."""
+        is_embedded = self.settings.database is None
+        return await upkeep.doctor(partial(self.connect, check_schema=is_embedded), self.settings)
+
+    def health(self, service: str, name: str | None = None) -> list[health.Health]:
+        """What the health files on this machine say of a service, without asking the database."""
+        return health.look(self.settings.home, service, SystemClock().now(), name)
 
     # --- services ---------------------------------------------------------------------------------------------------
 

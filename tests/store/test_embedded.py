@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,9 +114,12 @@ def url_of(process: subprocess.Popen[str]) -> str:
 
 
 def end_processes_of(home: Path) -> None:
-    for process in processes_of(home):
-        kill(process)
-    until(lambda: not keeper.server_lives(home) and not keepers(home))
+    def ended() -> bool:
+        for process in processes_of(home):
+            kill(process)
+        return is_stopped(home)
+
+    until(ended)
 
 
 # ---- looking on
@@ -137,29 +141,41 @@ def living(home: Path, program: str) -> list[psutil.Process]:
     return found
 
 
-def keepers(home: Path) -> list[psutil.Process]:
-    return living(home, "keeper.py")
-
-
 def postmaster(home: Path) -> psutil.Process:
     (found,) = living(home, "bin/postgres")
     return found
 
 
+def keeper_of(home: Path) -> psutil.Process:
+    """The keeper, once it has come so far as to bear its name."""
+    until(lambda: len(living(home, "keeper.py")) == 1)
+    (found,) = living(home, "keeper.py")
+    return found
+
+
 def processes_of(home: Path) -> list[psutil.Process]:
-    servers = living(home, "bin/postgres")
-    return [*keepers(home), *servers, *(child for server in servers for child in server.children(recursive=True))]
+    found = [*living(home, "keeper.py"), *living(home, "bin/postgres")]
+    for process in list(found):
+        with suppress(psutil.NoSuchProcess):
+            found += process.children(recursive=True)
+    return found
 
 
 def kill(process: psutil.Process) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.kill()
-    except psutil.NoSuchProcess:
-        return
+
+
+def is_locked(home: Path, name: str) -> bool:
+    descriptor = keeper.open_beside(home, name)
+    try:
+        return not keeper.taken(descriptor, keeper.SHARED)
+    finally:
+        os.close(descriptor)
 
 
 def is_stopped(home: Path) -> bool:
-    return not keeper.server_lives(home) and not keepers(home)
+    return not is_locked(home, "server") and not is_locked(home, "keeper")
 
 
 def query(url: str, *statements: str) -> Any:
@@ -194,7 +210,8 @@ def row_is_there(url: str) -> bool:
 def test_the_first_hold_makes_the_server_and_the_next_one_finds_it_running(empty_home: Path) -> None:
     with hold(empty_home / "new" / "home") as first, hold(empty_home / "new" / "home") as second:
         assert first.url == second.url
-        assert len(living(empty_home, "bin/postgres")) == len(keepers(empty_home)) == 1
+        assert postmaster(empty_home)
+        assert keeper_of(empty_home)
         assert query(first.url, "SELECT current_user || '/' || current_database()") == "tenuto/tenuto"
     data = empty_home / "new" / "home" / "postgres"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
@@ -226,7 +243,8 @@ def test_two_processes_share_one_server(home: Path, holder: Callable[..., subpro
     one, other = holder(), holder()
     commit_a_row(url_of(one))
     assert row_is_there(url_of(other))
-    assert len(living(home, "bin/postgres")) == len(keepers(home)) == 1
+    assert postmaster(home)
+    assert keeper_of(home)
 
 
 def test_eight_processes_that_come_and_go_at_once_leave_no_server_and_no_error(
@@ -287,7 +305,7 @@ def test_without_a_linger_the_server_is_left_running_whoever_comes_after(home: P
     hold(home, linger=None).release()
     server = postmaster(home)
     hold(home, linger=0).release()
-    assert not keepers(home)
+    assert not is_locked(home, "keeper")
     assert postmaster(home) == server
     assert stop_now(home)
 
@@ -345,22 +363,22 @@ def test_a_killed_holder_does_not_keep_the_server_up(home: Path, holder: Callabl
 
 def test_a_killed_keeper_is_replaced_at_the_next_hold(home: Path) -> None:
     with hold(home, linger=0.1):
-        (first,) = keepers(home)
+        first = keeper_of(home)
         kill(first)
-        until(lambda: not keepers(home))
+        until(lambda: not is_locked(home, "keeper"))
         with hold(home, linger=0.1):
-            assert len(keepers(home)) == 1
+            assert keeper_of(home) != first
     until(lambda: is_stopped(home))
 
 
 def test_the_keeper_pays_no_heed_to_signals_meant_for_the_terminal(home: Path) -> None:
     with hold(home, linger=0.1):
-        (guard,) = keepers(home)
-        until(lambda: guard.status() == psutil.STATUS_SLEEPING and guard.num_fds() >= 5)
+        guard = keeper_of(home)
+        until(lambda: any(Path(file.path).name == "postgres.holders" for file in guard.open_files()))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             guard.send_signal(number)
         assert os.getsid(guard.pid) != os.getsid(0)
-        assert keepers(home) == [guard]
+        assert keeper_of(home) == guard
     until(lambda: is_stopped(home))
 
 
@@ -383,7 +401,8 @@ def test_when_everything_is_killed_at_once_nothing_is_lost(
         kill(process)
     with hold(home, linger=0.1) as held:
         assert row_is_there(held.url)
-        assert len(living(home, "bin/postgres")) == len(keepers(home)) == 1
+        assert postmaster(home)
+        assert keeper_of(home)
     until(lambda: is_stopped(home))
 
 

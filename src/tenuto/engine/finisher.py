@@ -23,6 +23,7 @@ from tenuto.store import tasks as store
 from tenuto.store.database import Database
 
 BATCH = 500
+GIVE_UP_SECONDS = 30.0
 
 log = structlog.get_logger("tenuto.finisher")
 
@@ -38,6 +39,8 @@ class Finisher:
         self._something = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._give_up_at = 0.0
         self.stale = 0
         """Outcomes that came too late: the task belonged to somebody else by then."""
 
@@ -45,13 +48,12 @@ class Finisher:
         self._task = asyncio.create_task(self._run(), name="tenuto-finisher")
 
     async def stop(self) -> None:
-        """Write what is left, then end."""
+        """Write what is left, then end; if the database stays away, leave it to the sweep."""
+        self._give_up_at = steady() + GIVE_UP_SECONDS
         self._stopping = True
         self._something.set()
         if self._task is not None:
             await self._task
-
-    _stopping = False
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Hand in an outcome; on the finisher's own loop."""
@@ -85,6 +87,8 @@ class Finisher:
                 return set(await store.finish(self._database, settlements))
             except Unavailable as error:
                 log.warning("cannot write outcomes yet", waiting=len(settlements), error=str(error))
+                if self._stopping and steady() > self._give_up_at:
+                    return set()  # the leases run out and the sweep records the attempts as lost
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
             except (StoreError, Invalid) as error:

@@ -6,9 +6,11 @@ A container asks `tenuto health worker`; a file that is too old, or missing, mea
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, Literal
 
 from tenuto.clock import Clock, SystemClock, steady
 
@@ -58,6 +60,15 @@ def look(home: Path, service: str, now: datetime, name: str | None = None) -> li
         healthy = seen_at is not None and now - seen_at < STALE_AFTER[service]
         found.append(Health(file.stem.removeprefix(f"{service}-"), seen_at, healthy))
     return found
+
+
+def condition(worker: Mapping[str, Any]) -> Literal["alive", "draining", "silent", "ended"]:
+    """What the register says of a service: silent is one that should have been heard of and was not."""
+    if worker["ended_at"] is not None:
+        return "ended"
+    if worker["silent_for"] > STALE_AFTER[worker["service"]]:
+        return "silent"
+    return "alive" if worker["draining_at"] is None else "draining"
 
 
 def _folder(home: Path) -> Path:

@@ -15,6 +15,8 @@ from tenuto.store import partitions, workers
 from tenuto.store.database import Database
 
 BATCH = 1000
+SILENCE = timedelta(minutes=5)
+"""A worker nobody has heard of for so long, and that holds nothing, is taken to be gone."""
 _BATCHES_PER_ROUND = 50
 """So that one round stays short; what is left is taken in the next."""
 
@@ -34,6 +36,7 @@ class Housekeeping:
         """Do what is due; how long until the next round."""
         now = self._clock.now()
         await partitions.ensure(self._database, now)
+        await workers.bury_silent(self._database, SILENCE)
         every = timedelta(seconds=self._settings.retention_every_seconds)
         if self._retained_at is None or now - self._retained_at >= every:
             if await self.apply_retention(now):

@@ -45,7 +45,7 @@ async def run_worker(connect: Connect, jobs: Jobs, settings: Settings, given: Wo
     try:
         worker = Worker(database, jobs, identity, given, beat=health.beat)
         with _signals(worker.stop, worker.stop_now):
-            async with nets(database, settings, given.lease_seconds):
+            async with nets(database, settings):
                 await worker.run()
     finally:
         health.remove()
@@ -96,7 +96,7 @@ async def worker_beside(
     database = await connect()
     try:
         worker = Worker(database, jobs, Identity.take("worker", settings.home, given.name), given)
-        async with nets(database, settings, given.lease_seconds):
+        async with nets(database, settings):
             running = asyncio.create_task(worker.run())
             try:
                 await worker.is_ready(running)
@@ -126,7 +126,7 @@ async def scheduling(
 
     loop = Loop("tenuto-scheduler", watch, log)
     listener = Listener(database, lambda _word: None)
-    async with nets(database, settings, lease.total_seconds()):
+    async with nets(database, settings):
         listener.start()
         loop.start()
         log.info("scheduler ready", name=identity.name)
@@ -142,12 +142,11 @@ async def scheduling(
 
 
 @asynccontextmanager
-async def nets(database: Database, settings: Settings, lease_seconds: float) -> AsyncIterator[None]:
+async def nets(database: Database, settings: Settings) -> AsyncIterator[None]:
     """Sweep and housekeeping, beside whatever the service does."""
-    silence = timedelta(seconds=max(lease_seconds * 4, 60))
 
     async def sweeping() -> float:
-        await sweep(database, database.clock.now(), silence)
+        await sweep(database, database.clock.now())
         # Apart from each other, so that many processes do not all look at the same moment.
         return settings.sweep_seconds * random.uniform(0.7, 1.3)
 

@@ -6,7 +6,7 @@ decides. A task somebody had asked to stop ends as cancelled instead. What is fo
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from uuid import UUID
 
@@ -26,8 +26,10 @@ NET_RESTARTED = "worker_restarted"
 log = structlog.get_logger("tenuto.sweeper")
 
 
-async def sweep(database: Database, now: datetime, silence: timedelta) -> int:
+async def sweep(database: Database, now: datetime) -> int:
     """Take back whatever its holder has let slip; how many tasks."""
+    if not await store.anything_slipped(database):
+        return 0
     total = 0
     while True:
         found = await database.transaction(lambda connection: _take_back_expired(connection, now))
@@ -36,7 +38,6 @@ async def sweep(database: Database, now: datetime, silence: timedelta) -> int:
             break
     for holder in await workers.ended_holders(database):
         total += await recover(database, holder, now)
-    await workers.bury_silent(database, silence)
     if total:
         log.warning("tasks taken back from dead workers", tasks=total)
     return total

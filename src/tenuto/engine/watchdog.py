@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import NoReturn
 from uuid import UUID
 
 import structlog
@@ -31,6 +32,9 @@ SAFETY = 0.2
 """The last fifth of a lease is kept for stopping code that could not be renewed."""
 EXIT_LOST_CONTROL = 75
 
+PRESS_AGAIN = 5.0
+"""Code that was told to stop may clean up for so long before it is told again."""
+
 log = structlog.get_logger("tenuto.watchdog")
 
 
@@ -47,7 +51,7 @@ class Watchdog:
         *,
         declared_dead: Callable[[], None],
         behind_pooler: bool = False,
-        alive: Callable[[], None] = lambda: None,
+        look_for_stalls: Callable[[], None] = lambda: None,
     ) -> None:
         self._url = url
         self._worker_id = worker_id
@@ -56,7 +60,7 @@ class Watchdog:
         self._clock = clock
         self._declared_dead = declared_dead
         self._behind_pooler = behind_pooler
-        self._alive = alive
+        self._look_for_stalls = look_for_stalls
         self._renew_every = lease.total_seconds() / 6
         self._thread = threading.Thread(target=self._live, name="tenuto-watchdog", daemon=True)
         self._stopping = False
@@ -100,8 +104,9 @@ class Watchdog:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         try:
             while not self._stopping:
-                self._alive()
                 self._enforce_limits()
+                if self._held:
+                    self._look_for_stalls()
                 if self._renewing is None or self._renewing.done():
                     if database is None:
                         database = await self._connect()
@@ -131,26 +136,17 @@ class Watchdog:
         now = steady()
         safety = self._lease.total_seconds() * SAFETY
         for attempt in list(self._held.values()):
+            if attempt.over:
+                continue
             if now > attempt.lease_ends - safety:
-                if attempt.over or attempt.started_at is None:
-                    self._held.pop(attempt.task.id, None)
-                    continue
                 attempt.stop(Stop.LEASE_LOST)
-                if now > attempt.lease_ends - safety / 4:
-                    self._end_process(attempt)
-            elif attempt.deadline is not None and now > attempt.deadline:
+                if attempt.started_at is not None and now > attempt.lease_ends - safety / 4:
+                    lost_control(attempt)
+            elif attempt.deadline is not None and now > attempt.deadline and attempt.stop_reason is None:
                 attempt.stop(Stop.TIMED_OUT)
-            elif attempt.stop_reason is not None and now > attempt.stop_since + 1:
-                attempt.stop(attempt.stop_reason)  # it has not stopped yet: press again
-
-    def _end_process(self, attempt: Attempt) -> None:
-        log.critical(
-            "leaving: a job could not be stopped before its lease ended",
-            task=str(attempt.task.id),
-            job=attempt.task.name,
-            remedy="declare it isolated=True, or let it look at ctx.cancelled",
-        )
-        os._exit(EXIT_LOST_CONTROL)
+            elif attempt.stop_reason is not None and now > attempt.stop_since + PRESS_AGAIN:
+                attempt.stop_since = now
+                attempt.stop(attempt.stop_reason)  # it has not stopped yet
 
     async def _renew(self, database: Database) -> None:
         try:
@@ -205,3 +201,14 @@ class Watchdog:
             self._declared_dead()
         else:
             self._clock.heard(now)
+
+
+def lost_control(attempt: Attempt) -> NoReturn:
+    """End the process: code that cannot be stopped must not outlive our right to run it."""
+    log.critical(
+        "leaving: a job could not be stopped in time",
+        task=str(attempt.task.id),
+        job=attempt.task.name,
+        remedy="declare it isolated=True, or let it look at ctx.cancelled",
+    )
+    os._exit(EXIT_LOST_CONTROL)

@@ -20,8 +20,9 @@ from tenuto.clock import DatabaseClock, steady
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity
 from tenuto.engine.loop import poll_until_stopped
+from tenuto.engine.stalls import StallDetector
 from tenuto.engine.sweeper import recover
-from tenuto.engine.watchdog import Watchdog
+from tenuto.engine.watchdog import Watchdog, lost_control
 from tenuto.errors import StoreError
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
@@ -33,6 +34,9 @@ from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.listener import RECONNECTED, Listener
+
+_LAST_RESORT = 5.0
+"""How long code may take to stop at the very end, before the process ends with it."""
 
 log = structlog.get_logger("tenuto.worker")
 
@@ -64,14 +68,19 @@ class Worker:
         self._ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._bounds = store.Bounds.none()
-        self._limits_in_play = True
+        self._limited = True
         self._next_due: datetime | None = None
         self._look_ahead = True
+        self._looked_at = steady()
+        self._more = True
+        """There may be something to take: we were told so, or the last claim got all it asked for."""
+        self._leave_now = False
         self.stopping = False
         self.finished = 0
         """How many attempts have been written down."""
         self._finisher = Finisher(database, self._clock, self._forget)
         self._runner = Runner(jobs, self._clock, self._deliver, threads=settings.slots, connect=database.connection)
+        stalls = StallDetector(self._runner.loop)
         self._watchdog = Watchdog(
             database.url,
             identity.id,
@@ -80,6 +89,7 @@ class Worker:
             self._clock,
             declared_dead=self._declared_dead,
             behind_pooler=database.behind_pooler,
+            look_for_stalls=lambda: stalls.look(self._runner.loop_thread_id),
         )
         self._listener = Listener(database, self._hear)
 
@@ -108,7 +118,7 @@ class Worker:
 
     def stop_now(self) -> None:
         """Do not wait for running work either: stop it and hand it back."""
-        self.stopping = True
+        self.stopping = self._leave_now = True
         for attempt in list(self._held.values()):
             attempt.stop(Stop.HANDED_BACK)
         self._wake.set()
@@ -153,17 +163,17 @@ class Worker:
     async def _drain(self) -> None:
         """Let running work end for the grace, then stop it; the slot is free only when the code has really stopped."""
         grace_ends = steady() + self.settings.grace_seconds
-        said = False
+        if self._executing:
+            log.info("draining", running=self._executing, grace_seconds=self.settings.grace_seconds)
         while self._executing:
-            if not said:
-                log.info("draining", running=self._executing, grace_seconds=self.settings.grace_seconds)
-                said = True
+            if self._leave_now:
+                grace_ends = min(grace_ends, steady())
             if steady() > grace_ends:
                 for attempt in list(self._held.values()):
                     attempt.stop(Stop.HANDED_BACK)
-            if steady() > grace_ends + self.settings.lease_seconds:
-                log.error("leaving with code that does not stop", running=self._executing)
-                return
+            if steady() > grace_ends + _LAST_RESORT:
+                # Its tasks stay ours until the leases run out, and by then this process is gone: no second live copy.
+                lost_control(next(attempt for attempt in self._held.values() if not attempt.over))
             self._beat()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), 0.2)
@@ -175,32 +185,35 @@ class Worker:
         """Claim what fits into the free slots; how long to wait if nothing wakes us."""
         self._beat()
         self._wake.clear()
-        if self._look_ahead or self._due_now():
-            await self._promote()
+        # Under load nothing ever times out, so the net is also cast by the clock.
+        if self._look_ahead or self._due_now() or steady() - self._looked_at > self.settings.poll_seconds:
+            await self._look()
         free = self.settings.slots - self._executing
-        if free <= 0 or len(self._held) >= self.settings.slots * 3:
-            return self.settings.poll_seconds
-        taken = await self._claim(free)
-        if taken:
-            self._launch(taken)
-        if len(taken) == free:
-            return self.settings.poll_seconds  # all slots busy: the next free one wakes us
-        if taken:
-            return 0
+        if self._more and free > 0 and len(self._held) < self.settings.slots * 3:
+            limit = min(free, self.settings.claim_batch)
+            self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
+            taken = await self._claim(limit)
+            self._more = self._more or len(taken) == limit
+            if taken:
+                self._launch(await self._refuse_what_still_runs_here(taken))
+            if self._more and len(taken) < free:
+                return 0
         return self._until_next_due()
 
-    async def _promote(self) -> None:
+    async def _look(self) -> None:
+        """See what has fallen due, what is due next, and whether limits must be heeded."""
         self._look_ahead = False
-        promoted, self._next_due = await store.promote(self._database, self._clock.now())
-        if promoted:
-            self._bounds = store.Bounds.none()
-            self._look_ahead = True
-        self._limits_in_play = await store.limits_in_play(self._database, self._queues)
+        self._looked_at = steady()
+        self._more = True
+        outlook = await store.promote(self._database, self._clock.now(), self._queues)
+        self._next_due, self._limited = outlook.next_due, outlook.limited
+        self._bounds = store.Bounds.none()
+        if outlook.promoted:
+            self._look_ahead = True  # there may be more than one round takes in
 
-    async def _claim(self, free: int) -> list[Task]:
+    async def _claim(self, limit: int) -> list[Task]:
         self._asked_at = steady()
-        limit = min(free, self.settings.claim_batch)
-        if self._limits_in_play:
+        if self._limited:
             return await store.claim_under_limits(self._database, self.identity.id, self._queues, limit, self._lease)
         taken = await store.claim(self._database, self.identity.id, self._queues, limit, self._lease, self._bounds)
         if len(taken) < limit and self._bounds.after:
@@ -219,6 +232,15 @@ class Worker:
         self._watchdog.something_is_held()
         self._runner.launch(attempts)
 
+    async def _refuse_what_still_runs_here(self, taken: list[Task]) -> list[Task]:
+        """A task we had lost may come back to us before our own earlier attempt at it has stopped: not now."""
+        still_here = [task for task in taken if task.id in self._held]
+        if still_here:
+            log.warning("tasks came back before their last attempt here had stopped", tasks=len(still_here))
+            await store.put_back(self._database, self.identity.id, still_here)
+            taken = [task for task in taken if task.id not in self._held]
+        return taken
+
     async def _pause(self, seconds: float) -> None:
         if seconds <= 0:
             return
@@ -227,7 +249,6 @@ class Worker:
         except TimeoutError:
             # Nobody said anything: look at everything, as if every notification had been lost.
             self._look_ahead = True
-            self._bounds = store.Bounds.none()
 
     def _due_now(self) -> bool:
         return self._next_due is not None and self._next_due <= self._clock.now()
@@ -240,10 +261,8 @@ class Worker:
     def _hear(self, word: str) -> None:
         kind, _, rest = word.partition(" ")
         match kind:
-            case "queued" if rest in self._queues:
-                self._bounds = store.Bounds.none()
-                self._limits_in_play = True
-                self._wake.set()
+            case "queued" | "limited":
+                self._hear_of_work(kind, *rest.split())
             case "scheduled":
                 self._look_ahead = True
                 self._wake.set()
@@ -254,8 +273,18 @@ class Worker:
                 self._wake.set()
             case _ if word == RECONNECTED:
                 self._look_ahead = True
-                self._bounds = store.Bounds.none()
                 self._wake.set()
+
+    def _hear_of_work(self, kind: str, queue: str, rank: str | None = None) -> None:
+        if queue not in self._queues:
+            return
+        if rank is None:
+            self._bounds = store.Bounds.none()
+        else:
+            self._bounds.more_urgent(queue, int(rank))
+        self._limited = self._limited or kind == "limited"
+        self._more = True
+        self._wake.set()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -272,7 +301,7 @@ class Worker:
             attempt, outcome = self._delivered.popleft()
             self._executing -= 1
             if outcome is None:
-                self._held.pop(attempt.task.id, None)
+                self._release(attempt)
             else:
                 self._finisher.put(attempt, outcome)
         self._wake.set()
@@ -281,8 +310,12 @@ class Worker:
         """The outcomes are written: nothing of these is held any more."""
         self.finished += len(attempts)
         for attempt in attempts:
-            held = self._held.get(attempt.task.id)
-            if held is attempt:
-                del self._held[attempt.task.id]
+            self._release(attempt)
+        if self._limited:
+            self._more = True  # a place under a limit has become free
         if len(self._held) < self.settings.slots * 3:
             self._wake.set()
+
+    def _release(self, attempt: Attempt) -> None:
+        if self._held.get(attempt.task.id) is attempt:
+            del self._held[attempt.task.id]

@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from tenuto.clock import Clock
+from tenuto.errors import Conflict
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt
 from tenuto.handlers.child import Answer, Order, serve
@@ -135,6 +136,15 @@ class Children:
             self._all.discard(child)
 
 
+def refuse_while_a_child_starts() -> None:
+    """A child imports the module its job is in; a script that does its work when imported would start all over."""
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise Conflict(
+            "this script was imported by a child process and began to work again",
+            remedy="put what it does under: if __name__ == '__main__':",
+        )
+
+
 def _hear(attempt: Attempt, message: tuple[str, Any]) -> None:
     """What a child says while it works: a log line, or how far it has come."""
     kind, value = message
@@ -148,5 +158,5 @@ def _death(code: int | None, step: str) -> str:
     if code is not None and code < 0:
         how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
     else:
-        how = f"ended with exit code {code}"
+        how = f"ended with exit code {code}; what it said last is in the worker's own output"
     return error_json("tenuto.ChildDied", kept_text(f"the child process of this job {how}", 500), step=step)

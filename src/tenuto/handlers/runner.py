@@ -195,9 +195,13 @@ class _Interruptible:
             self._thread = None
 
     def interrupt(self) -> None:
-        with self._lock:
-            if self._thread is not None:
-                _throw(self._thread, Stopped)
+        # Never wait here: an exception thrown earlier may have hit the other side while it held the lock.
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._thread is not None:
+                    _throw(self._thread, Stopped)
+            finally:
+                self._lock.release()
 
 
 def _throw(thread: int, exception: type[BaseException] | None) -> None:

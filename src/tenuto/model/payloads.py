@@ -10,11 +10,14 @@ import json
 import re
 from typing import Any
 
+from pydantic_core import from_json
+
 from tenuto.errors import Invalid
 
 MAX_INPUT = 256 * 1024
 MAX_OUTPUT = 1024 * 1024
-MAX_DEPTH = 32
+MAX_DEPTH = 200
+"""What the reader of a job's input can take, and PostgreSQL many times over."""
 MAX_TAGS = 20
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]*")
@@ -26,6 +29,8 @@ _SURROGATE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 def storable_json(text: str, *, field: str, limit: int = MAX_INPUT) -> str:
     """The JSON text as it is, or a refusal that says why PostgreSQL could not keep it."""
     storable_text(text, field=field, limit=limit)
+    if len(text) > MAX_DEPTH:  # a shorter one is neither too deep nor a number without end
+        _refuse_unreadable(text, field)
     if "\\u" in text:
         if _NUL_ESCAPE.search(text):
             raise Invalid(
@@ -105,6 +110,20 @@ def _length_in_bytes(text: str, field: str) -> int:
         raise Invalid(
             "contains half of a surrogate pair, which cannot be stored", field=field, remedy="send valid Unicode text"
         ) from error
+
+
+def _refuse_unreadable(text: str, field: str) -> None:
+    """What could be written but never be read back must not get in."""
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        why = str(error)
+        if "recursion limit" in why:
+            raise Invalid("is nested too deeply", field=field, remedy=f"keep to {MAX_DEPTH} levels") from None
+        if "out of range" in why:
+            raise Invalid("holds a number of too many digits", field=field, remedy="send it as text") from None
+        if "surrogate" not in why and "hex escape" not in why:  # those have words of their own
+            raise Invalid(f"is not JSON: {why}", field=field) from None
 
 
 def _refuse_lone_surrogates(text: str, field: str) -> None:

@@ -43,7 +43,7 @@ class RetryPolicy:
         try:
             wait = min(self.base_seconds * self.factor ** (failures - 1), self.cap_seconds)
         except OverflowError:
-            wait = self.cap_seconds
+            wait = self.cap_seconds if self.base_seconds else 0.0
         # Spread downwards, so that the cap stays a cap. The seed makes the same failure wait the same time everywhere.
         spread = random.Random(f"{seed}:{failures}").random()
         return timedelta(seconds=wait * (1 - self.jitter * spread))

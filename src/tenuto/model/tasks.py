@@ -24,6 +24,7 @@ from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, RetryPolicy, wait_afte
 
 MAX_PRIORITY = 1000
 MAX_TIMEOUT_SECONDS = 30 * 86_400.0
+_RETRY_FIELDS = ("max_retries", "base_seconds", "factor", "cap_seconds", "jitter")
 
 
 class TaskState(StrEnum):
@@ -77,9 +78,7 @@ class Policy:
         """As stored: only what differs from the defaults, so that most rows say nothing."""
         retry, default = self.retry, RetryPolicy()
         stored: dict[str, Any] = {
-            field: getattr(retry, field)
-            for field in ("max_retries", "base_seconds", "factor", "cap_seconds", "jitter")
-            if getattr(retry, field) != getattr(default, field)
+            field: getattr(retry, field) for field in _RETRY_FIELDS if getattr(retry, field) != getattr(default, field)
         }
         if self.timeout_seconds is not None:
             stored["timeout_seconds"] = self.timeout_seconds
@@ -90,11 +89,10 @@ class Policy:
 
 @lru_cache(maxsize=1024)
 def policy_from_json(text: str) -> Policy:
-    """A policy as stored. Few differ, so each text is read once."""
+    """A policy as stored. Few differ, so each text is read once. A rule this version does not know is passed over."""
     stored: dict[str, Any] = json.loads(text)
-    timeout_seconds = stored.pop("timeout_seconds", None)
-    on_lost = stored.pop("on_lost", "retry")
-    return Policy(RetryPolicy(**stored), timeout_seconds, on_lost)
+    retry = RetryPolicy(**{field: stored[field] for field in _RETRY_FIELDS if field in stored})
+    return Policy(retry, stored.get("timeout_seconds"), stored.get("on_lost", "retry"))
 
 
 @dataclass(slots=True)

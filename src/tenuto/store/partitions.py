@@ -42,6 +42,22 @@ async def ensure(database: Database, now: datetime) -> list[str]:
     return await database.transaction(make)
 
 
+async def missing(database: Database, now: datetime, *, ahead: int) -> list[str]:
+    """Which partitions of this month and so many more are not there."""
+    present = {row["name"] for row in await database.all(SQL.partitions)}
+    wanted = [_name(_month_after(now, months)) for months in range(ahead + 1)]
+    return [name for name in wanted if name not in present]
+
+
+async def unbroken_since(database: Database, now: datetime) -> datetime:
+    """The beginning of the first month from which on nothing has been dropped."""
+    present = {row["name"] for row in await database.all(SQL.partitions)}
+    since = _month_after(now, 0)
+    while _name(earlier := _month_after(since, -1)) in present:
+        since = earlier
+    return since
+
+
 async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
     """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names."""
 

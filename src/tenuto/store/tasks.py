@@ -47,7 +47,7 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
         columns: list[list[Any]] = [list(column) for column in zip(*(_row(task, 1) for task in tasks), strict=True)]
         columns[_TAGS] = [None if tags is None else _array_literal(tags) for tags in columns[_TAGS]]
         created = {row["id"] for row in await database.all(SQL.start_many, *columns)}
-    await wake(database, {f"{task.state} {task.queue}" for task in tasks})
+    await wake(database, {_word(task) for task in tasks})
     return created
 
 
@@ -70,8 +70,12 @@ async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) 
     ids = fresh_ids(len(inputs))
     records = [(id, id, text, *tail) for id, text in zip(ids, inputs, strict=True)]
     await database.copy("tasks", ("id", "activity_id", "input", *constant), records)
-    await wake(database, [f"{like.state} {like.queue}"])
+    await wake(database, [_word(like)])
     return len(records)
+
+
+def _word(task: NewTask) -> str:
+    return f"{task.state if task.limit_key is None else 'limited'} {task.queue} {-task.priority}"
 
 
 async def start_within(connection: Connection, task: NewTask) -> bool:
@@ -123,7 +127,8 @@ class Bounds:
     """Where the last claim of each queue ended.
 
     Rows before it are mostly dead by now, and walking over them costs more with every job while somebody keeps an old
-    snapshot open. The bound is only a shortcut: it is dropped whenever something may have been put in before it.
+    snapshot open. The bound is only a shortcut: it is dropped whenever something may have been put in before it, when
+    it finds too little, and every few seconds anyway.
     """
 
     after: dict[str, tuple[int, datetime, UUID]]
@@ -132,6 +137,12 @@ class Bounds:
     def none(cls) -> Bounds:
         return cls({})
 
+    def more_urgent(self, queue: str, rank: int) -> None:
+        """A new task has come in: if it goes before where we are, look from the beginning again."""
+        place = self.after.get(queue)
+        if place is not None and rank < place[0]:
+            del self.after[queue]
+
     def moved_past(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             place = (-task.priority, task.run_at, task.id)
@@ -139,11 +150,21 @@ class Bounds:
                 self.after[task.queue] = place
 
 
-async def promote(database: Database, now: datetime, limit: int = 1000) -> tuple[int, datetime | None]:
-    """What has fallen due becomes free to take: how many, and when the next one is due."""
-    row = await database.one(SQL.promote, now, limit)
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a worker learns by looking ahead."""
+
+    promoted: int
+    next_due: datetime | None
+    limited: bool
+    """Claims must count before they take."""
+
+
+async def promote(database: Database, now: datetime, queues: Sequence[str], limit: int = 1000) -> Outlook:
+    """What has fallen due becomes free to take."""
+    row = await database.one(SQL.promote, now, limit, list(queues))
     assert row is not None
-    return row["promoted"], row["next_due"]
+    return Outlook(row["promoted"], row["next_due"], row["limited"])
 
 
 async def claim(
@@ -172,11 +193,6 @@ async def claim_under_limits(
         return await connection.fetch(SQL.claim_under_limits, worker_id, lease, list(queues), limit)
 
     return _most_urgent_first(await database.transaction(take))
-
-
-async def limits_in_play(database: Database, queues: Sequence[str]) -> bool:
-    """Whether a claim must count before it takes."""
-    return bool(await database.value(SQL.limits_in_play, list(queues)))
 
 
 def _most_urgent_first(rows: list[Row]) -> list[Task]:
@@ -274,6 +290,11 @@ async def put_back(database: Database, worker_id: UUID, tasks: Sequence[Task]) -
 
 
 # --- what the nets and the canceller need to see -------------------------------------------------------------------
+
+
+async def anything_slipped(database: Database) -> bool:
+    """Whether a sweep would find something."""
+    return bool(await database.value(SQL.anything_slipped))
 
 
 async def expired(connection: Connection, limit: int) -> list[Task]:

@@ -7,9 +7,9 @@ WITH created AS (
     )
     VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
     ON CONFLICT DO NOTHING
-    RETURNING id, state, queue
+    RETURNING id, state, queue, limit_key, rank
 )
-SELECT id, pg_notify('tenuto', state || ' ' || queue)
+SELECT id, pg_notify('tenuto', concat_ws(' ', CASE WHEN limit_key IS NULL THEN state ELSE 'limited' END, queue, rank))
 FROM created;
 
 -- name: start_many
@@ -38,12 +38,14 @@ FROM tenuto.tasks
 WHERE unique_key = $1;
 
 -- name: wake
--- Tell the services: "queued mail", "scheduled mail", "cancel <worker>", "limits".
+-- Tell the services: "queued mail", "queued mail -5" (new, with this rank), "limited mail" (with a limited key),
+-- "scheduled mail", "cancel <worker>", "limits".
 SELECT pg_notify('tenuto', word)
 FROM unnest($1::text[]) AS word;
 
 -- name: promote
--- What has fallen due becomes free to take; says how many, and when the next one is due.
+-- What has fallen due becomes free to take. Says how many, when the next one is due, and whether claims of the queues
+-- $3 must heed a limit: one of them is limited or paused, or holds tasks with a limited key.
 WITH due AS (
     UPDATE tenuto.tasks
     SET state = 'queued'
@@ -55,14 +57,23 @@ WITH due AS (
         LIMIT $2
         FOR UPDATE SKIP LOCKED
     ))
-    RETURNING queue
+    RETURNING queue, limit_key IS NOT NULL AS limited
 ), woken AS (
-    SELECT pg_notify('tenuto', 'queued ' || queue)
-    FROM (SELECT DISTINCT queue FROM due) AS queues
+    SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
+    FROM (SELECT DISTINCT queue, limited FROM due) AS words
 )
 SELECT (SELECT count(*) FROM due) AS promoted,
        (SELECT count(*) FROM woken) AS woken,
-       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND run_at > $1) AS next_due;
+       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND run_at > $1) AS next_due,
+       EXISTS (SELECT FROM due WHERE limited)
+       OR EXISTS (
+           SELECT FROM tenuto.queues
+           WHERE name = ANY ($3::text[]) AND (max_running IS NOT NULL OR paused_at IS NOT NULL)
+       )
+       OR EXISTS (
+           SELECT FROM tenuto.tasks
+           WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($3::text[])
+       ) AS limited;
 
 -- name: claim
 -- Take up to $4 free tasks of the queues $3 that have no limit, most urgent first, each queue from its own bound on.
@@ -96,14 +107,6 @@ WHERE id = ANY (ARRAY(
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
           -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags;
-
--- name: limits_in_play
--- Whether any queue of these has a limit or is paused, or holds tasks with a limited key.
-SELECT EXISTS (
-    SELECT FROM tenuto.queues WHERE name = ANY ($1::text[]) AND (max_running IS NOT NULL OR paused_at IS NOT NULL)
-) OR EXISTS (
-    SELECT FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($1::text[])
-) AS in_play;
 
 -- name: lock_limits
 -- Only one claim under limits at a time, so that what it counts stays true until it has taken.
@@ -290,10 +293,10 @@ WITH outcome AS (
     WHERE task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
       AND task.id = before.id
-    RETURNING task.id, task.state, task.queue
+    RETURNING task.queue, CASE WHEN task.limit_key IS NULL THEN task.state ELSE 'limited' END AS word
 ), woken AS (
-    SELECT pg_notify('tenuto', state || ' ' || queue)
-    FROM (SELECT DISTINCT state, queue FROM again) AS words
+    SELECT pg_notify('tenuto', word || ' ' || queue)
+    FROM (SELECT DISTINCT word, queue FROM again) AS words
 ), recorded AS (
     INSERT INTO tenuto.activities (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
@@ -324,13 +327,23 @@ WITH returned AS (
       AND task.fence = held.fence
       AND task.worker_id = $1
       AND task.state = 'running'
-    RETURNING task.id, task.queue
+    RETURNING task.id, task.queue, task.limit_key IS NOT NULL AS limited
 ), woken AS (
-    SELECT pg_notify('tenuto', 'queued ' || queue)
-    FROM (SELECT DISTINCT queue FROM returned) AS queues
+    SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
+    FROM (SELECT DISTINCT queue, limited FROM returned) AS words
 )
 SELECT id, (SELECT count(*) FROM woken) AS woken
 FROM returned;
+
+-- name: anything_slipped
+-- Whether a lease has run out, or a worker that has ended still holds something: the cheap look before a sweep.
+SELECT EXISTS (
+    SELECT
+    FROM tenuto.tasks
+    LEFT JOIN tenuto.workers ON workers.id = tasks.worker_id
+    WHERE tasks.state = 'running'
+      AND (tasks.lease_until < clock_timestamp() OR workers.ended_at IS NOT NULL OR workers.id IS NULL)
+) AS slipped;
 
 -- name: expired
 -- Held tasks whose lease has run out, locked so that no late renewal slips in between.

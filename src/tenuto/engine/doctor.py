@@ -1,0 +1,193 @@
+"""The doctor: asks every question of ``invariants``, looks at server, schema, clock and disk, and says what it found.
+
+It only looks. Beside live work it costs about as much as a few pages of a list, however long the past is: histories
+are followed for the newest tasks only, and every question names a few offenders, not all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from tenuto.clock import Clock, SystemClock
+from tenuto.engine.health import STALE_AFTER
+from tenuto.engine.invariants import INVARIANTS, Invariant, Verdict
+from tenuto.errors import SchemaMismatch
+from tenuto.ids import first_id_at
+from tenuto.settings import Settings, load_worker
+from tenuto.store import doctor as store
+from tenuto.store import migrate, partitions
+from tenuto.store.database import Database, DatabaseError
+
+_TOOK_TOO_LONG = "57014"
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """From when on something is worth a word."""
+
+    late_lease: timedelta
+    left: timedelta
+    silent: timedelta = STALE_AFTER["worker"]
+    waiting: timedelta = timedelta(minutes=1)
+    overdue: timedelta = timedelta(minutes=1)
+    snapshot: timedelta = timedelta(minutes=5)
+    skew: timedelta = timedelta(seconds=1)
+    free_disk: int = 1024**3
+    looked_at: int = 50_000
+
+    @classmethod
+    def of(cls, settings: Settings) -> Bounds:
+        """Twice the sweep is a sweep that has missed its turn."""
+        sweeps = timedelta(seconds=2 * settings.sweep_seconds)
+        lease = timedelta(seconds=load_worker().lease_seconds)
+        return cls(late_lease=sweeps + lease, left=sweeps + timedelta(seconds=10))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer to one question."""
+
+    name: str
+    title: str
+    verdict: Verdict
+    details: list[str] = field(default_factory=list)
+    means: str | None = None
+    remedy: str | None = None
+
+
+async def examine(
+    database: Database, settings: Settings, *, clock: Clock | None = None, bounds: Bounds | None = None
+) -> list[Finding]:
+    """Everything the doctor has to say, the ground first. Without a schema there is nothing more to ask."""
+    bounds = bounds or Bounds.of(settings)
+    findings = [
+        await _server(database),
+        await _machine_clock(database, clock or SystemClock(), bounds),
+        await _schema(database),
+    ]
+    if settings.database is None:
+        findings.insert(2, await _disk(settings, bounds))
+    if any(finding.verdict is Verdict.PROBLEM for finding in findings):
+        return findings
+    now = database.clock.now()
+    findings.append(await _partitions(database, now))
+    values: dict[str, Any] = {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}
+    values["horizon"] = first_id_at(await partitions.unbroken_since(database, now))
+    values["history"] = await store.history_begins(database, values["horizon"], bounds.looked_at)
+    for invariant in INVARIANTS:
+        findings.append(await _judge(invariant, _asking(database, invariant, values)))
+    return findings
+
+
+def _asking(
+    database: Database, invariant: Invariant, values: dict[str, Any]
+) -> Callable[[], Awaitable[list[dict[str, Any]]]]:
+    given = [values[name] for name in invariant.given]
+    return lambda: store.ask(database, invariant.name, *given, _NAMED + 1)
+
+
+async def _judge(invariant: Invariant, ask: Callable[[], Awaitable[list[dict[str, Any]]]]) -> Finding:
+    try:
+        rows = await ask()
+    except DatabaseError as error:
+        if error.state != _TOOK_TOO_LONG:
+            raise
+        return Finding(
+            invariant.name,
+            invariant.title,
+            Verdict.WARNING,
+            ["not known: the question took too long"],
+            "The database is very busy, or its statistics are out of date.",
+            "ask again later; if it stays so, run ANALYZE on the schema tenuto",
+        )
+    if not rows:
+        return Finding(invariant.name, invariant.title, Verdict.OK)
+    details = [invariant.says.format(**row) for row in rows[:_NAMED]]
+    if len(rows) > _NAMED:
+        details.append("… and more")
+    return Finding(invariant.name, invariant.title, invariant.otherwise, details, invariant.means, invariant.remedy)
+
+
+async def _server(database: Database) -> Finding:
+    facts = await store.server(database)
+    title = "the server keeps what it has committed"
+    careless = [
+        f"{setting} is off"
+        for setting in ("fsync", "full_page_writes", "synchronous_commit")
+        if facts[setting] == "off"
+    ]
+    details = [f"PostgreSQL {facts['version']}"]
+    if not careless:
+        return Finding("server", title, Verdict.OK, details)
+    return Finding(
+        "server",
+        title,
+        Verdict.WARNING,
+        details + careless,
+        "A power failure may lose tasks that were accepted and ends that were recorded, or damage the database.",
+        "set it to on in the server's configuration",
+    )
+
+
+async def _machine_clock(database: Database, clock: Clock, bounds: Bounds) -> Finding:
+    before = clock.now()
+    theirs: datetime = (await store.server(database))["now"]
+    ours = before + (clock.now() - before) / 2
+    title = "this machine's clock agrees with the database's"
+    skew = (ours - theirs).total_seconds()
+    if abs(skew) <= bounds.skew.total_seconds():
+        return Finding("clock", title, Verdict.OK)
+    return Finding(
+        "clock",
+        title,
+        Verdict.WARNING,
+        [f"it is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"],
+        "Leases are safe, being judged by the database; instants this machine writes down elsewhere are off.",
+        "keep it in step with NTP",
+    )
+
+
+async def _disk(settings: Settings, bounds: Bounds) -> Finding:
+    usage = await asyncio.to_thread(shutil.disk_usage, settings.home)
+    free = f"{usage.free / 1024**3:.1f} GiB free of {usage.total / 1024**3:.1f} GiB at {settings.home}"
+    title = "the embedded database has room to grow"
+    if usage.free >= bounds.free_disk:
+        return Finding("disk", title, Verdict.OK, [free])
+    return Finding(
+        "disk",
+        title,
+        Verdict.WARNING,
+        [free],
+        "Once the disk is full, nothing is accepted and no end can be recorded.",
+        "make room, keep records for a shorter time (TENUTO_RETENTION_DAYS), or move TENUTO_HOME",
+    )
+
+
+async def _schema(database: Database) -> Finding:
+    title = "the schema fits this version"
+    try:
+        await migrate.check(database)
+    except SchemaMismatch as error:
+        return Finding("schema", title, Verdict.PROBLEM, [error.message], "Nothing can run.", error.remedy)
+    return Finding("schema", title, Verdict.OK, [f"at migration {migrate.migrations()[-1].number}"])
+
+
+async def _partitions(database: Database, now: datetime) -> Finding:
+    title = "there is a partition for this month and the next"
+    missing = await partitions.missing(database, now, ahead=1)
+    if not missing:
+        return Finding("partitions", title, Verdict.OK)
+    return Finding(
+        "partitions",
+        title,
+        Verdict.WARNING,
+        [f"{name} is missing" for name in missing],
+        "Records go into the default partition, where they are deleted row by row instead of by the month.",
+        "see that a worker or a scheduler runs: each of them makes partitions ahead of time",
+    )

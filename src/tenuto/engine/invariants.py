@@ -1,0 +1,206 @@
+"""What must always hold: the doctor's list. Each entry is one statement in ``store/doctor.sql`` that finds offenders.
+
+Only the words and the weight stand here. The order is the order of the report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; nothing is wrong."""
+    WARNING = "warning"
+    """Work may be late or at risk."""
+    PROBLEM = "problem"
+    """A promise is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One rule and what to say when it does not hold."""
+
+    name: str
+    title: str
+    otherwise: Verdict
+    says: str
+    """One offending row in words; names in braces are its columns."""
+    means: str
+    remedy: str
+    given: tuple[str, ...] = ()
+    """The bounds its statement takes, in order."""
+
+
+_REPORT = "this should be impossible: keep the rows, and report it with the output of `tenuto doctor -o json`"
+
+INVARIANTS = (
+    Invariant(
+        "triggers_off",
+        "the past cannot be rewritten",
+        Verdict.PROBLEM,
+        "{guard} is {how} on {relation}",
+        "Records of the past can be changed or deleted unnoticed.",
+        "switch it on again with ALTER TABLE … ENABLE TRIGGER; if it is missing, restore it from `tenuto migrate --print`",
+    ),
+    Invariant(
+        "held_by_nobody",
+        "every held task has a worker that is there",
+        Verdict.PROBLEM,
+        "task {id} ({name}) is held by worker {worker_id}, which is not there",
+        "Nobody works on these tasks, and no sweep has taken them back.",
+        "see that a worker or a scheduler runs: each of them sweeps",
+        ("left",),
+    ),
+    Invariant(
+        "lease_run_out",
+        "no lease has run out unnoticed",
+        Verdict.PROBLEM,
+        "task {id} ({name}): its lease ended {seconds} s ago",
+        "A worker fell silent, and no sweep has taken its tasks back.",
+        "see that a worker or a scheduler runs: each of them sweeps; if one does, its log says why the sweep fails",
+        ("late_lease",),
+    ),
+    Invariant(
+        "attempt_missing",
+        "the records of attempts have no gaps",
+        Verdict.PROBLEM,
+        "task {id} ({name}): attempt {attempt} is recorded, the one before it is not",
+        "A record has been deleted, or was never written.",
+        _REPORT,
+        ("history",),
+    ),
+    Invariant(
+        "attempt_missing_before_open",
+        "every open task has its earlier attempts on record",
+        Verdict.PROBLEM,
+        "task {id} ({name}) is at attempt {attempt}, and the one before it is not recorded",
+        "A record has been deleted, or was never written.",
+        _REPORT,
+        ("horizon", "looked_at"),
+    ),
+    Invariant(
+        "attempt_recorded_twice",
+        "every attempt is recorded once",
+        Verdict.PROBLEM,
+        "task {id} ({name}): attempt {attempt} has {records} records",
+        "Two workers have written the end of the same attempt.",
+        _REPORT,
+        ("history",),
+    ),
+    Invariant(
+        "first_attempt_misnamed",
+        "a first attempt has the id of its task",
+        Verdict.PROBLEM,
+        "activity {id} ({name}) is attempt {attempt} of task {task_id}",
+        "Links to this task lead nowhere, or to another one.",
+        _REPORT,
+        ("looked_at",),
+    ),
+    Invariant(
+        "ended_twice",
+        "every task ends once",
+        Verdict.PROBLEM,
+        "task {id} ({name}) has ended {ends} times",
+        "The work may have been done twice.",
+        _REPORT,
+        ("history",),
+    ),
+    Invariant(
+        "went_on_after_its_end",
+        "nothing is tried again after its end",
+        Verdict.PROBLEM,
+        "task {id} ({name}): attempt {attempt} came after the last one",
+        "The work may have been done twice.",
+        _REPORT,
+        ("history",),
+    ),
+    Invariant(
+        "open_and_ended",
+        "no open task has ended already",
+        Verdict.PROBLEM,
+        "task {id} ({name}) is open, and attempt {attempt} is recorded as its end",
+        "The work is done and will be done again, or its end cannot be written.",
+        _REPORT,
+        ("history", "looked_at"),
+    ),
+    Invariant(
+        "vanished",
+        "no task has vanished",
+        Verdict.PROBLEM,
+        "task {id} ({name}) was to be tried again after attempt {attempt}, and is gone",
+        "Work that was accepted is neither done nor waiting.",
+        "run it again with the input of its record (`tenuto activity show ID`), and report it: this should be impossible",
+        ("horizon", "looked_at"),
+    ),
+    Invariant(
+        "key_over_limit",
+        "no limited key runs more than it may",
+        Verdict.PROBLEM,
+        "key {key}: {running} running, {most} allowed",
+        "What the limit protects is being overrun.",
+        _REPORT,
+    ),
+    Invariant(
+        "queue_over_limit",
+        "no limited queue runs more than it may",
+        Verdict.WARNING,
+        "queue {queue}: {running} running, {most} allowed",
+        "The limit was lowered while they ran, or is being overrun.",
+        "wait for them to end; if their number does not fall, report it with the output of `tenuto doctor -o json`",
+    ),
+    Invariant(
+        "queue_unserved",
+        "every queue with work has a worker",
+        Verdict.WARNING,
+        "queue {queue}: {queued} tasks (counted up to 1000) and no living worker",
+        "These tasks wait until a worker serves their queue.",
+        "start one: tenuto worker --app MODULE:OBJECT --queues QUEUE",
+        ("silent",),
+    ),
+    Invariant(
+        "waiting_beside_idle_workers",
+        "nothing waits while workers are idle",
+        Verdict.WARNING,
+        "queue {queue}: the oldest task has waited {seconds} s, and worker {worker} has free slots",
+        "A worker is alive but does not take work.",
+        "look at that worker's log; restarting it is safe",
+        ("waiting", "silent"),
+    ),
+    Invariant(
+        "overdue",
+        "what falls due is made free to take",
+        Verdict.WARNING,
+        "task {id} ({name}) was due {seconds} s ago",
+        "No worker looks for what has fallen due.",
+        "start a worker, or look at the log of the one that runs",
+        ("overdue",),
+    ),
+    Invariant(
+        "old_snapshot",
+        "no transaction stays open",
+        Verdict.WARNING,
+        "{who} ({what}) has had a transaction open for {seconds} s; to end it: {cure}",
+        "Rows that are gone cannot be cleaned away meanwhile, and the queue gets slower with every task.",
+        "end that transaction, and set idle_in_transaction_session_timeout for whoever opened it",
+        ("snapshot",),
+    ),
+    Invariant(
+        "queue_paused",
+        "no queue is paused",
+        Verdict.NOTE,
+        "queue {queue} was paused by {paused_by}: {reason}",
+        "Its tasks wait until it is resumed.",
+        "tenuto queue resume QUEUE",
+    ),
+    Invariant(
+        "repaired",
+        "the nets have had nothing to repair",
+        Verdict.NOTE,
+        "{net}: {count} tasks so far, the last at {last_at:%Y-%m-%d %H:%M:%S} UTC",
+        "Workers have died or lost touch while they held tasks; the tasks were taken back.",
+        "if the numbers keep growing, find out why workers die (memory, restarts) or lose the database",
+    ),
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""What is done to a database once in a while and on request: bring its schema up to date, have the doctor look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tenuto.engine.doctor import Finding, examine
+from tenuto.settings import Settings
+from tenuto.store import migrate as schema
+from tenuto.store import partitions
+from tenuto.store.database import Database
+
+Connect = Callable[[], Awaitable[Database]]
+
+
+async def migrate(connect: Connect) -> list[schema.Migration]:
+    """Bring the schema up to date and make the partitions of the months ahead; the migrations applied now."""
+    database = await connect()
+    try:
+        applied = await schema.migrate(database)
+        await partitions.ensure(database, database.clock.now())
+        return applied
+    finally:
+        await database.close()
+
+
+async def doctor(connect: Connect, settings: Settings) -> list[Finding]:
+    """What the doctor finds."""
+    database = await connect()
+    try:
+        return await examine(database, settings)
+    finally:
+        await database.close()

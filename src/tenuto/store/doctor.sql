@@ -1,0 +1,329 @@
+-- Each statement answers with what is wrong, a few rows of it, and with nothing if all is well. They run beside live
+-- work, so each is one statement: one look, at one instant.
+
+-- name: server
+-- What the server is and how careful it is.
+SELECT current_setting('server_version') AS version,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       clock_timestamp() AS now;
+
+-- name: history_begins
+-- From which task on its history is looked at: none older than $1, and no more than about $2 later attempts.
+SELECT greatest($1::uuid, (
+    SELECT task_id
+    FROM tenuto.activities
+    WHERE attempt > 1
+    ORDER BY task_id DESC
+    OFFSET $2
+    LIMIT 1
+)) AS id;
+
+-- name: triggers_off
+-- Where the past can be rewritten: a guard of the activities that is missing or switched off.
+WITH guarded AS (
+    SELECT 'tenuto.activities'::regclass AS relation, guard
+    FROM unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS guard
+    UNION ALL
+    SELECT inhrelid, 'activities_are_written_once'
+    FROM pg_inherits
+    WHERE inhparent = 'tenuto.activities'::regclass
+)
+SELECT guarded.relation::text AS relation,
+       guarded.guard,
+       CASE WHEN found.oid IS NULL THEN 'missing' ELSE 'switched off' END AS how
+FROM guarded
+LEFT JOIN pg_trigger AS found ON found.tgrelid = guarded.relation AND found.tgname = guarded.guard
+WHERE found.oid IS NULL OR found.tgenabled IN ('D', 'R')
+ORDER BY 1, 2
+LIMIT $1;
+
+-- name: held_by_nobody
+-- Held tasks whose holder is not in the register, or left it longer than $1 ago.
+SELECT task.id, task.name, task.worker_id, workers.name AS worker, workers.ended_at
+FROM tenuto.tasks AS task
+LEFT JOIN tenuto.workers ON workers.id = task.worker_id
+WHERE task.state = 'running'
+  AND (workers.id IS NULL OR workers.ended_at < clock_timestamp() - $1::interval)
+ORDER BY task.id
+LIMIT $2;
+
+-- name: lease_run_out
+-- Held tasks whose lease ended longer than $1 ago and that nobody has taken back.
+SELECT id, name, worker_id, lease_until,
+       round(extract(epoch FROM clock_timestamp() - lease_until))::bigint AS seconds
+FROM tenuto.tasks
+WHERE state = 'running' AND lease_until < clock_timestamp() - $1::interval
+ORDER BY lease_until, id
+LIMIT $2;
+
+-- name: attempt_missing
+-- Recorded attempts whose predecessor is not recorded. The first attempt is the record that has the task's own id.
+WITH later AS (
+    SELECT task_id, name, attempt, lag(attempt) OVER (PARTITION BY task_id ORDER BY attempt) AS earlier
+    FROM tenuto.activities
+    WHERE attempt > 1 AND task_id > $1
+)
+SELECT task_id AS id, name, attempt
+FROM later
+WHERE attempt > coalesce(earlier, 1) + 1
+   OR (earlier IS NULL AND NOT EXISTS (SELECT FROM tenuto.activities AS first WHERE first.id = later.task_id))
+ORDER BY task_id, attempt
+LIMIT $2;
+
+-- name: attempt_missing_before_open
+-- Open tasks whose last attempt is not recorded.
+SELECT task.id, task.name, task.attempt
+FROM (
+    SELECT id, name, attempt
+    FROM tenuto.tasks
+    WHERE attempt > 1
+    ORDER BY activity_id DESC
+    LIMIT $2
+) AS task
+WHERE task.id > $1
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.activities AS past
+      WHERE past.task_id = task.id AND past.attempt > 1 AND past.attempt = task.attempt - 1
+  )
+  AND NOT (task.attempt = 2 AND EXISTS (SELECT FROM tenuto.activities AS first WHERE first.id = task.id))
+ORDER BY task.id
+LIMIT $3;
+
+-- name: attempt_recorded_twice
+-- One attempt, two records.
+SELECT task_id AS id, min(name) AS name, attempt, count(*) AS records
+FROM tenuto.activities
+WHERE attempt > 1 AND task_id > $1
+GROUP BY task_id, attempt
+HAVING count(*) > 1
+ORDER BY task_id, attempt
+LIMIT $2;
+
+-- name: first_attempt_misnamed
+-- Among the $1 newest records: first attempts that do not have their task's id, and later ones that have it.
+SELECT id, task_id, name, attempt
+FROM (
+    SELECT id, task_id, name, attempt
+    FROM tenuto.activities
+    ORDER BY id DESC
+    LIMIT $1
+) AS newest
+WHERE (attempt = 1) <> (id = task_id)
+ORDER BY id
+LIMIT $2;
+
+-- name: ended_twice
+-- Tasks of which several attempts are marked as the last.
+SELECT id, name, ends
+FROM (
+    SELECT later.task_id AS id,
+           min(later.name) AS name,
+           count(*) FILTER (WHERE later.final)
+               + (SELECT count(*) FROM tenuto.activities AS first WHERE first.id = later.task_id AND first.final) AS ends
+    FROM tenuto.activities AS later
+    WHERE later.attempt > 1 AND later.task_id > $1
+    GROUP BY later.task_id
+) AS counted
+WHERE ends > 1
+ORDER BY id
+LIMIT $2;
+
+-- name: went_on_after_its_end
+-- Attempts recorded after one that was marked as the last.
+WITH later AS (
+    SELECT task_id, name, attempt, lag(final) OVER (PARTITION BY task_id ORDER BY attempt) AS ended_before
+    FROM tenuto.activities
+    WHERE attempt > 1 AND task_id > $1
+)
+SELECT task_id AS id, name, attempt
+FROM later
+WHERE ended_before
+   OR (ended_before IS NULL AND EXISTS (
+       SELECT FROM tenuto.activities AS first WHERE first.id = later.task_id AND first.final
+   ))
+ORDER BY task_id, attempt
+LIMIT $2;
+
+-- name: open_and_ended
+-- Open tasks that have ended, or whose present attempt is recorded already. Of the open ones the $2 newest. (Each LIMIT 1
+-- makes it a look-up by index; the planner would read all activities instead.)
+WITH open AS MATERIALIZED (
+    SELECT id, activity_id, name, attempt
+    FROM tenuto.tasks
+    ORDER BY id DESC
+    LIMIT $2
+)
+SELECT open.id, open.name, past.attempt
+FROM open
+CROSS JOIN LATERAL (SELECT attempt FROM tenuto.activities WHERE id = open.activity_id LIMIT 1) AS past
+UNION
+SELECT open.id, open.name, past.attempt
+FROM open
+CROSS JOIN LATERAL (SELECT attempt FROM tenuto.activities WHERE id = open.id AND final LIMIT 1) AS past
+WHERE open.attempt > 1
+UNION
+SELECT past.task_id, task.name, past.attempt
+FROM tenuto.activities AS past
+CROSS JOIN LATERAL (SELECT name FROM tenuto.tasks WHERE id = past.task_id LIMIT 1) AS task
+WHERE past.attempt > 1 AND past.task_id > $1 AND past.final
+ORDER BY 1, 3
+LIMIT $3;
+
+-- name: vanished
+-- Tasks that were to be tried again and are neither open nor recorded any further. Of the records that are not plain
+-- successes the $2 newest.
+SELECT past.task_id AS id, past.name, past.attempt
+FROM (
+    SELECT task_id, name, attempt, final
+    FROM tenuto.activities
+    WHERE status <> 'completed' AND id > $1
+    ORDER BY id DESC
+    LIMIT $2
+) AS past
+WHERE NOT past.final
+  AND past.task_id > $1
+  AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = past.task_id)
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.activities AS next
+      WHERE next.task_id = past.task_id AND next.attempt > 1 AND next.attempt > past.attempt
+  )
+ORDER BY past.task_id, past.attempt
+LIMIT $3;
+
+-- name: key_over_limit
+-- Keys of which more tasks run than any of them allows, counting live leases.
+SELECT limit_key AS key, count(*) AS running, max(limit_max) AS most
+FROM tenuto.tasks
+WHERE state = 'running' AND limit_key IS NOT NULL AND lease_until > clock_timestamp()
+GROUP BY limit_key
+HAVING count(*) > max(limit_max)
+ORDER BY limit_key
+LIMIT $1;
+
+-- name: queue_over_limit
+-- Queues of which more tasks run than allowed, counting live leases.
+SELECT queues.name AS queue, count(*) AS running, queues.max_running AS most
+FROM tenuto.queues
+JOIN tenuto.tasks ON tasks.queue = queues.name
+WHERE tasks.state = 'running' AND tasks.lease_until > clock_timestamp() AND queues.max_running IS NOT NULL
+GROUP BY queues.name
+HAVING count(*) > queues.max_running
+ORDER BY queues.name
+LIMIT $1;
+
+-- name: queue_unserved
+-- Queues with tasks free to take, and no worker that takes them: none that was heard of within $1. The queues are
+-- found by hopping along the indexes, and counting stops at a thousand.
+WITH RECURSIVE plain AS (
+    SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL
+    UNION ALL
+    SELECT (SELECT min(queue) FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue > plain.queue)
+    FROM plain
+    WHERE plain.queue IS NOT NULL
+), limited AS (
+    SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(queue) FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue > limited.queue
+    )
+    FROM limited
+    WHERE limited.queue IS NOT NULL
+)
+SELECT found.queue,
+       (SELECT count(*)
+        FROM (SELECT FROM tenuto.tasks WHERE state = 'queued' AND tasks.queue = found.queue LIMIT 1000) AS counted) AS queued
+FROM (SELECT queue FROM plain UNION SELECT queue FROM limited) AS found
+WHERE found.queue IS NOT NULL
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.workers
+      WHERE workers.service = 'worker'
+        AND workers.ended_at IS NULL
+        AND workers.seen_at > clock_timestamp() - $1::interval
+        AND found.queue = ANY (workers.queues)
+  )
+ORDER BY found.queue
+LIMIT $2;
+
+-- name: waiting_beside_idle_workers
+-- Queues in which a task has been free to take for longer than $1 while a worker of that queue, heard of within $2, has
+-- slots to spare. Paused queues, full ones and tasks with a limited key have a reason to wait.
+WITH idle AS (
+    SELECT workers.name, workers.queues, workers.slots
+    FROM tenuto.workers
+    WHERE workers.service = 'worker'
+      AND workers.ended_at IS NULL
+      AND workers.draining_at IS NULL
+      AND workers.started_at < clock_timestamp() - $1::interval
+      AND workers.seen_at > clock_timestamp() - $2::interval
+      AND workers.slots > (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id)
+), served AS (
+    SELECT queue, min(idle.name) AS worker
+    FROM idle, unnest(idle.queues) AS queue
+    GROUP BY queue
+)
+SELECT served.queue, served.worker,
+       round(extract(epoch FROM clock_timestamp() - oldest.run_at))::bigint AS seconds
+FROM served
+LEFT JOIN tenuto.queues ON queues.name = served.queue
+CROSS JOIN LATERAL (
+    SELECT min(run_at) AS run_at
+    FROM tenuto.tasks
+    WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue = served.queue
+) AS oldest
+WHERE queues.paused_at IS NULL
+  AND oldest.run_at < clock_timestamp() - $1::interval
+  AND (queues.max_running IS NULL OR queues.max_running > (
+      SELECT count(*)
+      FROM tenuto.tasks
+      WHERE state = 'running' AND tasks.queue = served.queue AND lease_until > clock_timestamp()
+  ))
+ORDER BY served.queue
+LIMIT $3;
+
+-- name: overdue
+-- Scheduled tasks that fell due longer than $1 ago and were not made free to take.
+SELECT id, name, run_at, round(extract(epoch FROM clock_timestamp() - run_at))::bigint AS seconds
+FROM tenuto.tasks
+WHERE state = 'scheduled' AND run_at < clock_timestamp() - $1::interval
+ORDER BY run_at
+LIMIT $2;
+
+-- name: queue_paused
+-- Queues somebody has paused.
+SELECT name AS queue, paused_at, coalesce(paused_by, 'somebody') AS paused_by, coalesce(reason, 'no reason given') AS reason
+FROM tenuto.queues
+WHERE paused_at IS NOT NULL
+ORDER BY name
+LIMIT $1;
+
+-- name: old_snapshot
+-- Who keeps rows from being cleaned away: transactions open for longer than $1, here or prepared and forgotten.
+SELECT backend.pid::text AS who,
+       coalesce(nullif(backend.application_name, ''), 'unnamed') || ', ' || backend.state AS what,
+       round(extract(epoch FROM clock_timestamp() - backend.xact_start))::bigint AS seconds,
+       'SELECT pg_terminate_backend(' || backend.pid || ')' AS cure
+FROM pg_stat_activity AS backend
+WHERE backend.datname = current_database()
+  AND backend.backend_type = 'client backend'
+  AND backend.pid <> pg_backend_pid()
+  AND backend.xact_start < clock_timestamp() - $1::interval
+UNION ALL
+SELECT quote_literal(gid), 'prepared transaction', round(extract(epoch FROM clock_timestamp() - prepared))::bigint,
+       'ROLLBACK PREPARED ' || quote_literal(gid)
+FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < clock_timestamp() - $1::interval
+ORDER BY 3 DESC, 1
+LIMIT $2;
+
+-- name: repaired
+-- What the nets beneath the workers have found so far.
+SELECT net, count, last_at
+FROM tenuto.repairs
+WHERE count > 0
+ORDER BY net
+LIMIT $1;

@@ -1,0 +1,104 @@
+"""Every Python block in the documentation is run, and prints what it says it prints."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, blocks, name, pages
+
+PATIENCE = 40.0
+
+
+def python_blocks(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language == "python"]
+
+
+PAGES = [page for page in pages() if any(block.reason is None for block in python_blocks(page))]
+EMBEDDED = ROOT / "README.md"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder to run in and to be the home, which the server's own account can reach too."""
+    made = Path(tempfile.mkdtemp(prefix="tenuto-docs-", dir="/tmp"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_python_of_a_page_runs_and_prints_what_it_says(page: Path, url: str, folder: Path) -> None:
+    environment = surroundings(folder)
+    if page != EMBEDDED:
+        environment["TENUTO_DATABASE"] = url
+    fragments: list[Block] = []
+    for block in python_blocks(page):
+        if block.reason is not None:
+            continue
+        if block.file is not None:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            if not block.is_program and not block.file.startswith("test_"):
+                run(block, [block.file], folder, environment)
+                continue
+        if block.file is not None and block.file.startswith("test_"):
+            run(block, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, block.file], folder, environment)
+        elif block.is_program:
+            program = folder / (block.file or f"program_{block.line}.py")
+            program.write_text(block.text, encoding="utf-8")
+            run(block, [program.name], folder, environment)
+        else:
+            fragments.append(block)
+    if fragments:
+        given = json.dumps([(block.line, block.text) for block in fragments])
+        promised = [line for block in fragments for line in block.promised]
+        arguments = [str(Path(__file__).with_name("fragments.py")), name(page)]
+        said = finished(arguments, folder, environment, given, f"the fragments of {name(page)}")
+        assert missing(promised, said) is None, f"{name(page)}\n{said}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_what_is_not_run_is_python_at_least(page: Path) -> None:
+    for block in python_blocks(page):
+        compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """The environment without settings of the caller's own."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("TENUTO_")}
+    return {**kept, "TENUTO_HOME": str(folder / "home"), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(block: Block, arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
+    said = finished(arguments, folder, environment, "", str(block))
+    assert missing(block.promised, said) is None, f"{block}\n{said}"
+
+
+def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:
+    """What a Python process prints; it must end well."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, f"{what} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def missing(promised: list[str], said: str) -> str | None:
+    """The first promised line that was not printed, in order; other lines (a worker's log) may stand between."""
+    lines = iter(said.splitlines())
+    return next((words for words in promised if words not in (line.strip() for line in lines)), None)

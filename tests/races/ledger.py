@@ -1,0 +1,109 @@
+"""The effects ledger: what code really did, told by the code itself and not by the system under test.
+
+Every job of these tests writes a line when its code begins and one when it ends, to a file all processes append to.
+Instants are on the machine's steady timer, which all its processes share.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+FOR_EVER = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One run of one attempt's code."""
+
+    task: UUID
+    attempt: int
+    fence: int
+    pid: int
+    group: str
+    began: int
+    ended: int | None
+    """None: it never came to its end, because its process was killed."""
+
+
+class Ledger:
+    """The file. One short write a line, so that lines of several processes never mix."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    @contextmanager
+    def effect(self, task: UUID, attempt: int, fence: int, group: str = "-") -> Iterator[None]:
+        """The code between is an effect."""
+        self._write(task, attempt, fence, group, "begins")
+        try:
+            yield
+        finally:
+            self._write(task, attempt, fence, group, "ends")
+
+    def _write(self, task: UUID, attempt: int, fence: int, group: str, what: str) -> None:
+        line = f"{task} {attempt} {fence} {os.getpid()} {group} {what} {time.monotonic_ns()}\n"
+        os.write(self._descriptor, line.encode())
+
+    def effects(self) -> list[Effect]:
+        """All of them, in the order in which they began."""
+        began: dict[tuple[str, ...], int] = {}
+        ended: dict[tuple[str, ...], int] = {}
+        for line in self.path.read_text(encoding="ascii").splitlines():
+            *key, what, instant = line.split()
+            into = began if what == "begins" else ended
+            assert tuple(key) not in into, f"one claim ran its code twice: {line}"
+            into[tuple(key)] = int(instant)
+        return [
+            Effect(UUID(key[0]), int(key[1]), int(key[2]), int(key[3]), key[4], instant, ended.get(key))
+            for key, instant in began.items()
+        ]
+
+    def begun(self) -> int:
+        """How many effects have begun."""
+        return self.path.read_bytes().count(b" begins ")
+
+    def of(self, task: UUID) -> list[Effect]:
+        return [effect for effect in self.effects() if effect.task == task]
+
+
+def overlaps(effects: Iterable[Effect], died: Mapping[int, int]) -> list[tuple[Effect, Effect]]:
+    """Pairs of effects of one task that lived at the same time. ``died`` says when killed processes were still alive."""
+    by_task: dict[UUID, list[Effect]] = defaultdict(list)
+    for effect in effects:
+        by_task[effect.task].append(effect)
+    found = []
+    for spans in by_task.values():
+        spans.sort(key=lambda effect: effect.began)
+        for first, second in zip(spans, spans[1:], strict=False):
+            end = first.ended if first.ended is not None else died.get(first.pid, FOR_EVER)
+            if second.began < end:
+                found.append((first, second))
+    return found
+
+
+def most_at_once(effects: Iterable[Effect], died: Mapping[int, int]) -> dict[str, int]:
+    """For each group, the greatest number of effects that lived at the same time."""
+    steps: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for effect in effects:
+        end = effect.ended if effect.ended is not None else died.get(effect.pid, FOR_EVER)
+        steps[effect.group] += [(effect.began, 1), (end, -1)]
+    most = {}
+    for group, changes in steps.items():
+        changes.sort()
+        running = highest = 0
+        for _, change in changes:
+            running += change
+            highest = max(highest, running)
+        most[group] = highest
+    return most

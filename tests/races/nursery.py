@@ -1,0 +1,82 @@
+"""A process that starts worker processes for tests: forked from a warm interpreter, so that a start takes milliseconds.
+
+Reads one JSON order a line on stdin and answers with one line on stdout. Children are only reaped when somebody asks
+how they ended, so a pid a test knows is never a stranger's. When stdin closes, everything it started is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tenuto import Tenuto, logs
+from tenuto.settings import Settings
+from tests.races import work
+from tests.races.crashing import CrashingTenuto
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    children: set[int] = set()
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "start" in order:
+            answer: Any = _start(order["start"])
+            children.add(answer)
+        else:
+            answer = _how_it_ended(order["ended"], children)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _start(order: dict[str, Any]) -> int:
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != nursery:
+        os._exit(1)
+    _redirect(order["log"])
+    _work(order)
+    raise SystemExit(0)  # through `main`, to an ordinary end of the interpreter
+
+
+def _redirect(log: str) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (descriptor, 1), (descriptor, 2)):
+        os.dup2(source, target)
+
+
+def _how_it_ended(pid: int, children: set[int]) -> int | None:
+    """The exit code, or minus the signal; None while it lives."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    if found == 0:
+        return None
+    children.discard(pid)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _work(order: dict[str, Any]) -> None:
+    """Be a worker, as `tenuto worker` is one."""
+    os.environ.update(order["environment"])
+    logs.configure()
+    settings = Settings(**order["settings"])
+    crash_at = order["crash_at"]
+    app = Tenuto(settings=settings) if crash_at is None else CrashingTenuto(settings, Path(order["points"]), crash_at)
+    app.jobs = work.app.jobs
+    asyncio.run(app.run_worker(**order["worker"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Worker processes of a test: started, stopped, continued and killed by their pid, and waited for with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.races.work import LEDGER
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def eventually(what: str, holds: Callable[[], Awaitable[object]], *, within: float) -> Any:
+    """Wait until a condition holds and give back what it said; fail if it does not in time."""
+    deadline = time.monotonic() + within
+    while not (answer := await holds()):
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        await asyncio.sleep(0.01)
+    return answer
+
+
+class Nursery:
+    """The process that starts the others; see `tests.races.nursery`."""
+
+    def __init__(self) -> None:
+        paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.races.nursery"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, order: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends everything it has started."""
+        self._process.communicate(timeout=30)
+
+
+@dataclass
+class WorkerProcess:
+    """One worker process."""
+
+    pid: int
+    name: str
+    log: Path
+    nursery: Nursery
+    exit_code: int | None = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.exit_code is None
+        os.kill(self.pid, number)
+
+    def has_ended(self) -> bool:
+        if self.exit_code is None:
+            self.exit_code = self.nursery.ask({"ended": self.pid})
+        return self.exit_code is not None
+
+    async def end(self, within: float) -> int:
+        """Wait for its end; the exit code, or minus the signal that ended it."""
+
+        async def ended() -> bool:
+            return self.has_ended()
+
+        await eventually(f"worker {self.name} (pid {self.pid}) ends", ended, within=within)
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def says(self, words: str) -> bool:
+        return self.log.exists() and words in self.log.read_text(encoding="utf-8", errors="replace")
+
+    async def is_ready(self, within: float = 20) -> WorkerProcess:
+        """Wait until it takes work."""
+
+        async def ready() -> bool:
+            assert not self.has_ended(), f"worker {self.name} ended with {self.exit_code}"
+            return self.says("worker ready")
+
+        await eventually(f"worker {self.name} is ready", ready, within=within)
+        return self
+
+    def children(self) -> list[int]:
+        """The processes it has started, and theirs."""
+        found: list[int] = []
+        waiting = [self.pid]
+        while waiting:
+            pid = waiting.pop()
+            with suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    waiting += map(int, (task / "children").read_text(encoding="ascii").split())
+            found.append(pid)
+        return found[1:]
+
+
+@dataclass
+class Workers:
+    """The worker processes of one test."""
+
+    nursery: Nursery
+    url: str
+    folder: Path
+    ledger: Path
+    started: list[WorkerProcess] = field(default_factory=list)
+    died: dict[int, int] = field(default_factory=dict)
+    """When each killed process was last known to live, on the ledger's timer."""
+
+    def start(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        sweep: float = 0.5,
+        environment: dict[str, str] | None = None,
+        crash_at: int | None = None,
+        **worker: Any,
+    ) -> WorkerProcess:
+        """Start a worker of that name, with these of its settings."""
+        log = self.folder / f"{name}-{len(self.started)}.log"
+        given = {"slots": 10, "lease_seconds": 30.0, "poll_seconds": 0.2, "grace_seconds": 5.0, **worker}
+        order = {
+            "log": str(log),
+            "environment": {LEDGER: str(self.ledger), **(environment or {})},
+            "settings": {"database": url or self.url, "home": str(self.folder), "sweep_seconds": sweep},
+            "worker": {"name": name, **given},
+            "crash_at": crash_at,
+            "points": str(self.folder / "points"),
+        }
+        process = WorkerProcess(self.nursery.ask({"start": order}), name, log, self.nursery)
+        self.started.append(process)
+        return process
+
+    async def kill(self, process: WorkerProcess) -> None:
+        """kill -9, and see it gone."""
+        self.died[process.pid] = time.monotonic_ns()
+        process.signal(signal.SIGKILL)
+        await process.end(within=10)
+
+    async def stop(self, *processes: WorkerProcess, within: float = 20) -> None:
+        """SIGTERM, and see them leave in good order."""
+        for process in processes:
+            process.signal(signal.SIGTERM)
+        for process in processes:
+            assert await process.end(within=within) == 0
+
+    async def end_all(self) -> None:
+        """Whatever still lives is killed; their last words are shown if the test has failed."""
+        for process in self.started:
+            if not process.has_ended():
+                process.signal(signal.SIGKILL)
+        for process in self.started:
+            await process.end(within=10)
+            words = process.log.read_text(encoding="utf-8", errors="replace") if process.log.exists() else ""
+            print(f"--- {process.name}, pid {process.pid}, ended with {process.exit_code}\n{words[-3000:]}")

@@ -1,0 +1,340 @@
+"""The database has done it, but the reply is lost: whoever sends it again doubles nothing and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.engine import cancelling
+from tenuto.engine.sweeper import sweep
+from tenuto.store import migrate, partitions, workers
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+from tests.races import work
+from tests.races.audit import assert_sound
+from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
+from tests.races.proxy import Proxy
+
+SQL = store.SQL
+RegisterWorker = Callable[..., Awaitable[UUID]]
+
+
+@pytest.fixture
+async def proxy(url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far(proxy: Proxy) -> AsyncIterator[Database]:
+    """The same database, at the far end of a line that loses replies."""
+    database = await Database.open(proxy.url, generic_plans=True)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def far_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
+    async with Tenuto(proxy.url, home=tmp_path) as app:
+        yield app
+
+
+async def count(database: Database, table: str = "tasks", where: str = "true") -> int:
+    found: int = await database.value(f"SELECT count(*) FROM tenuto.{table} WHERE {where}")
+    return found
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
+async def test_a_job_enqueued_again_after_a_lost_reply_is_there_once(
+    far_app: Tenuto, db: Database, proxy: Proxy, lose: str
+) -> None:
+    getattr(proxy, lose)(SQL.start_one)
+
+    enqueued = await far_app.enqueue(work.touch, 1)
+
+    assert proxy.lost == 1
+    assert enqueued.created
+    assert await count(db) == 1
+    assert await count(db, where=f"id = '{enqueued.id}'") == 1
+
+
+async def test_the_creator_of_a_keyed_job_is_told_so_even_if_the_first_reply_was_lost(
+    far_app: Tenuto, db: Database, proxy: Proxy
+) -> None:
+    proxy.lose_reply(SQL.start_one)
+
+    enqueued = await far_app.enqueue(work.touch.using(key="only one"), 1)
+
+    assert enqueued.created
+    assert (await far_app.enqueue(work.touch.using(key="only one"), 1)).id == enqueued.id
+    assert await count(db) == 1
+
+
+@pytest.mark.parametrize("key", [None, "a key"])
+async def test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created_again(
+    far_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, key: str | None
+) -> None:
+    worker_id = await register_worker()
+
+    async def somebody_does_it() -> None:
+        (task,) = await claim(db, worker_id)
+        assert await store.finish(db, [completed(db, task)]) == {task.id}
+
+    proxy.lose_reply(SQL.start_one)
+    proxy.meanwhile = somebody_does_it
+    enqueued = await far_app.enqueue(work.touch.using(key=key), 1)
+
+    assert enqueued.created
+    assert await count(db) == 0
+    assert (await far_app.wait(enqueued.id, timeout=1))["status"] == "completed"
+
+
+@pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
+@pytest.mark.parametrize(("tasks", "statement"), [(20, SQL.start_many), (200, "COPY"), (20, SQL.wake), (200, SQL.wake)])
+async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
+    far_app: Tenuto, db: Database, proxy: Proxy, tasks: int, statement: str, lose: str
+) -> None:
+    getattr(proxy, lose)(statement)
+
+    created = await far_app.enqueue_many(work.touch, ({"number": number} for number in range(tasks)))
+
+    assert proxy.lost == 1
+    assert created == tasks
+    assert await count(db) == tasks
+    assert await db.value("SELECT count(DISTINCT input) FROM tenuto.tasks") == tasks
+
+
+@pytest.mark.parametrize(("tasks", "statement"), [(20, SQL.start_many), (200, "COPY")])
+async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_are_not_created_again(
+    far_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, tasks: int, statement: str
+) -> None:
+    worker_id = await register_worker()
+
+    async def somebody_does_some() -> None:
+        taken = await claim(db, worker_id, count=10)
+        await store.finish(db, [completed(db, task) for task in taken])
+
+    proxy.lose_reply(statement)
+    proxy.meanwhile = somebody_does_some
+    created = await far_app.enqueue_many(work.touch, ({"number": number} for number in range(tasks)))
+
+    assert created == tasks
+    assert await count(db) == tasks - 10
+    assert await count(db, "activities") == 10
+
+
+async def test_starting_the_same_tasks_again_starts_nothing(db: Database) -> None:
+    tasks = await enqueue(db, 60)
+
+    assert await store.start(db, tasks) == set()
+    assert await store.start(db, tasks[:5]) == set()
+    assert await store.start(db, tasks[:1]) == set()
+    assert await count(db) == 60
+
+
+# --- claim, renew ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker, limited: bool
+) -> None:
+    worker_id = await register_worker()
+    limit = {"limit_key": "a key", "limit_max": 5} if limited else {}
+    await enqueue(db, 10, **limit)
+    proxy.lose_reply("COMMIT", within=SQL.claim_under_limits) if limited else proxy.lose_reply(SQL.claim)
+
+    with_lease = (worker_id, ["default"], 5, LEASE)
+    taken = []
+    for _ in range(2):  # whether the store asks again by itself or leaves that to its caller
+        try:
+            taken = await (store.claim_under_limits(far, *with_lease) if limited else store.claim(far, *with_lease))
+            break
+        except Exception:
+            assert proxy.lost == 1
+    # What the lost claim took is held, and nobody knows: nobody else gets it, and a limit counts it.
+    assert proxy.lost == 1
+    assert await count(db, where="state = 'running'") == (5 if limited else 10)
+    assert len(taken) == (0 if limited else 5)
+
+    await db.all(
+        "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'"
+        " WHERE state = 'running' AND NOT id = ANY ($1)",
+        [task.id for task in taken],
+    )
+    assert await sweep(db, db.clock.now(), LEASE) == 5
+    again = await (store.claim_under_limits(db, *with_lease) if limited else store.claim(db, *with_lease))
+    assert len(again) == 5
+    await store.finish(db, [completed(db, task) for task in [*taken, *again]])
+    await assert_sound(db.url, 10)
+
+
+async def test_a_renewal_sent_again_renews(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    await enqueue(db)
+    (task,) = await claim(db, worker_id)
+    proxy.lose_reply(SQL.renew)
+
+    renewed = await store.renew(far, worker_id, [(task.id, task.fence, '{"done": 1}')], LEASE)
+
+    assert proxy.lost == 1
+    assert [answer.id for answer in renewed] == [task.id]
+
+
+# --- finish ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_end_written_again_is_written_once(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    await enqueue(db, 3)
+    taken = await claim(db, worker_id, 3)
+    proxy.lose_reply(SQL.end_tasks)
+
+    await store.finish(far, [completed(far, task) for task in taken])
+
+    assert proxy.lost == 1
+    assert await count(db) == 0
+    assert await count(db, "activities", "final") == 3
+    await assert_sound(db.url, 3)
+
+
+async def test_a_repetition_written_again_is_written_once(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    await enqueue(db, 4)
+    taken = await claim(db, worker_id, 4)
+    proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
+
+    mixed = [failed(far, task) for task in taken[:2]] + [completed(far, task) for task in taken[2:]]
+    await store.finish(far, mixed)
+
+    assert proxy.lost == 1
+    assert await count(db, where="attempt = 2 AND failures = 1") == 2
+    assert await count(db) == 2
+    assert await count(db, "activities") == 4
+    await assert_sound(db.url, 4)
+
+
+async def test_a_repetition_written_again_does_not_touch_the_next_holder(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+) -> None:
+    first, second = await register_worker(), await register_worker()
+    await enqueue(db)
+    (task,) = await claim(db, first)
+
+    async def the_next_one_takes_it() -> None:
+        await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
+        assert len(await claim(db, second)) == 1
+
+    proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
+    proxy.meanwhile = the_next_one_takes_it
+    await store.finish(far, [failed(far, task)])
+
+    held = await db.one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
+    assert held is not None
+    assert tuple(held) == (second, 2, 1, 2)
+    await assert_sound(db.url, 1)
+
+
+async def test_tasks_put_back_twice_are_back_once(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+) -> None:
+    first, second = await register_worker(), await register_worker()
+    await enqueue(db)
+    taken = await claim(db, first)
+
+    async def the_next_one_takes_it() -> None:
+        assert len(await claim(db, second)) == 1
+
+    proxy.lose_reply(SQL.put_back)
+    proxy.meanwhile = the_next_one_takes_it
+    await store.put_back(far, first, taken)
+
+    assert proxy.lost == 1
+    assert await count(db, where=f"worker_id = '{second}' AND attempt = 1") == 1
+
+
+async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
+    db: Database, far: Database, proxy: Proxy
+) -> None:
+    (task,) = await enqueue(db)
+    proxy.lose_reply(SQL.end_tasks)
+
+    assert await cancelling.cancel(far, task.id, SOMEBODY) == "cancelled"
+
+    assert proxy.lost == 1
+    assert await count(db, "activities", "final AND status = 'cancelled'") == 1
+    await assert_sound(db.url, 1)
+
+
+async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
+    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    await enqueue(db, 3)
+    await claim(db, worker_id, 3)
+    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'")
+    proxy.lose_reply("COMMIT", within=SQL.expired)
+
+    await sweep(far, far.clock.now(), LEASE)
+
+    assert proxy.lost == 1
+    assert await count(db, where="losses = 1 AND attempt = 2") == 3
+    assert await count(db, "activities", "reason = 'lost'") == 3
+    assert await db.value("SELECT count FROM tenuto.repairs WHERE net = 'lease_expired'") == 3
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_registers_twice_because_of_a_lost_reply_is_there_once(
+    db: Database, far: Database, proxy: Proxy
+) -> None:
+    from tenuto.ids import new_id
+
+    me = workers.Incarnation(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
+    proxy.lose_reply("COMMIT", within=workers.SQL.register)
+
+    await workers.register(far, me, name_is_mine=True, silence=LEASE)
+
+    assert proxy.lost == 1
+    assert await count(db, "workers", "ended_at IS NULL") == 1
+    assert await count(db, "workers") == 1
+
+
+async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -> None:
+    async with Proxy(empty_url) as proxy:
+        database = await Database.open(proxy.url)
+        proxy.lose_reply("COMMIT")
+        await migrate.migrate(database)
+        assert proxy.lost == 1
+        await migrate.check(database)
+        assert await count(database, "migrations") == len(migrate.migrations())
+        proxy.lose_reply("COMMIT")
+        await partitions.ensure(database, database.clock.now())
+        assert proxy.lost == 1
+        assert len(await partitions.ensure(database, database.clock.now())) == 0
+        await database.close()
+
+
+async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(far: Database, proxy: Proxy) -> None:
+    from tenuto.errors import Unavailable
+
+    proxy.lose_reply(SQL.start_one, times=100)
+
+    with pytest.raises(Unavailable):
+        await store.start(far, [new_task(far)])
+
+    assert 2 <= proxy.lost <= 10

@@ -1,0 +1,97 @@
+"""The jobs of these tests. Each says in the ledger when its code begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tenuto import Context, Tenuto
+from tenuto.model.retries import RetryPolicy
+from tests.races.ledger import Ledger
+
+LEDGER = "TENUTO_TEST_LEDGER"
+
+app = Tenuto("postgresql://nowhere", home="/nowhere")
+_at_once = RetryPolicy(max_retries=5, base_seconds=0, jitter=0)
+_ledgers: dict[str, Ledger] = {}
+
+
+def effect(ctx: Context, group: str = "-") -> AbstractContextManager[None]:
+    path = os.environ[LEDGER]
+    if path not in _ledgers:
+        _ledgers[path] = Ledger(Path(path))
+    return _ledgers[path].effect(ctx.task_id, ctx.attempt, ctx.fence, group)
+
+
+@app.job(retry=_at_once)
+async def touch(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
+    """Takes as long as it is told, and can be stopped."""
+    with effect(ctx, group):
+        await asyncio.sleep(seconds)
+    return number
+
+
+@app.job(retry=_at_once)
+def touch_in_thread(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
+    with effect(ctx, group):
+        ctx.wait(seconds)
+        ctx.check()
+    return number
+
+
+@app.job(retry=_at_once, isolated=True)
+def touch_in_child(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
+    with effect(ctx, group):
+        time.sleep(seconds)
+    return number
+
+
+@app.job(retry=_at_once)
+async def fail_once(number: int, ctx: Context) -> int:
+    with effect(ctx):
+        if ctx.attempt == 1:
+            raise ValueError("the first attempt fails")
+    return number
+
+
+@app.job(retry=RetryPolicy(max_retries=3, base_seconds=3600, jitter=0))
+async def fail_when_told(ctx: Context, flag: str) -> None:
+    """Fails as soon as a file is there; its next attempt would be an hour later."""
+    with effect(ctx):
+        while not Path(flag).exists():
+            await asyncio.sleep(0.01)
+        raise ValueError("told to fail")
+
+
+@app.job(retry=_at_once)
+async def block_the_loop(ctx: Context, seconds: float) -> None:
+    """What an `async def` must not do."""
+    with effect(ctx):
+        time.sleep(seconds)
+
+
+@app.job(retry=_at_once)
+def sleep_in_c(ctx: Context, seconds: float) -> None:
+    """Cannot be stopped by any exception for as long as it sleeps, but only in its first attempt."""
+    with effect(ctx):
+        if ctx.attempt == 1:
+            time.sleep(seconds)
+
+
+@app.job(retry=_at_once)
+def end_the_process(ctx: Context) -> None:
+    """Poison: takes its whole worker down."""
+    with effect(ctx):
+        os._exit(86)
+
+
+@app.job(retry=_at_once, isolated=True)
+def linger_in_child(ctx: Context, seconds: float) -> None:
+    """A child with a child of its own."""
+    with effect(ctx):
+        subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=False)
