@@ -5,6 +5,7 @@ The server is the embedded one. Commits are not forced to disk (a test kills pro
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,7 +26,10 @@ _number = count(1)
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """The address of the server's maintenance database."""
+    """The address of the server's maintenance database; another one's by TENUTO_TEST_SERVER."""
+    if given := os.environ.get("TENUTO_TEST_SERVER"):
+        yield given
+        return
     home = Path(tempfile.mkdtemp(prefix="tenuto-tests-", dir="/tmp"))
     home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
     hold = embedded.hold(home, linger=0.0, settings={"fsync": "off", "full_page_writes": "off"})
@@ -44,6 +48,7 @@ def template(server: str) -> str:
 
     async def make() -> None:
         connection = await asyncpg.connect(server)
+        await connection.execute("DROP DATABASE IF EXISTS tenuto_template WITH (FORCE)")
         await connection.execute("CREATE DATABASE tenuto_template")
         await connection.close()
         database = await Database.open(address(server, "tenuto_template"))
@@ -60,6 +65,7 @@ async def url(server: str, template: str) -> AsyncIterator[str]:
     """The address of a fresh database with the schema."""
     name = f"test_{next(_number)}"
     connection = await asyncpg.connect(server)
+    await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
     await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     yield address(server, name)
     await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -71,6 +77,7 @@ async def empty_url(server: str) -> AsyncIterator[str]:
     """The address of a fresh database without a schema."""
     name = f"test_{next(_number)}"
     connection = await asyncpg.connect(server)
+    await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
     await connection.execute(f"CREATE DATABASE {name}")
     yield address(server, name)
     await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from tenuto.clock import SystemClock, steady
 from tenuto.engine import cancelling, health, service, upkeep
 from tenuto.engine.doctor import Finding
 from tenuto.engine.worker import Worker
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Conflict, Invalid, NotFound, StoreError
 from tenuto.handlers.context import current
 from tenuto.handlers.jobs import Job, Jobs, Using
 from tenuto.handlers.processes import refuse_while_a_child_starts
@@ -35,7 +35,7 @@ from tenuto.settings import Settings, load, load_worker
 from tenuto.store import activities, embedded, migrate, partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters, Record
-from tenuto.store.database import Connection, Database
+from tenuto.store.database import Connection, Database, across
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +69,8 @@ class Tenuto:
         self._database: Database | None = None
         self._hold: embedded.Hold | None = None
         self._opening: asyncio.Lock | None = None
+        self._reviving = asyncio.Lock()
+        self._home: asyncio.AbstractEventLoop | None = None
 
     # --- defining ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,12 @@ class Tenuto:
     # --- opening and closing ----------------------------------------------------------------------------------------
 
     async def open(self) -> Database:
-        """The database, opened when first asked for."""
+        """The database, opened when first asked for; asked for by a job, on the loop of the service that runs it."""
+        if self._database is not None:
+            return self._database
+        home = self._home
+        if home is not None and home.is_running() and home is not asyncio.get_running_loop():
+            return await across(home, self.open())
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
@@ -153,6 +160,8 @@ class Tenuto:
             generic_plans=for_worker,
             behind_pooler=self.settings.behind_pooler,
         )
+        if self.settings.database is None:
+            database.revive = self._start_embedded_again
         if check_schema:
             try:
                 if self.settings.database is None:
@@ -168,6 +177,15 @@ class Tenuto:
             linger = 5.0 if self.settings.embedded_stop == "when_unused" else None
             self._hold = await asyncio.to_thread(embedded.hold, self.settings.home, linger=linger)
         return self._hold.url
+
+    async def _start_embedded_again(self) -> None:
+        """Our server has died under us: whoever notices first starts it, the others find it running."""
+        async with self._reviving:
+            with suppress(StoreError):
+                again = await asyncio.to_thread(embedded.hold, self.settings.home)
+                before, self._hold = self._hold, again
+                if before is not None:
+                    before.release()
 
     async def close(self) -> None:
         """Let the database go; an embedded one stops once nobody uses it."""
@@ -201,17 +219,13 @@ class Tenuto:
         """Have a job run, with this input. Options go through ``job.using(...)``."""
         database = await self.open()
         task = self._task(job, job.dump_input(args, kwargs), database.clock.now())
-        if await store.start(database, [task]):
-            return Enqueued(task.id)
-        return await self._already_there(database, task)
+        return _enqueued(task, await store.start_or_find(database, task))
 
     async def enqueue_json(self, job: Job[..., Any], text: str) -> Enqueued:
         """As `enqueue`, with input that came from outside as JSON."""
         database = await self.open()
         task = self._task(job, job.check_input(text), database.clock.now())
-        if await store.start(database, [task]):
-            return Enqueued(task.id)
-        return await self._already_there(database, task)
+        return _enqueued(task, await store.start_or_find(database, task))
 
     async def enqueue_within(
         self, connection: Connection, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs
@@ -219,9 +233,7 @@ class Tenuto:
         """As `enqueue`, in a transaction of the caller's on the same database: the task exists if their work does."""
         database = await self.open()
         task = self._task(job, job.dump_input(args, kwargs), database.clock.now())
-        if await store.start_within(connection, task):
-            return Enqueued(task.id)
-        return await self._already_there(database, task)
+        return _enqueued(task, await store.start_or_find_within(connection, task))
 
     async def enqueue_many(self, job: Job[..., Any], inputs: Iterable[Any]) -> int:
         """Have a job run for each of these inputs; how many tasks were created.
@@ -310,7 +322,7 @@ class Tenuto:
         """The one task or activity whose id begins so."""
         found = await activities.find(await self.open(), prefix)
         if not found:
-            raise NotFound(f"nothing has an id that begins with {prefix}")
+            raise NotFound(f"no id begins with {prefix}", remedy="copy one from `tenuto task list` or `activity list`")
         if len(found) > 1:
             raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
         return found[0]
@@ -384,6 +396,7 @@ class Tenuto:
         await service.run_all(self._for_services, self.jobs, self.settings, load_worker(**given), ready)
 
     async def _for_services(self) -> Database:
+        self._home = asyncio.get_running_loop()
         return await self.connect(for_worker=True)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -403,13 +416,9 @@ class Tenuto:
             task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
         return check(task)
 
-    async def _already_there(self, database: Database, task: NewTask) -> Enqueued:
-        """Nothing was created: our own id is there (a repeated request had got through), or the key is in use."""
-        if task.unique_key is not None:
-            holder = await store.holder_of_key(database, task.unique_key)
-            if holder is not None and holder != task.id:
-                return Enqueued(holder, created=False)
-        return Enqueued(task.id)
+
+def _enqueued(task: NewTask, standing: UUID) -> Enqueued:
+    return Enqueued(standing, created=standing == task.id)
 
 
 def _new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> NewTask:

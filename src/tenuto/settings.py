@@ -44,11 +44,12 @@ class WorkerSettings(BaseSettings):
         env_prefix="TENUTO_WORKER_", frozen=True, extra="forbid", pyproject_toml_table_header=("worker",)
     )
 
-    queues: Annotated[tuple[str, ...], NoDecode] = ("default",)
+    queues: Annotated[tuple[str, ...], NoDecode, Field(min_length=1)] = ("default",)
     """Which queues it serves."""
     slots: int = Field(100, ge=1, le=10_000)
     """How many attempts may run at the same time."""
     claim_batch: int = Field(500, ge=1, le=5_000)
+    """How many tasks one claim takes at most."""
     lease_seconds: float = Field(30.0, ge=1, le=3600)
     """How long a task stays with a worker that has fallen silent."""
     poll_seconds: float = Field(2.0, ge=0.05, le=60)
@@ -56,6 +57,7 @@ class WorkerSettings(BaseSettings):
     grace_seconds: float = Field(25.0, ge=0, le=86_400)
     """How long running work may take to end after SIGTERM."""
     name: str | None = None
+    """A name that stays the same at every start; without one, the first free of HOST-1, HOST-2 …"""
 
     @field_validator("queues", mode="before")
     @classmethod
@@ -82,18 +84,25 @@ class Settings(BaseSettings):
     database: str | None = None
     """A PostgreSQL address; without one, an embedded server in the home folder."""
     home: Path = Field(default_factory=default_home)
+    """Where the embedded database, the locks of names and the health files live."""
     behind_pooler: bool = False
     """The address is a transaction pooler's: nothing is kept on a connection and polling replaces notifications."""
     embedded_stop: Literal["when_unused", "never"] = "when_unused"
     """Whether the embedded server is stopped once its last user has left."""
     sweep_seconds: float = Field(5.0, ge=0.1, le=600)
+    """How often each service looks for tasks whose worker is dead."""
     scheduler_poll_seconds: float = Field(30.0, ge=0.1, le=600)
+    """How often a scheduler looks when nothing woke it; it gives a sign of life every 10 s at least."""
     housekeeping_seconds: float = Field(60.0, ge=0.1, le=3600)
+    """How often each service makes partitions ahead of time and sees whether retention is due."""
     retention_days: float = Field(90.0, gt=0, le=36_500)
     """How long activities are kept, at least; whole months are dropped together."""
     retention_every_seconds: float = Field(6 * 3600.0, ge=1)
+    """How often each service drops what is past its keeping."""
     log_format: Literal["console", "json"] = "console"
+    """How the services of the command line write their log, on stderr: for people, or one JSON object a line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """From which level on they write."""
 
     @field_validator("home", mode="after")
     @classmethod

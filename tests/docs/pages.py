@@ -7,8 +7,9 @@ How a block is marked decides what becomes of it:
     ```console                      lines that begin with `$ tenuto …` must be commands the CLI knows
 
 A Python block whose first line is `# name.py` is a file: it is kept for the later blocks of its page and run if it is a
-program or a test. A block with `asyncio.run(` is a program. Every other block is a fragment: the fragments of a page are
-run in order, in one namespace, with `await` allowed at the top, as in `python -m asyncio`.
+program or a test; `# name.py, continued` adds to it. A block with `asyncio.run(` is a program. Every other block is a
+fragment: the fragments of a page are run in order, in one namespace, with `await` allowed at the top, as in
+`python -m asyncio`.
 
 `print(…)  # words` says what is printed, and is held to it.
 """
@@ -23,13 +24,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(
-    r"^(?P<indent> *)(?:<!-- not run: (?P<reason>[^>]+?) -->\s*\n\s*)?```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)(?:<!-- not run: (?P<reason>[^>]+?) -->\s*\n\s*)?"
+    r"```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-_FILE = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+_FILE = re.compile(r"# (\w+\.py)(, continued)?\n")
 _PRINTS = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
-_LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+_TYPED = re.compile(r"^\$ (.+)$", re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)`(tenuto [^`\n]+)`(?!`)")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,12 @@ class Block:
     def file(self) -> str | None:
         found = _FILE.match(self.text)
         return found[1] if found else None
+
+    @property
+    def continues(self) -> bool:
+        """Whether it adds to a file that was begun further up."""
+        found = _FILE.match(self.text)
+        return found is not None and found[2] is not None
 
     @property
     def is_program(self) -> bool:
@@ -95,3 +105,13 @@ def anchors(page: Path) -> set[str]:
         number = sum(known == anchor or re.fullmatch(rf"{re.escape(anchor)}-\d+", known) is not None for known in made)
         made.add(anchor if not number else f"{anchor}-{number}")
     return made
+
+
+def typed(page: Path) -> list[str]:
+    """The command lines of a page, as they would be typed, in order."""
+    return [line for block in blocks(page) if block.language == "console" for line in _TYPED.findall(block.text)]
+
+
+def mentioned(page: Path) -> list[str]:
+    """The `tenuto …` commands in running text."""
+    return _INLINE.findall(prose(page))

@@ -23,8 +23,13 @@ def python_blocks(page: Path) -> list[Block]:
     return [block for block in blocks(page) if block.language == "python"]
 
 
-PAGES = [page for page in pages() if any(block.reason is None for block in python_blocks(page))]
 EMBEDDED = ROOT / "README.md"
+WALKED = ROOT / "docs" / "tutorial.md"  # by test_tutorial, with a worker beside
+PAGES = [page for page in pages() if page != WALKED and any(block.reason is None for block in python_blocks(page))]
+
+
+def runnable(page: Path) -> list[Block]:
+    return [block for block in python_blocks(page) if block.reason is None]
 
 
 @pytest.fixture
@@ -41,23 +46,8 @@ def test_the_python_of_a_page_runs_and_prints_what_it_says(page: Path, url: str,
     environment = surroundings(folder)
     if page != EMBEDDED:
         environment["TENUTO_DATABASE"] = url
-    fragments: list[Block] = []
-    for block in python_blocks(page):
-        if block.reason is not None:
-            continue
-        if block.file is not None:
-            (folder / block.file).write_text(block.text, encoding="utf-8")
-            if not block.is_program and not block.file.startswith("test_"):
-                run(block, [block.file], folder, environment)
-                continue
-        if block.file is not None and block.file.startswith("test_"):
-            run(block, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, block.file], folder, environment)
-        elif block.is_program:
-            program = folder / (block.file or f"program_{block.line}.py")
-            program.write_text(block.text, encoding="utf-8")
-            run(block, [program.name], folder, environment)
-        else:
-            fragments.append(block)
+    run_files_and_programs(page, folder, environment)
+    fragments = [block for block in runnable(page) if block.file is None and not block.is_program]
     if fragments:
         given = json.dumps([(block.line, block.text) for block in fragments])
         promised = [line for block in fragments for line in block.promised]
@@ -72,15 +62,29 @@ def test_what_is_not_run_is_python_at_least(page: Path) -> None:
         compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
+def run_files_and_programs(page: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Each file as it stands at its place in the page; tests all together, by pytest, at the end."""
+    tests: list[str] = []
+    for block in runnable(page):
+        if block.file is None and not block.is_program:
+            continue
+        program = folder / (block.file or f"program_{block.line}.py")
+        with program.open("a" if block.continues else "w", encoding="utf-8") as file:
+            file.write(block.text)
+        if program.name.startswith("test_"):
+            tests.append(program.name)
+            continue
+        said = finished([program.name], folder, environment, "", str(block))
+        assert missing(block.promised, said) is None, f"{block}\n{said}"
+    if tests:
+        arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, *tests]
+        finished(arguments, folder, environment, "", f"the tests of {name(page)}")
+
+
 def surroundings(folder: Path) -> dict[str, str]:
     """The environment without settings of the caller's own."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TENUTO_")}
     return {**kept, "TENUTO_HOME": str(folder / "home"), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def run(block: Block, arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-    said = finished(arguments, folder, environment, "", str(block))
-    assert missing(block.promised, said) is None, f"{block}\n{said}"
 
 
 def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:

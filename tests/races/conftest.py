@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.races.ledger import Ledger
+from tests.races.observing import Observer
 from tests.races.processes import Nursery, Workers
+from tests.races.proxy import Proxy
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +35,18 @@ async def workers(nursery: Nursery, url: str, tmp_path: Path, ledger: Ledger) ->
     workers = Workers(nursery, url, tmp_path, ledger.path)
     yield workers
     await workers.end_all()
+
+
+@pytest.fixture
+async def observer(url: str) -> AsyncIterator[Observer]:
+    """A look at the tables."""
+    observer = await Observer.at(url)
+    yield observer
+    await observer.close()
+
+
+@pytest.fixture
+async def proxy(url: str) -> AsyncIterator[Proxy]:
+    """A line to the test's database on which things go wrong."""
+    async with Proxy(url) as proxy:
+        yield proxy

@@ -17,6 +17,8 @@ from typing import Any
 
 from tenuto import Tenuto, logs
 from tenuto.settings import Settings
+from tenuto.store import migrate
+from tenuto.store.database import Database
 from tests.races import work
 from tests.races.crashing import CrashingTenuto
 
@@ -47,7 +49,7 @@ def _start(order: dict[str, Any]) -> int:
     if os.getppid() != nursery:
         os._exit(1)
     _redirect(order["log"])
-    _work(order)
+    {"work": _work, "migrate": _migrate}[order["do"]](order)
     raise SystemExit(0)  # through `main`, to an ordinary end of the interpreter
 
 
@@ -76,6 +78,18 @@ def _work(order: dict[str, Any]) -> None:
     app = Tenuto(settings=settings) if crash_at is None else CrashingTenuto(settings, Path(order["points"]), crash_at)
     app.jobs = work.app.jobs
     asyncio.run(app.run_worker(**order["worker"]))
+
+
+def _migrate(order: dict[str, Any]) -> None:
+    """Bring the schema up to date, as `tenuto migrate` does."""
+
+    async def go() -> None:
+        database = await Database.open(order["settings"]["database"])
+        for migration in await migrate.migrate(database):
+            sys.stderr.write(f"applied {migration.name}\n")
+        await database.close()
+
+    asyncio.run(go())
 
 
 if __name__ == "__main__":

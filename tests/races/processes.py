@@ -29,6 +29,14 @@ async def eventually(what: str, holds: Callable[[], Awaitable[object]], *, withi
     return answer
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has died and was not buried yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Nursery:
     """The process that starts the others; see `tests.races.nursery`."""
 
@@ -130,12 +138,14 @@ class Workers:
         sweep: float = 0.5,
         environment: dict[str, str] | None = None,
         crash_at: int | None = None,
+        do: str = "work",
         **worker: Any,
     ) -> WorkerProcess:
-        """Start a worker of that name, with these of its settings."""
+        """Start a worker of that name, with these of its settings (or have the process do something else)."""
         log = self.folder / f"{name}-{len(self.started)}.log"
         given = {"slots": 10, "lease_seconds": 30.0, "poll_seconds": 0.2, "grace_seconds": 5.0, **worker}
         order = {
+            "do": do,
             "log": str(log),
             "environment": {LEDGER: str(self.ledger), **(environment or {})},
             "settings": {"database": url or self.url, "home": str(self.folder), "sweep_seconds": sweep},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -15,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 _CANCEL_REQUEST = 80877102
 
 
-@dataclass
+@dataclass(eq=False)
 class _Line:
     """One connection through the proxy."""
 
@@ -44,10 +45,11 @@ class Proxy:
         self._socket = Path(where["host"][0]) / f".s.PGSQL.{where['port'][0]}"
         self._user, self._database = parts.username, parts.path
         self._lines: set[_Line] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._carriers: set[asyncio.Task[None]] = set()
         self._to_lose: Callable[[_Line], bool] = lambda _line: False
         self._lose_before = False
-        self._silent: Callable[[_Line], bool] = lambda _line: False
+        self._open = asyncio.Event()
+        self._open.set()
         self._server: asyncio.Server | None = None
         self.deaf = False
         """Notifications get lost."""
@@ -55,6 +57,8 @@ class Proxy:
         """How many replies were lost so far."""
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         """What happens between the loss of a reply and the moment the client learns that its line is cut."""
+        self.before: tuple[str, Callable[[], Awaitable[object]]] | None = None
+        """A statement, and what happens just before it reaches the server; once."""
         self.url = ""
 
     async def __aenter__(self) -> Proxy:
@@ -66,12 +70,10 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for line in list(self._lines):
-            line.cut()
-        for pump in list(self._pumps):
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-        await self._server.wait_closed()
+        while self._carriers:
+            for carrier in self._carriers:
+                carrier.cancel()
+            await asyncio.wait(self._carriers, timeout=1)
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -88,18 +90,16 @@ class Proxy:
 
     def fall_silent(self) -> None:
         """Nothing passes any more, and nobody is told: not even new lines are answered."""
-        self._silent = lambda _line: True
-        for line in self._lines:
-            line.silent = True
+        self._open.clear()
 
     def silence_listeners(self) -> None:
-        """The lines that have said LISTEN so far fall silent without an end; new ones work."""
+        """The lines that have said LISTEN so far fall silent for ever, without an end; new ones work."""
         for line in self._lines:
             line.silent = line.silent or line.listens
 
     def heal(self) -> None:
-        """New lines work again; those that had fallen silent stay so, as after a router has forgotten them."""
-        self._silent = lambda _line: False
+        """What was said meanwhile arrives after all."""
+        self._open.set()
 
     def cut_all(self) -> None:
         for line in list(self._lines):
@@ -128,15 +128,21 @@ class Proxy:
     # --- carrying ---------------------------------------------------------------------------------------------------
 
     async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        carrier = asyncio.create_task(self._carry(reader, writer))
+        self._carriers.add(carrier)
+        carrier.add_done_callback(self._carriers.discard)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = _Line((reader, writer), await asyncio.open_unix_connection(str(self._socket)))
-        line.silent = self._silent(line)
         self._lines.add(line)
-        pumps = [asyncio.create_task(self._upwards(line)), asyncio.create_task(self._downwards(line))]
-        self._pumps.update(pumps)
-        await asyncio.gather(*pumps, return_exceptions=True)
-        self._pumps.difference_update(pumps)
-        self._lines.discard(line)
-        line.cut()
+        try:
+            await asyncio.gather(self._upwards(line), self._downwards(line))
+        finally:
+            self._lines.discard(line)
+            line.cut()
+            for _, end in (line.client, line.server):
+                with suppress(OSError):
+                    await end.wait_closed()
 
     async def _upwards(self, line: _Line) -> None:
         """From the client to the server."""
@@ -147,7 +153,12 @@ class Proxy:
             writer.write(first + await reader.readexactly(length - 8))
             while code != _CANCEL_REQUEST:
                 kind, body = await _message(reader)
+                await self._open.wait()
                 self._notice(line, kind, body)
+                if self.before is not None and self._is_sent_off(line, kind) and line.current == self.before[0]:
+                    _, act = self.before
+                    self.before = None
+                    await act()
                 if line.silent:
                     continue
                 if self._is_sent_off(line, kind) and self._to_lose(line):
@@ -167,6 +178,7 @@ class Proxy:
         try:
             while True:
                 kind, body = await _message(reader)
+                await self._open.wait()
                 if line.losing:
                     if kind == b"Z":
                         if self.meanwhile is not None:

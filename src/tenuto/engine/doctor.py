@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,9 +20,8 @@ from tenuto.ids import first_id_at
 from tenuto.settings import Settings, load_worker
 from tenuto.store import doctor as store
 from tenuto.store import migrate, partitions
-from tenuto.store.database import Database, DatabaseError
+from tenuto.store.database import Database
 
-_TOOK_TOO_LONG = "57014"
 _NAMED = 20
 
 
@@ -80,43 +78,31 @@ async def examine(
     values: dict[str, Any] = {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}
     values["horizon"] = first_id_at(await partitions.unbroken_since(database, now))
     values["history"] = await store.history_begins(database, values["horizon"], bounds.looked_at)
-    for invariant in INVARIANTS:
-        findings.append(await _judge(invariant, _asking(database, invariant, values)))
-    return findings
+    return findings + [await _judge(database, invariant, values) for invariant in INVARIANTS]
 
 
-def _asking(
-    database: Database, invariant: Invariant, values: dict[str, Any]
-) -> Callable[[], Awaitable[list[dict[str, Any]]]]:
+async def _judge(database: Database, invariant: Invariant, values: dict[str, Any]) -> Finding:
     given = [values[name] for name in invariant.given]
-    return lambda: store.ask(database, invariant.name, *given, _NAMED + 1)
-
-
-async def _judge(invariant: Invariant, ask: Callable[[], Awaitable[list[dict[str, Any]]]]) -> Finding:
-    try:
-        rows = await ask()
-    except DatabaseError as error:
-        if error.state != _TOOK_TOO_LONG:
-            raise
+    rows = await store.ask(database, invariant.name, *given, _NAMED + 1)
+    if rows is None:
         return Finding(
             invariant.name,
-            invariant.title,
+            f"it is not known whether {invariant.holds}",
             Verdict.WARNING,
-            ["not known: the question took too long"],
+            ["the question took too long"],
             "The database is very busy, or its statistics are out of date.",
             "ask again later; if it stays so, run ANALYZE on the schema tenuto",
         )
     if not rows:
-        return Finding(invariant.name, invariant.title, Verdict.OK)
+        return Finding(invariant.name, invariant.holds, Verdict.OK)
     details = [invariant.says.format(**row) for row in rows[:_NAMED]]
     if len(rows) > _NAMED:
         details.append("… and more")
-    return Finding(invariant.name, invariant.title, invariant.otherwise, details, invariant.means, invariant.remedy)
+    return Finding(invariant.name, invariant.fault, invariant.otherwise, details, invariant.means, invariant.remedy)
 
 
 async def _server(database: Database) -> Finding:
     facts = await store.server(database)
-    title = "the server keeps what it has committed"
     careless = [
         f"{setting} is off"
         for setting in ("fsync", "full_page_writes", "synchronous_commit")
@@ -124,10 +110,10 @@ async def _server(database: Database) -> Finding:
     ]
     details = [f"PostgreSQL {facts['version']}"]
     if not careless:
-        return Finding("server", title, Verdict.OK, details)
+        return Finding("server", "the server keeps what it has committed", Verdict.OK, details)
     return Finding(
         "server",
-        title,
+        "the server may lose what it has committed",
         Verdict.WARNING,
         details + careless,
         "A power failure may lose tasks that were accepted and ends that were recorded, or damage the database.",
@@ -139,13 +125,12 @@ async def _machine_clock(database: Database, clock: Clock, bounds: Bounds) -> Fi
     before = clock.now()
     theirs: datetime = (await store.server(database))["now"]
     ours = before + (clock.now() - before) / 2
-    title = "this machine's clock agrees with the database's"
     skew = (ours - theirs).total_seconds()
     if abs(skew) <= bounds.skew.total_seconds():
-        return Finding("clock", title, Verdict.OK)
+        return Finding("clock", "this machine's clock agrees with the database's", Verdict.OK)
     return Finding(
         "clock",
-        title,
+        "this machine's clock disagrees with the database's",
         Verdict.WARNING,
         [f"it is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"],
         "Leases are safe, being judged by the database; instants this machine writes down elsewhere are off.",
@@ -156,12 +141,11 @@ async def _machine_clock(database: Database, clock: Clock, bounds: Bounds) -> Fi
 async def _disk(settings: Settings, bounds: Bounds) -> Finding:
     usage = await asyncio.to_thread(shutil.disk_usage, settings.home)
     free = f"{usage.free / 1024**3:.1f} GiB free of {usage.total / 1024**3:.1f} GiB at {settings.home}"
-    title = "the embedded database has room to grow"
     if usage.free >= bounds.free_disk:
-        return Finding("disk", title, Verdict.OK, [free])
+        return Finding("disk", "the embedded database has room to grow", Verdict.OK, [free])
     return Finding(
         "disk",
-        title,
+        "the embedded database is running out of room",
         Verdict.WARNING,
         [free],
         "Once the disk is full, nothing is accepted and no end can be recorded.",
@@ -170,22 +154,23 @@ async def _disk(settings: Settings, bounds: Bounds) -> Finding:
 
 
 async def _schema(database: Database) -> Finding:
-    title = "the schema fits this version"
     try:
         await migrate.check(database)
     except SchemaMismatch as error:
-        return Finding("schema", title, Verdict.PROBLEM, [error.message], "Nothing can run.", error.remedy)
-    return Finding("schema", title, Verdict.OK, [f"at migration {migrate.migrations()[-1].number}"])
+        unfit = "the schema does not fit this version"
+        return Finding("schema", unfit, Verdict.PROBLEM, [error.message], "Nothing can run.", error.remedy)
+    return Finding(
+        "schema", "the schema fits this version", Verdict.OK, [f"at migration {migrate.migrations()[-1].number}"]
+    )
 
 
 async def _partitions(database: Database, now: datetime) -> Finding:
-    title = "there is a partition for this month and the next"
     missing = await partitions.missing(database, now, ahead=1)
     if not missing:
-        return Finding("partitions", title, Verdict.OK)
+        return Finding("partitions", "there is a partition for this month and the next", Verdict.OK)
     return Finding(
         "partitions",
-        title,
+        "a month has no partition",
         Verdict.WARNING,
         [f"{name} is missing" for name in missing],
         "Records go into the default partition, where they are deleted row by row instead of by the month.",

@@ -66,7 +66,11 @@ class Finisher:
             self._something.clear()
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-                await self._write(batch)
+                try:
+                    await self._write(batch)
+                except Exception:  # whatever is wrong with one batch, the next ones must be written
+                    log.exception("outcomes could not be written; their leases run out", tasks=len(batch))
+                    self._written([attempt for attempt, _ in batch])
 
     async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
         now = self._clock.now()

@@ -62,12 +62,12 @@ def look(home: Path, service: str, now: datetime, name: str | None = None) -> li
     return found
 
 
-def condition(worker: Mapping[str, Any]) -> Literal["alive", "draining", "silent", "ended"]:
-    """What the register says of a service: silent is one that should have been heard of and was not."""
+def condition(worker: Mapping[str, Any]) -> Literal["alive", "draining", "stale", "ended"]:
+    """What the register says of a service: stale is one that should have been heard of and was not."""
     if worker["ended_at"] is not None:
         return "ended"
     if worker["silent_for"] > STALE_AFTER[worker["service"]]:
-        return "silent"
+        return "stale"
     return "alive" if worker["draining_at"] is None else "draining"
 
 

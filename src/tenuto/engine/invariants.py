@@ -21,10 +21,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One rule and what to say when it does not hold."""
+    """One rule."""
 
     name: str
-    title: str
+    holds: str
+    """What to say when it does."""
+    fault: str
+    """What to say when it does not, and how grave that is."""
     otherwise: Verdict
     says: str
     """One offending row in words; names in braces are its columns."""
@@ -40,14 +43,16 @@ INVARIANTS = (
     Invariant(
         "triggers_off",
         "the past cannot be rewritten",
+        "the past can be rewritten",
         Verdict.PROBLEM,
         "{guard} is {how} on {relation}",
         "Records of the past can be changed or deleted unnoticed.",
-        "switch it on again with ALTER TABLE … ENABLE TRIGGER; if it is missing, restore it from `tenuto migrate --print`",
+        "ALTER TABLE … ENABLE TRIGGER …; one that is missing stands in `tenuto migrate --print`",
     ),
     Invariant(
         "held_by_nobody",
         "every held task has a worker that is there",
+        "tasks are held by workers that are not there",
         Verdict.PROBLEM,
         "task {id} ({name}) is held by worker {worker_id}, which is not there",
         "Nobody works on these tasks, and no sweep has taken them back.",
@@ -57,6 +62,7 @@ INVARIANTS = (
     Invariant(
         "lease_run_out",
         "no lease has run out unnoticed",
+        "leases have run out unnoticed",
         Verdict.PROBLEM,
         "task {id} ({name}): its lease ended {seconds} s ago",
         "A worker fell silent, and no sweep has taken its tasks back.",
@@ -66,6 +72,7 @@ INVARIANTS = (
     Invariant(
         "attempt_missing",
         "the records of attempts have no gaps",
+        "records of attempts are missing",
         Verdict.PROBLEM,
         "task {id} ({name}): attempt {attempt} is recorded, the one before it is not",
         "A record has been deleted, or was never written.",
@@ -75,6 +82,7 @@ INVARIANTS = (
     Invariant(
         "attempt_missing_before_open",
         "every open task has its earlier attempts on record",
+        "open tasks lack the record of an earlier attempt",
         Verdict.PROBLEM,
         "task {id} ({name}) is at attempt {attempt}, and the one before it is not recorded",
         "A record has been deleted, or was never written.",
@@ -84,6 +92,7 @@ INVARIANTS = (
     Invariant(
         "attempt_recorded_twice",
         "every attempt is recorded once",
+        "attempts are recorded twice",
         Verdict.PROBLEM,
         "task {id} ({name}): attempt {attempt} has {records} records",
         "Two workers have written the end of the same attempt.",
@@ -93,6 +102,7 @@ INVARIANTS = (
     Invariant(
         "first_attempt_misnamed",
         "a first attempt has the id of its task",
+        "first attempts have ids of their own",
         Verdict.PROBLEM,
         "activity {id} ({name}) is attempt {attempt} of task {task_id}",
         "Links to this task lead nowhere, or to another one.",
@@ -102,6 +112,7 @@ INVARIANTS = (
     Invariant(
         "ended_twice",
         "every task ends once",
+        "tasks have ended more than once",
         Verdict.PROBLEM,
         "task {id} ({name}) has ended {ends} times",
         "The work may have been done twice.",
@@ -111,6 +122,7 @@ INVARIANTS = (
     Invariant(
         "went_on_after_its_end",
         "nothing is tried again after its end",
+        "tasks were tried again after their end",
         Verdict.PROBLEM,
         "task {id} ({name}): attempt {attempt} came after the last one",
         "The work may have been done twice.",
@@ -120,6 +132,7 @@ INVARIANTS = (
     Invariant(
         "open_and_ended",
         "no open task has ended already",
+        "tasks that have ended are still open",
         Verdict.PROBLEM,
         "task {id} ({name}) is open, and attempt {attempt} is recorded as its end",
         "The work is done and will be done again, or its end cannot be written.",
@@ -129,15 +142,17 @@ INVARIANTS = (
     Invariant(
         "vanished",
         "no task has vanished",
+        "tasks have vanished",
         Verdict.PROBLEM,
         "task {id} ({name}) was to be tried again after attempt {attempt}, and is gone",
         "Work that was accepted is neither done nor waiting.",
-        "run it again with the input of its record (`tenuto activity show ID`), and report it: this should be impossible",
+        "run it again with the input that `tenuto task show ID` shows, and report it: this should be impossible",
         ("horizon", "looked_at"),
     ),
     Invariant(
         "key_over_limit",
         "no limited key runs more than it may",
+        "limited keys run more than they may",
         Verdict.PROBLEM,
         "key {key}: {running} running, {most} allowed",
         "What the limit protects is being overrun.",
@@ -146,6 +161,7 @@ INVARIANTS = (
     Invariant(
         "queue_over_limit",
         "no limited queue runs more than it may",
+        "limited queues run more than they may",
         Verdict.WARNING,
         "queue {queue}: {running} running, {most} allowed",
         "The limit was lowered while they ran, or is being overrun.",
@@ -154,8 +170,9 @@ INVARIANTS = (
     Invariant(
         "queue_unserved",
         "every queue with work has a worker",
+        "queues with work have no worker",
         Verdict.WARNING,
-        "queue {queue}: {queued} tasks (counted up to 1000) and no living worker",
+        "queue {queue}: {queued} waiting, and no living worker",
         "These tasks wait until a worker serves their queue.",
         "start one: tenuto worker --app MODULE:OBJECT --queues QUEUE",
         ("silent",),
@@ -163,6 +180,7 @@ INVARIANTS = (
     Invariant(
         "waiting_beside_idle_workers",
         "nothing waits while workers are idle",
+        "tasks wait while workers are idle",
         Verdict.WARNING,
         "queue {queue}: the oldest task has waited {seconds} s, and worker {worker} has free slots",
         "A worker is alive but does not take work.",
@@ -172,6 +190,7 @@ INVARIANTS = (
     Invariant(
         "overdue",
         "what falls due is made free to take",
+        "tasks that fell due are not made free to take",
         Verdict.WARNING,
         "task {id} ({name}) was due {seconds} s ago",
         "No worker looks for what has fallen due.",
@@ -181,6 +200,7 @@ INVARIANTS = (
     Invariant(
         "old_snapshot",
         "no transaction stays open",
+        "a transaction stays open",
         Verdict.WARNING,
         "{who} ({what}) has had a transaction open for {seconds} s; to end it: {cure}",
         "Rows that are gone cannot be cleaned away meanwhile, and the queue gets slower with every task.",
@@ -190,6 +210,7 @@ INVARIANTS = (
     Invariant(
         "queue_paused",
         "no queue is paused",
+        "queues are paused",
         Verdict.NOTE,
         "queue {queue} was paused by {paused_by}: {reason}",
         "Its tasks wait until it is resumed.",
@@ -198,9 +219,10 @@ INVARIANTS = (
     Invariant(
         "repaired",
         "the nets have had nothing to repair",
+        "the nets have had something to repair",
         Verdict.NOTE,
         "{net}: {count} tasks so far, the last at {last_at:%Y-%m-%d %H:%M:%S} UTC",
         "Workers have died or lost touch while they held tasks; the tasks were taken back.",
         "if the numbers keep growing, find out why workers die (memory, restarts) or lose the database",
     ),
-)  # fmt: skip
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,6 +23,7 @@ from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity
 from tenuto.engine.loop import Loop
 from tenuto.engine.sweeper import sweep
+from tenuto.engine.watchdog import EXIT_LOST_CONTROL
 from tenuto.engine.worker import Worker
 from tenuto.errors import SchemaMismatch, StoreError, Unavailable
 from tenuto.handlers.jobs import Jobs
@@ -31,6 +33,8 @@ from tenuto.store.database import Database
 from tenuto.store.listener import Listener
 
 _READY_RETRY_SECONDS = 2.0
+_LEAVING_SECONDS = 6.0
+"""How long leaving may take after the grace; a little longer than code that must be stopped."""
 
 log = structlog.get_logger("tenuto.service")
 
@@ -41,10 +45,10 @@ async def run_worker(connect: Connect, jobs: Jobs, settings: Settings, given: Wo
     """A worker process: until a signal, or until somebody declares it dead."""
     identity = Identity.take("worker", settings.home, given.name)
     health = HealthFile(settings.home, "worker", identity.name)
-    database = await when_ready(connect, health.beat)
+    database = await when_ready(connect, health)
     try:
         worker = Worker(database, jobs, identity, given, beat=health.beat)
-        with _signals(worker.stop, worker.stop_now):
+        with _signals(worker.stop, worker.stop_now, given.grace_seconds):
             async with nets(database, settings):
                 await worker.run()
     finally:
@@ -56,7 +60,7 @@ async def run_scheduler(connect: Connect, settings: Settings, *, name: str | Non
     """A scheduler process: until a signal."""
     identity = Identity.take("scheduler", settings.home, name)
     health = HealthFile(settings.home, "scheduler", identity.name)
-    database = await when_ready(connect, health.beat)
+    database = await when_ready(connect, health)
     stopped = asyncio.Event()
     try:
         with _signals(stopped.set, stopped.set):
@@ -75,10 +79,10 @@ async def run_all(
     scheduler = Identity.take("scheduler", settings.home)
     health = HealthFile(settings.home, "worker", identity.name)
     scheduler_health = HealthFile(settings.home, "scheduler", scheduler.name)
-    database = await when_ready(connect, health.beat)
+    database = await when_ready(connect, health)
     try:
         worker = Worker(database, jobs, identity, given, beat=health.beat)
-        with _signals(worker.stop, worker.stop_now):
+        with _signals(worker.stop, worker.stop_now, given.grace_seconds):
             async with scheduling(database, settings, scheduler, scheduler_health.beat):
                 ready(worker)
                 await worker.run()
@@ -163,17 +167,21 @@ async def nets(database: Database, settings: Settings) -> AsyncIterator[None]:
             await loop.stop()
 
 
-async def when_ready(connect: Connect, beat: Callable[[], None]) -> Database:
+async def when_ready(connect: Connect, health: HealthFile) -> Database:
     """Wait for the database as long as it takes; a service that starts first is not an error."""
-    while True:
-        beat()
-        try:
-            return await connect()
-        except StoreError as error:
-            if not _may_pass(error):
-                raise
-            log.warning("database not ready", error=str(error), next_try_in=_READY_RETRY_SECONDS)
-        await asyncio.sleep(_READY_RETRY_SECONDS)
+    try:
+        while True:
+            health.beat()
+            try:
+                return await connect()
+            except StoreError as error:
+                if not _may_pass(error):
+                    raise
+                log.warning("database not ready", error=str(error), next_try_in=_READY_RETRY_SECONDS)
+            await asyncio.sleep(_READY_RETRY_SECONDS)
+    except BaseException:
+        health.remove()  # it has not come to be a service; a file left behind would call it a sick one
+        raise
 
 
 def _may_pass(error: StoreError) -> bool:
@@ -182,16 +190,20 @@ def _may_pass(error: StoreError) -> bool:
 
 
 @contextlib.contextmanager
-def _signals(first: Callable[[], None], second: Callable[[], None]) -> Iterator[None]:
-    """The first SIGTERM or SIGINT asks to leave, the next one to leave now."""
+def _signals(first: Callable[[], None], second: Callable[[], None], grace: float = 0.0) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks to leave, the next one to leave now.
+
+    Who has not left some seconds after that, because the database does not answer, goes as if killed: that is safe at
+    any moment, and better than to stay.
+    """
     loop = asyncio.get_running_loop()
-    count = 0
+    timers: list[asyncio.TimerHandle] = []
 
     def received() -> None:
-        nonlocal count
-        count += 1
-        log.info("told to stop", how="drain" if count == 1 else "now")
-        (first if count == 1 else second)()
+        drain = not timers
+        timers.append(loop.call_later((grace if drain else 0.0) + _LEAVING_SECONDS, _leave_as_if_killed))
+        log.info("told to stop", how="drain" if drain else "now")
+        (first if drain else second)()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received)
@@ -200,3 +212,10 @@ def _signals(first: Callable[[], None], second: Callable[[], None]) -> Iterator[
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+        for timer in timers:
+            timer.cancel()
+
+
+def _leave_as_if_killed() -> None:
+    log.critical("leaving without having cleared up: it took too long")
+    os._exit(EXIT_LOST_CONTROL)

@@ -1,4 +1,4 @@
-"""What is done to a database once in a while and on request: bring its schema up to date, have the doctor look at it."""
+"""What is done to a database now and then, on request: bring its schema up to date, have the doctor look."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ class Watchdog:
         self._wake: asyncio.Event | None = None
         self._last_seen = steady()
         self._last_cancel_look = steady()
+        self._database: Database | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,7 +101,6 @@ class Watchdog:
         asyncio.run(self._watch())
 
     async def _watch(self) -> None:
-        database: Database | None = None
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         try:
             while not self._stopping:
@@ -108,11 +108,8 @@ class Watchdog:
                 if self._held:
                     self._look_for_stalls()
                 if self._renewing is None or self._renewing.done():
-                    if database is None:
-                        database = await self._connect()
-                    if database is not None:
-                        # Apart from the watch itself: a database that hangs must not keep us from stopping code.
-                        self._renewing = asyncio.create_task(self._renew(database))
+                    # Apart from the watch itself: a database that hangs must not keep us from stopping code.
+                    self._renewing = asyncio.create_task(self._renew())
                 self._idle = not self._held
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), self._renew_every if self._idle else TICK)
@@ -120,17 +117,19 @@ class Watchdog:
         finally:
             if self._renewing is not None:
                 self._renewing.cancel()
-            if database is not None:
-                await database.close()
+            if self._database is not None:
+                await self._database.close()
 
-    async def _connect(self) -> Database | None:
-        try:
-            return await Database.open(
-                self._url, max_connections=2, generic_plans=True, behind_pooler=self._behind_pooler, wait=0
-            )
-        except StoreError as error:
-            log.warning("cannot renew leases yet", error=str(error))
-            return None
+    async def _connect(self) -> Database:
+        """A connection of our own, given up for dead early enough to renew over another one."""
+        return await Database.open(
+            self._url,
+            max_connections=2,
+            generic_plans=True,
+            behind_pooler=self._behind_pooler,
+            wait=0,
+            patience=max(self._renew_every, 1.0),
+        )
 
     def _enforce_limits(self) -> None:
         now = steady()
@@ -148,11 +147,13 @@ class Watchdog:
                 attempt.stop_since = now
                 attempt.stop(attempt.stop_reason)  # it has not stopped yet
 
-    async def _renew(self, database: Database) -> None:
+    async def _renew(self) -> None:
         try:
-            await self._renew_leases(database)
-            await self._hear_cancellations(database)
-            await self._show_life(database)
+            if self._database is None:
+                self._database = await self._connect()
+            await self._renew_leases(self._database)
+            await self._hear_cancellations(self._database)
+            await self._show_life(self._database)
         except StoreError as error:
             log.warning("leases could not be renewed", held=len(self._held), error=str(error))
 

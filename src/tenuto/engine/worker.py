@@ -22,12 +22,13 @@ from tenuto.engine.identity import Identity
 from tenuto.engine.loop import poll_until_stopped
 from tenuto.engine.stalls import StallDetector
 from tenuto.engine.sweeper import recover
-from tenuto.engine.watchdog import Watchdog, lost_control
+from tenuto.engine.watchdog import SAFETY, Watchdog, lost_control
 from tenuto.errors import StoreError
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.jobs import Jobs
 from tenuto.handlers.runner import Runner
+from tenuto.model import payloads
 from tenuto.model.tasks import Outcome, Task
 from tenuto.settings import WorkerSettings
 from tenuto.store import partitions, workers
@@ -60,7 +61,7 @@ class Worker:
         self._beat = beat
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
-        self._queues = list(settings.queues)
+        self._queues = [payloads.name(queue, field="queues", limit=64) for queue in settings.queues]
         self._held: dict[UUID, Attempt] = {}
         self._executing = 0
         self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
@@ -170,7 +171,8 @@ class Worker:
                 grace_ends = min(grace_ends, steady())
             if steady() > grace_ends:
                 for attempt in list(self._held.values()):
-                    attempt.stop(Stop.HANDED_BACK)
+                    if attempt.stop_reason is None:  # told once: pressing again would break into its cleaning up
+                        attempt.stop(Stop.HANDED_BACK)
             if steady() > grace_ends + _LAST_RESORT:
                 # Its tasks stay ours until the leases run out, and by then this process is gone: no second live copy.
                 lost_control(next(attempt for attempt in self._held.values() if not attempt.over))
@@ -195,7 +197,7 @@ class Worker:
             taken = await self._claim(limit)
             self._more = self._more or len(taken) == limit
             if taken:
-                self._launch(await self._refuse_what_still_runs_here(taken))
+                await self._launch_what_may_begin(taken)
             if self._more and len(taken) < free:
                 return 0
         return self._until_next_due()
@@ -219,7 +221,10 @@ class Worker:
         if len(taken) < limit and self._bounds.after:
             # The shortcut has run out: whatever lies before it is looked at now.
             self._bounds = store.Bounds.none()
-            taken += await store.claim(self._database, self.identity.id, self._queues, limit - len(taken), self._lease)
+            with contextlib.suppress(StoreError) if taken else contextlib.nullcontext():  # what we have, we have
+                taken += await store.claim(
+                    self._database, self.identity.id, self._queues, limit - len(taken), self._lease
+                )
         self._bounds.moved_past(taken)
         return taken
 
@@ -232,14 +237,15 @@ class Worker:
         self._watchdog.something_is_held()
         self._runner.launch(attempts)
 
-    async def _refuse_what_still_runs_here(self, taken: list[Task]) -> list[Task]:
-        """A task we had lost may come back to us before our own earlier attempt at it has stopped: not now."""
-        still_here = [task for task in taken if task.id in self._held]
-        if still_here:
-            log.warning("tasks came back before their last attempt here had stopped", tasks=len(still_here))
-            await store.put_back(self._database, self.identity.id, still_here)
-            taken = [task for task in taken if task.id not in self._held]
-        return taken
+    async def _launch_what_may_begin(self, taken: Sequence[Task]) -> None:
+        """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
+        earlier attempt at it has stopped."""
+        too_late = steady() > self._asked_at + self._lease.total_seconds() * (1 - SAFETY)
+        refused = [task for task in taken if too_late or task.id in self._held]
+        self._launch([task for task in taken if not too_late and task.id not in self._held])
+        if refused:
+            log.warning("tasks put back", tasks=len(refused), why="late" if too_late else "still stopping here")
+            await store.put_back(self._database, self.identity.id, refused)
 
     async def _pause(self, seconds: float) -> None:
         if seconds <= 0:

@@ -43,7 +43,10 @@ class AttemptLog:
         self._say(logging.ERROR, message, values)
 
     def _say(self, level: int, message: str, values: tuple[object, ...]) -> None:
-        text = message % values if values else message
+        try:
+            text = message % values if values else message
+        except (TypeError, ValueError):  # words that do not fit are no reason to fail
+            text = f"{message} {values}"
         self.line(logging.getLevelName(level), text)
         _logger.log(level, text, extra={"task": str(self._task.id), "job": self._task.name, "captured": True})
 

@@ -21,7 +21,10 @@ class CapturingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         context = current.get()
         if context is not None and not hasattr(record, "captured"):
-            context.log.line(record.levelname, self.format(record))
+            try:
+                context.log.line(record.levelname, self.format(record))
+            except Exception:  # noqa: BLE001 — as every handler: a log call with wrong arguments must not fail the job
+                self.handleError(record)
 
 
 class CapturingStream(io.TextIOBase):

@@ -143,6 +143,7 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
             retry_after=error.after if isinstance(error, RetryLater) else None,
         )
     finally:
+        context.log.text()  # a last line without an end is said too
         current.reset(token)
 
 

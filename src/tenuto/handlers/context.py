@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.errors import EngineError, TenutoError
+from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.handlers.attemptlog import AttemptLog
 from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType
@@ -23,6 +23,9 @@ from tenuto.model.tasks import Task
 
 current: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
+
+
+LONGEST_WAIT = timedelta(days=366)
 
 
 class PermanentFailure(TenutoError):
@@ -34,7 +37,12 @@ class RetryLater(TenutoError):
 
     def __init__(self, message: str, *, after: float | timedelta) -> None:
         super().__init__(message)
-        self.after = after if isinstance(after, timedelta) else timedelta(seconds=after)
+        try:
+            self.after = after if isinstance(after, timedelta) else timedelta(seconds=after)
+        except (ValueError, OverflowError):  # NaN, or beyond the end of time
+            self.after = timedelta.max
+        if self.after > LONGEST_WAIT:
+            raise Invalid(f"must be at most {LONGEST_WAIT.days} days", field="after")
 
 
 class Stopped(BaseException):
@@ -108,7 +116,10 @@ class Context:
             state["total"] = total
         if message is not None:
             state["message"] = payloads.kept_text(message, 500)
-        self._progress = json.dumps(state, ensure_ascii=False)
+        try:
+            self._progress = json.dumps(state, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"is not JSON: {error}", field="progress", remedy="give plain, finite numbers") from error
 
     def take_progress(self, state: str) -> None:
         """Progress as a child process reported it."""

@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers.context import Context
@@ -120,9 +121,9 @@ class _InputType:
     def __init__(self, function: Callable[..., Any], job: str) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
         self.context_parameter: str | None = None
-        self._signature = inspect.signature(function)
+        self._positional: list[str] = []
         fields: dict[str, Any] = {}
-        for name, parameter in self._signature.parameters.items():
+        for name, parameter in inspect.signature(function).parameters.items():
             annotation = hints.get(name, Any)
             if annotation is Context:
                 self.context_parameter = name
@@ -133,6 +134,8 @@ class _InputType:
                     field=name,
                     remedy="give every parameter a name of its own that can be passed by keyword",
                 )
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                self._positional.append(name)
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[f"field_{name}"] = (annotation, pydantic.Field(default, alias=name))
         self._names = [name.removeprefix("field_") for name in fields]
@@ -154,16 +157,18 @@ class _InputType:
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if args:
-            positional = [name for name in self._signature.parameters if name != self.context_parameter]
-            if len(args) > len(positional):
-                raise Invalid(f"takes {len(positional)} arguments, not {len(args)}", field="input")
-            kwargs = {**dict(zip(positional, args, strict=False)), **kwargs}
+            if len(args) > len(self._positional):
+                raise Invalid(f"takes {len(self._positional)} arguments by place, not {len(args)}", field="input")
+            placed = dict(zip(self._positional, args, strict=False))
+            if twice := placed.keys() & kwargs.keys():
+                raise Invalid("is given twice", field=min(twice))
+            kwargs = {**placed, **kwargs}
         if not kwargs and not self._names:
             return "{}"
-        return self._validated(self.model.model_validate, kwargs).model_dump_json(by_alias=True)
+        return _written(self._validated(self.model.model_validate, kwargs))
 
     def normalise(self, text: str) -> str:
-        return self._validated(self.model.model_validate_json, text).model_dump_json(by_alias=True)
+        return _written(self._validated(self.model.model_validate_json, text))
 
     def load(self, text: str) -> dict[str, Any]:
         if not self._names:
@@ -176,6 +181,13 @@ class _InputType:
             return validate(value)
         except pydantic.ValidationError as error:
             raise _invalid(error) from error
+
+
+def _written(model: BaseModel) -> str:
+    try:
+        return model.model_dump_json(by_alias=True)
+    except PydanticSerializationError as error:  # where the type is `Any` and the value is not JSON
+        raise Invalid(f"cannot be stored as JSON: {error}", field="input") from error
 
 
 def _invalid(error: pydantic.ValidationError) -> Invalid:

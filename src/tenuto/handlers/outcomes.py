@@ -113,7 +113,11 @@ def describe(error: BaseException, step: str) -> str:
     while frames is not None and "/tenuto/handlers/" in frames.tb_frame.f_code.co_filename.replace("\\", "/"):
         frames = frames.tb_next
     stack = "".join(traceback.format_exception(kind, error, frames or error.__traceback__))
-    return error_json(name, str(error), step=getattr(error, "tenuto_step", step), stack=stack)
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 — an error that cannot be printed must not keep its attempt from ending
+        message = "(it cannot be printed)"
+    return error_json(name, message, step=getattr(error, "tenuto_step", step), stack=stack)
 
 
 def _keep_words(attempt: Attempt, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from functools import partial
 from typing import Any
 
 from tenuto.clock import Clock
@@ -36,19 +37,36 @@ class Child:
         self.process.start()
         theirs.close()
         self.attempts = 0
+        self._serving: Attempt | None = None
+        self._serving_lock = threading.Lock()
+        self._buried = False
+
+    def serve(self, attempt: Attempt | None) -> None:
+        """From now on it works for this attempt."""
+        with self._serving_lock:
+            self._serving = attempt
+
+    def kill_for(self, attempt: Attempt) -> None:
+        """Kill it unless it has turned to another attempt: a late stop must not hit that one."""
+        with self._serving_lock:
+            if self._serving is attempt:
+                self.kill()
 
     def kill(self) -> None:
-        """End it and everything it started, at once."""
+        """End it and everything it started, at once; what it started also if it has died by itself."""
         pid = self.process.pid
-        if pid is not None and self.process.is_alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        if pid is None or self._buried:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        if self.process.is_alive():  # it may not have become the leader of its group yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def bury(self) -> int | None:
         """Wait for its end; how it ended."""
         self.process.join(timeout=10)
+        self._buried = True
         self.pipe.close()
         return self.process.exitcode
 
@@ -65,15 +83,18 @@ class Children:
     def run(self, attempt: Attempt, job: Job[..., Any], clock: Clock) -> Outcome | None:
         """Run one attempt in a child, from a thread that may block meanwhile."""
         child = self._take()
-        attempt.can_be_halted_by(child.kill)
+        child.serve(attempt)
+        attempt.can_be_halted_by(partial(child.kill_for, attempt))
         answer = self._converse(child, attempt, job)
         now = clock.now()
         if answer is None:
             self._forget(child)
+            child.kill()
             code = child.bury()
             if attempt.stop_reason is not None:
                 return outcomes.of_stop(attempt, now)
             return outcomes.failed(attempt, now, Reason.ERROR, _death(code, attempt.task.name))
+        child.serve(None)
         self._put_back(child)
         if answer.error is None:
             return outcomes.completed(attempt, answer.output, answer.warnings, answer.errors, now)
@@ -110,9 +131,16 @@ class Children:
             return None
 
     def _take(self) -> Child:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                child = self._idle.pop()
+            if child.process.is_alive():
+                return child
+            self._forget(child)
+            child.kill()
+            child.bury()
         child = Child()
         with self._lock:
             self._all.add(child)
@@ -156,7 +184,8 @@ def _hear(attempt: Attempt, message: tuple[str, Any]) -> None:
 
 def _death(code: int | None, step: str) -> str:
     if code is not None and code < 0:
-        how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        named = f" ({signal.Signals(-code).name})" if -code in set(signal.Signals) else ""
+        how = f"was killed by signal {-code}{named}"
     else:
         how = f"ended with exit code {code}; what it said last is in the worker's own output"
     return error_json("tenuto.ChildDied", kept_text(f"the child process of this job {how}", 500), step=step)

@@ -103,8 +103,8 @@ class Runner:
             arguments = self._prepare(attempt, job)
             value = await job.function(**arguments)
             outcome = outcomes.of_value(attempt, job, value, self._clock.now())
-        except Invalid as error:
-            outcome = self._of_invalid(attempt, error)
+        except _InputRefused as refusal:
+            outcome = outcomes.refused(attempt, refusal.why, self._clock.now())
         except BaseException as error:  # noqa: BLE001 — code that raises SystemExit ends here like any other
             outcome = outcomes.of_error(attempt, error, self._clock.now())
         self._end(attempt, outcome)
@@ -123,8 +123,8 @@ class Runner:
                     attempt.can_be_halted_by(thread.interrupt)
                     value = job.function(**arguments)
                 outcome = outcomes.of_value(attempt, job, value, self._clock.now())
-            except Invalid as error:
-                outcome = self._of_invalid(attempt, error)
+            except _InputRefused as refusal:
+                outcome = outcomes.refused(attempt, refusal.why, self._clock.now())
             except BaseException as error:  # noqa: BLE001 — whatever the code raised is its outcome
                 outcome = outcomes.of_error(attempt, error, self._clock.now())
         except Stopped:  # the interruption came late, between the end of the code and here
@@ -157,24 +157,24 @@ class Runner:
             current.set(context)
         if attempt.stop_reason is not None:
             raise Stopped
-        arguments = job.load_input(attempt.task.input)
+        try:
+            arguments = job.load_input(attempt.task.input)
+        except Invalid as error:
+            raise _InputRefused(error) from error
         if job.context_parameter is not None:
             arguments[job.context_parameter] = context
         return arguments
 
-    def _of_invalid(self, attempt: Attempt, error: Invalid) -> Outcome | None:
-        """An input refused before the code began is final; the same error raised by the code itself is a failure."""
-        frames = error.__traceback__
-        inside = False
-        while frames is not None:
-            inside = inside or "/tenuto/" not in frames.tb_frame.f_code.co_filename.replace("\\", "/")
-            frames = frames.tb_next
-        now = self._clock.now()
-        return outcomes.of_error(attempt, error, now) if inside else outcomes.refused(attempt, error, now)
-
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         attempt.ended()
         self._deliver(attempt, outcome)
+
+
+class _InputRefused(Exception):
+    """The input does not fit, which is final; the same error raised by the code itself would be an ordinary failure."""
+
+    def __init__(self, why: Invalid) -> None:
+        self.why = why
 
 
 class _Interruptible:

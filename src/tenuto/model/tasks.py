@@ -89,10 +89,17 @@ class Policy:
 
 @lru_cache(maxsize=1024)
 def policy_from_json(text: str) -> Policy:
-    """A policy as stored. Few differ, so each text is read once. A rule this version does not know is passed over."""
-    stored: dict[str, Any] = json.loads(text)
-    retry = RetryPolicy(**{field: stored[field] for field in _RETRY_FIELDS if field in stored})
-    return Policy(retry, stored.get("timeout_seconds"), stored.get("on_lost", "retry"))
+    """A policy as stored. Few differ, so each text is read once.
+
+    A rule this version does not know is passed over, and rules nobody can read are the default ones: whatever stands in
+    one row, the attempts of all the others must still be settled.
+    """
+    try:
+        stored: dict[str, Any] = json.loads(text)
+        retry = RetryPolicy(**{field: stored[field] for field in _RETRY_FIELDS if field in stored})
+        return Policy(retry, stored.get("timeout_seconds"), stored.get("on_lost", "retry"))
+    except (AttributeError, TypeError, ValueError, Invalid):
+        return Policy()
 
 
 @dataclass(slots=True)
@@ -279,6 +286,14 @@ def cancelled(task: Task, now: datetime, by: Actor) -> Outcome:
         error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=task.name),
         may_retry=False,
     )
+
+
+def stopped_instead(settlement: Settlement, by: Actor) -> Settlement:
+    """What an attempt comes to that was to be followed by another, had not somebody asked for the task to be stopped."""
+    came_to = settlement.outcome
+    outcome = cancelled(settlement.task, came_to.ended_at or settlement.task.run_at, by)
+    outcome.started_at, outcome.log, outcome.progress = came_to.started_at, came_to.log, came_to.progress
+    return Settlement(settlement.task, outcome)
 
 
 def seconds(value: float | int | str | timedelta | None, *, field: str) -> float | None:

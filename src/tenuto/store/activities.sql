@@ -32,17 +32,17 @@ RETURNING id;
 
 -- name: activity
 -- One activity, whether it lies ahead, is in progress or is past.
-SELECT *
+SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE id = $1;
 
 -- name: attempts_of_task
 -- Every attempt at a task so far, the first one first.
-SELECT *
+SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE id = $1
 UNION ALL
-SELECT *
+SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE task_id = $1 AND attempt > 1
 ORDER BY attempt;
@@ -51,7 +51,7 @@ ORDER BY attempt;
 -- Past activities, newest first, below a key; every filter may be left out.
 SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
        started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
-       correlation_id
+       correlation_id, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.activities
 WHERE ($1::uuid IS NULL OR id < $1)
   AND ($2::text IS NULL OR status = $2)
@@ -65,7 +65,8 @@ LIMIT $6;
 -- Open tasks, newest first, below a key; every filter may be left out.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt, failures, losses, created_at,
        claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
-       initiator_type, initiator_id, initiator_name, correlation_id
+       initiator_type, initiator_id, initiator_name, correlation_id,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.tasks
 WHERE ($1::uuid IS NULL OR id < $1)
   AND ($2::text IS NULL OR state = $2)
@@ -79,15 +80,18 @@ LIMIT $6;
 -- One open task with everything known of it.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, input, policy, attempt, failures, losses,
        created_at, claimed_at, lease_until, fence, worker_id, progress, unique_key, limit_key, limit_max, tags,
-       cancel_at, cancel_name, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+       cancel_at, cancel_name, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.tasks
 WHERE id = $1;
 
 -- name: find_by_prefix
--- Ids that begin with what a person typed: the uuids between two bounds.
-SELECT id FROM tenuto.tasks WHERE id BETWEEN $1 AND $2
+-- Ids that begin with what a person typed: the uuids between two bounds. Each arm stops early: a short prefix fits many.
+(SELECT id FROM tenuto.tasks WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 3)
 UNION
-SELECT id FROM tenuto.activities WHERE id BETWEEN $1 AND $2
+(SELECT activity_id FROM tenuto.tasks WHERE attempt > 1 AND activity_id BETWEEN $1 AND $2 ORDER BY activity_id LIMIT 3)
+UNION
+(SELECT id FROM tenuto.activities WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 3)
 ORDER BY id
 LIMIT 3;
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,11 +25,13 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
 T = TypeVar("T")
 
-# Worth another try: serialisation, deadlock, lock timeout, shutdown and start-up of the server, too many connections,
-# a connection that broke.
-_PASSING_STATES = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300", "53400", "25006"})
+# Worth another try: serialisation, deadlock, lock and statement timeout, shutdown and start-up of the server, too many
+# connections, a connection that broke.
+_PASSING_STATES = frozenset({"40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53300", "53400", "25006"})
 _PASSING_CLASSES = ("08",)
 _FULL_STATES = frozenset({"53100", "53200", "58030"})
+# What the driver raises; an internal error of its client is what a backend's last words to an idle connection lead to.
+DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
 
 class _PlainConnection(asyncpg.Connection):
@@ -44,9 +46,12 @@ class Database:
 
     def __init__(self, url: str, pool: asyncpg.Pool, clock: DatabaseClock, *, pooled: bool) -> None:
         self.url = url
+        self.revive: Callable[[], Awaitable[None]] | None = None
+        """How to start the server again, if it is ours to start: asked when it cannot be reached."""
         self.clock = clock
         self.behind_pooler = pooled
         self._pool = pool
+        self._loop = asyncio.get_running_loop()
 
     @classmethod
     async def open(
@@ -57,13 +62,15 @@ class Database:
         generic_plans: bool = False,
         behind_pooler: bool = False,
         wait: float = 10.0,
+        patience: float = 60.0,
     ) -> Database:
         """Connect, or say plainly why not.
 
         ``generic_plans`` keeps the plans of a worker's few statements: with a LIMIT in a parameter the planner would
         plan anew at each call. They all go from a short list of ids to rows by index; plans that look cheap while a
         queue is empty, and are kept until it is full, are ruled out. Behind a transaction pooler nothing may be kept
-        on a connection, so there it is off.
+        on a connection, so there it is off. ``patience`` is how long a statement may go unanswered before its
+        connection is given up for dead.
         """
         clock = DatabaseClock()
         settings = {
@@ -84,14 +91,14 @@ class Database:
                     min_size=1,
                     max_size=max_connections,
                     timeout=10,
-                    command_timeout=60,
+                    command_timeout=patience,
                     max_inactive_connection_lifetime=300,
                     connection_class=_PlainConnection,
                     statement_cache_size=0 if behind_pooler else 200,
                     server_settings=None if behind_pooler else settings,
                 )
                 break
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, ValueError) as error:
+            except (*DRIVER_ERRORS, ValueError) as error:
                 problem = translate(error)
                 if not isinstance(problem, Unavailable) or steady() > deadline:
                     raise problem from error
@@ -118,6 +125,10 @@ class Database:
 
     async def close(self) -> None:
         """Let every connection go; what hangs is cut off."""
+        if self._is_elsewhere():
+            if self._loop.is_running():
+                await across(self._loop, self.close())
+            return
         try:
             await asyncio.wait_for(self._pool.close(), timeout=5)
         except TimeoutError:
@@ -125,9 +136,20 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """One connection for a while."""
+        """One connection for a while; from another loop than the pool's, one of the caller's own."""
+        if self._is_elsewhere():
+            own = await asyncpg.connect(self.url, timeout=10, server_settings={"application_name": "tenuto job"})
+            try:
+                yield own
+            finally:
+                await own.close(timeout=5)
+            return
         async with self._pool.acquire(timeout=30) as connection:
             yield connection
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the caller runs on another loop (as jobs do): a pool serves only the loop it was made on."""
+        return asyncio.get_running_loop() is not self._loop
 
     async def all(self, statement: str, *values: Any) -> list[Row]:
         """The rows a statement answers with; sent again if the reply was lost."""
@@ -136,6 +158,14 @@ class Database:
             return await connection.fetch(statement, *values)
 
         return await self._persist(ask)
+
+    async def once(self, statement: str, *values: Any) -> list[Row]:
+        """As `all`, but sent once: for what the caller would rather ask anew."""
+
+        async def ask(connection: Connection) -> list[Row]:
+            return await connection.fetch(statement, *values)
+
+        return await self._persist(ask, tries=1)
 
     async def one(self, statement: str, *values: Any) -> Row | None:
         """The first row a statement answers with."""
@@ -147,46 +177,52 @@ class Database:
         row = await self.one(statement, *values)
         return None if row is None else row[0]
 
-    async def transaction(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         """Do the work in one transaction; the whole of it again if the database asks for that."""
 
         async def whole(connection: Connection) -> T:
             async with connection.transaction():
                 return await work(connection)
 
-        return await self._persist(whole)
+        return await self._persist(whole, tries)
 
     async def copy(self, table: str, columns: Sequence[str], records: Sequence[Sequence[Any]]) -> None:
-        """Load records with COPY, all or none.
-
-        If the reply is lost they are sent again; a clash of keys then means that the first time had got through.
-        """
-        tried_before = False
+        """Load records with COPY, all or none, once: if the reply is lost, the caller must look what is there."""
 
         async def load(connection: Connection) -> None:
-            nonlocal tried_before
-            again, tried_before = tried_before, True
-            try:
-                await connection.copy_records_to_table(
-                    table, schema_name="tenuto", columns=list(columns), records=records
-                )
-            except asyncpg.UniqueViolationError:
-                if not again:
-                    raise
+            await connection.copy_records_to_table(table, schema_name="tenuto", columns=list(columns), records=records)
 
-        await self._persist(load)
+        await self._persist(load, tries=1)
 
     async def _persist(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
+        if self._is_elsewhere():
+            return await across(self._loop, self._persist(work, tries))
         for attempt in range(tries):
             try:
                 async with self._pool.acquire(timeout=30) as connection:
-                    return await work(connection)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+                    try:
+                        return await work(connection)
+                    except (asyncpg.InternalClientError, TimeoutError):
+                        connection.terminate()  # it answers nobody any more, and must not be given to the next one
+                        raise
+            except DRIVER_ERRORS as error:
                 problem = translate(error)
                 if not isinstance(problem, Unavailable) or attempt == tries - 1:
                     raise problem from error
+                if isinstance(error, OSError) and self.revive is not None:
+                    await self.revive()
             await asyncio.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
+
+
+async def across(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Have something done on another loop and wait for it here."""
+    if not loop.is_running():
+        work.close()
+        raise Unavailable(
+            "the event loop this database was opened on is gone", remedy="close the app, and open it anew"
+        )
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 def translate(error: BaseException) -> StoreError | Invalid:
@@ -204,7 +240,9 @@ def translate(error: BaseException) -> StoreError | Invalid:
         if state == "3D000":
             return StoreError(f"{error}", remedy="create the database, or correct TENUTO_DATABASE")
         return DatabaseError(f"{type(error).__name__}: {error}", state=state)
-    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
+    if isinstance(error, asyncpg.InternalClientError):
+        return Unavailable(f"the connection to the database broke: {error}")
+    if isinstance(error, asyncpg.InterfaceError):
         if "closed" in str(error) or "closing" in str(error) or "another operation" in str(error):
             return Unavailable(f"the connection to the database broke: {error}")
         return StoreError(f"{error}", remedy="check TENUTO_DATABASE")

@@ -5,15 +5,29 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tenuto.store.database import Database
+import asyncpg
+
+from tenuto.store.database import DRIVER_ERRORS, Database, translate
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
 
+_LITTLE_PATIENCE = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'"
 
-async def ask(database: Database, question: str, *values: Any) -> list[dict[str, Any]]:
-    """The rows that offend against one rule; none if it holds."""
-    return [dict(row) for row in await database.all(getattr(SQL, question), *values)]
+
+async def ask(database: Database, question: str, *values: Any) -> list[dict[str, Any]] | None:
+    """The rows that offend against one rule, an empty list if it holds; None if the answer took too long.
+
+    Asked once and with little patience: a database in trouble is not to be pressed further.
+    """
+    try:
+        async with database.connection() as connection, connection.transaction(readonly=True):
+            await connection.execute(_LITTLE_PATIENCE)
+            return [dict(row) for row in await connection.fetch(getattr(SQL, question), *values)]
+    except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
+        return None
+    except DRIVER_ERRORS as error:
+        raise translate(error) from error
 
 
 async def server(database: Database) -> dict[str, Any]:

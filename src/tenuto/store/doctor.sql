@@ -23,14 +23,17 @@ SELECT greatest($1::uuid, (
 -- name: triggers_off
 -- Where the past can be rewritten: a guard of the activities that is missing or switched off.
 WITH guarded AS (
-    SELECT 'tenuto.activities'::regclass AS relation, guard
-    FROM unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS guard
-    UNION ALL
-    SELECT inhrelid, 'activities_are_written_once'
-    FROM pg_inherits
-    WHERE inhparent = 'tenuto.activities'::regclass
+    SELECT relation, guard
+    FROM (
+        SELECT 'tenuto.activities'::regclass AS relation
+        UNION ALL
+        SELECT inhrelid::regclass
+        FROM pg_inherits
+        WHERE inhparent = 'tenuto.activities'::regclass
+    ) AS activities
+    CROSS JOIN unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS guard
 )
-SELECT guarded.relation::text AS relation,
+SELECT (SELECT 'tenuto.' || relname FROM pg_class WHERE pg_class.oid = guarded.relation) AS relation,
        guarded.guard,
        CASE WHEN found.oid IS NULL THEN 'missing' ELSE 'switched off' END AS how
 FROM guarded
@@ -121,8 +124,9 @@ SELECT id, name, ends
 FROM (
     SELECT later.task_id AS id,
            min(later.name) AS name,
-           count(*) FILTER (WHERE later.final)
-               + (SELECT count(*) FROM tenuto.activities AS first WHERE first.id = later.task_id AND first.final) AS ends
+           count(*) FILTER (WHERE later.final) + (
+               SELECT count(*) FROM tenuto.activities AS first WHERE first.id = later.task_id AND first.final
+           ) AS ends
     FROM tenuto.activities AS later
     WHERE later.attempt > 1 AND later.task_id > $1
     GROUP BY later.task_id
@@ -148,8 +152,8 @@ ORDER BY task_id, attempt
 LIMIT $2;
 
 -- name: open_and_ended
--- Open tasks that have ended, or whose present attempt is recorded already. Of the open ones the $2 newest. (Each LIMIT 1
--- makes it a look-up by index; the planner would read all activities instead.)
+-- Open tasks that have ended, or whose present attempt is recorded already. Of the open ones the $2 newest. (Each
+-- LIMIT 1 makes it a look-up by index; the planner would read all activities instead.)
 WITH open AS MATERIALIZED (
     SELECT id, activity_id, name, attempt
     FROM tenuto.tasks
@@ -221,21 +225,28 @@ LIMIT $1;
 WITH RECURSIVE plain AS (
     SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL
     UNION ALL
-    SELECT (SELECT min(queue) FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue > plain.queue)
+    SELECT (
+        SELECT min(queue)
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue > plain.queue
+    )
     FROM plain
     WHERE plain.queue IS NOT NULL
 ), limited AS (
     SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL
     UNION ALL
     SELECT (
-        SELECT min(queue) FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue > limited.queue
+        SELECT min(queue)
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue > limited.queue
     )
     FROM limited
     WHERE limited.queue IS NOT NULL
 )
-SELECT found.queue,
-       (SELECT count(*)
-        FROM (SELECT FROM tenuto.tasks WHERE state = 'queued' AND tasks.queue = found.queue LIMIT 1000) AS counted) AS queued
+SELECT found.queue, (
+    SELECT CASE count(*) WHEN 1000 THEN '1000 or more' ELSE count(*)::text END
+    FROM (SELECT FROM tenuto.tasks WHERE state = 'queued' AND tasks.queue = found.queue LIMIT 1000) AS counted
+) AS queued
 FROM (SELECT queue FROM plain UNION SELECT queue FROM limited) AS found
 WHERE found.queue IS NOT NULL
   AND NOT EXISTS (
@@ -295,7 +306,8 @@ LIMIT $2;
 
 -- name: queue_paused
 -- Queues somebody has paused.
-SELECT name AS queue, paused_at, coalesce(paused_by, 'somebody') AS paused_by, coalesce(reason, 'no reason given') AS reason
+SELECT name AS queue, paused_at, coalesce(paused_by, 'somebody') AS paused_by,
+       coalesce(reason, 'no reason given') AS reason
 FROM tenuto.queues
 WHERE paused_at IS NOT NULL
 ORDER BY name

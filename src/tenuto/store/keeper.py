@@ -128,11 +128,11 @@ def server_lives(home: str | os.PathLike[str]) -> bool:
 
 def launch_server(
     home: str | os.PathLike[str], argv: Sequence[str], sockets: str | os.PathLike[str], **options: Any
-) -> None:
-    """Start the server, unless one of its processes lives. Whether it comes up is for others to find out."""
+) -> bool:
+    """Start the server, unless one of its processes lives; say whether it was started, not whether it comes up."""
     with _locked_for_a_child(home, "server") as descriptor:
         if descriptor is None:
-            return
+            return False
         _drop_if_misleading(os.path.join(home, "postgres", "postmaster.pid"))
         _drop_if_misleading(os.path.join(sockets, ".s.PGSQL.5432.lock"))
         log = open_beside(home, "log", os.O_WRONLY | os.O_APPEND)
@@ -140,6 +140,7 @@ def launch_server(
             _detach(argv, pass_fds=[descriptor], stdout=log, stderr=log, **options)
         finally:
             os.close(log)
+        return True
 
 
 def launch_keeper(home: str | os.PathLike[str]) -> None:
@@ -171,7 +172,7 @@ def _detach(argv: Sequence[str], **options: Any) -> None:
     import subprocess  # here, because the keeper itself has no use for it
 
     silence = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    subprocess.run(["/bin/sh", "-c", '"$@" &', "sh", *argv], check=True, start_new_session=True, **silence | options)
+    subprocess.run(["/bin/sh", "-c", '"$@" &', "sh", *argv], start_new_session=True, **silence | options)
 
 
 def _pid_in(path: str) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import asyncpg
 
-from tenuto.store.database import Database
+from tenuto.store.database import DRIVER_ERRORS, Database
 
 RECONNECTED = "reconnected"
 _QUIET_CHECK_SECONDS = 20.0
@@ -47,7 +47,7 @@ class Listener:
             try:
                 await self._listen()
                 wait = 0.2
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            except DRIVER_ERRORS:
                 pass
             self.connected = False
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))

@@ -14,7 +14,9 @@ from tenuto.store.database import Connection, Database
 
 MONTHS_AHEAD = 3
 _CREATE = """
-CREATE TABLE IF NOT EXISTS tenuto.{name} PARTITION OF tenuto.activities FOR VALUES FROM ('{low}') TO ('{high}')
+CREATE TABLE IF NOT EXISTS tenuto.{name} PARTITION OF tenuto.activities FOR VALUES FROM ('{low}') TO ('{high}');
+CREATE OR REPLACE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.{name}
+    FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
 """
 _DROP = "DROP TABLE IF EXISTS tenuto.{name}"
 _HAS_YOUNGER = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"

@@ -6,14 +6,15 @@ Rows are moved as told; what an outcome means was decided before (`model.tasks.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from tenuto.errors import Unavailable
 from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Again, NewTask, Settlement, Task
+from tenuto.model.tasks import Again, NewTask, Settlement, Task, stopped_instead
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.store.statements import beside
 
@@ -44,11 +45,16 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     if len(tasks) >= _COPY_FROM and all(task.unique_key is None for task in tasks):
         created = await _copy(database, tasks)
     if created is None:
-        columns: list[list[Any]] = [list(column) for column in zip(*(_row(task, 1) for task in tasks), strict=True)]
-        columns[_TAGS] = [None if tags is None else _array_literal(tags) for tags in columns[_TAGS]]
-        created = {row["id"] for row in await database.all(SQL.start_many, *columns)}
+        created = await _start_many(database, tasks)
     await wake(database, {_word(task) for task in tasks})
     return created
+
+
+async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
+    """The careful way: what is there already, or has been, is left alone."""
+    columns: list[list[Any]] = [list(column) for column in zip(*(_row(task, 1) for task in tasks), strict=True)]
+    columns[_TAGS] = [None if tags is None else _array_literal(tags) for tags in columns[_TAGS]]
+    return {row["id"] for row in await database.all(SQL.start_many, *columns)}
 
 
 async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) -> int:
@@ -69,7 +75,10 @@ async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) 
     tail = tuple(constant.values())
     ids = fresh_ids(len(inputs))
     records = [(id, id, text, *tail) for id, text in zip(ids, inputs, strict=True)]
-    await database.copy("tasks", ("id", "activity_id", "input", *constant), records)
+    try:
+        await database.copy("tasks", ("id", "activity_id", "input", *constant), records)
+    except Unavailable:  # or only the reply was lost; by now they may even have been done
+        await _start_many(database, [replace(like, id=id, input=text) for id, text in zip(ids, inputs, strict=True)])
     await wake(database, [_word(like)])
     return len(records)
 
@@ -78,15 +87,23 @@ def _word(task: NewTask) -> str:
     return f"{task.state if task.limit_key is None else 'limited'} {task.queue} {-task.priority}"
 
 
-async def start_within(connection: Connection, task: NewTask) -> bool:
-    """Create a task in a transaction that somebody else commits: it exists if, and only if, their work does."""
-    return await connection.fetchrow(SQL.start_one, *_row(task, 1)) is not None
+async def start_or_find(database: Database, task: NewTask) -> UUID:
+    """Create a task; its id, or that of the open task that has its key."""
+    while not await start(database, [task]):
+        standing: UUID | None = await database.value(SQL.standing, task.id, task.unique_key)
+        if standing is not None:
+            return standing
+        # The key was in use and has become free since.
+    return task.id
 
 
-async def holder_of_key(database: Database, unique_key: str) -> UUID | None:
-    """The open task that has a unique key."""
-    found: UUID | None = await database.value(SQL.holder_of_key, unique_key)
-    return found
+async def start_or_find_within(connection: Connection, task: NewTask) -> UUID:
+    """As `start_or_find`, in a transaction that somebody else commits: the task exists if, and only if, their work does."""
+    while await connection.fetchrow(SQL.start_one, *_row(task, 1)) is None:
+        standing: UUID | None = await connection.fetchval(SQL.standing, task.id, task.unique_key)
+        if standing is not None:
+            return standing
+    return task.id
 
 
 async def wake(database: Database, words: Iterable[str]) -> None:
@@ -95,9 +112,11 @@ async def wake(database: Database, words: Iterable[str]) -> None:
 
 
 async def _copy(database: Database, tasks: Sequence[NewTask]) -> set[UUID] | None:
-    """The fast way for many. None if an id was there already: then the careful way must look at each."""
+    """The fast way for many. None if an id was there already or no reply came: then the careful way must look at each."""
     try:
         await database.copy("tasks", _COLUMNS, [_row(task, 2) for task in tasks])
+    except Unavailable:
+        return None
     except DatabaseError as error:
         if error.state == UNIQUE_VIOLATION:
             return None
@@ -175,11 +194,15 @@ async def claim(
     lease: timedelta,
     bounds: Bounds | None = None,
 ) -> list[Task]:
-    """Take up to ``limit`` tasks of queues without limits, most urgent first."""
+    """Take up to ``limit`` tasks of queues without limits, most urgent first.
+
+    Asked once: a lease counts from the moment of asking, and what a claim took whose reply was lost comes back when
+    its lease has run out.
+    """
     after = bounds.after if bounds else {}
     places = [after.get(queue, _NOTHING_BEFORE) for queue in queues]
     ranks, instants, ids = ([place[i] for place in places] for i in range(3))
-    rows = await database.all(SQL.claim, worker_id, lease, list(queues), limit, ranks, instants, ids)
+    rows = await database.once(SQL.claim, worker_id, lease, list(queues), limit, ranks, instants, ids)
     return _most_urgent_first(rows)
 
 
@@ -192,7 +215,7 @@ async def claim_under_limits(
         await connection.execute(SQL.lock_limits)
         return await connection.fetch(SQL.claim_under_limits, worker_id, lease, list(queues), limit)
 
-    return _most_urgent_first(await database.transaction(take))
+    return _most_urgent_first(await database.transaction(take, tries=1))
 
 
 def _most_urgent_first(rows: list[Row]) -> list[Task]:
@@ -257,7 +280,31 @@ async def finish_within(connection: Connection, settlements: Sequence[Settlement
     if repeated:
         values = _outcomes([settlement for settlement, _ in repeated]) + _agains([again for _, again in repeated])
         done.update(row["task_id"] for row in await connection.fetch(SQL.repeat_tasks, *values))
+        done.update(
+            await _stop_instead(
+                connection, [settlement for settlement, _ in repeated if settlement.task.id not in done]
+            )
+        )
     return done
+
+
+async def _stop_instead(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    """Of tasks that were not repeated, end those that somebody has asked to stop; the others are held no longer."""
+    if not settlements:
+        return set()
+    holder, ids = settlements[0].task.worker_id, [settlement.task.id for settlement in settlements]
+    asked = {
+        row["id"]: Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])
+        for row in await connection.fetch(SQL.asked_to_stop, holder, ids)
+    }
+    ended = [
+        stopped_instead(settlement, asked[settlement.task.id])
+        for settlement in settlements
+        if settlement.task.id in asked
+    ]
+    if not ended:
+        return set()
+    return {row["task_id"] for row in await connection.fetch(SQL.end_tasks, *_outcomes(ended))}
 
 
 def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:

@@ -1,11 +1,13 @@
 -- name: start_one
--- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing.
+-- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing; nor does the id of a
+-- task that has been through its first attempt, which may be what somebody repeats whose first reply was lost.
 WITH created AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
         limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
     )
-    VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+    SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+    WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, state, queue, limit_key, rank
 )
@@ -13,7 +15,8 @@ SELECT id, pg_notify('tenuto', concat_ws(' ', CASE WHEN limit_key IS NULL THEN s
 FROM created;
 
 -- name: start_many
--- Create many tasks at once; those whose id or unique key is there already are left out of the answer.
+-- Create many tasks at once; those whose id (as a task or as an activity) or unique key is there already are left out of
+-- the answer.
 INSERT INTO tenuto.tasks (
     id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
     limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
@@ -28,14 +31,18 @@ FROM unnest(
     id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
     initiator_type, initiator_id, initiator_name, correlation_id, parent_id
 )
+WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
 ON CONFLICT DO NOTHING
 RETURNING id;
 
--- name: holder_of_key
--- The open task that has a unique key.
-SELECT id
-FROM tenuto.tasks
-WHERE unique_key = $1;
+-- name: standing
+-- The task that stands for a request which created nothing: the one with the id $1, open or past, or the open one with
+-- the unique key $2. None if that one has ended meanwhile.
+SELECT coalesce(
+    (SELECT id FROM tenuto.tasks WHERE id = $1),
+    (SELECT id FROM tenuto.activities WHERE id = $1),
+    (SELECT id FROM tenuto.tasks WHERE unique_key = $2)
+) AS id;
 
 -- name: wake
 -- Tell the services: "queued mail", "queued mail -5" (new, with this rank), "limited mail" (with a limited key),
@@ -243,7 +250,7 @@ WITH outcome AS (
     RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
               task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
               outcome.started_at, outcome.ended_at, task.fence, task.worker_id,
-              task.failures + (outcome.status = 'failed' AND outcome.reason <> 'lost')::integer AS failures,
+              task.failures + (outcome.status = 'failed' AND outcome.reason IS DISTINCT FROM 'lost')::integer AS failures,
               task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
               task.input, outcome.output, outcome.error, outcome.log,
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
@@ -258,7 +265,8 @@ SELECT * FROM ended
 RETURNING task_id;
 
 -- name: repeat_tasks
--- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks.
+-- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
+-- that somebody has asked to stop.
 WITH outcome AS (
     SELECT *
     FROM unnest(
@@ -275,6 +283,7 @@ WITH outcome AS (
     WHERE task.id = ANY ($2::uuid[])
       AND task.fence = outcome.fence
       AND task.worker_id IS NOT DISTINCT FROM $1::uuid
+      AND task.cancel_at IS NULL
     ORDER BY task.id
     FOR UPDATE OF task
 ), again AS (
@@ -316,6 +325,18 @@ WITH outcome AS (
 SELECT task_id, (SELECT count(*) FROM woken) AS woken
 FROM recorded;
 
+-- name: asked_to_stop
+-- Which of these tasks of one worker somebody wants stopped, and who.
+SELECT id, cancel_type, cancel_id, cancel_name
+FROM tenuto.tasks
+WHERE id = ANY ($2::uuid[])
+  AND state = 'running'
+  AND worker_id = $1
+  AND cancel_at IS NOT NULL
+ORDER BY id
+LIMIT 1000
+FOR UPDATE;
+
 -- name: put_back
 -- Tasks that were claimed but never started return as if they had not been touched; no attempt was made.
 WITH returned AS (
@@ -347,12 +368,13 @@ SELECT EXISTS (
 
 -- name: expired
 -- Held tasks whose lease has run out, locked so that no late renewal slips in between.
+-- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
        cancel_name
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
-ORDER BY id
+ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
@@ -363,7 +385,7 @@ SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, fa
        cancel_name
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $1
-ORDER BY id
+ORDER BY queue, id
 LIMIT $2
 FOR UPDATE SKIP LOCKED;
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict
-from tenuto.store.database import Connection, Database
+from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
@@ -54,7 +54,12 @@ async def register(database: Database, me: Incarnation, *, name_is_mine: bool, s
         )
         return None if before is None or before["id"] == me.id else before["id"]
 
-    return await database.transaction(enter)
+    try:
+        return await database.transaction(enter)
+    except DatabaseError as error:
+        if error.state == UNIQUE_VIOLATION:  # somebody of that name has entered between our look and our step
+            return await database.transaction(enter)
+        raise
 
 
 async def leave(database: Database, worker_id: UUID) -> None:

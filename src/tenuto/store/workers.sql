@@ -80,7 +80,9 @@ LIMIT 100;
 -- name: set_queue
 -- Limit or pause a queue; what is given as null stays as it is not: nothing.
 INSERT INTO tenuto.queues (name, max_running, paused_at, paused_by, reason)
-VALUES ($1, $2, CASE WHEN $3 THEN clock_timestamp() END, $4, $5)
+VALUES (
+    $1, $2, CASE WHEN $3 THEN clock_timestamp() END, CASE WHEN $3 THEN $4::text END, CASE WHEN $3 THEN $5::text END
+)
 ON CONFLICT (name) DO UPDATE
 SET max_running = excluded.max_running,
     paused_at = CASE WHEN $3 THEN coalesce(queues.paused_at, excluded.paused_at) END,

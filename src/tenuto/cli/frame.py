@@ -1,0 +1,258 @@
+"""What all commands have in common: shared options, examples in the help, an app that is opened and closed, an end in
+words.
+
+A command is a function that takes a `Session` and its own options. `command` adds the shared options, runs it (and the
+event loop, if it is a coroutine) and turns what it raises into a line on stderr and an exit code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+from tenuto.cli import exits
+from tenuto.errors import Invalid, TenutoError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tenuto.app import Tenuto
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SHARED: dict[str, tuple[Any, Any]] = {
+    "app": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--app",
+                envvar="TENUTO_APP",
+                show_envvar=False,
+                metavar="MODULE:OBJECT",
+                help="Your Tenuto app, looked for in the working folder too. [TENUTO_APP]",
+            ),
+        ],
+        None,
+    ),
+    "database": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="URL",
+                help="The PostgreSQL to use; without one, an embedded server in the home. [TENUTO_DATABASE]",
+            ),
+        ],
+        None,
+    ),
+    "home": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="FOLDER", help="Where the embedded database and health files live. [TENUTO_HOME]"),
+        ],
+        None,
+    ),
+    "output": (
+        Annotated[
+            Literal["table", "json"],
+            typer.Option("--output", "-o", metavar="table|json", show_default=False, help="How to show the answer."),
+        ],
+        "table",
+    ),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the answer, and errors.")], False),
+}
+EVERYTHING = tuple(SHARED)
+SERVICE = ("app", "database", "home", "quiet")
+
+
+class Session:
+    """What the shared options said, and the app they lead to."""
+
+    def __init__(
+        self,
+        *,
+        app: str | None = None,
+        database: str | None = None,
+        home: str | None = None,
+        output: str = "table",
+        quiet: bool = False,
+    ) -> None:
+        self.as_json = output == "json"
+        self.quiet = quiet
+        self.is_service = False
+        self.app_name = app
+        self._database = database
+        self._home = home
+
+    @cached_property
+    def app(self) -> Tenuto:
+        """The app that was named, or one without jobs."""
+        from tenuto import logs
+        from tenuto.cli.loading import load
+
+        app = load(self.app_name, self._database, self._home)
+        level = app.settings.log_level if self.is_service else "warning"
+        logs.configure(app.settings.log_format, "warning" if self.quiet and level in ("debug", "info") else level)
+        return app
+
+    @property
+    def app_with_jobs(self) -> Tenuto:
+        """The app that was named; a refusal if none was, or if it has no jobs."""
+        if self.app_name is None:
+            raise Invalid(
+                "is needed here: it says which jobs there are",
+                field="--app",
+                remedy="add --app MODULE:OBJECT, such as --app tasks:app for `app = Tenuto()` in tasks.py",
+            )
+        if not self.app.jobs.by_name:
+            raise Invalid(
+                f"{self.app_name} has no jobs",
+                field="--app",
+                remedy="register functions with @app.job, and import their modules where the app is defined",
+            )
+        return self.app
+
+    @contextmanager
+    def as_user(self) -> Iterator[Tenuto]:
+        """The app, with whatever is asked for inside on the account of the person at the terminal."""
+        from tenuto.model.access import Actor
+
+        with self.app.acting_as(Actor.user(login_name())):
+            yield self.app
+
+    def say(self, text: str) -> None:
+        """Talk, on stderr."""
+        if not self.quiet:
+            from tenuto.cli.output import talk
+
+            talk(text)
+
+    async def close(self) -> None:
+        """Let go of what was opened."""
+        if "app" in self.__dict__:
+            await self.app.close()
+
+
+def group(root: typer.Typer, name: str, description: str, *examples: str) -> typer.Typer:
+    """A word with commands under it; alone, it shows its help."""
+    branch = typer.Typer(rich_markup_mode=None)
+
+    def alone(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    words = {"help": _help(examples, description), "short_help": description.removesuffix(".")}
+    branch.callback(invoke_without_command=True, **words)(alone)  # type: ignore[arg-type]
+    root.add_typer(branch, name=name)
+    return branch
+
+
+def command(
+    group: typer.Typer, name: str | None, *examples: str, shared: tuple[str, ...] = EVERYTHING, service: bool = False
+) -> Callable[[F], F]:
+    """Register a command; without a name it is what the group itself does."""
+
+    def register(function: F) -> F:
+        run = _framed(function, shared, service=service)
+        description = inspect.getdoc(function) or ""
+        words: dict[str, Any] = {
+            "help": _help(examples, description),
+            "short_help": description.partition("\n")[0].removesuffix("."),
+        }
+        if name is None:
+            group.callback(invoke_without_command=True, **words)(run)
+        else:
+            group.command(name, **words)(run)
+        return function
+
+    return register
+
+
+def _help(examples: tuple[str, ...], description: str) -> str:
+    lines = "\n".join(f"  {example}" for example in examples)
+    return f"Examples:\n\n\b\n{lines}\n\n{description}"
+
+
+def _framed(function: Callable[..., Any], shared: tuple[str, ...], *, service: bool) -> Callable[..., None]:
+    signature = inspect.signature(function, eval_str=True)
+    own = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name != "session"
+    ]
+    common = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=SHARED[name][1], annotation=SHARED[name][0])
+        for name in shared
+    ]
+
+    def run(*, context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is not None:
+            return  # the group only stands before one of its commands
+        session = Session(**{name: given.pop(name) for name in shared})
+        session.is_service = service
+        code = _ending_in_words(
+            lambda: _completed(session, function(session, **given)), f"{context.command_path} --help"
+        )
+        if code != exits.OK:
+            raise typer.Exit(code)
+
+    context_first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context_first, *own, *common]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__doc__ = None
+    return run
+
+
+def _completed(session: Session, answer: Any) -> int | None:
+    """The exit code a command answered with; if the answer is still to come, wait for it."""
+    import asyncio
+
+    if not inspect.iscoroutine(answer):
+        code: int | None = answer
+        return code
+
+    async def whole(work: Coroutine[Any, Any, int | None]) -> int | None:
+        try:
+            return await work
+        finally:
+            await session.close()
+
+    with asyncio.Runner(loop_factory=_fast_loop() if session.is_service else None) as runner:
+        return runner.run(whole(answer))
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on this platform
+        return None
+    return uvloop.new_event_loop
+
+
+def _ending_in_words(work: Callable[[], int | None], help_command: str) -> int:
+    try:
+        return work() or exits.OK
+    except TenutoError as error:
+        if exits.debugging():
+            raise
+        message = f"{error.field}: {error.message}" if error.field else error.message
+        exits.complain(message, error.remedy or help_command)
+        return exits.code_of(error)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+
+
+def login_name() -> str:
+    """Who is at the terminal."""
+    import getpass
+    import os
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        return f"uid {os.getuid()}"

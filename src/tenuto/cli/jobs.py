@@ -1,0 +1,187 @@
+"""``tenuto job`` and ``tenuto run``: what an app can do, and having it done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenuto.cli import exits
+from tenuto.cli.frame import Session, command, group
+from tenuto.cli.words import plain, span
+from tenuto.errors import Invalid, UnknownJob
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tenuto.app import Tenuto
+    from tenuto.handlers.jobs import Job
+
+_WELL = ("completed", "completed_with_warning")
+
+
+def add_to(root: typer.Typer) -> None:
+    """Put the commands into the tree."""
+    jobs = group(
+        root,
+        "job",
+        "Look at the jobs of an app.",
+        "tenuto job list --app tasks:app",
+        "tenuto job list --app tasks:app -o json",
+    )
+    command(
+        jobs,
+        "list",
+        "tenuto job list --app tasks:app",
+        "tenuto job list --app tasks:app -o json",
+        shared=("app", "output", "quiet"),
+    )(list_jobs)
+    command(
+        root,
+        "run",
+        "tenuto run resize --app tasks:app --input '{\"width\": 80}' --wait",
+        "tenuto run resize --app tasks:app --input @picture.json",
+    )(run_job)
+
+
+def list_jobs(session: Session) -> None:
+    """List the jobs of an app and the input each takes; as JSON, with its schema."""
+    from tenuto.cli.output import show_json, show_table
+
+    jobs = [job for _, job in sorted(session.app_with_jobs.jobs.by_name.items())]
+    if session.as_json:
+        show_json([_described(job) for job in jobs])
+        return
+    show_table(
+        ("name", "input", "queue", "attempts", "timeout", "what it does"),
+        [
+            (
+                job.name,
+                ", ".join(_parameters(job.input_schema())) or "nothing",
+                job.using_.queue,
+                max(job.policy.retry.max_retries, 1),
+                span(job.policy.timeout_seconds) if job.policy.timeout_seconds else "none",
+                (job.__doc__ or "").strip().partition("\n")[0],
+            )
+            for job in jobs
+        ],
+        spare=("timeout", "attempts", "queue", "what it does"),
+        flexible=("input", "what it does"),
+    )
+
+
+def _described(job: Job[..., Any]) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "doc": (job.__doc__ or "").strip() or None,
+        "queue": job.using_.queue,
+        "priority": job.using_.priority,
+        "max_retries": job.policy.retry.max_retries,
+        "timeout_seconds": job.policy.timeout_seconds,
+        "on_lost": job.policy.on_lost,
+        "isolated": job.isolated,
+        "limit_key": job.using_.limit_key,
+        "limit": job.using_.limit,
+        "tags": list(job.using_.tags),
+        "input_schema": job.input_schema(),
+    }
+
+
+def _parameters(schema: dict[str, Any]) -> list[str]:
+    """The input in the manner of a signature; what may be left out has a question mark."""
+    required = schema.get("required", [])
+    return [
+        f"{name}{'' if name in required else '?'}: {_type(described)}"
+        for name, described in schema.get("properties", {}).items()
+    ]
+
+
+def _type(described: dict[str, Any]) -> str:
+    if "anyOf" in described:
+        return " | ".join(_type(option) for option in described["anyOf"])
+    if "$ref" in described:
+        return str(described["$ref"]).rpartition("/")[2]
+    return str(described.get("format") or described.get("type") or "any")
+
+
+async def run_job(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as `tenuto job list` shows it.")],
+    given: Annotated[
+        str, typer.Option("--input", metavar="JSON|@FILE|-", help="Its arguments as a JSON object; - reads stdin.")
+    ] = "{}",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it ended well.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
+    ] = None,
+) -> int:
+    """Have a job run.
+
+    A task is put into the job's queue, for a worker to take. Prints the task's id; with --wait, the result.
+    """
+    from tenuto.cli.output import show_json, show_text
+
+    text = _input(given)
+    with session.as_user() as app, _pointing_to_the_list(session):
+        registered = session.app_with_jobs.jobs.get(job)
+        task = await app.enqueue_json(registered, text)
+    if wait:
+        return await _wait(session, app, task.id, timeout)
+    if session.as_json:
+        show_json({"id": task.id, "created": task.created})
+    else:
+        show_text(str(task.id))
+        session.say(f"in queue {registered.using_.queue}; follow it with: tenuto task show {task.id}")
+    return exits.OK
+
+
+@contextmanager
+def _pointing_to_the_list(session: Session) -> Iterator[None]:
+    """Whoever got the name or the input wrong wants to see what there is."""
+    try:
+        yield
+    except (Invalid, UnknownJob) as error:
+        error.remedy = error.remedy or f"tenuto job list --app {session.app_name} shows each job and its input"
+        raise
+
+
+async def _wait(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
+    from tenuto.cli.history import summary
+    from tenuto.cli.output import compact, show_json, show_text
+    from tenuto.cli.output import state as in_words
+
+    first = (await app.attempts(task_id))[0]
+    if not any(
+        worker["service"] == "worker" and worker["state"] == "alive" and first["queue"] in worker["queues"]
+        for worker in await app.workers()
+    ):
+        session.say(f"nobody serves queue {first['queue']} yet; start a worker: tenuto worker --app MODULE:OBJECT")
+    session.say(f"task {task_id}")
+    record = await app.wait(task_id, timeout)
+    if session.as_json:
+        show_json(record)
+    elif record["output"] is not None:
+        show_text(compact(record["output"]) or "")
+    well = record["status"] in _WELL
+    ran = span(record["ended_at"] - record["started_at"]) if record["started_at"] else "no time"
+    session.say(f"{in_words(record['status']).plain} at attempt {record['attempt']} after {ran}")
+    if record["error"] is not None:
+        session.say(f"  {summary(record['error'])}")
+    if not well:
+        session.say(f"  see: tenuto task show {task_id}")
+    return exits.OK if well else exits.FAILED
+
+
+def _input(given: str) -> str:
+    try:
+        if given == "-":
+            return sys.stdin.read()
+        return Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(
+            f"{plain(given)} cannot be read: {error}", field="--input", remedy="name a text file in UTF-8 after the @"
+        ) from error

@@ -1,0 +1,172 @@
+"""Showing answers: one JSON document for programs, tables for people. What came from elsewhere is made safe here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from tenuto.cli.words import escaped, one_line, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+_STATES = {
+    "waiting": ("○", "dim"),
+    "scheduled": ("◷", "cyan"),
+    "queued": ("◌", "blue"),
+    "running": ("●", "yellow"),
+    "in_progress": ("●", "yellow"),
+    "completed": ("✓", "green"),
+    "completed_with_warning": ("▲", "yellow"),
+    "completed_with_error": ("▲", "red"),
+    "failed": ("✕", "red"),
+    "cancelled": ("⊘", "magenta"),
+    "alive": ("●", "green"),
+    "draining": ("◐", "yellow"),
+    "stale": ("✕", "red"),
+    "ended": ("○", "dim"),
+    "open": ("●", "green"),
+    "paused": ("‖", "yellow"),
+    "ok": ("✓", "green"),
+    "note": ("i", "cyan"),
+    "warning": ("▲", "yellow"),
+    "problem": ("✕", "red"),
+}
+_AS_WIDE_AS_NEEDED = 20_000
+"""For a pipe or a file: nothing is cut or wrapped there."""
+_GAP = 2
+_FLEXIBLE = 12
+"""A flexible column is never narrower than this."""
+
+
+def state(word: str) -> Text:
+    """A state as glyph, word and colour: each alone would do."""
+    from rich.text import Text
+
+    glyph, colour = _STATES.get(word, ("?", ""))
+    return Text(f"{glyph} {plain(word).replace('_', ' ')}", style=colour)
+
+
+def colour_of(word: str) -> str:
+    return _STATES.get(word, ("", ""))[1]
+
+
+def show_json(value: Any) -> None:
+    """One document on stdout: instants in ISO 8601, ids as text, spans in seconds."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_jsonable)
+    sys.stdout.write(escaped(text) + "\n")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return str(value)
+
+
+def show(*parts: RenderableType) -> None:
+    """Something made with Rich, on stdout."""
+    console = _console(sys.stdout)
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    with console.capture() as captured:
+        console.print(*parts, sep="\n")
+    for line in captured.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def show_text(text: str) -> None:
+    """Text from elsewhere, as it is but for what a terminal would obey."""
+    sys.stdout.write(plain(text).rstrip("\n") + "\n")
+
+
+def talk(text: str) -> None:
+    """A word to the person, on stderr."""
+    sys.stderr.write(plain(text) + "\n")
+
+
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, spare: Sequence[str] = (), flexible: Sequence[str] = ()
+) -> None:
+    """A table, as wide as it may be."""
+    show(fitted(columns, rows, spare=spare, flexible=flexible))
+
+
+def fitted(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, spare: Sequence[str] = (), flexible: Sequence[str] = ()
+) -> Table:
+    """A table that fits the terminal.
+
+    If it is too narrow, the ``spare`` columns are left out, the first named first; the ``flexible`` ones are shortened.
+    """
+    from rich import box
+    from rich.table import Table
+
+    console = _console(sys.stdout)
+    cells = [[cell(value) for value in row] for row in rows]
+    widths = {
+        column: max(len(column), *(row[place].cell_len for row in cells)) if cells else len(column)
+        for place, column in enumerate(columns)
+    }
+    needed = {column: min(width, _FLEXIBLE) if column in flexible else width for column, width in widths.items()}
+    for column in spare:
+        if sum(needed.values()) + _GAP * (len(needed) - 1) > console.width:
+            needed.pop(column)
+    lines = box.SIMPLE_HEAD if console.is_terminal else None
+    table = Table(
+        box=lines, pad_edge=False, show_edge=False, header_style="bold", padding=(0, _GAP - bool(lines), 0, 0)
+    )
+    for column in needed:
+        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=needed[column])
+    for row in cells:
+        table.add_row(*(text for column, text in zip(columns, row, strict=True) if column in needed))
+    return table
+
+
+def cell(value: Any) -> Text:
+    """One value, as a single safe line."""
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
+    return Text("" if value is None else one_line(value))
+
+
+def pairs(*rows: tuple[str, Any]) -> RenderableType:
+    """Names and values, one below the other; what has no value is left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        if value is not None and value != "":
+            grid.add_row(name, value if isinstance(value, Text) else Text(plain(value)))
+    return grid
+
+
+def compact(value: Any) -> str | None:
+    """Stored JSON on one line."""
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _console(stream: Any) -> Console:
+    from rich.console import Console
+
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _AS_WIDE_AS_NEEDED
+    return console

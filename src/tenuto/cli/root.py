@@ -1,0 +1,107 @@
+"""The tree of commands, and what surrounds them: help, usage errors, a closed pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import Abort, TyperException
+
+from tenuto.cli import activities, doctor, exits, jobs, queues, services, tasks, workers
+from tenuto.version import __version__
+
+_SECTIONS = {
+    "Services": ("up", "worker", "scheduler", "health"),
+    "Work": ("run", "job", "task", "activity", "queue"),
+    "Upkeep": ("doctor", "migrate", "version"),
+}
+
+_HELP = """Examples:
+
+\b
+  tenuto up --app tasks:app                       run everything in one process
+  tenuto run resize --app tasks:app --input '{"width": 80}' --wait
+
+A durable scheduler for Python on PostgreSQL: runs work to its end, and can prove it.
+"""
+
+
+class _Sections(TyperGroup):
+    """Commands under headings instead of in one long list."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(len(name) for names in _SECTIONS.values() for name in names)
+        for heading, names in _SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(width), self.commands[name].get_short_help_str(limit=90)) for name in names]
+                )
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in exits.MEANINGS.items()])
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Answers go to stdout, talk to stderr. TENUTO_DEBUG=1 shows a traceback instead of an error line."
+        )
+
+
+root = typer.Typer(
+    name="tenuto",
+    cls=_Sections,
+    help=_HELP,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+for _part in (services, workers, jobs, tasks, activities, queues, doctor):
+    _part.add_to(root)
+
+
+@root.callback(invoke_without_command=True)
+def _nothing_asked(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+) -> None:
+    if version:
+        _say_version()
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@root.command(
+    "version",
+    help="Examples:\n\n\b\n  tenuto version\n  tenuto --version\n\nSay which version this is.",
+    short_help="Say which version this is",
+)
+def _say_version() -> None:
+    typer.echo(f"tenuto {__version__}")
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run a command line; its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows another instead of a traceback
+    try:
+        code = root(arguments, prog_name="tenuto", standalone_mode=False)
+        sys.stdout.flush()
+    except TyperException as error:
+        message = error.format_message()
+        context: typer.Context | None = getattr(error, "ctx", None)
+        message = message.replace("Value error, ", "")
+        exits.complain(message[:1].lower() + message[1:], f"{context.command_path if context else 'tenuto'} --help")
+        return error.exit_code
+    except Abort:
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the answer has enough of it; the interpreter must not try to write the rest.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.FAILED
+    return code if isinstance(code, int) else exits.OK

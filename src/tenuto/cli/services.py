@@ -1,0 +1,162 @@
+"""``tenuto up``, ``scheduler``, ``health``, ``migrate``: the processes of an installation and its schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tenuto.cli import exits
+from tenuto.cli.frame import SERVICE, Session, command
+from tenuto.cli.words import plain, span, without_password
+from tenuto.cli.workers import Grace, Lease, Queues, ServiceName, Slots
+
+if TYPE_CHECKING:
+    from tenuto.app import Tenuto
+    from tenuto.engine.worker import Worker
+
+
+def add_to(root: typer.Typer) -> None:
+    """Put the commands into the tree."""
+    command(
+        root,
+        "up",
+        "tenuto up --app tasks:app",
+        "tenuto up --app tasks:app --queues default,mail --slots 20",
+        shared=SERVICE,
+        service=True,
+    )(up)
+    command(
+        root,
+        "scheduler",
+        "tenuto scheduler",
+        "tenuto scheduler --database postgresql://tenuto@db/tenuto --name scheduler-1",
+        shared=SERVICE,
+        service=True,
+    )(scheduler)
+    command(
+        root,
+        "health",
+        "tenuto health worker",
+        "tenuto health scheduler --name scheduler-1 -q",
+        shared=("home", "output", "quiet"),
+    )(health)
+    command(
+        root,
+        "migrate",
+        "tenuto migrate --database postgresql://tenuto@db/tenuto",
+        "tenuto migrate --print > tenuto.sql",
+    )(migrate)
+
+
+async def up(
+    session: Session,
+    queues: Queues = None,
+    slots: Slots = None,
+    name: ServiceName = None,
+    lease: Lease = None,
+    grace: Grace = None,
+) -> None:
+    """Run everything in one process.
+
+    That is a scheduler and a worker, on an embedded database in the home unless another one is named.
+    Ctrl-C lets running work end within the grace; a second one hands it back at once.
+    """
+    app = session.app
+    if not app.jobs.by_name:
+        session.say("no jobs are known here, so none are run; name your app with --app MODULE:OBJECT")
+        session.say(f"database   {_where(app)}")
+        await app.run_scheduler()
+        return
+    if app.settings.database is None:
+        session.say(f"starting the embedded database in {app.settings.home} …")
+
+    def ready(worker: Worker) -> None:
+        given = worker.settings
+        session.say(f"database   {_where(app)}")
+        session.say(f"worker     {worker.identity.name}: {given.slots} slots, queues {', '.join(given.queues)}")
+        session.say(f"jobs       {', '.join(sorted(app.jobs.by_name))}")
+        session.say("stop with Ctrl-C")
+
+    await app.run(ready=ready, queues=queues, slots=slots, name=name, lease_seconds=lease, grace_seconds=grace)
+
+
+def _where(app: Tenuto) -> str:
+    if app.settings.database is None:
+        return f"embedded PostgreSQL in {plain(app.settings.home)}/postgres"
+    return without_password(app.settings.database)
+
+
+async def scheduler(session: Session, name: ServiceName = None) -> None:
+    """Be a scheduler, until told to stop.
+
+    It watches over schedules, and over workers that die. Any number may run.
+    """
+    await session.app.run_scheduler(name=name)
+
+
+def health(
+    session: Session,
+    service: Annotated[Literal["worker", "scheduler"], typer.Argument(help="Which kind of service.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only the one of this name.")] = None,
+) -> int:
+    """Ask whether the services on this machine are well.
+
+    The database is not asked. Each service writes the time into a file in the home's folder `run`. Exit 1 if one
+    has not for too long, or if there is none. Made for the health check of a container.
+    """
+    from tenuto.cli.output import show_json, show_table, state
+    from tenuto.clock import SystemClock
+
+    app = session.app
+    found = app.health(service, name)
+    if session.as_json:
+        show_json(found)
+    if not found:
+        called = f" named {plain(name)}" if name else ""
+        exits.complain(
+            f"no {service}{called} runs here, by the files in {app.settings.home / 'run'}", f"tenuto {service}"
+        )
+        return exits.FAILED
+    now = SystemClock().now()
+    if not session.as_json:
+        rows = [
+            (
+                one.name,
+                state("alive" if one.healthy else "stale"),
+                span(now - one.seen_at) + " ago" if one.seen_at else "",
+            )
+            for one in found
+        ]
+        show_table(("name", "state", "heard of"), rows)
+    stale = [one.name for one in found if not one.healthy]
+    if stale:
+        exits.complain(
+            f"{service} {', '.join(stale)} has given no sign of life for too long",
+            f"look at its log and restart it; if it is gone for good, remove its file in {app.settings.home / 'run'}",
+        )
+    return exits.FAILED if stale else exits.OK
+
+
+async def migrate(
+    session: Session,
+    show_only: Annotated[
+        bool, typer.Option("--print", help="Print the SQL for an empty database; change nothing.")
+    ] = False,
+) -> None:
+    """Bring the database's schema up to date.
+
+    Running it twice, or twice at once, is safe. An embedded database is brought up to date by itself.
+    """
+    from tenuto.cli.output import show_json
+
+    if show_only:
+        typer.echo(session.app.migration_script())
+        return
+    applied = [f"{migration.number:04} {migration.name}" for migration in await session.app.migrate()]
+    if session.as_json:
+        show_json({"applied": applied})
+        return
+    for migration in applied:
+        session.say(f"applied {migration}")
+    session.say(f"the schema of {_where(session.app)} is up to date")

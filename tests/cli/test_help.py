@@ -1,0 +1,124 @@
+"""Help comes at once, shows before it explains, and tells the truth."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from tenuto.cli import activities, exits, tasks
+from tenuto.cli.root import root
+from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
+from tenuto.model.tasks import Status, TaskState
+from tests.cli.conftest import Shell, bare_environment
+
+HEAVY = ("asyncpg", "pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "tenuto.app")
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command and group of commands, by the words that lead to it."""
+
+    def below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield path, command
+        for name, child in getattr(command, "commands", {}).items():
+            yield from below(f"{path} {name}", child)
+
+    yield from below("tenuto", typer.main.get_command(root))
+
+
+def examples_of(command: Any) -> list[str]:
+    """The examples its help begins with."""
+    opening, _, rest = command.help.partition("\b\n")
+    assert opening.strip() == "Examples:", command.help
+    return [line.strip() for line in rest.partition("\n\n")[0].splitlines()]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from tenuto.cli import main\n"
+        "try: main(['--help'])\n"
+        f"except SystemExit: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=bare_environment())
+    assert done.stderr.strip() == "[]"
+
+
+def test_help_takes_less_than_three_tenths_of_a_second() -> None:
+    """By the processor's time and the best of a few: a busy machine says nothing about us."""
+
+    def cost() -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "tenuto", "--help"], capture_output=True, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(cost() for _ in range(5)) < 0.3
+
+
+def test_the_command_alone_and_a_group_alone_show_their_help(open_shell: Callable[..., Shell]) -> None:
+    shell = open_shell()
+    for words in ((), ("task",), ("queue",)):
+        ended = shell(*words)
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out == shell(*words, "--help").out
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_help_begins_with_two_examples_that_can_be_typed(path: str, command: Any) -> None:
+    examples = examples_of(command)
+    assert len(examples) >= 2
+    for example in examples:
+        typed = example.partition(" | ")[0].partition(" > ")[0].partition("    ")[0]
+        words = shlex.split(typed)[1:]
+        found = typer.main.get_command(root)
+        while words and words[0] in getattr(found, "commands", {}):
+            found = found.commands[words.pop(0)]  # type: ignore[attr-defined]
+        found.make_context("tenuto", words)
+
+
+def test_the_help_lists_every_command_and_every_exit_code(open_shell: Callable[..., Shell]) -> None:
+    shown = open_shell()("--help").out
+    for path, _ in commands():
+        if path.count(" ") == 1:
+            assert f"  {path.split()[1]} " in shown
+    for code, meaning in exits.MEANINGS.items():
+        assert f"{code}" in shown
+        assert meaning in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Invalid("x"), exits.USAGE),
+        (NotFound("x"), exits.NOT_FOUND),
+        (UnknownJob("x"), exits.NOT_FOUND),
+        (Forbidden("x"), exits.NOT_ALLOWED),
+        (Conflict("x"), exits.CONFLICT),
+        (Unavailable("x"), exits.DATABASE),
+        (SchemaMismatch("x"), exits.DATABASE),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: Any, code: int) -> None:
+    assert exits.code_of(error) == code
+    assert code in exits.MEANINGS
+
+
+def test_the_states_that_can_be_asked_for_are_the_states_there_are() -> None:
+    assert set(get_args(tasks.TaskState)) == set(TaskState)
+    assert set(get_args(activities.Status)) == set(Status)
+
+
+@pytest.mark.parametrize("words", [("version",), ("--version",)])
+def test_the_version_is_told(open_shell: Callable[..., Shell], words: tuple[str, ...]) -> None:
+    from tenuto import __version__
+
+    ended = open_shell()(*words)
+    assert (ended.code, ended.out) == (0, f"tenuto {__version__}\n")

@@ -1,0 +1,136 @@
+"""The reference is complete and up to date: settings, commands, exit codes, schema, states, the public names."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import tenuto
+from tenuto import Context, Job, RetryPolicy, Tenuto, demo, errors
+from tenuto.cli.frame import SHARED
+from tenuto.engine.health import condition
+from tenuto.handlers.jobs import Using
+from tenuto.model.access import ActorType
+from tenuto.model.tasks import Reason, Status, TaskState
+from tenuto.settings import Settings, WorkerSettings
+from tenuto.store.database import Database
+from tests.docs.generate import FOLDER, PAGES, commands, docstrings, exit_code_rows
+from tests.docs.pages import ROOT
+
+MADE_BY_MONTH = re.compile(r"activities_(?:\d{4}_\d{2}|old)")
+
+
+def page(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading of the second level."""
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def missing(words: set[str], text: str) -> set[str]:
+    """Which of these words do not stand in the text as code."""
+    fences = re.findall(r"```.*?```", text, re.DOTALL)
+    inline = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    code = " ".join(fences + inline)
+    return {word for word in words if not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", code)}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pages_made_from_the_code_are_up_to_date(name: str) -> None:
+    assert page(name) == PAGES[name](), "run scripts/docs"
+
+
+@pytest.mark.parametrize("kind", [Settings, WorkerSettings])
+def test_every_setting_says_what_it_means(kind: type[Settings | WorkerSettings]) -> None:
+    assert kind.model_fields.keys() - docstrings(kind).keys() == set()
+
+
+def test_every_command_has_words_and_examples() -> None:
+    text = page("cli.md")
+    for path in commands().keys() - {""}:
+        assert f"\n## tenuto {path}\n" in text
+        assert "\n$ tenuto " in section(text, f"tenuto {path}"), f"tenuto {path} has no example"
+    assert set(SHARED) <= {word.lstrip("-") for word in re.findall(r"--\w+", section(text, "Shared options"))}
+
+
+def test_every_exit_code_is_in_the_table() -> None:
+    text = page("exit-codes.md")
+    assert [row for row in exit_code_rows() if row not in text] == []
+
+
+def test_every_state_and_reason_is_explained() -> None:
+    text = page("states.md")
+    assert missing(set(TaskState), section(text, "Of a task")) == set()
+    assert missing(set(Status) | set(Reason), section(text, "Of an activity")) == set()
+    assert missing(set(get_args(get_type_hints(condition)["return"])), section(text, "Of a worker")) == set()
+    assert missing(set(ActorType), section(text, "Who asked")) == set()
+
+
+def test_every_error_type_of_our_own_is_explained() -> None:
+    recorded: set[str] = set()
+    for module in (ROOT / "src" / "tenuto").rglob("*.py"):
+        recorded |= set(re.findall(r'"(tenuto\.[A-Z]\w+)"', module.read_text(encoding="utf-8")))
+    assert recorded
+    assert missing(recorded, section(page("states.md"), "What `error` holds")) == set()
+
+
+async def test_every_table_column_index_and_trigger_is_described(db: Database) -> None:
+    text = page("schema.md")
+    tables: dict[str, set[str]] = {}
+    for row in await db.all(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'tenuto'"
+    ):
+        if not MADE_BY_MONTH.fullmatch(row["table_name"]):
+            tables.setdefault(row["table_name"], set()).add(row["column_name"])
+    for row in await db.all("SELECT tablename, indexname FROM pg_indexes WHERE schemaname = 'tenuto'"):
+        if not MADE_BY_MONTH.fullmatch(row["tablename"]):
+            tables[row["tablename"]].add(row["indexname"])
+    for row in await db.all(
+        "SELECT relation.relname, guard.tgname FROM pg_trigger AS guard JOIN pg_class AS relation"
+        " ON relation.oid = guard.tgrelid WHERE NOT guard.tgisinternal AND guard.tgparentid = 0"
+    ):
+        tables["activities" if MADE_BY_MONTH.fullmatch(row["relname"]) else row["relname"]].add(row["tgname"])
+    tables.pop("all_activities")  # its columns are those of activities
+    assert {
+        f"{table}: {name}" for table, names in tables.items() for name in missing(names, section(text, table))
+    } == set()
+
+
+def test_every_public_name_is_in_the_reference_of_the_api() -> None:
+    text = page("api.md")
+    assert missing(set(tenuto.__all__), text) == set()
+    raised = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert missing(raised, section(text, "Errors")) == set()
+
+
+def test_every_verb_and_option_is_in_the_reference_of_the_api() -> None:
+    text = page("api.md")
+    verbs = {name for name in vars(Tenuto) if not name.startswith("_")}
+    options = set(inspect.signature(Tenuto.job).parameters) - {"self", "function"}
+    assert missing(verbs | options, section(text, "Tenuto")) == set()
+    assert missing(set(Using.__dataclass_fields__), section(text, "Job")) == set()
+    told_elsewhere = {"tell_to_stop", "take_progress", "latest_progress", "log_text"}  # the worker's side of it
+    seen = {name for name in vars(Context) if not name.startswith("_")} - told_elsewhere - {"errors", "warnings"}
+    assert missing(seen, section(text, "Context")) == set()
+    assert missing({field.name for field in dataclasses.fields(RetryPolicy)}, section(text, "RetryPolicy")) == set()
+    assert missing({"using", "name", "input_schema", "check_input"}, section(text, "Job")) == set()
+    assert all(hasattr(Job, name) or name == "name" for name in ("using", "input_schema", "check_input"))
+
+
+def test_the_readme_counts_the_tasks_of_the_demo() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{demo.SMALL + demo.FLAKY + demo.HOPELESS + demo.LONG:,} tasks" in text
+
+
+def test_the_readme_shows_the_commands_there_are() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for script in ("scripts/demo", "scripts/test"):
+        assert script in text
+        assert Path(ROOT / script).stat().st_mode & 0o100

@@ -1,0 +1,150 @@
+"""When things begin (S1, W3): at once if due, within a second of their time otherwise, though polling is rare."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenuto import RetryPolicy, Tenuto
+from tenuto.errors import Invalid
+from tests.engine.conftest import Quick
+from tests.waiting import eventually
+
+A_SECOND = timedelta(seconds=1)
+
+
+async def test_what_is_asked_for_begins_at_once_though_the_worker_is_idle(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    async with worker():
+        for _ in range(3):
+            record = await app.wait(await app.enqueue(bake), timeout=10)
+            assert record["started_at"] - record["created_at"] < A_SECOND
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
+async def test_what_is_scheduled_begins_within_a_second_of_its_time_though_the_worker_is_idle(
+    options: dict[str, Any], app: Tenuto, worker: Quick
+) -> None:
+    @app.job(**options)
+    async def bake() -> None: ...
+
+    async with worker():
+        await app.wait(await app.enqueue(bake), timeout=10)
+        record = await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.4))), timeout=10)
+    late = record["started_at"] - record["run_at"]
+    assert timedelta(0) <= late < A_SECOND
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
+async def test_what_was_scheduled_before_the_worker_came_begins_in_time(
+    options: dict[str, Any], app: Tenuto, worker: Quick
+) -> None:
+    @app.job(**options)
+    async def bake() -> None: ...
+
+    far = await app.enqueue(bake.using(delay=timedelta(days=365)))
+    task = await app.enqueue(bake.using(run_at=datetime.now(UTC) + timedelta(seconds=0.5)))
+    async with worker():
+        record = await app.wait(task, timeout=10)
+    assert timedelta(0) <= record["started_at"] - record["run_at"] < A_SECOND
+    assert (await app.task(far.id))["state"] == "scheduled"
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
+async def test_what_is_tried_again_later_begins_in_time(options: dict[str, Any], app: Tenuto, worker: Quick) -> None:
+    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.4, jitter=0), **options)
+    async def fail() -> None:
+        raise ValueError
+
+    async with worker():
+        record = await app.wait(await app.enqueue(fail), timeout=10)
+    assert record["attempt"] == 2
+    assert timedelta(0) <= record["started_at"] - record["run_at"] < A_SECOND
+
+
+async def test_an_earlier_time_that_is_heard_of_later_is_kept_too(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    async with worker():
+        late = await app.enqueue(bake.using(delay=timedelta(seconds=30)))
+        soon = await app.enqueue(bake.using(delay=timedelta(seconds=0.3)))
+        record = await app.wait(soon, timeout=10)
+        assert record["started_at"] - record["run_at"] < A_SECOND
+        assert (await app.task(late.id))["state"] == "scheduled"
+
+
+async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    async with worker():
+        for options in ({"run_at": datetime(1999, 1, 1, tzinfo=UTC)}, {"delay": timedelta(days=-1)}):
+            task = await app.enqueue(bake.using(**options))
+            assert (await app.wait(task, timeout=10))["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_at": datetime(1, 1, 1, tzinfo=UTC)},
+        {"run_at": datetime(9999, 1, 1, tzinfo=UTC)},
+        {"run_at": datetime(2031, 1, 1)},  # noqa: DTZ001 - that it is naive is the point
+        {"delay": timedelta.max},
+        {"delay": timedelta.min},
+        {"delay": float("nan")},
+        {"delay": 5},
+        {"run_at": "tomorrow"},
+    ],
+)
+async def test_a_time_that_is_none_is_refused(options: dict[str, Any], app: Tenuto) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    with pytest.raises(Invalid) as refusal:
+        await app.enqueue(bake.using(**options))
+    assert refusal.value.field in ("run_at", "delay")
+
+
+async def test_without_notifications_polling_finds_everything(app: Tenuto, worker: Quick, url: str, sql: Any) -> None:
+    """As behind a transaction pooler: the listener hears nothing."""
+    from tenuto.settings import load
+
+    pooled = Tenuto(settings=load(database=url, home=app.settings.home, behind_pooler=True))
+
+    @pooled.job
+    async def bake() -> None: ...
+
+    @pooled.job(limit=1)
+    async def wash() -> None: ...
+
+    try:
+        async with pooled.worker(slots=5, poll_seconds=0.1, grace_seconds=0):
+            for job in (bake, wash):
+                await pooled.wait(await pooled.enqueue(job), timeout=10)
+                await pooled.wait(await pooled.enqueue(job.using(delay=timedelta(seconds=0.2))), timeout=10)
+    finally:
+        await pooled.close()
+
+
+async def test_a_worker_whose_line_was_cut_takes_what_came_meanwhile(app: Tenuto, worker: Quick, sql: Any) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    async with worker():
+        await app.wait(await app.enqueue(bake), timeout=10)
+        for _ in range(2):
+            await sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            task = await app.enqueue(bake)
+
+            async def done(task_id: Any = task.id) -> bool:
+                return bool((await app.activity(task_id))["final"])
+
+            await eventually(done, timeout=15)

@@ -1,0 +1,129 @@
+"""Jobs for child processes: these must stand at the top of a module that a child can import."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tenuto import Context, PermanentFailure, RetryLater, Tenuto
+from tenuto.errors import Invalid
+
+app = Tenuto("postgresql://nobody@nowhere.invalid/none", home="/tmp/tenuto-never-made")
+
+
+@app.job(isolated=True)
+def double(n: int) -> int:
+    return 2 * n
+
+
+@app.job(isolated=True)
+async def triple(n: int) -> int:
+    await asyncio.sleep(0)
+    return 3 * n
+
+
+@app.job(isolated=True)
+def process_id() -> int:
+    return os.getpid()
+
+
+@app.job(isolated=True)
+def who(ctx: Context) -> dict[str, Any]:
+    return {"key": ctx.idempotency_key, "attempt": ctx.attempt, "fence": ctx.fence, "by": ctx.initiator.name}
+
+
+@app.job(isolated=True)
+def say(ctx: Context) -> None:
+    print("printed")
+    ctx.log.info("logged")
+    logging.getLogger("mine").warning("loudly")
+    print("to stderr", file=sys.stderr)
+    ctx.progress(3, 10, "kneading")
+    print("unfinished", end="")
+
+
+@app.job(isolated=True)
+def warn(ctx: Context) -> int:
+    ctx.warn("low on flour")
+    return 7
+
+
+@app.job(isolated=True)
+def fail(how: str) -> None:
+    match how:
+        case "value":
+            raise ValueError("no flour")
+        case "permanent":
+            raise PermanentFailure("burnt")
+        case "later":
+            raise RetryLater("hot", after=90)
+        case "invalid":
+            raise Invalid("no such bread")
+        case "exit":
+            raise SystemExit(3)
+
+
+@app.job(isolated=True)
+def unstorable() -> Any:
+    return object()
+
+
+@app.job(isolated=True)
+def die(how: str) -> None:
+    match how:
+        case "exit":
+            os._exit(3)
+        case "segfault":
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+            ctypes.string_at(0)
+        case _:
+            os.kill(os.getpid(), int(how))
+            time.sleep(60)
+
+
+@app.job(isolated=True)
+def hang(file: Path) -> None:
+    """Deaf to everything, with a child of its own."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    file.write_text(f"{os.getpid()} {below.pid}")
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException as error:
+            print(error)
+
+
+@app.job(isolated=True)
+def die_and_leave(file: Path) -> None:
+    """End at once, with a child of its own still running."""
+    below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    file.write_text(f"{os.getpid()} {below.pid}")
+    os._exit(3)
+
+
+@app.job(isolated=True)
+def shout(times: int) -> int:
+    """Speak from several threads at once."""
+
+    def speak(ctx: Context | None, name: str) -> None:
+        for n in range(times):
+            print(f"{name} {n}", file=sys.stderr)
+
+    threads = [threading.Thread(target=speak, args=(None, f"t{n}")) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n in range(times):
+        print("line", n)
+    return times

@@ -1,0 +1,127 @@
+"""Cron, times and intervals against an oracle that walks every minute of the years in which clocks behave badly (S3)."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+
+import pytest
+
+from tenuto.model.triggers import Trigger, at, cron, every
+from tests.model.triggers import oracle
+from tests.model.triggers.oracle import Walk
+
+YEARS = {
+    "Europe/London": ("2025-01-01", "2027-01-03"),
+    "America/New_York": ("2025-01-01", "2027-01-03"),
+    "Australia/Lord_Howe": ("2025-01-01", "2027-01-03"),
+    "Asia/Kathmandu": ("1985-01-01", "1987-01-03"),
+    "Africa/Casablanca": ("2025-01-01", "2027-01-03"),
+    "Pacific/Apia": ("2010-09-01", "2012-09-03"),
+    "America/St_Johns": ("2009-06-01", "2011-12-03"),
+    "Africa/Cairo": ("2025-01-01", "2026-06-01"),
+}
+FIXED = [
+    "0 0 * * *",
+    "30 1 * * *",
+    "15 2 * * *",
+    "0,10,45 0-3 * * *",
+    "0 12 30 12 *",
+    "30 2 1-7 * sun",
+    "5 1 * mar,oct,nov fri-sun",
+    "0 0 29 2 *",
+]
+REAL_TIME = [
+    "30 * * * *",
+    "*/20 0-3 * * *",
+    "0 */3 * * *",
+    "7,37 1,*/6 * * 0,7",
+    "10-50/20 1-2 */2 * mon",
+    "0 0-23 1,30 * *",
+    "*/15 23,0 * dec,jan *",
+]
+TIMES = [(["00:00", "01:30", "02:15", "23:59"], [0, 1, 2, 3, 4, 5, 6]), (["00:30", "02:00", "06:07"], [4, 5, 6])]
+WINDOWS = [
+    (40, "22:00", "06:00", [0, 1, 2, 3, 4, 5, 6]),
+    (45, "01:15", "02:45", [5, 6]),
+    (90, "09:30", "17:00", [0, 4]),
+]
+
+
+NAMES = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+@lru_cache(maxsize=len(YEARS))
+def walk_in(zone: str) -> Walk:
+    return oracle.walk(zone, *YEARS[zone])
+
+
+def agrees(trigger: Trigger, expected: list[datetime], walk: Walk) -> None:
+    """Each run leads to the next, and any instant in between leads to the same."""
+    assert expected, trigger.words()
+    run, found = walk.first, []
+    while (following := trigger.next_after(run)) is not None and following <= expected[-1]:
+        found.append(following)
+        run = following
+    astray = next((pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]), None)
+    assert astray is None, trigger.words()
+    assert len(found) == len(expected), trigger.words()
+    chance = random.Random(f"{walk.zone} {trigger.words()}")
+    for _ in range(100):
+        instant = walk.first + (expected[-1] - walk.first) * chance.random()
+        assert trigger.next_after(instant) == expected[bisect_right(expected, instant)], (trigger.words(), instant)
+
+
+@pytest.mark.parametrize("zone", YEARS)
+def test_the_oracle_sees_the_clock_being_changed(zone: str) -> None:
+    walls = walk_in(zone).walls
+    jumps = {after - before for before, after in pairwise(walls)} - {1}
+    assert len(jumps) >= (1 if zone == "Asia/Kathmandu" else 2)
+
+
+@pytest.mark.parametrize("zone", YEARS)
+def test_a_fixed_line_runs_when_the_clock_first_reaches_its_times(zone: str) -> None:
+    walk = walk_in(zone)
+    runs = oracle.by_the_clock(walk, *map(oracle.cron_is_due, FIXED))
+    for line, expected in zip(FIXED, runs, strict=True):
+        agrees(cron(line, zone=zone), expected, walk)
+
+
+@pytest.mark.parametrize("zone", YEARS)
+def test_a_wildcard_line_runs_whenever_the_clock_shows_its_times(zone: str) -> None:
+    walk = walk_in(zone)
+    runs = oracle.by_real_time(walk, *map(oracle.cron_is_due, REAL_TIME))
+    for line, expected in zip(REAL_TIME, runs, strict=True):
+        agrees(cron(line, zone=zone), expected, walk)
+
+
+@pytest.mark.parametrize("zone", YEARS)
+def test_specific_times_run_when_the_clock_first_reaches_them(zone: str) -> None:
+    walk = walk_in(zone)
+    runs = oracle.by_the_clock(walk, *(oracle.times_are_due(times, days) for times, days in TIMES))
+    for (times, days), expected in zip(TIMES, runs, strict=True):
+        agrees(at(times, days=[NAMES[day] for day in days], zone=zone), expected, walk)
+
+
+@pytest.mark.parametrize("zone", YEARS)
+def test_an_interval_counts_real_minutes_from_the_opening_of_its_window(zone: str) -> None:
+    walk = walk_in(zone)
+    for minutes, opens, closes, days in WINDOWS:
+        edges = [int(edge[:2]) * 60 + int(edge[3:]) for edge in (opens, closes)]
+        expected = oracle.in_windows(walk, minutes, *edges, days)
+        trigger = every(
+            timedelta(minutes=minutes), between=(opens, closes), days=[NAMES[day] for day in days], zone=zone
+        )
+        begin = replace(walk, first=expected[0] - oracle.MINUTE)  # a window may have been open when the walk began
+        agrees(trigger, expected, begin)
+
+
+@pytest.mark.parametrize("zone", YEARS)
+def test_an_interval_without_a_window_keeps_its_distance_whatever_the_clock_does(zone: str) -> None:
+    walk = walk_in(zone)
+    runs = every("35m", zone=zone).preview(walk.first, 1000)
+    assert {later - earlier for earlier, later in pairwise(runs)} == {timedelta(minutes=35)}

@@ -1,0 +1,51 @@
+"""A PostgreSQL server of a test's own, that may be hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+from tenuto.store import embedded, keeper, migrate, partitions
+from tenuto.store.database import Database
+from tests.races.processes import eventually
+
+
+class Server:
+    """The embedded server in a folder of its own."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="tenuto-hurt-", dir="/tmp"))
+        self.home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
+        self._settings = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+        self._hold = embedded.hold(self.home, linger=0.0, settings=self._settings)
+        self.url = self._hold.url
+        self.data = self.home / "postgres"
+
+    def close(self) -> None:
+        self._hold.release()
+        embedded.stop_now(self.home)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    async def make_schema(self) -> None:
+        database = await Database.open(self.url)
+        await migrate.migrate(database)
+        await partitions.ensure(database, database.clock.now())
+        await database.close()
+
+    async def crash(self) -> None:
+        """An immediate shutdown: every connection is cut, and the next start replays the log."""
+        postmaster = int((self.data / "postmaster.pid").read_text(encoding="ascii").split()[0])
+        os.kill(postmaster, signal.SIGQUIT)
+
+        async def gone() -> bool:
+            return not keeper.server_lives(self.home)
+
+        await eventually("the server is gone", gone, within=20)
+
+    async def start(self) -> None:
+        again = await asyncio.to_thread(embedded.hold, self.home, linger=0.0, settings=self._settings)
+        again.release()  # the first hold still stands

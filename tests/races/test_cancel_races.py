@@ -1,0 +1,162 @@
+"""Finish, cancel and sweep reach for the same task at the same moment: whoever wins, it ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.engine import cancelling
+from tenuto.engine.sweeper import sweep
+from tenuto.errors import Conflict
+from tenuto.model.tasks import Task
+from tenuto.store import activities
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+from tests.races import work
+from tests.races.audit import assert_sound
+from tests.races.given import SOMEBODY, claim, completed, enqueue, failed
+from tests.races.ledger import Ledger
+from tests.races.observing import Observer
+from tests.races.processes import Workers, eventually
+
+ROUNDS = 300
+RegisterWorker = Callable[..., Awaitable[UUID]]
+
+
+@pytest.fixture
+async def hands(url: str) -> AsyncIterator[list[Database]]:
+    """Three ways to the database that do not wait for each other."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(3):
+            database = await Database.open(url, generic_plans=True, max_connections=2)
+            stack.push_async_callback(database.close)
+            opened.append(database)
+        yield opened
+
+
+async def at_once(*acts: Callable[[], Awaitable[Any]]) -> list[Any]:
+    """Let all of them begin at the same moment; what each answered or raised."""
+    gate = asyncio.Barrier(len(acts))
+
+    async def go(act: Callable[[], Awaitable[Any]]) -> Any:
+        await gate.wait()
+        try:
+            return await act()
+        except Conflict as error:
+            return error
+
+    return list(await asyncio.gather(*(go(act) for act in acts)))
+
+
+async def let_leases_run_out(db: Database) -> None:
+    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'running'")
+
+
+async def last_record(db: Database, task_id: UUID) -> activities.Record:
+    return (await activities.attempts(db, task_id))[-1]
+
+
+async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
+    db: Database, hands: list[Database], register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    outcomes: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        (new,) = await enqueue(db)
+        (task,) = await claim(db, worker_id)
+        await let_leases_run_out(db)
+
+        async def finish(task: Task = task, lag: int = number % 4) -> set[UUID]:
+            for _ in range(lag):  # a round trip or two, so that now one and now another comes first
+                await hands[0].value("SELECT 1")
+            return await store.finish(hands[0], [completed(hands[0], task)])
+
+        finished, cancelled, _swept = await at_once(
+            finish,
+            lambda new=new: cancelling.cancel(hands[1], new.id, SOMEBODY),
+            lambda: sweep(hands[2], hands[2].clock.now()),
+        )
+
+        last = await last_record(db, new.id)
+        assert last["final"] or (last["status"], last["attempt"]) == ("queued", 2)
+        if finished:
+            assert last["status"] == "completed"
+        elif cancelled == "cancelled":
+            assert last["status"] == "cancelled"
+        elif cancelled == "stopping":  # asked in time, so it is not tried again
+            assert last["status"] == "cancelled"
+        outcomes[f"{last['status']}, cancel said {cancelled if isinstance(cancelled, str) else 'too late'}"] += 1
+        if not last["final"]:
+            (task,) = await claim(db, worker_id)
+            assert await store.finish(db, [completed(db, task)]) == {new.id}
+    print(dict(outcomes))
+    await assert_sound(db.url, ROUNDS)
+    assert await db.value("SELECT count(*) FROM tenuto.activities WHERE final") == ROUNDS
+    assert len(outcomes) > 1
+
+
+async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tried_again(
+    db: Database, hands: list[Database], register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    outcomes: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        (new,) = await enqueue(db)
+        (task,) = await claim(db, worker_id)
+
+        acts: list[Callable[[], Awaitable[Any]]] = [
+            lambda task=task: store.finish(hands[0], [failed(hands[0], task)]),
+            lambda new=new: cancelling.cancel(hands[1], new.id, SOMEBODY),
+        ]
+        first, second = await at_once(*(acts if number % 2 else reversed(acts)))
+        cancelled = second if number % 2 else first
+
+        last = await last_record(db, new.id)
+        assert (last["status"], last["final"]) == ("cancelled", True)
+        outcomes[str(cancelled)] += 1
+    print(dict(outcomes))
+    await assert_sound(db.url, ROUNDS)
+    assert outcomes.keys() == {"cancelled", "stopping"}
+
+
+async def test_a_task_that_fails_after_it_was_told_to_stop_ends_as_cancelled(
+    app: Tenuto, db: Database, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    one, other = await enqueue(db, 2)
+    taken = await claim(db, worker_id, 2)
+    assert await app.cancel(one.id) == "stopping"
+
+    assert await store.finish(db, [failed(db, task) for task in taken]) == {one.id, other.id}
+
+    last = await last_record(db, one.id)
+    assert (last["status"], last["reason"], last["final"]) == ("cancelled", "requested", True)
+    assert (await last_record(db, other.id))["status"] == "scheduled"
+    await assert_sound(db.url, 2)
+
+
+async def test_a_running_job_that_fails_in_the_moment_it_is_cancelled_does_not_run_again(
+    app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
+) -> None:
+    await workers.start("worker").is_ready()
+    flag = tmp_path / "fail"
+    tasks = [await app.enqueue(work.fail_when_told, str(flag)) for _ in range(8)]
+
+    async def begun() -> bool:
+        return ledger.begun() == 8
+
+    await eventually("all have begun", begun, within=10)
+    flag.touch()
+    await asyncio.gather(*(app.cancel(task.id) for task in tasks))
+
+    await observer.until_all_ended(within=10)
+    assert await observer.count("activities", "final AND status = 'cancelled'") == 8

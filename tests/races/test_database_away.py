@@ -1,0 +1,226 @@
+"""Connections are cut, notifications get lost, the server crashes: the workers go on by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tenuto import Tenuto
+from tenuto.errors import Unavailable
+from tests.races import work
+from tests.races.audit import assert_all_done
+from tests.races.ledger import Ledger, overlaps
+from tests.races.observing import Observer
+from tests.races.processes import Nursery, Workers, eventually
+from tests.races.proxy import Proxy
+from tests.races.servers import Server
+
+BACKENDS_ENDED = 100
+CRASHES = 4
+POLL = 1.0
+
+
+@pytest.fixture
+async def own_server() -> AsyncIterator[Server]:
+    server = await asyncio.to_thread(Server)
+    await server.make_schema()
+    yield server
+    await asyncio.to_thread(server.close)
+
+
+class Enqueuer:
+    """Keeps enqueuing, whatever happens to the database, and remembers what it was promised."""
+
+    def __init__(self, app: Tenuto) -> None:
+        self._app = app
+        self._stop = False
+        self.promised: set[UUID] = set()
+        self.refused = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        number = 0
+        while not self._stop:
+            number += 1
+            try:
+                self.promised.add((await self._app.enqueue(work.touch, number, seconds=0.01)).id)
+            except Unavailable:
+                self.refused += 1
+
+    async def stop(self) -> None:
+        self._stop = True
+        await self._task
+
+
+async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothing(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    chance = random.Random()
+    await app.open()
+    for number in range(3):
+        await workers.start(f"worker-{number}", lease_seconds=3.0).is_ready()
+    enqueuer = Enqueuer(app)
+
+    for _ in range(BACKENDS_ENDED):
+        before = ledger.begun()
+        backends = await observer.rows(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        if backends:
+            await observer.value("SELECT pg_terminate_backend($1)", chance.choice(backends)[0])
+
+        async def some_more_has_begun(goal: int = before + chance.randrange(1, 6)) -> bool:
+            return ledger.begun() >= goal
+
+        await eventually("work goes on", some_more_has_begun, within=20)
+    await enqueuer.stop()
+    await observer.until_all_ended(within=30)
+
+    known = await observer.value("SELECT count(DISTINCT task_id) FROM tenuto.activities")
+    print(f"{known} tasks, {enqueuer.refused} refused, {await observer.rows('SELECT * FROM tenuto.repairs')}")
+    await assert_all_done(url, known, ledger.effects())
+    ended = {task_id for (task_id,) in await observer.rows("SELECT task_id FROM tenuto.activities WHERE final")}
+    assert enqueuer.promised <= ended
+    assert overlaps(ledger.effects(), {}) == []
+    assert not any(process.has_ended() for process in workers.started)
+
+
+async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_and_doubles_nothing(
+    own_server: Server, nursery: Nursery, tmp_path: Path, ledger: Ledger
+) -> None:
+    workers = Workers(nursery, own_server.url, tmp_path, ledger.path)
+    app = Tenuto(own_server.url, home=tmp_path)
+    try:
+        await app.open()
+        for number in range(3):
+            await workers.start(f"worker-{number}", lease_seconds=20.0).is_ready()
+        enqueuer = Enqueuer(app)
+        slowest = 0.0
+        for _ in range(CRASHES):
+            before = ledger.begun()
+
+            async def at_work(goal: int = before + 100) -> bool:
+                return ledger.begun() >= goal
+
+            await eventually("all are at work", at_work, within=30)
+            await own_server.crash()
+            silent = ledger.begun()
+            await own_server.start()
+            back = time.monotonic()
+
+            async def at_work_again(goal: int = silent + 30) -> bool:
+                return ledger.begun() >= goal
+
+            await eventually("work goes on by itself", at_work_again, within=20)
+            slowest = max(slowest, time.monotonic() - back)
+        await enqueuer.stop()
+        observer = await Observer.at(own_server.url)
+        await observer.until_all_ended(within=40)
+
+        known = await observer.value("SELECT count(DISTINCT task_id) FROM tenuto.activities")
+        print(f"{known} tasks, {enqueuer.refused} refused, at work again after {slowest:.1f} s at the latest")
+        await assert_all_done(own_server.url, known, ledger.effects())
+        ended = {task_id for (task_id,) in await observer.rows("SELECT task_id FROM tenuto.activities WHERE final")}
+        assert enqueuer.promised <= ended
+        assert overlaps(ledger.effects(), {}) == []
+        assert not any(process.has_ended() for process in workers.started)
+        await observer.close()
+    finally:
+        await workers.end_all()
+        await app.close()
+
+
+# --- notifications ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["cut without a word", "notifications lost"])
+async def test_work_nobody_was_told_of_is_done_within_a_poll(
+    app: Tenuto, observer: Observer, workers: Workers, proxy: Proxy, fault: str
+) -> None:
+    await workers.start("deaf", url=proxy.url, poll_seconds=POLL).is_ready()
+
+    async def listens() -> bool:
+        return proxy.listeners == 1
+
+    await eventually("it listens", listens, within=10)
+    if fault == "notifications lost":
+        proxy.deaf = True
+    else:
+        proxy.silence_listeners()
+
+    for job in (
+        work.touch,
+        work.touch.using(limit_key="a key", limit=1),
+        work.touch.using(delay=timedelta(seconds=0.3)),
+    ):
+        began = time.monotonic()
+        await app.enqueue(job, 1)
+        await observer.until_all_ended(within=10)
+        assert time.monotonic() - began < POLL + 1
+
+
+async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a_poll(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
+) -> None:
+    proxy.deaf = True
+    await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.02} for number in range(1500)))
+    await workers.start("busy", url=proxy.url, poll_seconds=POLL, slots=5).is_ready()
+
+    async def at_work() -> bool:
+        return ledger.begun() > 20
+
+    await eventually("it is busy", at_work, within=10)
+    urgent = [
+        await app.enqueue(work.touch.using(priority=10), 1),
+        await app.enqueue(work.touch.using(priority=10, limit_key="a key", limit=1), 2),
+        await app.enqueue(work.touch.using(priority=10, delay=timedelta(seconds=0.2)), 3),
+    ]
+
+    async def done() -> bool:
+        return {task.id for task in urgent} <= {effect.task for effect in ledger.effects()}
+
+    await eventually("the urgent ones have begun", done, within=POLL + 1)
+    assert await observer.count("tasks") > 0
+
+
+async def test_a_listener_hears_again_after_its_connection_was_ended(
+    app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    await workers.start("worker", poll_seconds=30.0).is_ready()
+    listener = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%listener'"
+    pid = await observer.until(listener, within=10)
+
+    await observer.value("SELECT pg_terminate_backend($1)", pid)
+
+    await observer.until(f"{listener} AND pid <> $1 AND query LIKE 'LISTEN%'", pid, within=10)
+    await app.enqueue(work.touch, 1)
+    await observer.until_all_ended(within=3)
+
+
+async def test_a_worker_started_before_the_database_waits_for_it(
+    own_server: Server, nursery: Nursery, tmp_path: Path, ledger: Ledger
+) -> None:
+    workers = Workers(nursery, own_server.url, tmp_path, ledger.path)
+    await own_server.crash()
+    worker = workers.start("early")
+
+    async def waits() -> bool:
+        assert not worker.has_ended()
+        return worker.says("database not ready")
+
+    try:
+        await eventually("it says that it waits", waits, within=20)
+        with pytest.raises((OSError, asyncpg.PostgresError)):
+            await asyncpg.connect(own_server.url, timeout=2)
+        await own_server.start()
+        await worker.is_ready()
+    finally:
+        await workers.end_all()

@@ -1,0 +1,145 @@
+"""SIGTERM: work that can end ends, the rest is handed back, nobody is to blame, and the process is gone in time."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.engine.watchdog import EXIT_LOST_CONTROL
+from tests.races import work
+from tests.races.audit import assert_all_done, assert_sound
+from tests.races.ledger import Ledger, overlaps
+from tests.races.observing import Observer
+from tests.races.processes import WorkerProcess, Workers, eventually
+from tests.races.proxy import Proxy
+
+DRAINS = 10
+
+
+async def seconds_to_leave(process: WorkerProcess, *, within: float = 30) -> float:
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert await process.end(within=within) == 0
+    return time.monotonic() - began
+
+
+async def test_workers_drained_again_and_again_under_load_lose_nothing(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    tasks = 3000
+    for job in (work.touch, work.touch_in_thread):
+        await app.enqueue_many(job, [{"number": n, "seconds": 0.01} for n in range(tasks // 2)])
+    for number in range(DRAINS):
+        before = ledger.begun()
+        process = workers.start(f"worker-{number % 2}", slots=20, grace_seconds=3.0)
+
+        async def busy(goal: int = before + 50) -> bool:
+            return ledger.begun() >= goal
+
+        await eventually("it is at work", busy, within=20)
+        assert await seconds_to_leave(process) < 3.0 + 2
+        assert await observer.count("tasks", "state = 'running'") == 0
+    workers.start("last", slots=20)
+    await observer.until_all_ended(within=60)
+
+    effects = ledger.effects()
+    await assert_all_done(url, tasks, effects)
+    assert len(effects) == tasks
+    assert await observer.count("activities", "reason IS NOT NULL") == 0
+    assert await observer.count("repairs") == 0
+
+
+async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_with_nobody_to_blame(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    leaving = await workers.start("leaving", grace_seconds=1.0, lease_seconds=60.0).is_ready()
+    for job in (work.touch, work.touch_in_thread, work.touch_in_child):
+        for number in range(3):
+            await app.enqueue(job, number, seconds=60.0)
+    await app.enqueue(work.fail_once_then_last, 60.0)
+
+    async def begun() -> bool:
+        return ledger.begun() == 11
+
+    await eventually("all of it has begun, one for the second time", begun, within=20)
+    assert await seconds_to_leave(leaving) < 1.0 + 2
+
+    records = await observer.rows(
+        "SELECT DISTINCT status, reason, final, losses FROM tenuto.activities WHERE name <> 'fail_once_then_last'"
+    )
+    assert records == [("cancelled", "handed_back", False, 0)]
+    assert await observer.count("tasks", "state = 'queued' AND failures = 0 AND losses = 0 AND attempt = 2") == 9
+    assert await observer.count("tasks", "state = 'queued' AND failures = 1 AND losses = 0 AND attempt = 3") == 1
+    assert await observer.count("workers", "ended_at IS NULL") == 0
+
+    successor = await workers.start("successor").is_ready()
+    await observer.until_running(10)
+    effects = ledger.effects()
+    assert overlaps([effect for effect in effects if effect.ended is not None], {}) == []
+    await workers.kill(successor)
+    await assert_sound(url, 10)
+
+
+async def test_a_second_signal_makes_it_leave_at_once(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    leaving = await workers.start("leaving", grace_seconds=60.0).is_ready()
+    for job in (work.touch, work.touch_in_thread):
+        for number in range(3):
+            await app.enqueue(job, number, seconds=60.0)
+
+    async def begun() -> bool:
+        return ledger.begun() == 6
+
+    async def draining() -> bool:
+        return leaving.says("draining")
+
+    await eventually("all of it has begun", begun, within=20)
+    leaving.signal(signal.SIGTERM)
+    await eventually("it drains", draining, within=10)
+    assert not leaving.has_ended()
+
+    assert await seconds_to_leave(leaving) < 2
+
+    assert await observer.count("tasks", "state = 'queued' AND attempt = 2 AND losses = 0 AND failures = 0") == 6
+    assert await observer.count("activities", "status = 'cancelled' AND reason = 'handed_back'") == 6
+    await assert_sound(url, 6)
+
+
+async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_anybody_else_runs_it(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=3.0).is_ready()
+    await app.enqueue(work.sleep_in_c, 60.0)
+
+    async def begun() -> bool:
+        return ledger.begun() == 1
+
+    await eventually("it has begun", begun, within=10)
+    await workers.start("healthy").is_ready()
+    stuck.signal(signal.SIGTERM)
+    assert await stuck.end(within=10) == EXIT_LOST_CONTROL
+    workers.died[stuck.pid] = time.monotonic_ns()
+
+    await observer.until_all_ended(within=10)
+    await assert_all_done(url, 1, ledger.effects())
+    assert overlaps(ledger.effects(), workers.died) == []
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_a_worker_told_to_stop_while_the_database_is_away_leaves_all_the_same(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, signals: int
+) -> None:
+    leaving = await workers.start("leaving", url=proxy.url, grace_seconds=1.0, lease_seconds=30.0).is_ready()
+    await app.enqueue(work.touch, 1, seconds=0.5)
+    await observer.until_running(1)
+    proxy.fall_silent()
+
+    for _ in range(signals):
+        leaving.signal(signal.SIGTERM)
+    assert await leaving.end(within=12) == EXIT_LOST_CONTROL
+
+    await assert_sound(url, 1)

@@ -1,0 +1,133 @@
+"""What must happen once happens once, however many ask for it at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+
+from tenuto import Tenuto
+from tenuto.errors import Conflict
+from tenuto.ids import new_id
+from tenuto.store import migrate
+from tenuto.store import workers as register_of_workers
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+from tests.races import work
+from tests.races.given import LEASE, claim, completed
+from tests.races.observing import Observer
+from tests.races.processes import Workers
+from tests.races.proxy import Proxy
+
+RegisterWorker = Callable[..., Awaitable[UUID]]
+ROUNDS = 25
+
+
+async def test_eight_who_enqueue_with_one_key_create_one_task(url: str, observer: Observer, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        apps = [await stack.enter_async_context(Tenuto(url, home=tmp_path)) for _ in range(8)]
+        for number in range(ROUNDS):
+            job = work.touch.using(key=f"key {number}")
+            gate = asyncio.Barrier(8)
+
+            async def ask(app: Tenuto, job: work.AnyJob = job, gate: asyncio.Barrier = gate) -> tuple[UUID, bool]:
+                await gate.wait()
+                enqueued = await app.enqueue(job, 1)
+                return enqueued.id, enqueued.created
+
+            answers = await asyncio.gather(*map(ask, apps))
+            assert len({task_id for task_id, _ in answers}) == 1
+            assert sum(created for _, created in answers) == 1
+    assert await observer.count("tasks") == ROUNDS
+
+
+async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
+    db: Database, proxy: Proxy, tmp_path: Path, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    job = work.touch.using(key="a key")
+    async with Tenuto(proxy.url, home=tmp_path) as app:
+        first = await app.enqueue(job, 1)
+        (task,) = await claim(db, worker_id)
+
+        async def the_first_one_ends() -> None:
+            assert await store.finish(db, [completed(db, task)])
+
+        proxy.before = (store.SQL.standing, the_first_one_ends)
+        second = await app.enqueue(job, 2)
+
+        assert second.id != first.id
+        assert second.created
+        assert (await app.task(second.id))["unique_key"] == "a key"
+
+
+async def test_a_key_asked_for_twice_in_one_transaction_of_the_callers_stands_for_one_task(
+    app: Tenuto, url: str, observer: Observer
+) -> None:
+    job = work.touch.using(key="a key")
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        first = await app.enqueue_within(connection, job, 1)
+        second = await app.enqueue_within(connection, job, 2)
+    await connection.close()
+
+    assert (first.created, second.created) == (True, False)
+    assert second.id == first.id
+    assert await observer.count("tasks") == 1
+
+
+async def test_migrations_raced_by_several_processes_are_applied_once(empty_url: str, workers: Workers) -> None:
+    processes = [workers.start(f"migrating-{number}", url=empty_url, do="migrate") for number in range(6)]
+
+    assert [await process.end(within=30) for process in processes] == [0] * 6
+
+    observer = await Observer.at(empty_url)
+    assert await observer.rows("SELECT number FROM tenuto.migrations ORDER BY number") == [
+        (migration.number,) for migration in migrate.migrations()
+    ]
+    applied = [process.log.read_text(encoding="utf-8").count("applied ") for process in processes]
+    assert sorted(applied) == [0] * 5 + [len(migrate.migrations())]
+    await observer.close()
+
+
+async def test_two_workers_that_take_one_name_at_once_are_not_both_let_in(url: str, observer: Observer) -> None:
+    async with AsyncExitStack() as stack:
+        databases = [await Database.open(url) for _ in range(4)]
+        for database in databases:
+            stack.push_async_callback(database.close)
+        for number in range(ROUNDS):
+            answers = await asyncio.gather(*_enter_at_once(databases, f"name-{number}"))
+            assert sorted(answers) == ["let in", "refused", "refused", "refused"]
+    assert await observer.count("workers", "ended_at IS NULL") == ROUNDS
+
+
+def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]:
+    gate = asyncio.Barrier(len(databases))
+
+    async def enter(database: Database, host: int) -> str:
+        me = register_of_workers.Incarnation(new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10)
+        await gate.wait()
+        try:
+            await register_of_workers.register(database, me, name_is_mine=True, silence=LEASE)
+        except Conflict:
+            return "refused"
+        return "let in"
+
+    return [enter(database, host) for host, database in enumerate(databases)]
+
+async def test_a_name_in_use_on_this_machine_is_refused_and_free_again_when_its_process_is_killed(
+    observer: Observer, workers: Workers
+) -> None:
+    first = await workers.start("name").is_ready()
+    second = workers.start("name")
+    assert await second.end(within=10) != 0
+    assert second.says("is running on this machine already")
+
+    await workers.kill(first)
+
+    await workers.start("name").is_ready()
+    assert await observer.count("workers", "ended_at IS NULL") == 1

@@ -1,0 +1,138 @@
+"""kill -9 at any moment: nothing is lost, nothing is doubled, and the work goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tenuto import Tenuto
+from tests.races import work
+from tests.races.audit import assert_all_done, assert_sound
+from tests.races.ledger import Ledger, overlaps
+from tests.races.observing import Observer
+from tests.races.processes import WorkerProcess, Workers, eventually
+
+KILLS = 50
+TASKS = 4000
+
+
+async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothing(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for job in (work.touch, work.touch_in_thread):
+        await app.enqueue_many(job, [{"number": n, "seconds": chance.choice((0, 0.01))} for n in range(TASKS // 2 - 50)])
+    await app.enqueue_many(work.fail_once, [{"number": n} for n in range(100)])
+    living = [workers.start(f"worker-{number}", lease_seconds=2.0) for number in range(3)]
+
+    for kill in range(KILLS):
+        before, enough = ledger.begun(), chance.randrange(5, 60)
+
+        async def some_more_has_begun(goal: int = before + enough) -> bool:
+            return ledger.begun() >= goal
+
+        await eventually("work goes on", some_more_has_begun, within=30)
+        victim = living.pop(chance.randrange(3))
+        await workers.kill(victim)
+        # Mostly it comes back under its own name; sometimes it never does, and others must wait for its leases.
+        name = victim.name if chance.random() < 0.8 else f"newcomer-{kill}"
+        living.append(workers.start(name, lease_seconds=2.0))
+    await observer.until_all_ended(within=60)
+
+    effects = ledger.effects()
+    await assert_all_done(url, TASKS, effects)
+    assert overlaps(effects, workers.died) == []
+    lost = await observer.count("activities", "reason = 'lost'")
+    print(f"{KILLS} kills, {lost} attempts lost, {len(effects)} effects of {TASKS} tasks")
+    assert lost >= KILLS
+    await workers.stop(*living)
+    assert await observer.count("workers", "ended_at IS NULL AND seen_at > clock_timestamp() - interval '2 seconds'") == 0
+
+
+async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wait_for_the_lease(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    worker = await workers.start("phoenix", lease_seconds=60.0).is_ready()
+    for number in range(5):
+        await app.enqueue(work.touch, number, seconds=0.5)
+    await observer.until_running(5)
+    await workers.start("onlooker", sweep=0.1).is_ready()
+
+    await workers.kill(worker)
+    # The onlooker looks about for a while, and lets the dead one's tasks be.
+    for _ in range(3):
+        look = await observer.value("SELECT max(seen_at) FROM tenuto.workers WHERE name = 'onlooker'")
+        assert await observer.count("tasks", "state = 'running' AND attempt = 1") == 5
+        await asyncio.sleep(0.1)
+        assert look is not None
+    workers.start("phoenix", lease_seconds=60.0)
+
+    await observer.until_all_ended(within=20)
+    await assert_all_done(url, 5, ledger.effects())
+    assert overlaps(ledger.effects(), workers.died) == []
+    assert await observer.count("activities", "reason = 'lost' AND attempt = 1") == 5
+    assert await observer.rows("SELECT net, count FROM tenuto.repairs") == [("worker_restarted", 5)]
+
+
+async def test_the_tasks_of_a_dead_worker_go_to_others_only_after_its_lease(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    worker = await workers.start("dead", lease_seconds=2.0).is_ready()
+    for number in range(5):
+        await app.enqueue(work.touch, number, seconds=0.5)
+    await observer.until_running(5)
+    await workers.start("heir", sweep=0.1).is_ready()
+
+    await workers.kill(worker)
+    ends = await observer.value("SELECT min(lease_until) FROM tenuto.tasks WHERE state = 'running'")
+
+    await observer.until_all_ended(within=20)
+    await assert_all_done(url, 5, ledger.effects())
+    assert await observer.value("SELECT min(claimed_at) FROM tenuto.activities WHERE attempt = 2") > ends
+    assert await observer.rows("SELECT net, count FROM tenuto.repairs") == [("lease_expired", 5)]
+
+
+async def keep_alive(workers: Workers, name: str, observer: Observer, **settings: float) -> list[WorkerProcess]:
+    """Be the supervisor of a worker that dies, until no task is open."""
+    lives = [workers.start(name, **settings)]
+
+    async def done_or_dead() -> bool:
+        return lives[-1].has_ended() or await observer.count("tasks") == 0
+
+    while True:
+        await eventually("it dies or all is done", done_or_dead, within=40)
+        if not lives[-1].has_ended():
+            return lives
+        lives.append(workers.start(name, **settings))
+
+
+async def test_a_task_that_kills_its_worker_each_time_is_set_aside_and_the_others_go_on(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    poison = await app.enqueue(work.end_the_process)
+    lives = asyncio.create_task(keep_alive(workers, "victim", observer, slots=5))
+    await app.enqueue_many(work.touch, ({"number": number} for number in range(200)))
+
+    assert [life.exit_code for life in await lives] == [86, 86, 86, None]
+
+    await assert_sound(url, 201)
+    last = await app.wait(poison.id, timeout=1)
+    assert (last["status"], last["reason"], last["attempt"], last["losses"]) == ("failed", "lost", 3, 3)
+    assert last["error"]["type"] == "tenuto.SetAside"
+    assert len(ledger.of(poison.id)) == 3
+    assert await observer.count("activities", "final AND status = 'completed'") == 200
+
+
+async def test_tasks_that_ran_beside_one_that_kills_its_worker_are_not_set_aside_with_it(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.3} for number in range(20)))
+    await app.enqueue(work.end_the_process)
+
+    await keep_alive(workers, "victim", observer, slots=30)
+
+    await assert_sound(url, 21)
+    assert await observer.count("activities", "final AND status = 'completed'") == 20
+    assert await observer.count("activities", "final AND reason = 'lost'") == 1

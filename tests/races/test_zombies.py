@@ -1,0 +1,161 @@
+"""Workers that fall silent without dying: stopped, cut off, or stuck in code that cannot be stopped."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.engine.watchdog import EXIT_LOST_CONTROL
+from tests.races import work
+from tests.races.audit import assert_all_done, assert_sound
+from tests.races.ledger import Ledger, overlaps
+from tests.races.observing import Observer
+from tests.races.processes import WorkerProcess, Workers, alive, eventually
+from tests.races.proxy import Proxy
+
+
+async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    jobs = [work.touch, work.touch_in_thread]
+    zombies = [await workers.start(f"zombie-{number}", lease_seconds=2.0, slots=10).is_ready() for number in range(3)]
+    for number in range(30):
+        await app.enqueue(jobs[number % 2], number, seconds=1.0)
+    await observer.until_running(30)
+
+    for zombie in zombies:
+        zombie.signal(signal.SIGSTOP)
+    healthy = await workers.start("healthy", slots=30).is_ready()
+    await observer.until_all_ended(within=20)
+    records = await observer.rows("SELECT * FROM tenuto.activities ORDER BY id")
+    for zombie in zombies:
+        zombie.signal(signal.SIGCONT)
+
+    async def all_have_noticed() -> bool:
+        return all(zombie.has_ended() or _has_noticed(zombie) for zombie in zombies)
+
+    await eventually("every zombie notices that it is late", all_have_noticed, within=20)
+    await assert_all_done(url, 30, ledger.effects())
+    assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
+    assert await observer.count("activities", "reason = 'lost' AND attempt = 1 AND NOT final") == 30
+    assert await observer.count("activities", "status = 'completed' AND attempt = 2 AND final") == 30
+    assert {zombie.exit_code for zombie in zombies} <= {None, EXIT_LOST_CONTROL}
+
+    # Whoever has survived is a worker like any other.
+    await workers.stop(healthy)
+    survivors = [zombie for zombie in zombies if not zombie.has_ended()]
+    await app.enqueue(work.touch, 31)
+    if not survivors:
+        await workers.start("zombie-0").is_ready()
+    await observer.until_all_ended(within=10)
+    await assert_all_done(url, 31, ledger.effects())
+
+
+def _has_noticed(zombie: WorkerProcess) -> bool:
+    return zombie.says("outcome came too late") or zombie.says("lease lost")
+
+
+@pytest.mark.parametrize("job", [work.touch, work.touch_in_thread, work.touch_in_child], ids=lambda job: job.name)
+async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, job: work.AnyJob
+) -> None:
+    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=3.0).is_ready()
+    await app.enqueue(job, 1, seconds=60.0)
+
+    async def begun() -> bool:
+        return ledger.begun() == 1
+
+    await eventually("the code has begun", begun, within=10)
+    proxy.fall_silent()
+    await workers.start("healthy").is_ready()
+    await observer.until("SELECT EXISTS (SELECT FROM tenuto.activities WHERE reason = 'lost')", within=10)
+
+    async def begun_again() -> bool:
+        return ledger.begun() == 2
+
+    await eventually("somebody else has begun", begun_again, within=10)
+    first, second = ledger.effects()
+    if job is work.touch_in_child:
+        assert cut_off.children() == [] or not alive(first.pid)
+    else:
+        assert first.ended is not None
+        assert first.ended < second.began
+    assert not cut_off.has_ended()
+
+    # When the line is back, it goes on by itself.
+    proxy.heal()
+    await app.enqueue(work.touch.using(queue="default", priority=5), 2)
+    await eventually("it is there again", lambda: _says_ready_for_work(observer), within=20)
+    await assert_sound(url, 2)
+
+
+async def _says_ready_for_work(observer: Observer) -> bool:
+    return await observer.count("activities", "status = 'completed'") == 1
+
+
+async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
+) -> None:
+    stuck = await workers.start("stuck", url=proxy.url, lease_seconds=3.0).is_ready()
+    await app.enqueue(work.sleep_in_c, 60.0)
+
+    async def begun() -> bool:
+        return ledger.begun() == 1
+
+    await eventually("the code has begun", begun, within=10)
+    lease_ends = await observer.value("SELECT extract(epoch FROM lease_until - clock_timestamp()) FROM tenuto.tasks")
+    proxy.fall_silent()
+    silent_at = time.monotonic_ns()
+    await workers.start("healthy").is_ready()
+
+    assert await stuck.end(within=10) == EXIT_LOST_CONTROL
+    workers.died[stuck.pid] = time.monotonic_ns()
+    await observer.until_all_ended(within=15)
+
+    assert time.monotonic_ns() - silent_at > float(lease_ends) * 0.5e9
+    await assert_all_done(url, 1, ledger.effects())
+    assert overlaps(ledger.effects(), workers.died) == []
+    assert await observer.count("activities", "reason = 'lost'") == 1
+
+
+async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps_it(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    await workers.start("blocked", lease_seconds=3.0, slots=3).is_ready()
+    await app.enqueue(work.block_the_loop, 5.0)
+    await observer.until_running(1)
+    for number in range(2):  # these wait for the loop, and must be kept as well
+        await app.enqueue(work.touch, number)
+    await observer.until_running(3)
+    await workers.start("onlooker").is_ready()
+
+    await observer.until_all_ended(within=20)
+
+    await assert_all_done(url, 3, ledger.effects())
+    assert await observer.count("activities", "attempt = 1") == 3
+    assert await observer.count("repairs") == 0
+
+
+async def test_the_children_of_a_killed_worker_are_gone_within_a_second(
+    app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    worker = await workers.start("parent").is_ready()
+    for number in range(3):
+        await app.enqueue(work.touch_in_child, number, seconds=60.0)
+
+    async def begun() -> bool:
+        return ledger.begun() == 3
+
+    await eventually("the children are at work", begun, within=20)
+    children = [effect.pid for effect in ledger.effects()]
+    assert set(children) <= set(worker.children())
+
+    await workers.kill(worker)
+
+    async def gone() -> bool:
+        return not any(alive(pid) for pid in children)
+
+    await eventually("the children are gone", gone, within=1)

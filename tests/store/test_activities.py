@@ -1,0 +1,193 @@
+"""The past (J2, W5): written once, refused to change, and found by one id before, during and after."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from tenuto.errors import Invalid
+from tenuto.ids import new_id
+from tenuto.model.tasks import Again, Settlement
+from tenuto.store import activities
+from tenuto.store import tasks as store
+from tenuto.store.activities import Filters
+from tenuto.store.database import Connection, Database, DatabaseError
+from tests.model.making import NOON
+from tests.store.given import Register, claim, completed, failed, now, rows, start, start_and_claim
+
+
+async def a_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:
+    task = await start_and_claim(db, await register_worker(), **fields)
+    await store.finish(db, [Settlement(task, completed())])
+    return task.id
+
+
+@pytest.mark.parametrize(
+    ("statement", "operation"),
+    [
+        ("UPDATE tenuto.activities SET status = 'failed'", "UPDATE"),
+        ("UPDATE tenuto.activities SET log = NULL", "UPDATE"),
+        ("DELETE FROM tenuto.activities", "DELETE"),
+        ("TRUNCATE tenuto.activities", "TRUNCATE"),
+        ("TRUNCATE tenuto.tasks, tenuto.activities", "TRUNCATE"),
+        ("UPDATE tenuto.{partition} SET status = 'failed'", "UPDATE"),
+        ("DELETE FROM tenuto.{partition}", "DELETE"),
+        ("TRUNCATE tenuto.{partition}", "TRUNCATE"),
+        ("UPDATE tenuto.activities SET id = gen_random_uuid()", "UPDATE"),  # would move it to another partition
+    ],
+)
+async def test_the_database_refuses_to_change_the_past_and_says_so(
+    statement: str, operation: str, db: Database, register_worker: Register
+) -> None:
+    await a_finished_task(db, register_worker)
+    before = await rows(db, "activities")
+    partition = await db.value("SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid")
+    with pytest.raises(DatabaseError, match=f"an activity is written once: {operation}"):
+        await db.all(statement.format(partition=partition))
+    assert await rows(db, "activities") == before
+
+
+async def test_retention_may_delete_but_not_change_and_only_in_its_own_transaction(
+    db: Database, register_worker: Register
+) -> None:
+    await a_finished_task(db, register_worker)
+
+    async def change(connection: Connection) -> None:
+        await connection.execute(activities.SQL.allow_retention)
+        await connection.execute("UPDATE tenuto.activities SET status = 'failed'")
+
+    async def empty(connection: Connection) -> None:
+        await connection.execute(activities.SQL.allow_retention)
+        await connection.execute("TRUNCATE tenuto.activities")
+
+    async def delete(connection: Connection) -> None:
+        await connection.execute(activities.SQL.allow_retention)
+        await connection.execute("DELETE FROM tenuto.activities")
+
+    for refused in (change, empty):
+        with pytest.raises(DatabaseError, match="written once"):
+            await db.transaction(refused)
+    with pytest.raises(DatabaseError, match="written once"):
+        await db.all("DELETE FROM tenuto.activities")
+    await db.transaction(delete)
+    assert await rows(db, "activities") == []
+
+
+async def test_an_id_answers_before_during_and_after(db: Database, register_worker: Register) -> None:
+    worker = await register_worker()
+    task_id = await start(db, run_at=NOON, priority=3)
+
+    async def look() -> activities.Record:
+        record = await activities.activity(db, task_id)
+        assert record is not None
+        assert (record["id"], record["task_id"], record["attempt"], record["priority"]) == (task_id, task_id, 1, 3)
+        return record
+
+    assert (await look())["status"] == "scheduled"
+    await store.promote(db, NOON, ["default"])
+    assert (await look())["status"] == "queued"
+    (task,) = await claim(db, worker)
+    record = await look()
+    assert (record["status"], record["worker_id"], record["ended_at"]) == ("in_progress", worker, None)
+    await store.finish(db, [Settlement(task, completed())])
+    record = await look()
+    assert (record["status"], record["final"]) == ("completed", True)
+    assert record["ended_at"] is not None
+
+
+async def test_the_ids_of_later_attempts_answer_before_during_and_after_too(
+    db: Database, register_worker: Register
+) -> None:
+    worker = await register_worker()
+    task = await start_and_claim(db, worker)
+    second = new_id()
+    await store.finish(db, [Settlement(task, failed(), Again(NOON, second, 1, 0))])
+
+    async def states() -> list[tuple[str, bool]]:
+        found = [await activities.activity(db, id) for id in (task.id, second)]
+        assert [record["attempt"] for record in found if record] == [1, 2]
+        assert {record["task_id"] for record in found if record} == {task.id}
+        listed = await activities.attempts(db, task.id)
+        assert [record["id"] for record in listed] == [task.id, second]
+        return [(record["status"], record["final"]) for record in found if record]
+
+    assert await states() == [("failed", False), ("scheduled", False)]
+    await store.promote(db, NOON, ["default"])
+    assert await states() == [("failed", False), ("queued", False)]
+    (again,) = await claim(db, worker)
+    assert await states() == [("failed", False), ("in_progress", False)]
+    await store.finish(db, [Settlement(again, completed())])
+    assert await states() == [("failed", False), ("completed", True)]
+
+
+async def test_an_id_that_never_was_answers_nothing(db: Database) -> None:
+    assert await activities.activity(db, new_id()) is None
+    assert await activities.attempts(db, new_id()) == []
+    assert await activities.task(db, new_id()) is None
+
+
+async def test_an_open_task_tells_everything_known_of_it(db: Database) -> None:
+    task_id = await start(db, input='{"n": 1}', policy='{"max_retries": 2}', unique_key="k", tags=["a"])
+    task = await activities.task(db, task_id)
+    assert task is not None
+    assert (task["input"], task["policy"], task["state"]) == ({"n": 1}, {"max_retries": 2}, "queued")
+    assert (task["unique_key"], task["tags"], task["initiator_name"]) == ("k", ["a"], "Ana")
+
+
+async def test_lists_are_newest_first_and_page_by_key(db: Database, register_worker: Register) -> None:
+    ids = [await a_finished_task(db, register_worker) for _ in range(3)]
+    open_ids = [await start(db) for _ in range(3)]
+    for listing, wanted in ((activities.list_activities, ids), (activities.list_tasks, open_ids)):
+        first = await listing(db, Filters(limit=2))
+        rest = await listing(db, Filters(limit=2, below=first[-1]["id"]))
+        assert [row["id"] for row in first + rest] == wanted[::-1]
+
+
+async def test_lists_can_be_narrowed(db: Database, register_worker: Register) -> None:
+    await a_finished_task(db, register_worker, name="bake", tags=["a", "b"])
+    await a_finished_task(db, register_worker, name="wash")
+    await start(db, name="bake", queue="mail", tags=["a"])
+    await start(db, name="wash", run_at=NOON)
+
+    async def tasks(**filters: str) -> list[str]:
+        return [row["name"] for row in await activities.list_tasks(db, Filters(**filters))]  # type: ignore[arg-type]
+
+    async def past(**filters: str) -> list[str]:
+        return [row["name"] for row in await activities.list_activities(db, Filters(**filters))]  # type: ignore[arg-type]
+
+    assert await tasks(state="scheduled") == ["wash"]
+    assert await tasks(queue="mail") == await tasks(tag="a") == await tasks(name="bake") == ["bake"]
+    assert await past(tag="b") == await past(name="bake") == ["bake"]
+    assert await past(state="failed") == await past(name="'; DROP TABLE tenuto.tasks;--") == await past(name="%") == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 501, 10**9])
+def test_a_list_without_measure_is_refused(limit: int) -> None:
+    with pytest.raises(Invalid) as refusal:
+        Filters(limit=limit)
+    assert refusal.value.field == "limit"
+
+
+async def test_a_few_digits_find_a_task_open_or_past(db: Database, register_worker: Register) -> None:
+    past, open_task = await a_finished_task(db, register_worker), await start(db)
+    for id in (past, open_task):
+        assert await activities.find(db, str(id)) == [id]
+        assert await activities.find(db, str(id).upper()[:-2]) == [id]
+    assert set(await activities.find(db, str(past)[:3])) == {past, open_task}
+    assert await activities.find(db, "ffff") == []
+
+
+@pytest.mark.parametrize("prefix", ["", "-", "1e3x", " 1", "９", "0" * 33, "'; DROP", str(2**200), "\x00"])
+async def test_what_is_not_the_beginning_of_an_id_is_refused(prefix: str, db: Database) -> None:
+    with pytest.raises(Invalid) as refusal:
+        await activities.find(db, prefix)
+    assert refusal.value.field == "id"
+
+
+async def test_what_became_of_tasks_with_a_tag_can_be_counted(db: Database, register_worker: Register) -> None:
+    await a_finished_task(db, register_worker, tags=["a"])
+    await start(db, tags=["a"], run_at=now() + timedelta(hours=1))
+    counts = await activities.outcome_counts(db, "a")
+    assert (counts["done"], counts["failed"], counts["open"], counts["doubled"]) == (1, 0, 1, 0)

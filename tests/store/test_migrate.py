@@ -1,0 +1,130 @@
+"""The schema: applied once, by one at a time, never half, never backwards; the printed script makes the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from tenuto.errors import SchemaMismatch
+from tenuto.store import migrate
+from tenuto.store.database import Database
+from tests.store.given import rows
+
+LISTINGS = {
+    "columns": """
+        SELECT table_name, column_name, data_type, udt_name, is_nullable, column_default
+        FROM information_schema.columns WHERE table_schema = 'tenuto' ORDER BY 1, ordinal_position""",
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+        FROM pg_constraint WHERE connamespace = 'tenuto'::regnamespace ORDER BY 1, 2""",
+    "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'tenuto' ORDER BY 1",
+    "triggers": """
+        SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(pg_trigger.oid)
+        FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+        WHERE relnamespace = 'tenuto'::regnamespace AND NOT tgisinternal ORDER BY 1, 2""",
+    "functions": """
+        SELECT proname, pg_get_functiondef(oid) FROM pg_proc
+        WHERE pronamespace = 'tenuto'::regnamespace ORDER BY 1""",
+    "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'tenuto' ORDER BY 1",
+    "relations": """
+        SELECT relname, relkind, reloptions, pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid)
+        FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace ORDER BY 1""",
+    "migrations": "SELECT number, name, checksum FROM tenuto.migrations ORDER BY 1",
+}
+
+
+async def listing(db: Database) -> dict[str, list[tuple[object, ...]]]:
+    return {what: [tuple(row) for row in await db.all(query)] for what, query in LISTINGS.items()}
+
+
+@pytest.fixture
+async def bare(empty_url: str) -> AsyncIterator[Database]:
+    """A database without a schema."""
+    database = await Database.open(empty_url)
+    yield database
+    await database.close()
+
+
+async def test_migrating_an_empty_database_applies_everything_and_again_nothing(bare: Database) -> None:
+    assert [migration.number for migration in await migrate.migrate(bare)] == [m.number for m in migrate.migrations()]
+    before = await listing(bare)
+    assert await migrate.migrate(bare) == []
+    assert await listing(bare) == before
+    await migrate.check(bare)
+
+
+async def test_processes_that_migrate_at_once_apply_each_step_once(bare: Database, empty_url: str) -> None:
+    others = [await Database.open(empty_url) for _ in range(3)]
+    try:
+        applied = await asyncio.gather(*(migrate.migrate(database) for database in (bare, *others)))
+    finally:
+        for other in others:
+            await other.close()
+    assert sorted(map(len, applied)) == [0, 0, 0, len(migrate.migrations())]
+
+
+async def test_the_printed_script_makes_the_same_schema_as_migrating(bare: Database, db: Database, url: str) -> None:
+    connection = await asyncpg.connect(bare.url)
+    try:
+        await connection.execute(migrate.as_script())
+    finally:
+        await connection.close()
+    await migrate.check(bare)
+    assert await migrate.migrate(bare) == []
+    migrated, scripted = await listing(db), await listing(bare)
+    months = await db.all("SELECT relname FROM pg_class WHERE relname ~ '^activities_[0-9]{4}_[0-9]{2}'")
+    made_later = tuple(row["relname"] for row in months)  # the months are made by the services, not by migrations
+    assert made_later
+    for what, lines in migrated.items():
+        without_months = [line for line in lines if not any(month in str(line) for month in made_later)]
+        assert scripted[what] == without_months, what
+
+
+async def test_a_database_without_a_schema_is_refused_with_the_way_out(bare: Database) -> None:
+    with pytest.raises(SchemaMismatch, match="no Tenuto schema yet.*tenuto migrate"):
+        await migrate.check(bare)
+
+
+async def test_an_older_schema_is_refused_with_the_way_out(db: Database) -> None:
+    await db.all("UPDATE tenuto.migrations SET number = 0 - number")
+    with pytest.raises(SchemaMismatch, match="tenuto migrate"):
+        await migrate.check(db)
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(db: Database) -> None:
+    await db.all("INSERT INTO tenuto.migrations (number, name, checksum) VALUES (9999, 'of_the_future', 'x')")
+    before = await listing(db)
+    for look in (migrate.check, migrate.migrate):
+        with pytest.raises(SchemaMismatch, match="newer than this version"):
+            await look(db)
+    assert await listing(db) == before
+
+
+async def test_a_step_that_was_changed_after_it_was_applied_is_refused(db: Database) -> None:
+    await db.all("UPDATE tenuto.migrations SET checksum = 'another' WHERE number = 1")
+    with pytest.raises(SchemaMismatch, match="0001 .* was changed after it had been applied"):
+        await migrate.migrate(db)
+
+
+async def test_a_step_that_fails_leaves_nothing_behind(bare: Database) -> None:
+    """All of it is one transaction: here a table of the same name stands in the way."""
+    await bare.all("CREATE SCHEMA tenuto")
+    await bare.all("CREATE TABLE tenuto.tasks (mine integer)")
+    with pytest.raises(Exception, match="already exists"):
+        await migrate.migrate(bare)
+    names = await bare.all("SELECT relname FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace")
+    assert [row["relname"] for row in names] == ["tasks"]
+
+
+async def test_every_step_is_recorded_with_its_name_and_sum(db: Database) -> None:
+    assert [(row["number"], row["name"], row["checksum"]) for row in await rows(db, "migrations")] == [
+        (migration.number, migration.name, migration.checksum) for migration in migrate.migrations()
+    ]
+
+
+def test_steps_are_numbered_without_a_gap() -> None:
+    numbers = [migration.number for migration in migrate.migrations()]
+    assert numbers == list(range(1, len(numbers) + 1))

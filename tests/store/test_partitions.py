@@ -1,0 +1,144 @@
+"""Months of the past (W8, J2): made ahead of time, dropped whole when they have aged, nothing live ever touched."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from tenuto.ids import first_id_at, new_id
+from tenuto.model.tasks import Settlement
+from tenuto.store import partitions
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+from tests.model.making import a_new_task
+from tests.store.given import Register, claim, completed, rows, start
+
+RECORD = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+                               ended_at, fence, failures, losses, input, initiator_type, initiator_name)
+VALUES ($1, $1, 1, 'completed', true, 'job', 'bake', 'default', 0, $2, $2, $3, 1, 0, 0, '{}', 'system', 'test')
+"""
+JUNE = datetime(2027, 6, 15, tzinfo=UTC)
+
+
+def id_at(instant: datetime) -> UUID:
+    return UUID(int=first_id_at(instant).int + 1)
+
+
+async def record(db: Database, created: datetime, ended: datetime | None = None) -> UUID:
+    await db.all(RECORD, id_at(created), created, ended or created)
+    return id_at(created)
+
+
+async def where_is(db: Database, id: UUID) -> str:
+    return str(await db.value("SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid WHERE id = $1", id))
+
+
+async def months(db: Database) -> list[str]:
+    return [row["name"] for row in await db.all(partitions.SQL.partitions)]
+
+
+async def test_this_month_and_three_more_are_there_ahead_of_time(db: Database) -> None:
+    made = await partitions.ensure(db, JUNE)
+    assert made == ["activities_2027_06", "activities_2027_07", "activities_2027_08", "activities_2027_09"]
+    assert await partitions.ensure(db, JUNE) == []
+    assert await partitions.missing(db, JUNE, ahead=3) == []
+    assert await partitions.missing(db, JUNE, ahead=4) == ["activities_2027_10"]
+
+
+async def test_the_turn_of_the_year_is_a_month_like_any_other(db: Database) -> None:
+    made = await partitions.ensure(db, datetime(2027, 11, 30, 23, 59, tzinfo=UTC))
+    assert made == ["activities_2027_11", "activities_2027_12", "activities_2028_01", "activities_2028_02"]
+
+
+async def test_several_that_make_partitions_at_once_make_each_once(db: Database) -> None:
+    made = await asyncio.gather(*(partitions.ensure(db, JUNE) for _ in range(5)))
+    assert len([name for names in made for name in names if name == "activities_2027_06"]) >= 1
+    assert len(await months(db)) == len(set(await months(db)))
+
+
+async def test_a_record_lies_in_the_month_its_task_was_created_in(db: Database) -> None:
+    await partitions.ensure(db, JUNE)
+    for instant, month in [
+        (datetime(2027, 6, 1, tzinfo=UTC), "activities_2027_06"),
+        (datetime(2027, 6, 30, 23, 59, 59, 999000, tzinfo=UTC), "activities_2027_06"),
+        (datetime(2027, 7, 1, tzinfo=UTC), "activities_2027_07"),
+    ]:
+        assert await where_is(db, await record(db, instant)) == month
+
+
+async def test_a_task_created_before_the_oldest_month_finds_room_among_the_old(
+    db: Database, register_worker: Register
+) -> None:
+    old = id_at(datetime(2020, 1, 1, tzinfo=UTC))
+    await store.start(db, [a_new_task(id=old)])
+    (task,) = await claim(db, await register_worker())
+    assert await store.finish(db, [Settlement(task, completed())]) == {old}
+    assert await where_is(db, old) == "activities_old"
+
+
+async def test_a_month_whose_records_already_lie_among_the_old_is_not_made_and_loses_nothing(db: Database) -> None:
+    lying_there = await record(db, JUNE)
+    assert await where_is(db, lying_there) == "activities_old"
+    made = await partitions.ensure(db, JUNE)
+    assert made == ["activities_2027_07", "activities_2027_08", "activities_2027_09"]
+    assert await where_is(db, lying_there) == "activities_old"
+    assert await where_is(db, await record(db, JUNE + timedelta(days=1))) == "activities_old"
+
+
+async def test_whole_months_before_the_cutoff_are_dropped_and_the_others_stay(db: Database) -> None:
+    await partitions.ensure(db, datetime(2020, 3, 1, tzinfo=UTC))
+    gone = await record(db, datetime(2020, 3, 5, tzinfo=UTC))
+    kept = await record(db, datetime(2020, 5, 5, tzinfo=UTC))
+    dropped = await partitions.drop_aged(db, datetime(2020, 5, 20, tzinfo=UTC))
+    assert dropped == ["activities_2020_03", "activities_2020_04"]
+    left = {row["id"] for row in await rows(db, "activities")}
+    assert kept in left
+    assert gone not in left
+    assert {"activities_old", "activities_2020_05", "activities_2020_06"} <= set(await months(db))
+
+
+async def test_an_aged_month_with_a_record_that_ended_lately_is_kept(db: Database) -> None:
+    await partitions.ensure(db, datetime(2020, 3, 1, tzinfo=UTC))
+    await record(db, datetime(2020, 3, 5, tzinfo=UTC), ended=datetime(2020, 9, 1, tzinfo=UTC))
+    assert "activities_2020_03" not in await partitions.drop_aged(db, datetime(2020, 8, 1, tzinfo=UTC))
+    assert "activities_2020_03" in await partitions.drop_aged(db, datetime(2020, 10, 1, tzinfo=UTC))
+
+
+async def test_the_old_are_thinned_out_in_small_batches_by_when_they_ended(db: Database) -> None:
+    cutoff = datetime(2021, 1, 1, tzinfo=UTC)
+    for day in range(5):
+        await record(db, datetime(2019, 1, 1 + day, tzinfo=UTC))
+    young = await record(db, datetime(2019, 2, 1, tzinfo=UTC), ended=datetime(2026, 1, 1, tzinfo=UTC))
+    counts = [await partitions.delete_old(db, cutoff, 2) for _ in range(4)]
+    assert counts == [2, 2, 1, 0]
+    assert [row["id"] for row in await rows(db, "activities")] == [young]
+
+
+async def test_retention_never_touches_what_is_still_to_be_done(db: Database, register_worker: Register) -> None:
+    worker = await register_worker()
+    await store.start(db, [a_new_task(id=id_at(datetime(2019, 1, 1 + day, tzinfo=UTC))) for day in range(3)])
+    await claim(db, worker, limit=1)
+    await start(db, run_at=JUNE)
+    before = await rows(db)
+    far = datetime(2100, 1, 1, tzinfo=UTC)
+    await partitions.drop_aged(db, far)
+    await partitions.delete_old(db, far, 1000)
+    assert await rows(db) == before
+
+
+async def test_after_all_months_are_gone_a_finished_task_is_still_recorded(
+    db: Database, register_worker: Register
+) -> None:
+    await partitions.drop_aged(db, datetime(2100, 1, 1, tzinfo=UTC))
+    task_id = await start(db)
+    (task,) = await claim(db, await register_worker())
+    await store.finish(db, [Settlement(task, completed())])
+    assert await where_is(db, task_id) == "activities_old"
+
+
+def test_an_id_carries_the_instant_it_was_made_at() -> None:
+    assert first_id_at(datetime.now(UTC) - timedelta(seconds=5)) < new_id() < first_id_at(
+        datetime.now(UTC) + timedelta(seconds=5)
+    )

@@ -1,0 +1,66 @@
+"""Every statement in every ``.sql`` file: named once, described, used, and understood by the real database."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tenuto.store
+from tenuto.store.database import Database
+from tenuto.store.statements import Statements, beside
+
+STORE = Path(tenuto.store.__file__).parent
+PACKAGE = STORE.parent
+FILES = sorted(STORE.glob("*.sql"))
+STATEMENTS = [(file.stem, name) for file in FILES for name, _ in Statements(file)]
+
+
+def test_there_are_statements_to_look_at() -> None:
+    assert {"tasks", "activities", "workers"} <= {file.stem for file in FILES}
+    assert len(STATEMENTS) > 40
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+async def test_every_statement_of_a_file_prepares_on_the_real_database(file: Path, db: Database) -> None:
+    refused = {}
+    async with db.connection() as connection:
+        for name, statement in Statements(file):
+            try:
+                await connection.prepare(statement)
+            except Exception as error:
+                refused[name] = str(error)
+    assert refused == {}
+
+
+@pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda part: str(part))
+def test_a_statement_is_used_by_a_module_of_the_store(file: str, name: str) -> None:
+    if file == "doctor":  # its questions are asked by name, from a list outside the store
+        text = "".join(module.read_text(encoding="utf-8") for module in PACKAGE.rglob("*.py"))
+        assert re.search(rf'["\']{name}["\']|SQL\.{name}\b', text)
+    else:
+        text = "".join(module.read_text(encoding="utf-8") for module in STORE.glob("*.py"))
+        assert re.search(rf"\bSQL\.{name}\b", text)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_statement_says_what_it_is_for(file: Path) -> None:
+    assert [name for name, statement in Statements(file) if not statement.startswith("-- ")] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_statement_is_one_statement(file: Path) -> None:
+    assert [name for name, statement in Statements(file) if ";" in re.sub(r"--.*", "", statement)] == []
+
+
+def test_a_statement_that_is_not_there_is_an_attribute_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no statement named nonsense"):
+        _ = beside(str(STORE / "tasks.py")).nonsense
+
+
+def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "twice.sql"
+    file.write_text("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
+    with pytest.raises(ValueError, match="twice"):
+        Statements(file)

@@ -1,0 +1,166 @@
+"""The register of workers (W1, S10): one living incarnation per name, the last one declared dead only on proof."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from tenuto.errors import Conflict
+from tenuto.ids import new_id
+from tenuto.store import workers
+from tenuto.store.database import Connection, Database
+from tenuto.store.workers import Incarnation
+from tests.store.given import Register, now, rows, start_and_claim
+
+SILENCE = timedelta(seconds=60)
+
+
+def incarnation(name: str = "w", host: str = "here", boot: str = "boot 1", service: str = "worker") -> Incarnation:
+    return Incarnation(new_id(), name, service, host, boot, 17, "0.1", ["default"], 10)
+
+
+async def enter(db: Database, me: Incarnation, *, name_is_mine: bool = False) -> UUID | None:
+    return await workers.register(db, me, name_is_mine=name_is_mine, silence=SILENCE)
+
+
+async def alive(db: Database) -> list[UUID]:
+    return [row["id"] for row in await rows(db, "workers") if row["ended_at"] is None]
+
+
+async def test_a_worker_that_enters_is_listed_with_what_it_serves(db: Database) -> None:
+    me = incarnation()
+    assert await enter(db, me) is None
+    (listed,) = await workers.list_workers(db)
+    assert (listed["id"], listed["name"], listed["queues"], listed["slots"], listed["running"]) == (
+        me.id,
+        "w",
+        ["default"],
+        10,
+        0,
+    )
+    assert listed["silent_for"] < timedelta(seconds=30)
+
+
+async def test_entering_twice_is_entering_once(db: Database) -> None:
+    me = incarnation()
+    await enter(db, me)
+    assert await enter(db, me) is None
+    assert await alive(db) == [me.id]
+
+
+async def test_a_second_worker_of_a_living_name_is_refused_with_where_the_first_is(db: Database) -> None:
+    first = incarnation(host="there")
+    await enter(db, first)
+    for second in (incarnation(host="here"), incarnation(host="there")):
+        with pytest.raises(Conflict, match=r"alive on there \(pid 17\)") as refusal:
+            await enter(db, second)
+        assert refusal.value.field == "name"
+    assert await alive(db) == [first.id]
+
+
+async def test_the_same_name_on_another_host_is_not_proof_even_if_the_lock_is_ours(db: Database) -> None:
+    await enter(db, incarnation(host="there"))
+    with pytest.raises(Conflict):
+        await enter(db, incarnation(host="here"), name_is_mine=True)
+    with pytest.raises(Conflict):
+        await enter(db, incarnation(host="here", boot="boot 2"))
+
+
+async def test_holding_the_lock_of_the_name_on_the_same_host_proves_the_last_one_dead(db: Database) -> None:
+    first, second = incarnation(), incarnation()
+    await enter(db, first)
+    assert await enter(db, second, name_is_mine=True) == first.id
+    assert await alive(db) == [second.id]
+
+
+async def test_a_host_that_was_booted_since_proves_the_last_one_dead(db: Database) -> None:
+    first, second = incarnation(), incarnation(boot="boot 2")
+    await enter(db, first)
+    assert await enter(db, second) == first.id
+    assert await alive(db) == [second.id]
+
+
+async def test_silence_longer_than_any_lease_proves_the_last_one_dead(db: Database) -> None:
+    first, second = incarnation(host="there"), incarnation()
+    await enter(db, first)
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '61 s'")
+    assert await enter(db, second) == first.id
+
+
+async def test_one_that_left_in_good_order_is_nobodys_predecessor(db: Database) -> None:
+    first = incarnation()
+    await enter(db, first)
+    await workers.leave(db, first.id)
+    assert await enter(db, incarnation()) is None
+
+
+async def test_names_are_told_apart_by_service(db: Database) -> None:
+    assert await enter(db, incarnation()) is None
+    assert await enter(db, incarnation(service="scheduler")) is None
+    assert len(await alive(db)) == 2
+
+
+async def test_of_many_that_race_for_a_name_one_gets_in(db: Database) -> None:
+    answers = await asyncio.gather(*(enter(db, incarnation(host=f"h{n}")) for n in range(6)), return_exceptions=True)
+    assert answers.count(None) == 1
+    assert len(await alive(db)) == 1
+
+
+async def test_a_sign_of_life_is_answered_with_the_time_and_the_dead_get_none(db: Database) -> None:
+    me = incarnation()
+    await enter(db, me)
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '10 s'")
+    told = await workers.seen(db, me.id)
+    assert told is not None
+    assert abs(told - now()) < timedelta(minutes=1)
+    (row,) = await rows(db, "workers")
+    assert told - row["seen_at"] < timedelta(seconds=1)
+    await workers.leave(db, me.id)
+    assert await workers.seen(db, me.id) is None
+
+
+async def test_leaving_and_draining_are_said_once(db: Database) -> None:
+    me = incarnation()
+    await enter(db, me)
+    await workers.draining(db, me.id)
+    await workers.leave(db, me.id)
+    before = await rows(db, "workers")
+    await workers.draining(db, me.id)
+    await workers.leave(db, me.id)
+    assert await rows(db, "workers") == before
+    assert before[0]["draining_at"] <= before[0]["ended_at"]
+    assert await workers.list_workers(db) == []
+    assert len(await workers.list_workers(db, ended=True)) == 1
+
+
+async def test_the_silent_are_buried_unless_they_hold_something(db: Database, register_worker: Register) -> None:
+    idle, busy, lively = [await register_worker() for _ in range(3)]
+    await start_and_claim(db, busy)
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h' WHERE id <> $1", lively)
+    assert await workers.bury_silent(db, timedelta(minutes=5)) == 1
+    assert set(await alive(db)) == {busy, lively}
+    assert idle not in await alive(db)
+
+
+async def test_those_that_ended_long_ago_are_forgotten(db: Database, register_worker: Register) -> None:
+    long_gone, gone, living = [await register_worker() for _ in range(3)]
+    await db.all("UPDATE tenuto.workers SET ended_at = now() - interval '100 d' WHERE id = $1", long_gone)
+    await workers.leave(db, gone)
+    await workers.forget_ended(db, now() - timedelta(days=90))
+    assert {row["id"] for row in await rows(db, "workers")} == {gone, living}
+
+
+async def test_what_the_nets_found_is_added_up(db: Database) -> None:
+    async def count(connection: Connection) -> None:
+        await workers.count_repair(connection, "lease_expired", 2)
+        await workers.count_repair(connection, "lease_expired", 3)
+        await workers.count_repair(connection, "worker_restarted", 1)
+
+    await db.transaction(count)
+    assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [
+        ("lease_expired", 5),
+        ("worker_restarted", 1),
+    ]
