@@ -188,7 +188,12 @@ class Tenuto:
                     before.release()
 
     async def close(self) -> None:
-        """Let the database go; an embedded one stops once nobody uses it."""
+        """Let the database go; an embedded one stops once nobody uses it.
+
+        Only who opened it closes it: for a job or a portal that used the app of a running service this does nothing.
+        """
+        if self._database is not None and self._database.is_elsewhere() and self._home is not None:
+            return
         if self._database is not None:
             await self._database.close()
             self._database = None
@@ -215,8 +220,8 @@ class Tenuto:
 
     # --- asking for work --------------------------------------------------------------------------------------------
 
-    async def enqueue(self, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Have a job run, with this input. Options go through ``job.using(...)``."""
+    async def enqueue(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
+        """Have a job run with this input, checked against its signature. Options go through ``job.using(...)``."""
         database = await self.open()
         task = self._task(job, job.dump_input(args, kwargs), database.clock.now())
         return _enqueued(task, await store.start_or_find(database, task))
@@ -227,9 +232,7 @@ class Tenuto:
         task = self._task(job, job.check_input(text), database.clock.now())
         return _enqueued(task, await store.start_or_find(database, task))
 
-    async def enqueue_within(
-        self, connection: Connection, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs
-    ) -> Enqueued:
+    async def enqueue_within(self, connection: Connection, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
         """As `enqueue`, in a transaction of the caller's on the same database: the task exists if their work does."""
         database = await self.open()
         task = self._task(job, job.dump_input(args, kwargs), database.clock.now())

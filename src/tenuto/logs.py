@@ -1,30 +1,75 @@
-"""How services speak: one line per event on stderr, for people or as JSON. Events are named where they happen."""
+"""How services speak: one line per event, on stderr, for people or as JSON. Events are named where they happen.
+
+Everything goes through standard logging, under ``tenuto.…``: a program that embeds Tenuto decides what becomes of it.
+The data of an event stands in fields, not in its name.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
+_FIELDS = "tenuto_fields"
+
+
+class Log:
+    """Where one room reports its events."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._report(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._report(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._report(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._report(logging.ERROR, event, fields)
+
+    def critical(self, event: str, **fields: Any) -> None:
+        self._report(logging.CRITICAL, event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error, with the exception that is being handled."""
+        self._report(logging.ERROR, event, fields, trace=True)
+
+    def _report(self, level: int, event: str, fields: dict[str, Any], *, trace: bool = False) -> None:
+        if self._logger.isEnabledFor(level):
+            text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
+            self._logger.log(level, "%s", text, extra={_FIELDS: (event, fields), "captured": True}, exc_info=trace)
+
 
 def configure(form: Literal["console", "json"] = "console", level: str = "info") -> None:
-    """Set logging up for a process of ours. A program that embeds Tenuto keeps its own."""
-    stderr = sys.stderr
-    processors: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
+    """Set logging up for a process of ours."""
+    shared: list[structlog.typing.Processor] = [
+        _unpack,
+        structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    last: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if form == "json":
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        processors += [structlog.dev.ConsoleRenderer(colors=stderr.isatty())]
-    structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(file=stderr),
-        cache_logger_on_first_use=False,
-    )
-    logging.basicConfig(stream=stderr, level=level.upper(), format="%(asctime)s [%(levelname)s] %(name)s: %(message)s")
+        last += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+
+
+def _unpack(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """An event of ours in its parts; a record of somebody else's keeps the name of its logger."""
+    record: logging.LogRecord = event["_record"]
+    packed = getattr(record, _FIELDS, None)
+    if packed is None:
+        event["logger"] = record.name
+    else:
+        event["event"], fields = packed
+        event.update(fields)
+    return event

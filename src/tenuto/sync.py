@@ -27,13 +27,15 @@ class Portal:
         self._app = app
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._opening = threading.Lock()
 
     def open(self) -> Portal:
         """Start the loop; a long-lived program opens one portal and keeps it."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="tenuto-portal", daemon=True)
-            self._thread.start()
+        with self._opening:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="tenuto-portal", daemon=True)
+                self._thread.start()
         return self
 
     def run(self, verb: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -44,7 +46,12 @@ class Portal:
         if threading.current_thread() is self._thread:
             verb.close()
             raise Conflict("called from inside the portal's own loop", remedy="await the verb instead")
-        return asyncio.run_coroutine_threadsafe(verb, self._loop).result(timeout)
+        doing = asyncio.run_coroutine_threadsafe(verb, self._loop)
+        try:
+            return doing.result(timeout)
+        except TimeoutError:
+            doing.cancel()  # what it had already asked of the database may still come true
+            raise
 
     def close(self) -> None:
         """Close the app and end the loop."""

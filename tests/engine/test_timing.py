@@ -83,8 +83,8 @@ async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:
     async def bake() -> None: ...
 
     async with worker():
-        for options in ({"run_at": datetime(1999, 1, 1, tzinfo=UTC)}, {"delay": timedelta(days=-1)}):
-            task = await app.enqueue(bake.using(**options))
+        for run_at in (datetime(1999, 1, 1, tzinfo=UTC), "1999-01-01T00:00:00Z"):
+            task = await app.enqueue(bake.using(run_at=run_at))
             assert (await app.wait(task, timeout=10))["status"] == "completed"
 
 
@@ -97,8 +97,12 @@ async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:
         {"delay": timedelta.max},
         {"delay": timedelta.min},
         {"delay": float("nan")},
-        {"delay": 5},
+        {"delay": timedelta(days=-1)},
+        {"delay": -5},
+        {"delay": "soon"},
         {"run_at": "tomorrow"},
+        {"run_at": "2031-01-01T00:00:00"},
+        {"run_at": 17},
     ],
 )
 async def test_a_time_that_is_none_is_refused(options: dict[str, Any], app: Tenuto) -> None:

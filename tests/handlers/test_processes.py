@@ -101,9 +101,9 @@ def test_warnings_and_unstorable_results_are_told_as_everywhere(bench: Bench) ->
     ("how", "kind", "may_retry"),
     [
         ("value", "ValueError", True),
-        ("permanent", "tenuto.handlers.context.PermanentFailure", False),
-        ("later", "tenuto.handlers.context.RetryLater", True),
-        ("invalid", "tenuto.errors.Invalid", True),
+        ("permanent", "tenuto.PermanentFailure", False),
+        ("later", "tenuto.RetryLater", True),
+        ("invalid", "tenuto.Invalid", True),
         ("exit", "SystemExit", True),
     ],
 )

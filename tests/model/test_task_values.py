@@ -21,6 +21,7 @@ from tenuto.model.tasks import (
     TaskState,
     check,
     error_json,
+    instant,
     policy_from_json,
     seconds,
 )
@@ -98,6 +99,25 @@ def test_words_that_are_no_span_are_refused_with_an_example(words: str) -> None:
     assert refusal.value.field == "timeout"
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2031-05-17T12:00:00Z", NOON),
+        ("2031-05-17T14:00:00+02:00", NOON),
+        ("2031-05-17 12:00:00+00:00", NOON),
+    ],
+)
+def test_an_instant_is_written_with_its_offset(text: str, found: datetime) -> None:
+    assert instant(text, field="run_at") == found
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2031-05-17T12:00:00", "2031-13-01T00:00:00Z", "1e3", "９"])
+def test_words_that_are_no_instant_are_refused(text: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        instant(text, field="run_at")
+    assert refusal.value.field == "run_at"
+
+
 # --- new tasks -----------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +166,10 @@ def test_a_task_in_order_passes_as_it_is() -> None:
         ("limit", {"limit_max": 1}),
         ("limit", {"limit_key": "printer", "limit_max": 0}),
         ("limit", {"limit_key": "printer", "limit_max": 100_001}),
+        ("limit", {"limit_key": "printer", "limit_max": 1.5}),
+        ("unique_key", {"unique_key": 17}),
+        ("tags", {"tags": [17]}),
+        ("run_at", {"run_at": 17}),
         ("tags", {"tags": [str(n) for n in range(10_000)]}),
         ("tags", {"tags": [""]}),
         ("input", {"input": '"' + "x" * MAX_INPUT + '"'}),

@@ -168,7 +168,8 @@ class Workers:
         for process in processes:
             process.signal(signal.SIGTERM)
         for process in processes:
-            assert await process.end(within=within) == 0
+            code = await process.end(within=within)
+            assert code == 0, f"worker {process.name} ended with {code}"
 
     async def end_all(self) -> None:
         """Whatever still lives is killed; their last words are shown if the test has failed."""

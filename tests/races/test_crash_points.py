@@ -14,8 +14,9 @@ from tests.races.ledger import Ledger, overlaps
 from tests.races.observing import Observer
 from tests.races.processes import WorkerProcess, Workers, eventually
 
-AT_ONCE = 8
+AT_ONCE = 12
 TASKS = 5
+DOOMED = {"lease_seconds": 1.5, "grace_seconds": 0.0, "poll_seconds": 10.0}
 
 
 async def test_a_worker_that_dies_at_any_statement_leaves_nothing_undone_and_nothing_done_twice(
@@ -30,7 +31,7 @@ async def test_a_worker_that_dies_at_any_statement_leaves_nothing_undone_and_not
         for queue in queues:
             await give_work(app, queue)
         doomed = [
-            workers.start(f"doomed-{queue}", queues=(queue,), crash_at=crash_at + number, lease_seconds=1.5, grace_seconds=0.0)
+            workers.start(f"doomed-{queue}", queues=(queue,), crash_at=crash_at + number, **DOOMED)
             for number, queue in enumerate(queues, 1)
         ]
         crash_at += AT_ONCE
@@ -38,7 +39,7 @@ async def test_a_worker_that_dies_at_any_statement_leaves_nothing_undone_and_not
         untouched = any(worker.exit_code == 0 for worker in doomed)
         assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
 
-        healthy = workers.start(f"healthy-{crash_at}", queues=tuple(queues), slots=50)
+        healthy = await workers.start(f"healthy-{crash_at}", queues=tuple(queues), slots=50).is_ready()
         await observer.until_all_ended(within=40)
         await workers.stop(healthy)
 

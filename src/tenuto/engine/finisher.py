@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import structlog
-
 from tenuto.clock import Clock, steady
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
+from tenuto.logs import Log
 from tenuto.model.tasks import Outcome, Settlement, error_json, settle
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
@@ -25,7 +24,7 @@ from tenuto.store.database import Database
 BATCH = 500
 GIVE_UP_SECONDS = 30.0
 
-log = structlog.get_logger("tenuto.finisher")
+log = Log("tenuto.finisher")
 
 
 class Finisher:

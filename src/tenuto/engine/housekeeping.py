@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import structlog
-
 from tenuto.clock import Clock
+from tenuto.logs import Log
 from tenuto.settings import Settings
 from tenuto.store import partitions, workers
 from tenuto.store.database import Database
@@ -20,7 +19,7 @@ SILENCE = timedelta(minutes=5)
 _BATCHES_PER_ROUND = 50
 """So that one round stays short; what is left is taken in the next."""
 
-log = structlog.get_logger("tenuto.housekeeping")
+log = Log("tenuto.housekeeping")
 
 
 class Housekeeping:

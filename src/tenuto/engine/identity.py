@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import IO
 from uuid import UUID
@@ -16,6 +17,8 @@ from uuid import UUID
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model import payloads
+from tenuto.store import workers
+from tenuto.store.database import Database
 from tenuto.store.workers import Incarnation
 from tenuto.version import __version__
 
@@ -25,33 +28,46 @@ _MOST = 1000
 class Identity:
     """A locked name."""
 
-    def __init__(self, service: str, name: str, lock: IO[str]) -> None:
+    def __init__(self, service: str, home: Path, name: str, lock: IO[str], number: int | None) -> None:
         self.service = service
         self.name = name
         self.id: UUID = new_id()
+        self._home = home
         self._lock: IO[str] | None = lock
+        self._number = number
 
     @classmethod
     def take(cls, service: str, home: Path, name: str | None = None) -> Identity:
         """The given name, or the first free one of this host: ``host-1``, ``host-2`` …"""
-        folder = home / "run"
-        folder.mkdir(parents=True, exist_ok=True)
-        if name is not None:
-            payloads.name(name, field="name", limit=100)
-            lock = _try_lock(folder / f"{service}-{name.replace('/', '_')}.lock")
-            if lock is None:
-                raise Conflict(
-                    f"a {service} named {name} is running on this machine already",
-                    field="name",
-                    remedy="stop it, or give this one another name with --name",
-                )
-            return cls(service, name, lock)
-        for number in range(1, _MOST):
-            candidate = f"{_host()}-{number}"
-            lock = _try_lock(folder / f"{service}-{candidate}.lock")
+        if name is None:
+            return cls._first_free(service, home, 1)
+        payloads.name(name, field="name", limit=100)
+        lock = _try_lock(home, service, name)
+        if lock is None:
+            raise Conflict(
+                f"a {service} named {name} is running on this machine already",
+                field="name",
+                remedy="stop it, or give this one another name with --name",
+            )
+        return cls(service, home, name, lock, None)
+
+    @classmethod
+    def _first_free(cls, service: str, home: Path, number: int) -> Identity:
+        for candidate in range(number, number + _MOST):
+            name = f"{_host()}-{candidate}"
+            lock = _try_lock(home, service, name)
             if lock is not None:
-                return cls(service, candidate, lock)
+                return cls(service, home, name, lock, candidate)
         raise Conflict(f"{_MOST} services run on this machine already", field="name")
+
+    def try_another_name(self) -> bool:
+        """Somebody out of reach of our locks has this name: take the next one, if the name was not given to us."""
+        if self._number is None:
+            return False
+        other = self._first_free(self.service, self._home, self._number + 1)
+        self.release()
+        self.name, self._lock, self._number = other.name, other._lock, other._number
+        return True
 
     @property
     def name_is_locked(self) -> bool:
@@ -64,14 +80,29 @@ class Identity:
             self._lock = None
 
     def incarnation(self, queues: list[str], slots: int) -> Incarnation:
-        """This start, as the register knows it."""
-        return Incarnation(
-            self.id, self.name, self.service, socket.gethostname(), _boot(), os.getpid(), __version__, queues, slots
-        )
+        """This start, as the register knows it. The host is where our locks reach: one machine and one home."""
+        reach = f"{socket.gethostname()}:{self._home}"
+        return Incarnation(self.id, self.name, self.service, reach, _boot(), os.getpid(), __version__, queues, slots)
 
 
-def _try_lock(file: Path) -> IO[str] | None:
-    handle = file.open("a", encoding="ascii")
+async def enter_register(
+    database: Database, identity: Identity, queues: list[str], slots: int, *, silence: timedelta
+) -> UUID | None:
+    """Enter the register under this identity; the previous start of the same name, if it had not left."""
+    while True:
+        try:
+            return await workers.register(
+                database, identity.incarnation(queues, slots), name_is_mine=identity.name_is_locked, silence=silence
+            )
+        except Conflict:
+            if not identity.try_another_name():
+                raise
+
+
+def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:
+    folder = home / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = (folder / f"{service}-{name.replace('/', '_')}.lock").open("a", encoding="ascii")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

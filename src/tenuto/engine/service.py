@@ -16,17 +16,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-import structlog
-
 from tenuto.engine.health import HealthFile
 from tenuto.engine.housekeeping import Housekeeping
-from tenuto.engine.identity import Identity
+from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import Loop
 from tenuto.engine.sweeper import sweep
 from tenuto.engine.watchdog import EXIT_LOST_CONTROL
 from tenuto.engine.worker import Worker
 from tenuto.errors import SchemaMismatch, StoreError, Unavailable
 from tenuto.handlers.jobs import Jobs
+from tenuto.logs import Log
 from tenuto.settings import Settings, WorkerSettings, load_worker
 from tenuto.store import workers
 from tenuto.store.database import Database
@@ -36,7 +35,7 @@ _READY_RETRY_SECONDS = 2.0
 _LEAVING_SECONDS = 6.0
 """How long leaving may take after the grace; a little longer than code that must be stopped."""
 
-log = structlog.get_logger("tenuto.service")
+log = Log("tenuto.service")
 
 Connect = Callable[[], Awaitable[Database]]
 
@@ -118,9 +117,7 @@ async def scheduling(
 ) -> AsyncIterator[None]:
     """The loops of a scheduler."""
     lease = timedelta(seconds=load_worker().lease_seconds)
-    await workers.register(
-        database, identity.incarnation([], 0), name_is_mine=identity.name_is_locked, silence=lease * 4
-    )
+    await enter_register(database, identity, [], 0, silence=lease * 4)
 
     async def watch() -> float:
         beat()

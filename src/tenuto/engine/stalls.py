@@ -9,13 +9,12 @@ import asyncio
 import sys
 import traceback
 
-import structlog
-
 from tenuto.clock import steady
+from tenuto.logs import Log
 
 TOLERATED = 2.0
 
-log = structlog.get_logger("tenuto.stalls")
+log = Log("tenuto.stalls")
 
 
 class StallDetector:

@@ -10,9 +10,8 @@ from datetime import datetime
 from itertools import groupby
 from uuid import UUID
 
-import structlog
-
 from tenuto.ids import new_id
+from tenuto.logs import Log
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Settlement, Task, cancelled, lost, settle
 from tenuto.store import tasks as store
@@ -23,7 +22,7 @@ BATCH = 500
 NET_EXPIRED = "lease_expired"
 NET_RESTARTED = "worker_restarted"
 
-log = structlog.get_logger("tenuto.sweeper")
+log = Log("tenuto.sweeper")
 
 
 async def sweep(database: Database, now: datetime) -> int:

@@ -17,11 +17,10 @@ from datetime import timedelta
 from typing import NoReturn
 from uuid import UUID
 
-import structlog
-
 from tenuto.clock import DatabaseClock, steady
 from tenuto.errors import StoreError
 from tenuto.handlers.attempts import Attempt, Stop
+from tenuto.logs import Log
 from tenuto.model.access import Actor
 from tenuto.store import tasks as store
 from tenuto.store import workers
@@ -35,7 +34,7 @@ EXIT_LOST_CONTROL = 75
 PRESS_AGAIN = 5.0
 """Code that was told to stop may clean up for so long before it is told again."""
 
-log = structlog.get_logger("tenuto.watchdog")
+log = Log("tenuto.watchdog")
 
 
 class Watchdog:

@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import structlog
-
 from tenuto.clock import DatabaseClock, steady
 from tenuto.engine.finisher import Finisher
-from tenuto.engine.identity import Identity
+from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import poll_until_stopped
 from tenuto.engine.stalls import StallDetector
 from tenuto.engine.sweeper import recover
@@ -28,6 +26,7 @@ from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.jobs import Jobs
 from tenuto.handlers.runner import Runner
+from tenuto.logs import Log
 from tenuto.model import payloads
 from tenuto.model.tasks import Outcome, Task
 from tenuto.settings import WorkerSettings
@@ -39,7 +38,7 @@ from tenuto.store.listener import RECONNECTED, Listener
 _LAST_RESORT = 5.0
 """How long code may take to stop at the very end, before the process ends with it."""
 
-log = structlog.get_logger("tenuto.worker")
+log = Log("tenuto.worker")
 
 
 class Worker:
@@ -130,11 +129,8 @@ class Worker:
 
     async def _arrive(self) -> None:
         await partitions.ensure(self._database, self._clock.now())
-        previous = await workers.register(
-            self._database,
-            self.identity.incarnation(self._queues, self.settings.slots),
-            name_is_mine=self.identity.name_is_locked,
-            silence=self._lease * 2,
+        previous = await enter_register(
+            self._database, self.identity, self._queues, self.settings.slots, silence=self._lease * 2
         )
         if previous is not None:
             taken_back = await recover(self._database, previous, self._clock.now())
@@ -241,11 +237,15 @@ class Worker:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
         earlier attempt at it has stopped."""
         too_late = steady() > self._asked_at + self._lease.total_seconds() * (1 - SAFETY)
-        refused = [task for task in taken if too_late or task.id in self._held]
-        self._launch([task for task in taken if not too_late and task.id not in self._held])
+        refused = [task for task in taken if too_late or self._still_runs_here(task)]
+        self._launch([task for task in taken if not too_late and not self._still_runs_here(task)])
         if refused:
             log.warning("tasks put back", tasks=len(refused), why="late" if too_late else "still stopping here")
             await store.put_back(self._database, self.identity.id, refused)
+
+    def _still_runs_here(self, task: Task) -> bool:
+        earlier = self._held.get(task.id)
+        return earlier is not None and not earlier.over
 
     async def _pause(self, seconds: float) -> None:
         if seconds <= 0:

@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.handlers.context import Context
+from tenuto.handlers.context import LONGEST_WAIT, Context
 from tenuto.model import payloads
-from tenuto.model.tasks import Policy
+from tenuto.model.tasks import Policy, instant, seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +81,10 @@ class Job(Generic[P, R]):
             )
         if "tags" in options:
             options["tags"] = tuple(options["tags"])
+        if options.get("delay") is not None:
+            options["delay"] = _delay(options["delay"])
+        if isinstance(options.get("run_at"), str):
+            options["run_at"] = instant(options["run_at"], field="run_at")
         other: Job[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.using_ = replace(self.using_, **options)
@@ -113,6 +117,13 @@ class Job(Generic[P, R]):
         return payloads.storable_json(
             self._output.dump_json(value).decode("utf-8"), field="output", limit=payloads.MAX_OUTPUT
         )
+
+
+def _delay(given: float | str | timedelta) -> timedelta:
+    wait = seconds(given, field="delay")
+    if wait is None or not 0 <= wait <= LONGEST_WAIT.total_seconds():
+        raise Invalid(f"must be from 0 s to {LONGEST_WAIT.days} days", field="delay")
+    return timedelta(seconds=wait)
 
 
 class _InputType:

@@ -108,7 +108,9 @@ def describe(error: BaseException, step: str) -> str:
     if isinstance(error, Stopped):
         return error_json("tenuto.Stopped", "the code stopped itself", step=step)
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    # Our own errors go by their public names, wherever they are at home.
+    home = "tenuto" if kind.__module__.startswith("tenuto.") else kind.__module__
+    name = kind.__qualname__ if home == "builtins" else f"{home}.{kind.__qualname__}"
     frames = error.__traceback__
     while frames is not None and "/tenuto/handlers/" in frames.tb_frame.f_code.co_filename.replace("\\", "/"):
         frames = frames.tb_next

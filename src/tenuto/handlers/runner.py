@@ -19,7 +19,7 @@ from typing import Any
 from tenuto.clock import Clock
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers import outcomes
-from tenuto.handlers.attempts import Attempt
+from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Context, Stopped, current
 from tenuto.handlers.jobs import Job, Jobs
 from tenuto.handlers.processes import Children
@@ -102,6 +102,10 @@ class Runner:
         try:
             arguments = self._prepare(attempt, job)
             value = await job.function(**arguments)
+            if (
+                attempt.stop_reason is Stop.TIMED_OUT
+            ):  # it blocked the loop, so nobody could stop it: done, but too late
+                attempt.context.warn("ended after its time limit, which could not be kept: the code blocks its loop")
             outcome = outcomes.of_value(attempt, job, value, self._clock.now())
         except _InputRefused as refusal:
             outcome = outcomes.refused(attempt, refusal.why, self._clock.now())

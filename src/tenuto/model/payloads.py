@@ -90,8 +90,8 @@ def name(text: str, *, field: str, limit: int = 200) -> str:
 
 def label(text: str, *, field: str, limit: int = 200) -> str:
     """A short free text, such as a key."""
-    if not text or len(text) > limit:
-        raise Invalid(f"must be 1 to {limit} characters", field=field)
+    if not isinstance(text, str) or not text or len(text) > limit:
+        raise Invalid(f"must be a text of 1 to {limit} characters", field=field)
     return storable_text(text, field=field, limit=limit * 4)
 
 

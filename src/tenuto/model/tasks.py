@@ -136,6 +136,8 @@ def check(task: NewTask) -> NewTask:
     if not isinstance(task.priority, int) or not -MAX_PRIORITY <= task.priority <= MAX_PRIORITY:
         raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
     if task.run_at is not None:
+        if not isinstance(task.run_at, datetime):
+            raise Invalid(f"{task.run_at!r:.60} is not an instant", field="run_at", remedy="give an aware datetime")
         if task.run_at.tzinfo is None:
             raise Invalid("has no time zone", field="run_at", remedy="give an aware datetime, such as one in UTC")
         if not 1970 <= task.run_at.year <= 9000:
@@ -146,8 +148,8 @@ def check(task: NewTask) -> NewTask:
             payloads.label(value, field=field)
     if (task.limit_key is None) != (task.limit_max is None):
         raise Invalid("needs both a key and a number", field="limit", remedy="give limit_key and limit together")
-    if task.limit_max is not None and not 1 <= task.limit_max <= 100_000:
-        raise Invalid("must be from 1 to 100,000", field="limit")
+    if task.limit_max is not None and not (isinstance(task.limit_max, int) and 1 <= task.limit_max <= 100_000):
+        raise Invalid("must be a whole number from 1 to 100,000", field="limit")
     if task.tags is not None:
         task.tags = payloads.tags(task.tags)
     payloads.storable_json(task.input, field="input")
@@ -289,11 +291,24 @@ def cancelled(task: Task, now: datetime, by: Actor) -> Outcome:
 
 
 def stopped_instead(settlement: Settlement, by: Actor) -> Settlement:
-    """What an attempt comes to that was to be followed by another, had not somebody asked for the task to be stopped."""
+    """What an attempt comes to that another was to follow, had not somebody asked for the task to be stopped."""
     came_to = settlement.outcome
     outcome = cancelled(settlement.task, came_to.ended_at or settlement.task.run_at, by)
     outcome.started_at, outcome.log, outcome.progress = came_to.started_at, came_to.log, came_to.progress
     return Settlement(settlement.task, outcome)
+
+
+def instant(text: str, *, field: str) -> datetime:
+    """An instant written as ISO 8601 with an offset, such as ``2027-01-01T00:00:00Z``."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(
+            f"{text!r:.60} is not an instant", field=field, remedy="write it as 2027-01-01T00:00:00Z"
+        ) from None
+    if found.tzinfo is None:
+        raise Invalid("has no offset", field=field, remedy="end it with Z or with an offset such as +01:00")
+    return found
 
 
 def seconds(value: float | int | str | timedelta | None, *, field: str) -> float | None:

@@ -125,7 +125,7 @@ class Database:
 
     async def close(self) -> None:
         """Let every connection go; what hangs is cut off."""
-        if self._is_elsewhere():
+        if self.is_elsewhere():
             if self._loop.is_running():
                 await across(self._loop, self.close())
             return
@@ -137,7 +137,7 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """One connection for a while; from another loop than the pool's, one of the caller's own."""
-        if self._is_elsewhere():
+        if self.is_elsewhere():
             own = await asyncpg.connect(self.url, timeout=10, server_settings={"application_name": "tenuto job"})
             try:
                 yield own
@@ -147,7 +147,7 @@ class Database:
         async with self._pool.acquire(timeout=30) as connection:
             yield connection
 
-    def _is_elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether the caller runs on another loop (as jobs do): a pool serves only the loop it was made on."""
         return asyncio.get_running_loop() is not self._loop
 
@@ -195,7 +195,7 @@ class Database:
         await self._persist(load, tries=1)
 
     async def _persist(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
-        if self._is_elsewhere():
+        if self.is_elsewhere():
             return await across(self._loop, self._persist(work, tries))
         for attempt in range(tries):
             try:

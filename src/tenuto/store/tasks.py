@@ -14,7 +14,7 @@ from uuid import UUID
 from tenuto.errors import Unavailable
 from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Again, NewTask, Settlement, Task, stopped_instead
+from tenuto.model.tasks import Again, NewTask, Settlement, Task, TaskState, stopped_instead
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.store.statements import beside
 
@@ -84,7 +84,8 @@ async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) 
 
 
 def _word(task: NewTask) -> str:
-    return f"{task.state if task.limit_key is None else 'limited'} {task.queue} {-task.priority}"
+    kind = "limited" if task.limit_key is not None and task.state is TaskState.QUEUED else task.state
+    return f"{kind} {task.queue} {-task.priority}"
 
 
 async def start_or_find(database: Database, task: NewTask) -> UUID:
@@ -98,7 +99,7 @@ async def start_or_find(database: Database, task: NewTask) -> UUID:
 
 
 async def start_or_find_within(connection: Connection, task: NewTask) -> UUID:
-    """As `start_or_find`, in a transaction that somebody else commits: the task exists if, and only if, their work does."""
+    """As `start_or_find`, in a transaction somebody else commits: the task exists if and only if their work does."""
     while await connection.fetchrow(SQL.start_one, *_row(task, 1)) is None:
         standing: UUID | None = await connection.fetchval(SQL.standing, task.id, task.unique_key)
         if standing is not None:
@@ -112,7 +113,7 @@ async def wake(database: Database, words: Iterable[str]) -> None:
 
 
 async def _copy(database: Database, tasks: Sequence[NewTask]) -> set[UUID] | None:
-    """The fast way for many. None if an id was there already or no reply came: then the careful way must look at each."""
+    """The fast way for many. None if an id was there already or no reply came: then each must be looked at."""
     try:
         await database.copy("tasks", _COLUMNS, [_row(task, 2) for task in tasks])
     except Unavailable:

@@ -11,7 +11,7 @@ WITH created AS (
     ON CONFLICT DO NOTHING
     RETURNING id, state, queue, limit_key, rank
 )
-SELECT id, pg_notify('tenuto', concat_ws(' ', CASE WHEN limit_key IS NULL THEN state ELSE 'limited' END, queue, rank))
+SELECT id, pg_notify('tenuto', concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank))
 FROM created;
 
 -- name: start_many
@@ -302,7 +302,7 @@ WITH outcome AS (
     WHERE task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
       AND task.id = before.id
-    RETURNING task.queue, CASE WHEN task.limit_key IS NULL THEN task.state ELSE 'limited' END AS word
+    RETURNING task.queue, CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS word
 ), woken AS (
     SELECT pg_notify('tenuto', word || ' ' || queue)
     FROM (SELECT DISTINCT word, queue FROM again) AS words

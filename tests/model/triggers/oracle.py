@@ -62,7 +62,10 @@ def fits(text: str, value: int, names: list[str], low: int, high: int) -> bool:
             first, last = low, high
         else:
             first = names.index(begin) if begin in names else int(begin)
-            last = int({"sun": "7"}.get(end) or names.index(end) if end in names else end or (high if step else first))
+            last = high if step else first
+        if end:
+            last = names.index(end) if end in names else int(end)
+            last = 7 if end == "sun" else last
         if first <= value <= last and (value - first) % int(step or 1) == 0:
             return True
     return False
@@ -115,8 +118,9 @@ def by_real_time(walk: Walk, *due: Due) -> list[list[datetime]]:
     return _sorted_out(walk, [(minute, whose) for minute, whose in found if minute], len(due))
 
 
-def in_windows(walk: Walk, every: int, opens: int, closes: int, days: list[int]) -> list[datetime]:
+def in_windows(walk: Walk, every: int, edges: tuple[int, int], days: list[int]) -> list[datetime]:
     """Steps of real time from each opening of a daily window to its closing, the closing minute included."""
+    opens, closes = edges
     found: list[datetime] = []
     furthest, opened = walk.walls[0], -1
     for minute, wall in enumerate(walk.walls):
