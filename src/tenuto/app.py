@@ -7,8 +7,8 @@ given no address, and closes everything at `close` (or at the end of ``async wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,23 +19,23 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from tenuto.clock import SystemClock, steady
+from tenuto.connections import Connections
 from tenuto.engine import cancelling, health, service, upkeep
 from tenuto.engine.doctor import Finding
 from tenuto.engine.worker import Worker
-from tenuto.errors import Conflict, Invalid, NotFound, StoreError
+from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.context import current
 from tenuto.handlers.jobs import Job, Jobs, Using
-from tenuto.handlers.processes import refuse_while_a_child_starts
 from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.tasks import NewTask, Policy, check, seconds
 from tenuto.settings import Settings, load, load_worker
-from tenuto.store import activities, embedded, migrate, partitions, workers
+from tenuto.store import activities, migrate, workers
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters, Record
-from tenuto.store.database import Connection, Database, across
+from tenuto.store.database import Connection, Database
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,11 +66,7 @@ class Tenuto:
         self.settings = settings or load(database=database, home=home)
         self.jobs = Jobs()
         self._actor = actor or Actor.system("app")
-        self._database: Database | None = None
-        self._hold: embedded.Hold | None = None
-        self._opening: asyncio.Lock | None = None
-        self._reviving = asyncio.Lock()
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._connections = Connections(lambda: self.settings)
 
     # --- defining ---------------------------------------------------------------------------------------------------
 
@@ -134,73 +130,19 @@ class Tenuto:
     # --- opening and closing ----------------------------------------------------------------------------------------
 
     async def open(self) -> Database:
-        """The database, opened when first asked for; asked for by a job, on the loop of the service that runs it."""
-        if self._database is not None:
-            return self._database
-        home = self._home
-        if home is not None and home.is_running() and home is not asyncio.get_running_loop():
-            return await across(home, self.open())
-        if self._opening is None:
-            self._opening = asyncio.Lock()
-        async with self._opening:
-            if self._database is None:
-                self._database = await self.connect()
-                await partitions.ensure(self._database, self._database.clock.now())
-            return self._database
+        """The database, opened when first asked for."""
+        return await self._connections.open()
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         """A database of the caller's own; the embedded one is started and brought up to date on the way."""
-        refuse_while_a_child_starts()
-        url = self.settings.database
-        if url is None:
-            url = await self._embedded_url()
-        database = await Database.open(
-            url,
-            max_connections=20 if for_worker else 10,
-            generic_plans=for_worker,
-            behind_pooler=self.settings.behind_pooler,
-        )
-        if self.settings.database is None:
-            database.revive = self._start_embedded_again
-        if check_schema:
-            try:
-                if self.settings.database is None:
-                    await migrate.migrate(database)
-                await migrate.check(database)
-            except BaseException:
-                await database.close()
-                raise
-        return database
-
-    async def _embedded_url(self) -> str:
-        if self._hold is None:
-            linger = 5.0 if self.settings.embedded_stop == "when_unused" else None
-            self._hold = await asyncio.to_thread(embedded.hold, self.settings.home, linger=linger)
-        return self._hold.url
-
-    async def _start_embedded_again(self) -> None:
-        """Our server has died under us: whoever notices first starts it, the others find it running."""
-        async with self._reviving:
-            with suppress(StoreError):
-                again = await asyncio.to_thread(embedded.hold, self.settings.home)
-                before, self._hold = self._hold, again
-                if before is not None:
-                    before.release()
+        return await self._connections.connect(for_worker=for_worker, check_schema=check_schema)
 
     async def close(self) -> None:
         """Let the database go; an embedded one stops once nobody uses it.
 
         Only who opened it closes it: for a job or a portal that used the app of a running service this does nothing.
         """
-        if self._database is not None and self._database.is_elsewhere() and self._home is not None:
-            return
-        if self._database is not None:
-            await self._database.close()
-            self._database = None
-        if self._hold is not None:
-            await asyncio.to_thread(self._hold.release)
-            self._hold = None
-        self._opening = None
+        await self._connections.close()
 
     async def __aenter__(self) -> Tenuto:
         await self.open()
@@ -338,29 +280,25 @@ class Tenuto:
 
     async def limit_queue(self, name: str, max_running: int | None) -> None:
         """Bound how many tasks of a queue run at the same time, over all workers; None lifts the bound."""
-        if max_running is not None and max_running < 1:
-            raise Invalid("must be 1 or more", field="max_running", remedy="pause the queue to stop it")
-        await self._change_queue(name, max_running=max_running)
+        if max_running is not None and not (isinstance(max_running, int) and 1 <= max_running <= 100_000):
+            raise Invalid("must be from 1 to 100,000", field="max_running", remedy="pause the queue to stop it")
+        await self._change_queue(name, lambda database: workers.limit_queue(database, name, max_running))
 
     async def pause_queue(self, name: str, reason: str | None = None) -> None:
         """Let nothing more of a queue be taken; what runs goes on."""
-        await self._change_queue(name, paused=True, reason=reason)
+        if reason is not None:
+            payloads.storable_text(reason, field="reason", limit=1000)
+        by = self._who().name
+        await self._change_queue(name, lambda database: workers.pause_queue(database, name, by=by, reason=reason))
 
     async def resume_queue(self, name: str) -> None:
-        await self._change_queue(name, paused=False)
+        """Let a paused queue go on."""
+        await self._change_queue(name, lambda database: workers.resume_queue(database, name))
 
-    async def _change_queue(self, name: str, **change: Any) -> None:
+    async def _change_queue(self, name: str, change: Callable[[Database], Awaitable[None]]) -> None:
         payloads.name(name, field="queue", limit=64)
         database = await self.open()
-        before = await workers.queue(database, name) or {"max_running": None, "paused_at": None}
-        await workers.set_queue(
-            database,
-            name,
-            max_running=change.get("max_running", before["max_running"]),
-            paused=change.get("paused", before["paused_at"] is not None),
-            by=self._who().name,
-            reason=change.get("reason"),
-        )
+        await change(database)
         await store.wake(database, ["limits", f"queued {name}"])
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
@@ -399,7 +337,7 @@ class Tenuto:
         await service.run_all(self._for_services, self.jobs, self.settings, load_worker(**given), ready)
 
     async def _for_services(self) -> Database:
-        self._home = asyncio.get_running_loop()
+        self._connections.are_at_home_here()
         return await self.connect(for_worker=True)
 
     # --- inside -----------------------------------------------------------------------------------------------------

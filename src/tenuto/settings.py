@@ -7,6 +7,7 @@ The file is ``tenuto.toml`` in the working folder, or the one named by ``TENUTO_
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -34,7 +35,17 @@ def default_home() -> Path:
 
 
 def _file() -> Path:
-    return Path(os.environ.get("TENUTO_CONFIG", "tenuto.toml"))
+    named = os.environ.get("TENUTO_CONFIG")
+    if named and not Path(named).is_file():
+        raise Invalid(f"there is no file {named}", field="TENUTO_CONFIG", remedy="correct it, or leave it out")
+    return Path(named or "tenuto.toml")
+
+
+class _TopOfFile(TomlConfigSettingsSource):
+    """What stands in the file before its tables; those have readers of their own."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__call__().items() if key != "worker"}
 
 
 class WorkerSettings(BaseSettings):
@@ -79,7 +90,7 @@ class WorkerSettings(BaseSettings):
 class Settings(BaseSettings):
     """Everything else."""
 
-    model_config = SettingsConfigDict(env_prefix="TENUTO_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="TENUTO_", frozen=True, extra="forbid")
 
     database: str | None = None
     """A PostgreSQL address; without one, an embedded server in the home folder."""
@@ -118,7 +129,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_file())
+        return init_settings, env_settings, _TopOfFile(settings_cls, toml_file=_file())
 
 
 def load(**given: Any) -> Settings:
@@ -134,6 +145,8 @@ def load_worker(**given: Any) -> WorkerSettings:
 def _read(kind: type[S], given: dict[str, Any]) -> S:
     try:
         return kind(**{key: value for key, value in given.items() if value is not None})
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{_file()} is not TOML: {error}", field="TENUTO_CONFIG") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])

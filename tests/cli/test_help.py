@@ -69,6 +69,12 @@ def test_the_command_alone_and_a_group_alone_show_their_help(open_shell: Callabl
         assert ended.out == shell(*words, "--help").out
 
 
+def test_help_can_be_asked_for_first(open_shell: Callable[..., Shell]) -> None:
+    shell = open_shell()
+    assert shell("help", "task", "list").out == shell("task", "list", "--help").out
+    assert shell("help", "exit-codes").out == shell("help").out == shell("--help").out
+
+
 @pytest.mark.parametrize(
     ("path", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
@@ -32,10 +32,10 @@ def with_isolated_jobs(app: Tenuto) -> None:
 
 
 @pytest.fixture
-async def sql(app: Tenuto) -> AsyncIterator[Callable[..., Awaitable[list[dict[str, Any]]]]]:
+def sql(app: Tenuto) -> Callable[..., Awaitable[list[dict[str, Any]]]]:
     """Look into the database by hand."""
 
     async def ask(statement: str, *values: Any) -> list[dict[str, Any]]:
         return [dict(row) for row in await (await app.open()).all(statement, *values)]
 
-    yield ask
+    return ask

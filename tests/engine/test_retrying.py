@@ -116,14 +116,12 @@ async def test_a_job_may_choose_its_own_wait(app: Tenuto, worker: Quick) -> None
     assert second["run_at"] - first["ended_at"] == timedelta(seconds=0.1)
 
 
-async def test_an_input_its_job_no_longer_accepts_is_refused_for_good(
-    app: Tenuto, worker: Quick, sql: Any
-) -> None:
+async def test_an_input_its_job_no_longer_accepts_is_refused_for_good(app: Tenuto, worker: Quick, sql: Any) -> None:
     @app.job(retry=QUICK)
     async def bake(flour: int) -> None: ...
 
     task = await app.enqueue(bake, 3)
-    await sql("UPDATE tenuto.tasks SET input = '{\"flour\": \"much\"}'")
+    await sql('UPDATE tenuto.tasks SET input = \'{"flour": "much"}\'')
     async with worker():
         record = await app.wait(task, timeout=10)
     assert (record["status"], record["reason"], record["attempt"]) == ("failed", "refused", 1)

@@ -66,11 +66,8 @@ async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quic
 
         async def seen() -> bool:
             record = await app.activity(task.id)
-            return record["status"] == "in_progress" and record["progress"] == {
-                "done": 1,
-                "total": 2,
-                "message": "kneading",
-            }
+            now = {"done": 1, "total": 2, "message": "kneading"}
+            return bool(record["status"] == "in_progress" and record["progress"] == now)
 
         await eventually(seen)
         go_on.set()

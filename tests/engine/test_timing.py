@@ -9,6 +9,7 @@ import pytest
 
 from tenuto import RetryPolicy, Tenuto
 from tenuto.errors import Invalid
+from tenuto.settings import load
 from tests.engine.conftest import Quick
 from tests.waiting import eventually
 
@@ -116,8 +117,6 @@ async def test_a_time_that_is_none_is_refused(options: dict[str, Any], app: Tenu
 
 async def test_without_notifications_polling_finds_everything(app: Tenuto, worker: Quick, url: str, sql: Any) -> None:
     """As behind a transaction pooler: the listener hears nothing."""
-    from tenuto.settings import load
-
     pooled = Tenuto(settings=load(database=url, home=app.settings.home, behind_pooler=True))
 
     @pooled.job

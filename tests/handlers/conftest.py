@@ -28,9 +28,7 @@ class Bench:
         self._listening = False
         self._closed = False
         deliver = self._delivered.put
-        self.runner = Runner(
-            self.app.jobs, SystemClock(), lambda *end: deliver(end), threads=8, connect=None
-        )
+        self.runner = Runner(self.app.jobs, SystemClock(), lambda *end: deliver(end), threads=8, connect=None)
 
     def begin(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Attempt:
         """Start an attempt."""

@@ -68,7 +68,7 @@ def fail(how: str) -> None:
             raise RetryLater("hot", after=90)
         case "invalid":
             raise Invalid("no such bread")
-        case "exit":
+        case _:
             raise SystemExit(3)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenuto import Context
+from tenuto import Context, Job
 from tenuto.handlers.attemptlog import CAP, AttemptLog
 from tenuto.handlers.capture import Capture
 from tenuto.model.tasks import Outcome
@@ -53,8 +53,8 @@ def test_prints_logging_and_the_contexts_own_log_are_kept_in_order(bench: Bench,
     async def say_async(ctx: Context) -> None:
         say(ctx)
 
-    job = bench.app.job(say_async) if kind == "async" else bench.app.job(say)  # type: ignore[arg-type]
-    assert lines(bench.run(job)) == [  # type: ignore[arg-type]
+    job: Job[..., Any] = bench.app.job(say_async) if kind == "async" else bench.app.job(say)
+    assert lines(bench.run(job)) == [
         ("print", "printed"),
         ("stderr", "to stderr"),
         ("info", "mine: logged 1"),
@@ -129,7 +129,7 @@ def test_two_attempts_side_by_side_do_not_mix(bench: Bench) -> None:
             logging.getLogger("mine").warning("%s logs", name)
 
     for job in (thread, coroutine):
-        attempts = {name: bench.begin(job, name) for name in ("ana", "ben")}  # type: ignore[arg-type]
+        attempts = {name: bench.begin(job, name) for name in ("ana", "ben")}
         for name, attempt in attempts.items():
             outcome = bench.outcome(attempt)
             assert outcome is not None

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -99,9 +99,7 @@ def test_being_told_to_stop_wakes_a_wait_however_they_meet() -> None:
 def test_looking_whether_to_stop() -> None:
     context = Context(a_held_task())
     context.check()
-    assert not context.cancelled
-    context.tell_to_stop()
-    assert context.cancelled
+    assert [context.cancelled, context.tell_to_stop(), context.cancelled] == [False, None, True]  # type: ignore[func-returns-value]
     with pytest.raises(Stopped):
         context.check()
 
@@ -124,4 +122,4 @@ def test_a_wait_without_end_is_refused_where_it_is_asked_for() -> None:
     for after in (math.nan, math.inf, timedelta.max, timedelta(days=400_000)):
         with pytest.raises(Invalid):
             RetryLater("x", after=after)
-    assert datetime.now(UTC) + RetryLater("x", after=timedelta(days=366)).after
+    assert RetryLater("x", after=timedelta(days=366)).after == timedelta(days=366)

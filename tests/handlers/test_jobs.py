@@ -1,4 +1,4 @@
-"""Jobs and their typed input (J9): what fits the signature gets in, what does not is refused by the name of its field."""
+"""Jobs and their typed input (J9): what fits the signature gets in, the rest is refused by the name of its field."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ def test_an_option_that_is_not_there_is_refused_with_those_that_are(app: Tenuto)
     @app.job
     def bake() -> None: ...
 
-    with pytest.raises(Invalid, match="'prio'.*priority"):
+    with pytest.raises(Invalid, match=r"'prio'.*priority"):
         bake.using(prio=9)
 
 

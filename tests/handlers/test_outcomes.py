@@ -220,7 +220,7 @@ def test_a_stop_that_code_raises_by_itself_is_its_own_failure(bench: Bench, kind
     async def bake_async(ctx: Context) -> None:
         bake(ctx)
 
-    job = bench.app.job(name="bake")(bake if kind == "plain" else bake_async)  # type: ignore[arg-type]
+    job = bench.app.job(name="bake")(bake if kind == "plain" else bake_async)
     outcome = bench.run(job)
     assert (outcome.status, outcome.reason) == (Status.FAILED, Reason.ERROR)
 
@@ -238,7 +238,7 @@ def test_an_input_the_type_refuses_is_final_and_says_refused(bench: Bench, kind:
     async def bake_async(flour: int) -> None:
         ran.append(flour)
 
-    job = bench.app.job(name="bake")(bake if kind == "plain" else bake_async)  # type: ignore[arg-type]
+    job = bench.app.job(name="bake")(bake if kind == "plain" else bake_async)
     outcome = bench.run(job, 1, _fields={"input": '{"flour": "much"}'})
     assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, False)
     assert error_of(outcome)["message"].startswith("flour:")
@@ -252,9 +252,7 @@ def test_the_same_error_raised_by_the_code_itself_is_an_ordinary_failure(bench: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_wherever_the_code_lies_even_in_a_folder_of_our_name(
-    bench: Bench, kind: str, tmp_path: Path
-) -> None:
+def test_so_it_is_wherever_the_code_lies_even_in_a_folder_of_our_name(bench: Bench, kind: str, tmp_path: Path) -> None:
     file = tmp_path / "tenuto" / "handlers" / "mine.py"
     file.parent.mkdir(parents=True)
     file.write_text(
@@ -456,7 +454,7 @@ def test_the_words_of_stopped_code_are_kept(bench: Bench) -> None:
 
 def test_asking_again_presses_harder_on_code_that_would_not_hear(bench: Bench) -> None:
     begun = threading.Event()
-    refusals = []
+    refusals: list[int] = []
 
     @bench.app.job
     async def stubborn() -> None:

@@ -209,9 +209,9 @@ def test_a_name_people_type_is_taken(text: str) -> None:
         "-rf",
         ".hidden",
         "/abs",
-        "é",
-        "é",  # the same letter, composed and decomposed: twins that look alike
-        "９",  # full width
+        "\u00e9",  # one letter, composed and decomposed: twins that look alike
+        "e\u0301",
+        "\uff19",  # full width
         "a\x00",
         "a\u202eb",  # turns the reading direction
         "x" * 201,

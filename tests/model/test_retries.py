@@ -54,9 +54,7 @@ def test_a_final_failure_has_no_next_run() -> None:
 
 
 @given(policies, counts, seeds)
-def test_the_next_run_is_missing_exactly_if_the_failure_is_final(
-    policy: RetryPolicy, failures: int, seed: str
-) -> None:
+def test_the_next_run_is_missing_exactly_if_the_failure_is_final(policy: RetryPolicy, failures: int, seed: str) -> None:
     assert (policy.next_run(failures, NOON, seed) is None) == policy.is_final(failures)
 
 

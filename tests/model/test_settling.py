@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from itertools import count, product
-from typing import Literal
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -20,10 +20,16 @@ from tests.model.making import NOON, a_held_task
 
 PLAIN = RetryPolicy(max_retries=3, base_seconds=60, factor=2, jitter=0)
 
-Verdict = Literal["ends", "failed again", "lost again", "handed back"]
+OnLost: TypeAlias = Literal["retry", "fail"]
+Verdict: TypeAlias = Literal["ends", "failed again", "lost again", "handed back"]
 
 # (status, reason, may_retry, failures before, losses before, on_lost) -> verdict, with max_retries=3
-TABLE: list[tuple[Status, Reason | None, bool, int, int, Literal["retry", "fail"], Verdict]] = [
+Row: TypeAlias = tuple[Status, Reason | None, bool, int, int, OnLost, Verdict]
+BOTH: tuple[OnLost, OnLost] = ("retry", "fail")
+UNTIL_THE_THIRD: list[tuple[int, Verdict]] = [(0, "failed again"), (1, "failed again"), (2, "ends"), (3, "ends")]
+
+
+TABLE: list[Row] = [
     # whatever is done is done
     (Status.COMPLETED, None, True, 0, 0, "retry", "ends"),
     (Status.COMPLETED_WITH_WARNING, None, True, 0, 0, "retry", "ends"),
@@ -32,9 +38,9 @@ TABLE: list[tuple[Status, Reason | None, bool, int, int, Literal["retry", "fail"
     *(
         (Status.FAILED, reason, True, failures, losses, on_lost, verdict)
         for reason in (Reason.ERROR, Reason.TIMED_OUT, Reason.REFUSED)
-        for failures, verdict in ((0, "failed again"), (1, "failed again"), (2, "ends"), (3, "ends"))
+        for failures, verdict in UNTIL_THE_THIRD
         for losses in (0, 2)
-        for on_lost in ("retry", "fail")
+        for on_lost in BOTH
     ),
     # unless the code, or an input that will never fit, says that it is of no use
     *(
@@ -58,7 +64,7 @@ TABLE: list[tuple[Status, Reason | None, bool, int, int, Literal["retry", "fail"
         (Status.CANCELLED, Reason.HANDED_BACK, True, failures, losses, on_lost, "handed back")
         for failures in (0, 2)
         for losses in (0, 2)
-        for on_lost in ("retry", "fail")
+        for on_lost in BOTH
     ),
 ]  # fmt: skip
 
@@ -75,7 +81,7 @@ def test_an_outcome_means_what_the_table_says(
     may_retry: bool,
     failures: int,
     losses: int,
-    on_lost: Literal["retry", "fail"],
+    on_lost: OnLost,
     verdict: Verdict,
 ) -> None:
     task = a_held_task(Policy(PLAIN, on_lost=on_lost), failures=failures, losses=losses)

@@ -111,7 +111,7 @@ def test_an_instant_is_written_with_its_offset(text: str, found: datetime) -> No
     assert instant(text, field="run_at") == found
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "2031-05-17T12:00:00", "2031-13-01T00:00:00Z", "1e3", "９"])
+@pytest.mark.parametrize("text", ["", "tomorrow", "2031-05-17T12:00:00", "2031-13-01T00:00:00Z", "1e3", "\uff19"])
 def test_words_that_are_no_instant_are_refused(text: str) -> None:
     with pytest.raises(Invalid) as refusal:
         instant(text, field="run_at")

@@ -1,11 +1,10 @@
-"""A worker that dies at the n-th point of its way: before or after each statement it sends, commits included."""
+"""A worker that dies at a chosen point: before or after the n-th time it sends a certain statement, or a commit."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tenuto import Tenuto
@@ -18,31 +17,20 @@ T = TypeVar("T")
 EXIT_CODE = 9
 
 _NAMES = {text: name for sql in (tasks.SQL, workers.SQL) for name, text in sql}
-# What is only a look, or a sign of life, has no point: it happens as often as time passes, and changes nothing.
-_WRITES = {
-    "begin", "commit", "alive_named", "register", "declare_ended", "draining", "promote", "claim", "lock_limits",
-    "claim_under_limits", "renew", "end_tasks", "repeat_tasks", "asked_to_stop", "put_back", "expired", "held_by",
-    "count_repair",
-}  # fmt: skip
 
 
 class Points:
-    """Counts the points this process passes; at the chosen one it leaves a note and dies."""
+    """The points this process passes: "before claim", "after commit of repeat_tasks" … It dies at the n-th of one."""
 
-    def __init__(self, note: Path, crash_at: int) -> None:
-        self._note = note
-        self._crash_at = crash_at
-        self._passed = 0
+    def __init__(self, crash_at: str) -> None:
+        self._point, _, number = crash_at.rpartition(" ")
+        self._left = int(number)
 
-    def passed(self, when: str, statement: str) -> None:
-        name = _NAMES.get(statement, statement)
-        if name not in _WRITES:
-            return
-        self._passed += 1
-        if self._passed == self._crash_at:
-            with self._note.open("a", encoding="utf-8") as file:
-                file.write(f"{when} {name}\n")
-            os._exit(EXIT_CODE)
+    def passed(self, point: str) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                os._exit(EXIT_CODE)
 
 
 class CrashingDatabase(Database):
@@ -63,6 +51,7 @@ class _Watched:
     def __init__(self, connection: Connection, points: Points) -> None:
         self._connection = connection
         self._points = points
+        self._last = ""
 
     async def fetch(self, statement: str, *values: Any) -> Any:
         return await self._between(statement, self._connection.fetch(statement, *values))
@@ -76,31 +65,35 @@ class _Watched:
     async def execute(self, statement: str, *values: Any) -> Any:
         return await self._between(statement, self._connection.execute(statement, *values))
 
+    def terminate(self) -> None:
+        self._connection.terminate()
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         transaction = self._connection.transaction()
-        await self._between("begin", transaction.start())
+        await transaction.start()
         try:
             yield
         except BaseException:
             await transaction.rollback()
             raise
-        await self._between("commit", transaction.commit())
+        await self._between(f"commit of {self._last}", transaction.commit())
 
     async def _between(self, statement: str, sending: Awaitable[Any]) -> Any:
-        self._points.passed("before", statement)
+        self._last = _NAMES.get(statement, statement)
+        self._points.passed(f"before {self._last}")
         answer = await sending
-        self._points.passed("after", statement)
+        self._points.passed(f"after {self._last}")
         return answer
 
 
 class CrashingTenuto(Tenuto):
-    """An app whose services die at the n-th point."""
+    """An app whose services die at a point."""
 
-    def __init__(self, settings: Settings, note: Path, crash_at: int) -> None:
+    def __init__(self, settings: Settings, crash_at: str) -> None:
         super().__init__(settings=settings)
-        CrashingDatabase.points = Points(note, crash_at)
-        watchdog.Database = CrashingDatabase  # type: ignore[misc]  # it opens a connection of its own
+        CrashingDatabase.points = Points(crash_at)
+        vars(watchdog)["Database"] = CrashingDatabase  # it opens a connection of its own
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         assert self.settings.database is not None

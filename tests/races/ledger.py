@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
@@ -78,14 +79,14 @@ class Ledger:
 
 
 def overlaps(effects: Iterable[Effect], died: Mapping[int, int]) -> list[tuple[Effect, Effect]]:
-    """Pairs of effects of one task that lived at the same time. ``died`` says when killed processes were still alive."""
+    """Pairs of effects of one task that lived at the same time; ``died`` says when killed processes still lived."""
     by_task: dict[UUID, list[Effect]] = defaultdict(list)
     for effect in effects:
         by_task[effect.task].append(effect)
     found = []
     for spans in by_task.values():
         spans.sort(key=lambda effect: effect.began)
-        for first, second in zip(spans, spans[1:], strict=False):
+        for first, second in pairwise(spans):
             end = first.ended if first.ended is not None else died.get(first.pid, FOR_EVER)
             if second.began < end:
                 found.append((first, second))

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from tenuto import Tenuto, logs
@@ -75,7 +74,7 @@ def _work(order: dict[str, Any]) -> None:
     logs.configure()
     settings = Settings(**order["settings"])
     crash_at = order["crash_at"]
-    app = Tenuto(settings=settings) if crash_at is None else CrashingTenuto(settings, Path(order["points"]), crash_at)
+    app = Tenuto(settings=settings) if crash_at is None else CrashingTenuto(settings, crash_at)
     app.jobs = work.app.jobs
     asyncio.run(app.run_worker(**order["worker"]))
 

@@ -137,7 +137,7 @@ class Workers:
         url: str | None = None,
         sweep: float = 0.5,
         environment: dict[str, str] | None = None,
-        crash_at: int | None = None,
+        crash_at: str | None = None,
         do: str = "work",
         **worker: Any,
     ) -> WorkerProcess:
@@ -151,7 +151,6 @@ class Workers:
             "settings": {"database": url or self.url, "home": str(self.folder), "sweep_seconds": sweep},
             "worker": {"name": name, **given},
             "crash_at": crash_at,
-            "points": str(self.folder / "points"),
         }
         process = WorkerProcess(self.nursery.ask({"start": order}), name, log, self.nursery)
         self.started.append(process)

@@ -28,7 +28,11 @@ class Server:
     def close(self) -> None:
         self._hold.release()
         embedded.stop_now(self.home)
-        shutil.rmtree(self.home, ignore_errors=True)
+        for path in self.home.iterdir():
+            if not path.is_mount():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not any(self.home.iterdir()):
+            self.home.rmdir()
 
     async def make_schema(self) -> None:
         database = await Database.open(self.url)

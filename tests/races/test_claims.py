@@ -42,7 +42,7 @@ async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processe
     for number in range(3):
         await workers.start(f"worker-{number}", slots=10, queues=("default", "narrow")).is_ready()
 
-    kinds = {
+    kinds: dict[str, work.AnyJob] = {
         "queue": work.touch.using(queue="narrow"),
         "key": work.touch.using(limit_key="a key", limit=2),
         "both": work.touch_in_thread.using(queue="narrow", limit_key="another key", limit=1),

@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from tenuto import Tenuto
@@ -195,7 +194,9 @@ async def test_a_listener_hears_again_after_its_connection_was_ended(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await workers.start("worker", poll_seconds=30.0).is_ready()
-    listener = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%listener'"
+    listener = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%listener'"
+    )
     pid = await observer.until(listener, within=10)
 
     await observer.value("SELECT pg_terminate_backend($1)", pid)
@@ -203,24 +204,3 @@ async def test_a_listener_hears_again_after_its_connection_was_ended(
     await observer.until(f"{listener} AND pid <> $1 AND query LIKE 'LISTEN%'", pid, within=10)
     await app.enqueue(work.touch, 1)
     await observer.until_all_ended(within=3)
-
-
-async def test_a_worker_started_before_the_database_waits_for_it(
-    own_server: Server, nursery: Nursery, tmp_path: Path, ledger: Ledger
-) -> None:
-    workers = Workers(nursery, own_server.url, tmp_path, ledger.path)
-    await own_server.crash()
-    worker = workers.start("early")
-
-    async def waits() -> bool:
-        assert not worker.has_ended()
-        return worker.says("database not ready")
-
-    try:
-        await eventually("it says that it waits", waits, within=20)
-        with pytest.raises((OSError, asyncpg.PostgresError)):
-            await asyncpg.connect(own_server.url, timeout=2)
-        await own_server.start()
-        await worker.is_ready()
-    finally:
-        await workers.end_all()

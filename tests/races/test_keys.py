@@ -14,8 +14,8 @@ from tenuto import Tenuto
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.store import migrate
-from tenuto.store import workers as register_of_workers
 from tenuto.store import tasks as store
+from tenuto.store import workers as register_of_workers
 from tenuto.store.database import Database
 from tests.races import work
 from tests.races.given import LEASE, claim, completed
@@ -118,6 +118,7 @@ def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]
         return "let in"
 
     return [enter(database, host) for host, database in enumerate(databases)]
+
 
 async def test_a_name_in_use_on_this_machine_is_refused_and_free_again_when_its_process_is_killed(
     observer: Observer, workers: Workers

@@ -20,7 +20,7 @@ from tests.races.proxy import Proxy
 async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    jobs = [work.touch, work.touch_in_thread]
+    jobs: list[work.AnyJob] = [work.touch, work.touch_in_thread]
     zombies = [await workers.start(f"zombie-{number}", lease_seconds=2.0, slots=10).is_ready() for number in range(3)]
     for number in range(30):
         await app.enqueue(jobs[number % 2], number, seconds=1.0)

@@ -31,6 +31,11 @@ def effect(ctx: Context, group: str = "-") -> AbstractContextManager[None]:
     return _ledgers[path].effect(ctx.task_id, ctx.attempt, ctx.fence, group)
 
 
+async def _until(flag: Path) -> None:
+    while not flag.exists():  # noqa: ASYNC110 — told by another process
+        await asyncio.sleep(0.01)
+
+
 @app.job(retry=_at_once)
 async def touch(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
     """Takes as long as it is told, and can be stopped."""
@@ -74,9 +79,16 @@ async def fail_once_then_last(ctx: Context, seconds: float) -> None:
 async def fail_when_told(ctx: Context, flag: str) -> None:
     """Fails as soon as a file is there; its next attempt would be an hour later."""
     with effect(ctx):
-        while not Path(flag).exists():
-            await asyncio.sleep(0.01)
+        await _until(Path(flag))
         raise ValueError("told to fail")
+
+
+@app.job(retry=_at_once)
+async def say_much_when_told(ctx: Context, flag: str) -> str:
+    """An outcome that takes up room."""
+    with effect(ctx):
+        await _until(Path(flag))
+    return os.urandom(50_000).hex()
 
 
 @app.job(retry=_at_once)

@@ -219,7 +219,11 @@ async def limited(db: Database, worker_id: object, *queues: str, limit: int = 10
 
 
 async def set_queue(db: Database, name: str, max_running: int | None = None, *, paused: bool = False) -> None:
-    await workers.set_queue(db, name, max_running=max_running, paused=paused, by="ana", reason="test")
+    await workers.limit_queue(db, name, max_running)
+    if paused:
+        await workers.pause_queue(db, name, by="ana", reason="test")
+    else:
+        await workers.resume_queue(db, name)
 
 
 async def test_a_queue_never_runs_more_than_its_limit(db: Database, register_worker: Register) -> None:

@@ -1,7 +1,7 @@
 """Ending and renewing (W2, W5, J2, S10): only the holder may, and what it says becomes a record in the same breath.
 
-The guards: id, fence *and* worker. With any of them missing, a worker that slept past its lease would overwrite the work
-of the one that took over.
+The guards: id, fence *and* worker. With any of them missing, a worker that slept past its lease would overwrite the
+work of the one that took over.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ async def test_the_holder_may(write: Touch, db: Database, register_worker: Regis
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("fence", [0, 2])
-async def test_a_stale_fence_changes_nothing(
-    write: Touch, fence: int, db: Database, register_worker: Register
-) -> None:
+async def test_a_stale_fence_changes_nothing(write: Touch, fence: int, db: Database, register_worker: Register) -> None:
     task = await start_and_claim(db, await register_worker())
     before = await rows(db)
     assert not await write(db, replace(task, fence=fence))
@@ -268,7 +266,8 @@ async def test_only_tasks_whose_lease_has_run_out_are_expired(db: Database, regi
     tasks = await claim(db, worker)
     assert not await store.anything_slipped(db)
     await db.all(
-        "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE id = ANY ($1)", [task.id for task in tasks[:2]]
+        "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE id = ANY ($1)",
+        [task.id for task in tasks[:2]],
     )
     assert await store.anything_slipped(db)
 

@@ -30,7 +30,7 @@ async def heard(db: Database) -> AsyncIterator[list[str]]:
     name = await db.value("SELECT current_database()")
 
     async def gone() -> bool:
-        return await db.value(count, name) == 0
+        return bool(await db.value(count, name) == 0)
 
     await eventually(gone)
 

@@ -84,7 +84,7 @@ async def test_the_printed_script_makes_the_same_schema_as_migrating(bare: Datab
 
 
 async def test_a_database_without_a_schema_is_refused_with_the_way_out(bare: Database) -> None:
-    with pytest.raises(SchemaMismatch, match="no Tenuto schema yet.*tenuto migrate"):
+    with pytest.raises(SchemaMismatch, match=r"no Tenuto schema yet.*tenuto migrate"):
         await migrate.check(bare)
 
 
@@ -105,7 +105,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(db: Database) -> None:
 
 async def test_a_step_that_was_changed_after_it_was_applied_is_refused(db: Database) -> None:
     await db.all("UPDATE tenuto.migrations SET checksum = 'another' WHERE number = 1")
-    with pytest.raises(SchemaMismatch, match="0001 .* was changed after it had been applied"):
+    with pytest.raises(SchemaMismatch, match=r"0001 .* was changed after it had been applied"):
         await migrate.migrate(db)
 
 

@@ -10,6 +10,7 @@ from tenuto.ids import first_id_at, new_id
 from tenuto.model.tasks import Settlement
 from tenuto.store import partitions
 from tenuto.store import tasks as store
+from tenuto.store.activities import SQL
 from tenuto.store.database import Database
 from tests.model.making import a_new_task
 from tests.store.given import Register, claim, completed, rows, start
@@ -32,11 +33,16 @@ async def record(db: Database, created: datetime, ended: datetime | None = None)
 
 
 async def where_is(db: Database, id: UUID) -> str:
-    return str(await db.value("SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid WHERE id = $1", id))
+    return str(
+        await db.value(
+            "SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid WHERE id = $1",
+            id,
+        )
+    )
 
 
 async def months(db: Database) -> list[str]:
-    return [row["name"] for row in await db.all(partitions.SQL.partitions)]
+    return [row["name"] for row in await db.all(SQL.partitions)]
 
 
 async def test_this_month_and_three_more_are_there_ahead_of_time(db: Database) -> None:
@@ -139,6 +145,8 @@ async def test_after_all_months_are_gone_a_finished_task_is_still_recorded(
 
 
 def test_an_id_carries_the_instant_it_was_made_at() -> None:
-    assert first_id_at(datetime.now(UTC) - timedelta(seconds=5)) < new_id() < first_id_at(
-        datetime.now(UTC) + timedelta(seconds=5)
+    assert (
+        first_id_at(datetime.now(UTC) - timedelta(seconds=5))
+        < new_id()
+        < first_id_at(datetime.now(UTC) + timedelta(seconds=5))
     )

@@ -88,8 +88,11 @@ def run(arguments: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows another instead of a traceback
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:  # `tenuto help task list` is how some ask; the exit codes stand in the first help
+        words = [*(word for word in words[1:] if word != "exit-codes"), "--help"]
     try:
-        code = root(arguments, prog_name="tenuto", standalone_mode=False)
+        code = root(words, prog_name="tenuto", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
         message = error.format_message()

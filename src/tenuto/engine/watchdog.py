@@ -30,6 +30,8 @@ TICK = 0.5
 SAFETY = 0.2
 """The last fifth of a lease is kept for stopping code that could not be renewed."""
 EXIT_LOST_CONTROL = 75
+LONGEST_SILENCE = 10.0
+"""However long its leases, a worker gives a sign of life this often: after a minute without one it counts as stale."""
 
 PRESS_AGAIN = 5.0
 """Code that was told to stop may clean up for so long before it is told again."""
@@ -61,6 +63,7 @@ class Watchdog:
         self._behind_pooler = behind_pooler
         self._look_for_stalls = look_for_stalls
         self._renew_every = lease.total_seconds() / 6
+        self._show_life_every = min(self._renew_every, LONGEST_SILENCE)
         self._thread = threading.Thread(target=self._live, name="tenuto-watchdog", daemon=True)
         self._stopping = False
         self._look_for_cancellations = False
@@ -111,7 +114,7 @@ class Watchdog:
                     self._renewing = asyncio.create_task(self._renew())
                 self._idle = not self._held
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._renew_every if self._idle else TICK)
+                    await asyncio.wait_for(self._wake.wait(), self._show_life_every if self._idle else TICK)
                 self._wake.clear()
         finally:
             if self._renewing is not None:
@@ -190,7 +193,7 @@ class Watchdog:
                 attempt.stop(Stop.CANCELLED, Actor(who.type, who.id, who.name))
 
     async def _show_life(self, database: Database) -> None:
-        if steady() - self._last_seen < self._renew_every:
+        if steady() - self._last_seen < self._show_life_every:
             return
         self._last_seen = steady()
         now = await workers.seen(database, self._worker_id)

@@ -215,6 +215,12 @@ class Again:
     failures: int
     losses: int
 
+    @property
+    def last_chance(self) -> bool:
+        """One more loss, and it is set aside: it must not run beside another of which the same is true, or those that
+        only ran beside a task that kills its workers would be set aside with it."""
+        return self.losses >= LOSSES_BEFORE_SET_ASIDE - 1
+
 
 @dataclass(slots=True)
 class Settlement:

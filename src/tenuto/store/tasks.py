@@ -327,7 +327,7 @@ def _nothing_or_list(column: Sequence[Any]) -> list[Any] | None:
 
 
 def _agains(agains: Sequence[Again]) -> list[Any]:
-    rows = [(again.run_at, again.activity_id, again.failures, again.losses) for again in agains]
+    rows = [(again.run_at, again.activity_id, again.failures, again.losses, again.last_chance) for again in agains]
     return [list(column) for column in zip(*rows, strict=True)]
 
 

@@ -266,15 +266,16 @@ RETURNING task_id;
 
 -- name: repeat_tasks
 -- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
--- that somebody has asked to stop.
+-- that somebody has asked to stop. Tasks on their last chance run one at a time: they share a limited key.
 WITH outcome AS (
     SELECT *
     FROM unnest(
         $2::uuid[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::timestamptz[], $8::jsonb[],
-        $9::jsonb[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[]
+        $9::jsonb[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[],
+        $16::boolean[]
     ) AS o (
         id, fence, status, ended_at, reason, started_at, output, error, log, progress, run_at, activity_id, failures,
-        losses
+        losses, last_chance
     )
 ), before AS MATERIALIZED (
     SELECT task.*
@@ -294,6 +295,8 @@ WITH outcome AS (
         failures = outcome.failures,
         losses = outcome.losses,
         run_at = outcome.run_at,
+        limit_key = CASE WHEN outcome.last_chance THEN coalesce(task.limit_key, 'tenuto:last-chance') ELSE task.limit_key END,
+        limit_max = CASE WHEN outcome.last_chance THEN coalesce(task.limit_max, 1) ELSE task.limit_max END,
         worker_id = NULL,
         lease_until = NULL,
         claimed_at = NULL,

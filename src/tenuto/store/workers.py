@@ -105,15 +105,16 @@ async def list_repairs(database: Database) -> list[dict[str, Any]]:
     return [dict(row) for row in await database.all(SQL.list_repairs)]
 
 
-async def queue(database: Database, name: str) -> dict[str, Any] | None:
-    row = await database.one(SQL.queue, name)
-    return None if row is None else dict(row)
+async def limit_queue(database: Database, name: str, max_running: int | None) -> None:
+    await database.all(SQL.limit_queue, name, max_running)
 
 
-async def set_queue(
-    database: Database, name: str, *, max_running: int | None, paused: bool, by: str | None, reason: str | None
-) -> None:
-    await database.all(SQL.set_queue, name, max_running, paused, by, reason)
+async def pause_queue(database: Database, name: str, *, by: str, reason: str | None) -> None:
+    await database.all(SQL.pause_queue, name, by, reason)
+
+
+async def resume_queue(database: Database, name: str) -> None:
+    await database.all(SQL.resume_queue, name)
 
 
 async def list_queues(database: Database, limit: int = 200) -> list[dict[str, Any]]:

@@ -77,22 +77,28 @@ FROM tenuto.repairs
 ORDER BY net
 LIMIT 100;
 
--- name: set_queue
--- Limit or pause a queue; what is given as null stays as it is not: nothing.
-INSERT INTO tenuto.queues (name, max_running, paused_at, paused_by, reason)
-VALUES (
-    $1, $2, CASE WHEN $3 THEN clock_timestamp() END, CASE WHEN $3 THEN $4::text END, CASE WHEN $3 THEN $5::text END
-)
-ON CONFLICT (name) DO UPDATE
-SET max_running = excluded.max_running,
-    paused_at = CASE WHEN $3 THEN coalesce(queues.paused_at, excluded.paused_at) END,
-    paused_by = CASE WHEN $3 THEN coalesce(queues.paused_by, excluded.paused_by) END,
-    reason = CASE WHEN $3 THEN coalesce(queues.reason, excluded.reason) END;
+-- name: limit_queue
+-- Bound how many tasks of a queue run at once, or with null lift the bound; whether it is paused stays as it is.
+INSERT INTO tenuto.queues (name, max_running)
+VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET max_running = excluded.max_running;
 
--- name: queue
--- One queue's settings.
-SELECT name, max_running, paused_at, paused_by, reason
-FROM tenuto.queues
+-- name: pause_queue
+-- Pause a queue; who paused it first, and why, stands.
+INSERT INTO tenuto.queues (name, paused_at, paused_by, reason)
+VALUES ($1, clock_timestamp(), $2, $3)
+ON CONFLICT (name) DO UPDATE
+SET paused_at = excluded.paused_at,
+    paused_by = excluded.paused_by,
+    reason = excluded.reason
+WHERE queues.paused_at IS NULL;
+
+-- name: resume_queue
+-- Let a queue go on; its bound stays as it is.
+UPDATE tenuto.queues
+SET paused_at = NULL,
+    paused_by = NULL,
+    reason = NULL
 WHERE name = $1;
 
 -- name: list_queues

@@ -32,7 +32,7 @@ LINES = [
     (LONDON, "0 * * * *", "2026-10-24 23:30", ["10-25 01:00+01:00", "10-25 01:00+00:00", "10-25 02:00+00:00"]),
     (LONDON, "@hourly", "2026-10-25 00:00", ["10-25 01:00+00:00", "10-25 02:00+00:00"]),
     (LONDON, "@daily", "2026-10-24 12:00", ["10-25 00:00+01:00", "10-26 00:00+00:00"]),
-    # A full range, a step of a range and a wildcard in a list are wildcards, however written; cronsim looks at the first sign.
+    # A full range, a stepped range and a wildcard in a list are wildcards, too; cronsim looks at the first sign only.
     (LONDON, "0 0-23 * * *", "2026-10-24 23:30", ["10-25 01:00+01:00", "10-25 01:00+00:00", "10-25 02:00+00:00"]),
     (LONDON, "0-59/30 1 * * *", "2026-10-25 00:00", ["10-25 01:30+01:00", "10-25 01:00+00:00", "10-25 01:30+00:00"]),
     (LONDON, "0,*/30 1 * * *", "2026-10-25 00:00", ["10-25 01:30+01:00", "10-25 01:00+00:00", "10-25 01:30+00:00"]),

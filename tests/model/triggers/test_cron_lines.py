@@ -1,4 +1,4 @@
-"""What a cron line means (S3): fields, names, the rule of the two day fields; held against cronsim where clocks stand still."""
+"""What a cron line means (S3); held against cronsim where clocks stand still."""
 
 from __future__ import annotations
 

@@ -1,0 +1,136 @@
+"""Nothing is left in progress (W6): an outcome that cannot be stored whole is stored bare, and one the database cannot
+take just now is kept until it can."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenuto import Context, RetryPolicy, Tenuto
+from tests.engine.conftest import Quick
+from tests.waiting import eventually
+
+
+def unstorable(ctx: Context) -> None:
+    """Something gets past every check: no JSON, straight into the record."""
+    ctx.take_progress("this is not JSON")
+
+
+@pytest.mark.parametrize("how", ["returns", "raises"])
+async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(how: str, app: Tenuto, worker: Quick) -> None:
+    @app.job(max_retries=0)
+    async def bake(ctx: Context) -> int:
+        print("words")
+        unstorable(ctx)
+        if how == "raises":
+            raise ValueError("no flour")
+        return 7
+
+    async with worker():
+        record = await app.wait(await app.enqueue(bake), timeout=10)
+    assert (record["status"], record["final"]) == ("completed" if how == "returns" else "failed", True)
+    assert record["error"]["type"] == "tenuto.NotStored"
+    assert "could not be stored" in record["error"]["message"]
+    assert (record["output"], record["log"], record["progress"]) == (None, None, None)
+    assert record["ended_at"] is not None
+
+
+async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(app: Tenuto, worker: Quick) -> None:
+    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0.01))
+    async def bake(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            unstorable(ctx)
+            raise ValueError
+        return 7
+
+    async with worker():
+        record = await app.wait(task := await app.enqueue(bake), timeout=10)
+    assert (record["output"], record["attempt"], record["failures"]) == (7, 2, 1)
+    assert (await app.attempts(task.id))[0]["error"]["type"] == "tenuto.NotStored"
+
+
+async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, worker: Quick) -> None:
+    together = threading.Barrier(6)
+
+    @app.job
+    def bake(n: int, ctx: Context) -> int:
+        if n == 3:
+            unstorable(ctx)
+        together.wait(10)
+        return n
+
+    async with worker():
+        tasks = [await app.enqueue(bake, n) for n in range(6)]
+        records = [await app.wait(task, timeout=10) for task in tasks]
+    assert [record["output"] for record in records] == [0, 1, 2, None, 4, 5]
+    assert {record["status"] for record in records} == {"completed"}
+
+
+async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker: Quick, url: str, server: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.job
+    def bake() -> int:
+        begun.set()
+        go_on.wait(30)
+        return 7
+
+    connection = await asyncpg.connect(server)
+    name = (await (await app.open()).value("SELECT current_database()")) or ""
+    async with worker() as one:
+        task = await app.enqueue(bake)
+        await eventually(begun.is_set)
+        await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        try:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", str(name)
+            )
+            go_on.set()
+            await eventually(lambda: bool(one._finisher._task) and one._executing == 0)
+            assert one.finished == 0
+        finally:
+            await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        record = await app.wait(task, timeout=20)
+    await connection.close()
+    assert (record["status"], record["output"], record["attempt"]) == ("completed", 7, 1)
+
+
+async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worker: Quick, sql: Any) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.job
+    def bake() -> int:
+        begun.set()
+        go_on.wait(30)
+        return 7
+
+    async with worker() as one:
+        task = await app.enqueue(bake)
+        await eventually(begun.is_set)
+        await sql("UPDATE tenuto.tasks SET fence = fence + 1")  # somebody else has taken it
+        go_on.set()
+        await eventually(lambda: one.finished == 1)
+        assert one._finisher.stale == 1
+        assert (await app.activity(task.id))["status"] == "in_progress"
+        assert await app.activities() == []
+        await sql("DELETE FROM tenuto.tasks")
+
+
+async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake(n: int) -> int:
+        return n
+
+    await app.enqueue_many(bake, range(200))
+    async with worker(slots=200, grace_seconds=10) as one:
+        await eventually(lambda: one._executing > 0 or one.finished > 0)
+    open_tasks = await app.tasks(limit=500)
+    done = await app.activities(limit=500)
+    assert len(open_tasks) + len(done) == 200
+    assert {task["state"] for task in open_tasks} <= {"queued"}
+    assert {record["status"] for record in done} <= {"completed"}
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on in the background"

@@ -1,0 +1,93 @@
+"""Health files (W1, W9): the time, written while the loop goes round; too old or missing means unhealthy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.clock import ManualClock
+from tenuto.engine.health import HealthFile, condition, look
+from tests.engine.conftest import Quick
+from tests.model.making import NOON
+
+
+def written(home: Path, service: str = "worker", name: str = "baker") -> HealthFile:
+    file = HealthFile(home, service, name, ManualClock(NOON))
+    file.beat()
+    return file
+
+
+def test_the_file_holds_the_time_in_utc(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    assert datetime.fromisoformat(file.path.read_text().strip()) == NOON
+    assert file.path.parent == tmp_path / "run"
+    assert [path.suffix for path in file.path.parent.iterdir()] == [".health"], "and nothing half written lies about"
+
+
+@pytest.mark.parametrize(
+    ("service", "age", "healthy"),
+    [
+        ("worker", 0, True),
+        ("worker", 59, True),
+        ("worker", 60, False),
+        ("worker", 3600, False),
+        ("scheduler", 60, True),
+        ("scheduler", 119, True),
+        ("scheduler", 120, False),
+    ],
+)
+def test_a_worker_is_stale_after_a_minute_and_a_scheduler_after_two(
+    tmp_path: Path, service: str, age: int, healthy: bool
+) -> None:
+    written(tmp_path, service)
+    (found,) = look(tmp_path, service, NOON + timedelta(seconds=age))
+    assert (found.name, found.seen_at, found.healthy) == ("baker", NOON, healthy)
+
+
+def test_no_file_is_no_health(tmp_path: Path) -> None:
+    assert look(tmp_path, "worker", NOON) == []
+    written(tmp_path).remove()
+    assert look(tmp_path, "worker", NOON) == []
+
+
+@pytest.mark.parametrize("content", ["", "yesterday", "\x00", "2031"])
+def test_a_file_that_cannot_be_read_is_unhealthy(tmp_path: Path, content: str) -> None:
+    written(tmp_path).path.write_text(content)
+    (found,) = look(tmp_path, "worker", NOON)
+    assert not found.healthy
+
+
+def test_services_and_names_are_told_apart(tmp_path: Path) -> None:
+    for service, name in [("worker", "a"), ("worker", "b.example/1"), ("scheduler", "a")]:
+        written(tmp_path, service, name)
+    assert [found.name for found in look(tmp_path, "worker", NOON)] == ["a", "b.example_1"]
+    assert [found.name for found in look(tmp_path, "worker", NOON, name="b.example/1")] == ["b.example_1"]
+    assert look(tmp_path, "worker", NOON, name="c") == []
+
+
+def test_beating_often_writes_seldom(tmp_path: Path) -> None:
+    clock = ManualClock(NOON)
+    file = HealthFile(tmp_path, "worker", "baker", clock)
+    file.beat()
+    clock.advance(timedelta(seconds=30))
+    file.beat()
+    assert datetime.fromisoformat(file.path.read_text().strip()) == NOON
+
+
+def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file is in the way")
+    written(tmp_path)
+    assert look(tmp_path, "worker", NOON) == []
+
+
+async def test_the_register_tells_the_living_from_the_stale_and_the_gone(app: Tenuto, worker: Quick) -> None:
+    async with worker(name="baker"):
+        (row,) = await app.workers()
+        assert condition(row) == "alive"
+        assert condition({**row, "silent_for": timedelta(minutes=5)}) == "stale"
+        assert condition({**row, "draining_at": datetime.now(UTC)}) == "draining"
+    (row,) = await app.workers(ended=True)
+    assert condition(row) == "ended"

@@ -1,0 +1,96 @@
+"""Keeping the house (W8): partitions ahead of time, records past their keeping dropped, live work never touched."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenuto.clock import ManualClock
+from tenuto.engine import housekeeping as module
+from tenuto.engine.housekeeping import Housekeeping
+from tenuto.settings import load
+from tenuto.store import partitions
+from tenuto.store.database import Database
+from tests.store.given import Register, rows, start, start_and_claim
+from tests.store.test_partitions import months, record
+
+NOW = datetime(2027, 6, 15, tzinfo=UTC)
+
+
+def house(db: Database, clock: ManualClock, **settings: Any) -> Housekeeping:
+    return Housekeeping(db, clock, load(database=db.url, **settings))
+
+
+async def test_a_round_makes_the_months_to_come_and_says_when_the_next_is_due(db: Database) -> None:
+    clock = ManualClock(NOW)
+    assert await house(db, clock, housekeeping_seconds=42).round() == 42
+    assert {"activities_2027_06", "activities_2027_09"} <= set(await months(db))
+
+
+async def test_what_is_past_its_keeping_is_dropped_and_the_rest_is_kept(
+    db: Database, register_worker: Register
+) -> None:
+    await partitions.ensure(db, datetime(2027, 1, 1, tzinfo=UTC))
+    old_month = await record(db, datetime(2027, 1, 10, tzinfo=UTC))
+    young_month = await record(db, datetime(2027, 4, 10, tzinfo=UTC))
+    old_among_old = await record(db, datetime(2019, 1, 1, tzinfo=UTC))
+    young_among_old = await record(db, datetime(2019, 1, 2, tzinfo=UTC), ended=NOW - timedelta(days=1))
+    await start_and_claim(db, await register_worker())
+    await start(db, run_at=NOW)
+    live = await rows(db)
+    await house(db, ManualClock(NOW), retention_days=90).round()
+    kept = {row["id"] for row in await rows(db, "activities")}
+    assert {young_month, young_among_old} <= kept
+    assert kept.isdisjoint({old_month, old_among_old})
+    assert await rows(db) == live
+
+
+async def test_retention_waits_for_its_turn(db: Database) -> None:
+    clock = ManualClock(NOW)
+    keeping = house(db, clock, retention_every_seconds=3600)
+    await keeping.round()
+    aged = await record(db, datetime(2019, 1, 1, tzinfo=UTC))
+    clock.advance(timedelta(minutes=59))
+    await keeping.round()
+    assert [row["id"] for row in await rows(db, "activities")] == [aged]
+    clock.advance(timedelta(minutes=1))
+    await keeping.round()
+    assert await rows(db, "activities") == []
+
+
+async def test_a_mountain_of_old_records_is_taken_down_in_small_batches_until_it_is_gone(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "_BATCHES_PER_ROUND", 2)
+    for day in range(1, 10):
+        await record(db, datetime(2019, 1, day, tzinfo=UTC))
+    keeping = house(db, ManualClock(NOW), housekeeping_seconds=60)
+    waits, left = [], []
+    for _ in range(3):
+        waits.append(await keeping.round())
+        left.append(len(await rows(db, "activities")))
+    assert left == [5, 1, 0]
+    assert waits == [1.0, 1.0, 60], "while more is waiting, the next round comes soon"
+
+
+async def test_workers_nobody_hears_of_are_closed_and_those_long_gone_forgotten(
+    db: Database, register_worker: Register
+) -> None:
+    silent, busy, gone = [await register_worker() for _ in range(3)]
+    await start_and_claim(db, busy)
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
+    await db.all("UPDATE tenuto.workers SET ended_at = '2019-01-01Z' WHERE id = $1", gone)
+    await house(db, ManualClock(datetime.now(UTC))).round()
+    left = {row["id"]: row["ended_at"] for row in await rows(db, "workers")}
+    assert set(left) == {silent, busy}
+    assert left[silent] is not None
+    assert left[busy] is None
+
+
+async def test_any_number_may_keep_house_at_once(db: Database) -> None:
+    await asyncio.gather(*(house(db, ManualClock(NOW)).round() for _ in range(4)))
+    assert "activities_2027_06" in await months(db)

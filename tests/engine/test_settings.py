@@ -1,0 +1,134 @@
+"""Settings: an argument goes before the environment, the environment before the file, the file before the default."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.errors import Invalid
+from tenuto.settings import load, load_worker
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A working folder without a file, an environment without a word of ours."""
+    for name in list(os.environ):
+        if name.startswith("TENUTO_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_stand_where_nobody_says_otherwise() -> None:
+    settings, worker = load(), load_worker()
+    assert (settings.database, settings.retention_days, settings.embedded_stop) == (None, 90, "when_unused")
+    assert (worker.queues, worker.lease_seconds, worker.poll_seconds) == (("default",), 30, 2)
+
+
+def test_the_file_goes_before_the_default_the_environment_before_the_file_the_argument_before_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "tenuto.toml").write_text("retention_days = 7\n[worker]\nslots = 3\n")
+    assert (load().retention_days, load_worker().slots) == (7, 3)
+    monkeypatch.setenv("TENUTO_RETENTION_DAYS", "8")
+    monkeypatch.setenv("TENUTO_WORKER_SLOTS", "4")
+    assert (load().retention_days, load_worker().slots) == (8, 4)
+    assert (load(retention_days=9).retention_days, load_worker(slots=5).slots) == (9, 5)
+    assert (load(retention_days=None).retention_days, load_worker(slots=None).slots) == (8, 4), "None is nothing said"
+
+
+def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "other" / "mine.toml"
+    file.parent.mkdir()
+    file.write_text('database = "postgresql://x/y"\n[worker]\nqueues = ["a", "b"]\n')
+    monkeypatch.setenv("TENUTO_CONFIG", str(file))
+    assert load().database == "postgresql://x/y"
+    assert load_worker().queues == ("a", "b")
+
+
+def test_an_app_takes_its_settings_the_same_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TENUTO_DATABASE", "postgresql://env/x")
+    monkeypatch.setenv("TENUTO_HOME", str(tmp_path / "env"))
+    assert Tenuto().settings.database == "postgresql://env/x"
+    assert Tenuto("postgresql://argument/x").settings.database == "postgresql://argument/x"
+    assert Tenuto(home="~/x").settings.home == Path("~/x").expanduser()
+    assert Tenuto().settings.home == tmp_path / "env"
+
+
+@pytest.mark.parametrize("words", ["a,b", " a , b ,"])
+def test_queues_may_be_given_in_one_word(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setenv("TENUTO_WORKER_QUEUES", words)
+    assert load_worker().queues == ("a", "b")
+    assert load_worker(queues=words).queues == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("TENUTO_RETENTION_DAYS", "many", "retention_days"),
+        ("TENUTO_RETENTION_DAYS", "0", "retention_days"),
+        ("TENUTO_RETENTION_DAYS", "nan", "retention_days"),
+        ("TENUTO_SWEEP_SECONDS", "-1", "sweep_seconds"),
+        ("TENUTO_LOG_LEVEL", "loud", "log_level"),
+        ("TENUTO_EMBEDDED_STOP", "maybe", "embedded_stop"),
+        ("TENUTO_WORKER_SLOTS", "0", "slots"),
+        ("TENUTO_WORKER_SLOTS", "1.5", "slots"),
+        ("TENUTO_WORKER_LEASE_SECONDS", "0.1", "lease_seconds"),
+        ("TENUTO_WORKER_GRACE_SECONDS", "-1", "grace_seconds"),
+        ("TENUTO_WORKER_POLL_SECONDS", "inf", "poll_seconds"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_its_field_and_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, field: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Invalid) as refusal:
+        (load_worker if name.startswith("TENUTO_WORKER_") else load)()
+    assert refusal.value.field == field
+    assert name in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"), [({"slots": 0}, "slots"), ({"slot": 5}, "slot"), ({"queues": 5}, "queues")]
+)
+def test_a_wrong_argument_is_refused_in_the_same_words(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        load_worker(**given)
+    assert refusal.value.field is not None
+    assert refusal.value.field.split(".")[0] == field
+
+
+def test_a_wrong_value_in_the_file_is_refused_by_its_field(tmp_path: Path) -> None:
+    (tmp_path / "tenuto.toml").write_text("[worker]\nslots = 'many'\n")
+    with pytest.raises(Invalid) as refusal:
+        load_worker()
+    assert refusal.value.field == "slots"
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "tenuto.toml").write_text("this is = not [toml")
+    for read in (load, load_worker):
+        with pytest.raises(Invalid, match=r"tenuto\.toml"):
+            read()
+
+
+def test_a_file_that_was_named_and_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "nowhere.toml"))
+    for read in (load, load_worker):
+        with pytest.raises(Invalid, match="TENUTO_CONFIG"):
+            read()
+
+
+def test_a_word_in_the_file_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tenuto.toml").write_text("retention_day = 7\n")
+    with pytest.raises(Invalid) as refusal:
+        load()
+    assert refusal.value.field == "retention_day"
+
+
+def test_settings_do_not_change_once_read() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        load().retention_days = 1

@@ -1,0 +1,92 @@
+"""Time limits (W2, W5): kept for code of every kind, and a failure like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto import RetryPolicy, Tenuto
+from tenuto.model.tasks import Policy
+from tests.engine.conftest import Quick
+from tests.engine.test_cancelling import runs
+from tests.handlers import isolated_jobs
+from tests.waiting import eventually
+
+
+def stopped(record: dict[str, Any]) -> bool:
+    return bool(
+        (record["status"], record["reason"]) == ("failed", "timed_out")
+        and record["error"]["type"] == "tenuto.TimedOut"
+        and "time limit of 0.3 s" in record["error"]["message"]
+    )
+
+
+async def test_async_code_and_threads_are_stopped_at_their_limit(app: Tenuto, worker: Quick) -> None:
+    ends = []
+
+    @app.job(timeout=0.3, max_retries=0)
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    @app.job(timeout=0.3, max_retries=0)
+    def spin() -> None:
+        try:
+            while True:
+                pass
+        finally:
+            ends.append(1)
+
+    async with worker():
+        tasks = [await app.enqueue(wait), await app.enqueue(spin)]
+        for task in tasks:
+            record = await app.wait(task, timeout=10)
+            assert stopped(record)
+            taken = (record["ended_at"] - record["started_at"]).total_seconds()
+            assert 0.3 <= taken < 3
+    assert ends == [1]
+
+
+@pytest.mark.usefixtures("with_isolated_jobs")
+async def test_a_process_is_killed_at_its_limit(app: Tenuto, worker: Quick, tmp_path: Path, sql: Any) -> None:
+    file = tmp_path / "pids"
+    task = await app.enqueue(isolated_jobs.hang, file)
+    policy = Policy(RetryPolicy(max_retries=0), timeout_seconds=0.3).to_json()
+    await sql("UPDATE tenuto.tasks SET policy = $1", policy)
+    async with worker():
+        record = await app.wait(task, timeout=30)
+        assert stopped(record)
+        # The limit runs from the start of the attempt; a child that is slow to start may not even have begun.
+        if file.exists() and file.read_text():
+            pids = [int(pid) for pid in file.read_text().split()]
+            await eventually(lambda: not any(runs(pid) for pid in pids))
+
+
+async def test_what_ran_into_its_limit_is_tried_again_as_its_policy_says(app: Tenuto, worker: Quick) -> None:
+    @app.job(timeout=0.3, retry=RetryPolicy(max_retries=2, base_seconds=0.01))
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    async with worker():
+        record = await app.wait(await app.enqueue(wait), timeout=15)
+    assert (record["attempt"], record["failures"], record["final"]) == (2, 2, True)
+    assert stopped(record)
+
+
+async def test_code_that_keeps_within_its_limit_is_left_alone(app: Tenuto, worker: Quick) -> None:
+    @app.job(timeout="10s")
+    async def quick() -> int:
+        await asyncio.sleep(0.01)
+        return 7
+
+    @app.job(timeout="10s")
+    def quick_too() -> int:
+        time.sleep(0.01)
+        return 7
+
+    async with worker():
+        for job in (quick, quick_too):
+            assert (await app.wait(await app.enqueue(job), timeout=10))["output"] == 7

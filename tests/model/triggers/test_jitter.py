@@ -1,0 +1,84 @@
+"""Jitter: the same for a schedule every time, spread over many, and never out of order."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenuto.model.triggers import Trigger, at, cron, every
+
+NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
+TRIGGERS = [
+    cron("0 2 * * *", zone="Europe/London", jitter="10m"),
+    cron("* * * * *", jitter=3600),
+    cron("0,1,30 * * * *", jitter=300),
+    at(["06:00", "06:01", "18:30"], days="weekdays", jitter=90),
+    every(1, jitter=5),
+    every("7s", between=("23:59", "00:01"), jitter=86_400),
+    every("1h", end="2031-05-20", excluded=["2031-05-18"], jitter=7200),
+]
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.words())
+@settings(max_examples=25, deadline=None)
+@given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2))
+def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: str, seconds: int) -> None:
+    after = NOON + timedelta(seconds=seconds)
+    before = after - timedelta(days=1, seconds=1)
+    times = trigger.preview(before, 12)
+    moved = trigger.preview(before, 12, seed)
+    if moved and moved[0] < times[0]:
+        moved = moved[1:]  # a run of the time before, moved past the instant asked about
+    for (time, following), run in zip(pairwise(times), moved, strict=False):
+        assert time <= run < following
+    assert moved == sorted(set(moved))
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.words())
+@settings(max_examples=25, deadline=None)
+@given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2), fraction=st.integers(0, 999_999))
+def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
+    trigger: Trigger, seed: str, seconds: int, fraction: int
+) -> None:
+    runs = trigger.preview(NOON, 50, seed)
+    instant = NOON + timedelta(seconds=seconds, microseconds=fraction)
+    if runs and NOON <= instant < runs[-1]:
+        assert trigger.next_after(instant, seed) == next(run for run in runs if run > instant)
+
+
+def test_the_same_schedule_runs_at_the_same_second_every_day() -> None:
+    trigger = cron("0 2 * * *", jitter=600)
+    first, *others = trigger.preview(NOON, 10, "nightly")
+    assert {run.time() for run in others} == {first.time()}
+
+
+def test_schedules_spread_over_the_whole_of_the_jitter() -> None:
+    trigger = cron("0 2 * * *", jitter=59)
+    seconds = [run.second for number in range(2000) if (run := trigger.next_after(NOON, f"schedule {number}"))]
+    assert set(seconds) == set(range(60))
+
+
+def test_where_runs_are_close_the_spread_fits_between_them() -> None:
+    trigger = cron("* * * * *", jitter=3600)
+    seconds = [run.second for number in range(2000) if (run := trigger.next_after(NOON, f"schedule {number}"))]
+    assert set(seconds) == set(range(60))
+    assert max(seconds.count(second) for second in range(60)) < 100
+
+
+def test_without_a_seed_a_run_is_on_time() -> None:
+    assert cron("0 2 * * *", jitter=600).next_after(NOON) == cron("0 2 * * *").next_after(NOON)
+
+
+def test_a_run_moved_later_is_still_due_though_its_time_has_passed() -> None:
+    trigger = cron("0 2 * * *", jitter=600)
+    run = trigger.next_after(NOON, "nightly")
+    assert run is not None
+    on_time = run.replace(minute=0, second=0)
+    assert run > on_time
+    assert trigger.next_after(on_time, "nightly") == run
+    assert trigger.next_after(run - timedelta(microseconds=1), "nightly") == run
+    assert trigger.next_after(run, "nightly") == run + timedelta(days=1)

@@ -1,0 +1,148 @@
+"""What holds for every trigger, whatever it is made of."""
+
+from __future__ import annotations
+
+import time as clock
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from tenuto.errors import Invalid
+from tenuto.model.triggers import Trigger, at, cron, every, trigger_from_json
+from tenuto.model.triggers.bounds import Limits
+from tests.model.triggers.lines import cron_lines
+
+ZONES = ["UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"]
+ZONES += ["Asia/Kathmandu", "America/St_Johns", "Africa/Cairo", "Antarctica/Troll", "America/Havana"]
+
+instants = st.datetimes(datetime(2009, 1, 1), datetime(2033, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+dates = st.dates(date(2010, 1, 1), date(2032, 1, 1))
+seeds = st.sampled_from(["", "nightly", "0198-ab"])
+days = st.lists(st.sampled_from(["mon", "tue", "wed", "thu", "fri", "sat", "sun"]), min_size=1)
+times = st.times().map(lambda time: f"{time:%H:%M}")
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> Limits:
+    chosen = Limits(zone=draw(st.sampled_from(ZONES)), excluded=draw(st.lists(dates, max_size=5)))
+    if draw(st.booleans()):
+        chosen["start"] = draw(dates)
+    if draw(st.booleans()):
+        chosen["end"] = draw(dates)
+    chosen["jitter"] = draw(st.sampled_from([0, 0, 30, 3600]))
+    return chosen
+
+
+@st.composite
+def makings(draw: st.DrawFn) -> Trigger | None:
+    """A trigger, or None where what was drawn never runs and was refused."""
+    kind, bounds = draw(st.sampled_from(["cron", "times", "interval"])), draw(limits())
+    try:
+        if kind == "cron":
+            return cron(draw(cron_lines()), **bounds)
+        if kind == "times":
+            return at(draw(st.lists(times, min_size=1, max_size=5)), days=draw(days), **bounds)
+        window = draw(st.none() | st.tuples(times, times))
+        anchor = draw(st.none() | instants)
+        return every(draw(st.integers(1, 400_000)), between=window, days=draw(days), anchor=anchor, **bounds)
+    except Invalid:
+        return None
+
+
+def triggers() -> SearchStrategy[Trigger]:
+    return makings().filter(lambda trigger: trigger is not None).map(lambda trigger: trigger or every(1))
+
+
+@settings(max_examples=120, deadline=None)
+@given(triggers(), instants, seeds)
+def test_the_next_run_is_later_and_in_utc(trigger: Trigger, instant: datetime, seed: str) -> None:
+    run = trigger.next_after(instant, seed)
+    assert run is None or (run > instant and run.tzinfo is UTC and run.microsecond == 0)
+
+
+@settings(max_examples=120, deadline=None)
+@given(triggers(), instants, instants, seeds)
+def test_a_later_question_never_has_an_earlier_answer(
+    trigger: Trigger, one: datetime, other: datetime, seed: str
+) -> None:
+    early, late = sorted((one, other))
+    first, second = trigger.next_after(early, seed), trigger.next_after(late, seed)
+    if first is not None and second is not None:
+        assert first <= second
+        assert first == second or first <= late
+
+
+@settings(max_examples=70, deadline=None)
+@given(triggers(), instants, seeds)
+def test_a_preview_is_the_question_asked_again_and_again(trigger: Trigger, instant: datetime, seed: str) -> None:
+    runs = trigger.preview(instant, 6, seed)
+    assert all(earlier < later for earlier, later in pairwise(runs))
+    asked = instant
+    for run in runs:
+        assert trigger.next_after(asked, seed) == run
+        asked = run
+    if len(runs) < 6:
+        assert trigger.next_after(asked, seed) is None
+
+
+@settings(max_examples=70, deadline=None)
+@given(triggers(), instants)
+def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: datetime) -> None:
+    fields = trigger.fields()
+    for run in trigger.preview(instant, 4):
+        day = run.astimezone(ZoneInfo(fields["zone"])).date().isoformat()
+        if fields["zone"] != "America/St_Johns":  # where a day used to begin, end and begin again
+            assert fields.get("start", "0000") <= day <= fields.get("end", "9999")
+            assert day not in fields.get("excluded", [])
+
+
+@settings(max_examples=70, deadline=None)
+@given(triggers())
+def test_words_and_json_never_fail_and_nothing_is_lost(trigger: Trigger) -> None:
+    words = trigger.words()
+    assert words[0].isupper()
+    assert "  " not in words
+    again = trigger_from_json(trigger.to_json())
+    assert again == trigger
+    assert again.words() == words
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="0123456789*/-,@ lwmonjafu#?", max_size=40))
+def test_any_text_is_either_a_cron_line_or_refused(text: str) -> None:
+    try:
+        trigger = cron(text)
+    except Invalid:
+        return
+    assert trigger.next_after(datetime(2031, 5, 17, tzinfo=UTC))
+
+
+def test_a_question_is_answered_in_a_fraction_of_a_millisecond() -> None:
+    """Typically ten microseconds; the bound leaves room for a busy machine."""
+    kinds: list[Trigger] = [
+        cron("0 2 * * *", zone="Europe/London"),
+        cron("*/5 * * * *", zone="Europe/London"),
+        at(["06:00", "18:30"], days="weekdays", zone="Europe/London"),
+        every("15m", between=("22:00", "06:00"), zone="Europe/London"),
+    ]
+    instant = datetime(2031, 5, 17, 12, tzinfo=UTC)
+    for trigger in kinds:
+        trigger.preview(instant, 50)
+        began = clock.process_time()
+        trigger.preview(instant, 500)
+        assert (clock.process_time() - began) / 500 < 0.000_5
+
+
+def test_a_question_without_an_answer_is_given_up_soon() -> None:
+    worst: list[Trigger] = [
+        every("24h", between=("22:00", "22:01"), anchor="2031-01-01T22:00:30Z", end="2031-01-03"),
+        cron("* * * * *", excluded=[date(2031, 5, 18) + timedelta(days=number) for number in range(500)], jitter=60),
+    ]
+    for trigger in worst:
+        began = clock.process_time()
+        trigger.next_after(datetime(2031, 5, 17, 12, tzinfo=UTC), "seed")
+        assert clock.process_time() - began < 0.5

@@ -1,0 +1,138 @@
+"""The disk is full: it is said plainly, nothing is half done, and when there is room again everything goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.errors import Unavailable
+from tests.races import work
+from tests.races.audit import assert_all_done
+from tests.races.ledger import Ledger
+from tests.races.observing import Observer
+from tests.races.processes import Nursery, Workers, eventually
+from tests.races.servers import Server
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+async def small_disk() -> AsyncIterator[tuple[Server, Path]]:
+    """A server whose tasks live on a disk of their own, half of it taken up by a file that can be removed."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system to fill")
+    server = await asyncio.to_thread(Server)
+    disk = server.home / "small"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=0755", "tmpfs", disk], check=False)
+    try:
+        if mounted.returncode:
+            pytest.skip("this machine does not let even root mount a tmpfs")
+        owner = server.data.stat()
+        space = disk / "space"
+        space.mkdir(0o700)
+        os.chown(space, owner.st_uid, owner.st_gid)
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(14 * MEGABYTE))
+        await server.make_schema()
+        observer = await Observer.at(server.url)
+        await observer.value(f"CREATE TABLESPACE small LOCATION '{space}'")
+        await observer.value("ALTER TABLE tenuto.tasks SET TABLESPACE small")
+        await observer.close()
+        yield server, ballast
+    finally:
+        await asyncio.to_thread(server.close)
+        if not mounted.returncode:
+            subprocess.run(["umount", disk], check=True)
+        disk.rmdir()
+        server.home.rmdir()
+
+
+async def until_refused(ask: Callable[[], Awaitable[object]]) -> tuple[int, str]:
+    """Ask again and again; how often it was granted, and the words of the refusal."""
+    for granted in range(100_000):
+        try:
+            await ask()
+        except Unavailable as error:
+            return granted, str(error)
+    raise AssertionError("the disk was never full")
+
+
+async def test_a_full_disk_is_reported_and_recovered_from(
+    small_disk: tuple[Server, Path], nursery: Nursery, tmp_path: Path, ledger: Ledger
+) -> None:
+    server, ballast = small_disk
+    app = Tenuto(server.url, home=tmp_path)
+    observer = await Observer.at(server.url)
+    workers = Workers(nursery, server.url, tmp_path, ledger.path)
+    try:
+        thousand = [{"number": n, "group": "x" * 200} for n in range(1000)]
+        by_thousands, refused = await until_refused(lambda: app.enqueue_many(work.touch, thousand))
+        assert by_thousands >= 1
+        assert "cannot store more" in refused
+        assert "make room" in refused
+        assert await observer.count("tasks") == by_thousands * 1000
+
+        one_by_one, refused = await until_refused(lambda: app.enqueue(work.touch, 1, group="x" * 200))
+        assert "make room" in refused
+        promised = by_thousands * 1000 + one_by_one
+        assert await observer.count("tasks") == promised
+
+        # A worker that finds the disk full stays, and says so if it can do nothing.
+        worker = await workers.start("worker", slots=50).is_ready()
+        ballast.unlink()
+
+        await app.enqueue(work.touch, 1)
+        await observer.until_all_ended(within=60)
+        await assert_all_done(server.url, promised + 1, ledger.effects())
+        assert not worker.has_ended()
+    finally:
+        await workers.end_all()
+        await observer.close()
+        await app.close()
+
+
+async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
+    small_disk: tuple[Server, Path], nursery: Nursery, tmp_path: Path, ledger: Ledger
+) -> None:
+    server, ballast = small_disk
+    app = Tenuto(server.url, home=tmp_path)
+    observer = await Observer.at(server.url)
+    workers = Workers(nursery, server.url, tmp_path, ledger.path)
+    await observer.value("ALTER TABLE tenuto.activities_old SET TABLESPACE small")
+    for (partition,) in await observer.rows(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'tenuto.activities'::regclass"
+    ):
+        await observer.value(f"ALTER TABLE {partition} SET TABLESPACE small")
+    try:
+        worker = await workers.start("worker", slots=20).is_ready()
+        filling = ballast.with_name("filling")
+        flag = tmp_path / "go"
+        await app.enqueue_many(work.say_much_when_told, [str(flag)] * 20)
+        await observer.until_running(20)
+        with pytest.raises(OSError, match="No space left"):
+            filling.write_bytes(bytes(24 * MEGABYTE))
+        flag.touch()
+
+        async def reported() -> bool:
+            return worker.says("cannot write outcomes yet") and worker.says("make room")
+
+        await eventually("it says that it cannot write", reported, within=20)
+        assert await observer.count("tasks", "state = 'running'") > 0
+        filling.unlink()
+        ballast.unlink()
+
+        await observer.until_all_ended(within=30)
+        await assert_all_done(server.url, 20, ledger.effects())
+        assert await observer.count("activities", "reason = 'lost'") == 0
+        assert not worker.has_ended()
+    finally:
+        await workers.end_all()
+        await observer.close()
+        await app.close()

@@ -1,0 +1,349 @@
+"""Each guard alone: a test that fails when it is taken away (`scripts/mutants` takes them away one by one)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tenuto.engine.sweeper import sweep
+from tenuto.model.tasks import Task
+from tenuto.store import tasks as store
+from tenuto.store import workers as register_of_workers
+from tenuto.store.database import Database
+from tests.races.audit import assert_sound
+from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
+from tests.races.processes import eventually
+
+RegisterWorker = Callable[..., Awaitable[UUID]]
+LIMITED: dict[str, Any] = {"limit_key": "a key", "limit_max": 1}
+
+
+@pytest.fixture
+async def worker_id(register_worker: RegisterWorker) -> UUID:
+    return await register_worker()
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection with a transaction that stays open as long as the test wants."""
+    connection = await asyncpg.connect(url)
+    yield connection
+    await connection.close()
+
+
+async def only_row(db: Database) -> dict[str, Any]:
+    (row,) = await db.all("SELECT * FROM tenuto.tasks")
+    return dict(row)
+
+
+async def let_leases_run_out(db: Database) -> None:
+    await db.all(
+        "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second' WHERE state = 'running'"
+    )
+
+
+async def lost_and_claimed_again(db: Database, worker_id: UUID) -> tuple[Task, Task]:
+    """One task that a worker has lost and then claimed again: as it was held first, and as it is held now."""
+    await enqueue(db)
+    (before,) = await claim(db, worker_id)
+    await let_leases_run_out(db)
+    assert await sweep(db, db.clock.now()) == 1
+    (now,) = await claim(db, worker_id)
+    assert (now.id, now.worker_id) == (before.id, before.worker_id)
+    return before, now
+
+
+# --- finish ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settled", [completed, failed])
+async def test_an_outcome_with_a_stale_fence_changes_nothing(
+    db: Database, worker_id: UUID, settled: Callable[[Database, Task], Any]
+) -> None:
+    before, now = await lost_and_claimed_again(db, worker_id)
+    held = await only_row(db)
+
+    assert await store.finish(db, [settled(db, before)]) == set()
+
+    assert await only_row(db) == held
+    assert await store.finish(db, [settled(db, now)]) == {now.id}
+    await assert_sound(db.url, 1)
+
+
+@pytest.mark.parametrize("settled", [completed, failed])
+async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_fence(
+    db: Database, worker_id: UUID, register_worker: RegisterWorker, settled: Callable[[Database, Task], Any]
+) -> None:
+    # After a failover to a replica that lags behind, two workers may have been given the same fence.
+    await enqueue(db)
+    (task,) = await claim(db, worker_id)
+    await db.all("UPDATE tenuto.tasks SET worker_id = $1", await register_worker())
+    held = await only_row(db)
+
+    assert await store.finish(db, [settled(db, task)]) == set()
+
+    assert await only_row(db) == held
+
+
+async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, worker_id: UUID) -> None:
+    for settled in (completed, failed):
+        await enqueue(db)
+        (task,) = await claim(db, worker_id)
+
+        done = await asyncio.gather(*(store.finish(db, [settled(db, task)]) for _ in range(5)))
+
+        assert sorted(map(len, done)) == [0, 0, 0, 0, 1]
+    await assert_sound(db.url, 2)
+
+
+async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker_id: UUID) -> None:
+    await enqueue(db)
+    (task,) = await claim(db, worker_id)
+    assert await store.ask_to_cancel(db, task, SOMEBODY)
+
+    assert await store.finish(db, [failed(db, task)]) == {task.id}
+
+    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    assert await db.value("SELECT status FROM tenuto.activities WHERE final") == "cancelled"
+
+
+# --- renew, put back, cancel -----------------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_has_run_out_is_not_renewed(db: Database, worker_id: UUID) -> None:
+    await enqueue(db)
+    (task,) = await claim(db, worker_id)
+    await let_leases_run_out(db)
+
+    assert await store.renew(db, worker_id, [(task.id, task.fence, None)], LEASE) == []
+
+    assert await sweep(db, db.clock.now()) == 1
+
+
+async def test_a_stale_fence_renews_nothing(db: Database, worker_id: UUID) -> None:
+    before, now = await lost_and_claimed_again(db, worker_id)
+    held = await only_row(db)
+
+    assert await store.renew(db, worker_id, [(before.id, before.fence, '{"done": 1}')], LEASE) == []
+
+    assert await only_row(db) == held
+    assert [answer.id for answer in await store.renew(db, worker_id, [(now.id, now.fence, None)], LEASE)] == [now.id]
+
+
+async def test_a_worker_renews_nothing_of_another(
+    db: Database, worker_id: UUID, register_worker: RegisterWorker
+) -> None:
+    await enqueue(db)
+    (task,) = await claim(db, worker_id)
+
+    assert await store.renew(db, await register_worker(), [(task.id, task.fence, None)], LEASE) == []
+
+
+async def test_a_stale_fence_puts_nothing_back(db: Database, worker_id: UUID) -> None:
+    before, _ = await lost_and_claimed_again(db, worker_id)
+    held = await only_row(db)
+
+    assert await store.put_back(db, worker_id, [before]) == set()
+
+    assert await only_row(db) == held
+
+
+async def test_a_worker_puts_nothing_of_another_back(
+    db: Database, worker_id: UUID, register_worker: RegisterWorker
+) -> None:
+    await enqueue(db)
+    taken = await claim(db, worker_id)
+
+    assert await store.put_back(db, await register_worker(), taken) == set()
+
+
+async def test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next(db: Database, worker_id: UUID) -> None:
+    before, _ = await lost_and_claimed_again(db, worker_id)
+
+    assert not await store.ask_to_cancel(db, before, SOMEBODY)
+
+    assert (await only_row(db))["cancel_at"] is None
+
+
+# --- claim ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_passes_over_what_another_one_has_in_hand(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
+    first, second = await enqueue(db, 2)
+    async with other.transaction():
+        await other.execute("SELECT 1 FROM tenuto.tasks WHERE id = $1 FOR UPDATE", first.id)
+
+        (taken,) = await asyncio.wait_for(claim(db, worker_id, 2), timeout=5)
+
+    assert taken.id == second.id
+
+
+async def test_claims_at_once_share_the_tasks_among_them(db: Database, worker_id: UUID) -> None:
+    await enqueue(db, 200)
+
+    taken = await asyncio.gather(*(claim(db, worker_id, 25) for _ in range(8)))
+
+    ids = [task.id for tasks in taken for task in tasks]
+    assert len(ids) == len(set(ids))
+    assert await db.value("SELECT max(fence) FROM tenuto.tasks") == 1
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_a_worker_declared_dead_claims_nothing(db: Database, worker_id: UUID, limited: bool) -> None:
+    await enqueue(db, **(LIMITED if limited else {}))
+    await register_of_workers.leave(db, worker_id)
+
+    take = store.claim_under_limits if limited else store.claim
+    assert await take(db, worker_id, ["default"], 1, LEASE) == []
+
+
+async def test_a_claim_under_limits_waits_for_the_one_before_it(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
+    await enqueue(db, 2, **LIMITED)
+    begun = other.transaction()
+    await begun.start()
+    await other.execute(store.SQL.lock_limits)
+    assert len(await other.fetch(store.SQL.claim_under_limits, worker_id, LEASE, ["default"], 1)) == 1
+
+    late = asyncio.create_task(store.claim_under_limits(db, worker_id, ["default"], 1, LEASE))
+
+    async def it_waits_or_is_done() -> bool:
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+        return late.done() or await db.value(waits)
+
+    await eventually("the second claim waits, or is done", it_waits_or_is_done, within=5)
+    await begun.commit()
+    assert await late == []
+    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
+
+
+async def test_a_limit_counts_only_leases_that_live(db: Database, worker_id: UUID) -> None:
+    await enqueue(db, 2, **LIMITED)
+    for expected in (1, 0):
+        assert len(await store.claim_under_limits(db, worker_id, ["default"], 5, LEASE)) == expected
+
+    await let_leases_run_out(db)
+
+    assert len(await store.claim_under_limits(db, worker_id, ["default"], 5, LEASE)) == 1
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_started_twice_is_there_once(db: Database) -> None:
+    task = new_task(db)
+
+    started = await asyncio.gather(*(store.start(db, [task]) for _ in range(5)))
+
+    assert sorted(map(len, started)) == [0, 0, 0, 0, 1]
+    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 1
+
+
+async def test_a_task_that_has_ended_is_not_started_again(db: Database, worker_id: UUID) -> None:
+    tasks = await enqueue(db, 3)
+    await store.finish(db, [completed(db, task) for task in await claim(db, worker_id, 3)])
+
+    assert await store.start(db, tasks[:1]) == set()
+    assert await store.start(db, tasks) == set()
+    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+
+
+async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID) -> None:
+    one, two = new_task(db, unique_key="a key"), new_task(db, unique_key="a key")
+
+    assert sorted(map(len, await asyncio.gather(store.start(db, [one]), store.start(db, [two])))) == [0, 1]
+    assert len(await store.start(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
+
+    (task,) = await claim(db, worker_id)
+    await store.finish(db, [completed(db, task)])
+    assert len(await store.start(db, [new_task(db, unique_key="a key")])) == 1
+
+
+# --- sweep, the register, the past -----------------------------------------------------------------------------------
+
+
+async def test_two_sweeps_at_once_count_a_loss_once(db: Database, worker_id: UUID, other: asyncpg.Connection) -> None:
+    await enqueue(db, 3)
+    await claim(db, worker_id, 3)
+    await let_leases_run_out(db)
+    async with other.transaction():
+        assert len(await store.expired(other, 100)) == 3
+
+        assert await asyncio.wait_for(sweep(db, db.clock.now()), timeout=5) == 0
+
+    assert await sweep(db, db.clock.now()) == 3
+    assert await db.value("SELECT count FROM tenuto.repairs") == 3
+
+
+async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
+    await enqueue(db)
+    await claim(db, worker_id)
+    await let_leases_run_out(db)
+    begun = other.transaction()
+    await begun.start()
+    (task,) = await store.expired(other, 100)
+
+    asking = asyncio.create_task(store.ask_to_cancel(db, task, SOMEBODY))
+
+    async def it_waits_or_is_done() -> bool:
+        return asking.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+
+    await eventually("the question waits, or is answered", it_waits_or_is_done, within=5)
+    assert not asking.done()
+    await begun.rollback()
+    assert await asking
+
+
+async def test_of_one_name_only_one_is_alive(db: Database, register_worker: RegisterWorker) -> None:
+    await register_worker("a name")
+
+    with pytest.raises(Exception, match="workers_one_alive_per_name"):
+        await register_worker("a name")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE tenuto.activities SET status = 'failed'", "DELETE FROM tenuto.activities", "TRUNCATE tenuto.activities"],
+)
+async def test_the_past_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
+    await enqueue(db)
+    await store.finish(db, [completed(db, task) for task in await claim(db, worker_id)])
+
+    with pytest.raises(Exception, match="written once"):
+        await db.all(change)
+
+    assert await db.value("SELECT status FROM tenuto.activities") == "completed"
+
+
+async def test_a_held_task_has_a_holder_a_lease_and_the_hour_it_was_taken(db: Database, worker_id: UUID) -> None:
+    await enqueue(db)
+    await claim(db, worker_id)
+    for column in ("worker_id", "lease_until", "claimed_at"):
+        with pytest.raises(Exception, match="tasks_running_means_held"):
+            await db.all(f"UPDATE tenuto.tasks SET {column} = NULL")
+    with pytest.raises(Exception, match="tasks_running_means_held"):
+        await db.all("UPDATE tenuto.tasks SET state = 'queued'")
+
+
+async def test_rules_nobody_can_read_do_not_stop_the_others(db: Database, worker_id: UUID) -> None:
+    broken, *_ = await enqueue(db, 3)
+    await db.all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_retries": "many"}')
+    taken = await claim(db, worker_id, 3)
+    await let_leases_run_out(db)
+
+    assert await sweep(db, db.clock.now()) == 3
+
+    again = await claim(db, worker_id, 3, timedelta(seconds=30))
+    assert {task.id for task in again} == {task.id for task in taken}
+    assert await store.finish(db, [failed(db, task) for task in again]) == {task.id for task in taken}
