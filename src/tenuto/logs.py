@@ -57,7 +57,9 @@ def configure(form: Literal["console", "json"] = "console", level: str = "info")
     if form == "json":
         last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        last += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Plain traces: the pretty ones show every local value, secrets included, and stop the loop for seconds.
+        plain = structlog.dev.plain_traceback
+        last += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

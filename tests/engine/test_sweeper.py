@@ -19,7 +19,7 @@ from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tests.engine.conftest import Quick
 from tests.model.making import a_new_task
-from tests.store.given import Register, claim, completed, now, rows, start, start_and_claim, the_task
+from tests.store.given import LEASE, Register, claim, completed, now, rows, start, start_and_claim, the_task
 from tests.waiting import eventually
 
 
@@ -87,7 +87,7 @@ async def test_a_task_that_keeps_killing_its_workers_is_set_aside_at_the_third(
     task_id = await start(db)
     for _ in range(3):
         await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
-        assert len(await claim(db, worker)) == 1
+        assert len(await store.claim_under_limits(db, worker, ["default"], 10, LEASE)) == 1
         await expire()
         assert await sweep(db, now()) == 1
     assert await rows(db) == []
@@ -97,6 +97,23 @@ async def test_a_task_that_keeps_killing_its_workers_is_set_aside_at_the_third(
     assert [record["final"] for record in records] == [False, False, True]
     assert records[-1]["error"]["type"] == "tenuto.SetAside"
     assert (records[-1]["status"], records[-1]["reason"]) == ("failed", "lost")
+
+
+async def test_tasks_with_one_chance_left_run_one_at_a_time(
+    db: Database, register_worker: Register, expire: Any
+) -> None:
+    """Else those that only ran beside a task that kills its workers would be set aside with it."""
+    worker = await register_worker()
+    for _ in range(3):
+        await start(db)
+    for taken in (3, 3):
+        await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
+        assert len(await store.claim_under_limits(db, worker, ["default"], 10, LEASE)) == taken
+        await expire()
+        await sweep(db, now())
+    await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
+    assert len(await store.claim_under_limits(db, worker, ["default"], 10, LEASE)) == 1
+    assert await store.claim_under_limits(db, worker, ["default"], 10, LEASE) == []
 
 
 async def test_losses_do_not_use_up_the_failures(db: Database, register_worker: Register, expire: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -186,13 +186,24 @@ async def test_a_claim_passes_over_what_another_one_has_in_hand(
     assert taken.id == second.id
 
 
-async def test_claims_at_once_share_the_tasks_among_them(db: Database, worker_id: UUID) -> None:
-    await enqueue(db, 200)
+async def test_what_one_claim_has_taken_no_other_takes(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
+    await enqueue(db, 3)
+    begun = other.transaction()
+    await begun.start()
+    from_the_beginning = ([-32768], [datetime(1, 1, 1, tzinfo=UTC)], [UUID(int=0)])
+    first = await other.fetch(store.SQL.claim, worker_id, LEASE, ["default"], 2, *from_the_beginning)
+    assert len(first) == 2
 
-    taken = await asyncio.gather(*(claim(db, worker_id, 25) for _ in range(8)))
+    second = asyncio.create_task(claim(db, worker_id, 3))
 
-    ids = [task.id for tasks in taken for task in tasks]
-    assert len(ids) == len(set(ids))
+    async def it_waits_or_is_done() -> bool:
+        return second.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+
+    await eventually("the second claim waits, or is done", it_waits_or_is_done, within=5)
+    await begun.commit()
+    assert {task.id for task in await second}.isdisjoint(row["id"] for row in first)
     assert await db.value("SELECT max(fence) FROM tenuto.tasks") == 1
 
 

@@ -96,6 +96,35 @@ async def _says_ready_for_work(observer: Observer) -> bool:
     return await observer.count("activities", "status = 'completed'") == 1
 
 
+async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_the_task_is_refused(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
+) -> None:
+    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=3.0).is_ready()
+    for number in range(5):
+        await app.enqueue(work.touch, number, seconds=0.5)
+
+    async def begun() -> bool:
+        return ledger.begun() == 5
+
+    await eventually("the code has begun", begun, within=10)
+    proxy.fall_silent()
+    await workers.start("healthy").is_ready()
+    await observer.until_all_ended(within=15)
+    records = await observer.rows("SELECT * FROM tenuto.activities ORDER BY id")
+    proxy.heal()
+
+    async def refused() -> bool:
+        return cut_off.says("outcome came too late")
+
+    await eventually("the late outcomes are refused", refused, within=10)
+    assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
+    effects = ledger.effects()
+    await assert_all_done(url, 5, effects)
+    assert len(effects) == 10
+    assert overlaps(effects, {}) == []
+    assert not cut_off.has_ended()
+
+
 async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:

@@ -44,10 +44,14 @@ class Loop:
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(
-            poll_until_stopped(self._round, self._pause, lambda: self._stopping, self._log), name=self._name
-        )
+    def start(self, *, after: float = 0) -> None:
+        """Begin; ``after`` so many seconds, so that what is not urgent does not hinder the start."""
+        self._task = asyncio.create_task(self._run(after), name=self._name)
+
+    async def _run(self, after: float) -> None:
+        if after:
+            await self._pause(after)
+        await poll_until_stopped(self._round, self._pause, lambda: self._stopping, self._log)
 
     def wake(self) -> None:
         self._wake.set()

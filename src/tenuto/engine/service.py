@@ -151,12 +151,10 @@ async def nets(database: Database, settings: Settings) -> AsyncIterator[None]:
         # Apart from each other, so that many processes do not all look at the same moment.
         return settings.sweep_seconds * random.uniform(0.7, 1.3)
 
-    loops = [
-        Loop("tenuto-sweeper", sweeping, log),
-        Loop("tenuto-housekeeping", Housekeeping(database, database.clock, settings).round, log),
-    ]
-    for loop in loops:
-        loop.start()
+    housekeeping = Housekeeping(database, database.clock, settings)
+    loops = [Loop("tenuto-sweeper", sweeping, log), Loop("tenuto-housekeeping", housekeeping.round, log)]
+    loops[0].start(after=min(1.0, settings.sweep_seconds))
+    loops[1].start(after=min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0))
     try:
         yield
     finally:

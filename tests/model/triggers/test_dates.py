@@ -89,6 +89,13 @@ def test_a_start_far_ahead_is_waited_for() -> None:
     assert trigger.next_after(NOON) == datetime(2064, 2, 29, tzinfo=UTC)
 
 
+def test_what_is_excluded_for_eight_years_counts_as_never() -> None:
+    trigger = cron("0 0 29 2 *", excluded=["2032-02-29", "2036-02-29"])
+    assert trigger.next_after(NOON) is None
+    with pytest.raises(Invalid, match="excluded"):
+        check_runs(trigger, NOON)
+
+
 def test_a_trigger_that_has_ended_is_refused_where_it_is_saved() -> None:
     trigger = cron("0 2 * * *", end="2031-05-01")
     with pytest.raises(Invalid) as refusal:
