@@ -11,6 +11,9 @@ import pytest
 from tenuto import Tenuto
 from tenuto.engine.worker import Worker
 from tests.handlers import isolated_jobs
+from tests.store.conftest import swept, url, used_again
+
+__all__ = ["Quick", "swept", "url", "used_again"]
 
 Quick: TypeAlias = Callable[..., AbstractAsyncContextManager[Worker]]
 

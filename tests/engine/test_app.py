@@ -23,7 +23,7 @@ from tests.waiting import eventually
 async def mine(url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of the caller's own, with a table of theirs."""
     connection = await asyncpg.connect(url)
-    await connection.execute("CREATE TABLE orders (id integer)")
+    await connection.execute("CREATE TEMP TABLE orders (id integer)")
     yield connection
     await connection.close()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -70,6 +72,14 @@ async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, wo
     assert {record["status"] for record in records} == {"completed"}
 
 
+@asynccontextmanager
+async def closing_down(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await connection.close()
+
+
 async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker: Quick, url: str, server: str) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -80,22 +90,19 @@ async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker:
         return 7
 
     connection = await asyncpg.connect(server)
-    name = (await (await app.open()).value("SELECT current_database()")) or ""
-    async with worker() as one:
+    name = str(await (await app.open()).value("SELECT current_database()"))
+    async with closing_down(connection), worker() as one:
         task = await app.enqueue(bake)
         await eventually(begun.is_set)
         await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         try:
-            await connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", str(name)
-            )
+            await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
             go_on.set()
             await eventually(lambda: bool(one._finisher._task) and one._executing == 0)
             assert one.finished == 0
         finally:
             await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         record = await app.wait(task, timeout=20)
-    await connection.close()
     assert (record["status"], record["output"], record["attempt"]) == ("completed", 7, 1)
 
 

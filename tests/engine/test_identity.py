@@ -89,3 +89,4 @@ async def test_a_name_that_lives_on_another_machine_is_refused_too(app: Tenuto, 
     with pytest.raises(Conflict, match="alive on elsewhere"):
         async with worker(name="baker"):
             pass
+    Identity.take("worker", app.settings.home, "baker").release()  # it has let the name go here

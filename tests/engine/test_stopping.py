@@ -149,6 +149,13 @@ async def test_a_service_runs_until_a_signal_and_keeps_a_health_file_meanwhile(a
     assert (await app.wait(await app.enqueue(bake), timeout=20))["output"] == 7
     (found,) = health.look(home, "worker", datetime.now(UTC))
     assert (found.name, found.healthy) == ("baker", True)
+    (home / "run" / "worker-baker.health").unlink()
+
+    async def written_again() -> bool:
+        await app.wait(await app.enqueue(bake), timeout=20)  # the loop goes round
+        return bool(health.look(home, "worker", datetime.now(UTC)))
+
+    await eventually(written_again)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(service, 20)
     assert health.look(home, "worker", datetime.now(UTC)) == []

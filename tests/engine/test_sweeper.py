@@ -209,6 +209,7 @@ async def test_a_worker_that_starts_again_takes_back_at_once_what_its_last_start
         " worker_id = (SELECT id FROM tenuto.workers), lease_until = now() + interval '1 h'"
     )
     async with worker(name="baker") as two:
+        assert (await app.attempts(task.id))[0]["reason"] == "lost", "before it takes any work"
         record = await app.wait(task, timeout=10)
         assert two.identity.incarnation([], 0).host == reach
     assert (record["output"], record["attempt"], record["losses"]) == (7, 2, 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,8 +27,9 @@ class _Line:
     current: str = ""
     transaction: str = ""
     """Everything sent since the last BEGIN."""
-    listens: bool = False
+    said: set[str] = field(default_factory=set)
     silent: bool = False
+    held_until: float = 0.0
     losing: bool = False
     """The reply under way does not reach the client; at its end both sides are cut off."""
 
@@ -48,6 +50,7 @@ class Proxy:
         self._carriers: set[asyncio.Task[None]] = set()
         self._to_lose: Callable[[_Line], bool] = lambda _line: False
         self._lose_before = False
+        self._slow: tuple[str, float] | None = None
         self._open = asyncio.Event()
         self._open.set()
         self._server: asyncio.Server | None = None
@@ -92,10 +95,14 @@ class Proxy:
         """Nothing passes any more, and nobody is told: not even new lines are answered."""
         self._open.clear()
 
-    def silence_listeners(self) -> None:
-        """The lines that have said LISTEN so far fall silent for ever, without an end; new ones work."""
+    def silence(self, statement: str) -> None:
+        """The lines that have said so, so far, fall silent for ever and without an end; new ones work."""
         for line in self._lines:
-            line.silent = line.silent or line.listens
+            line.silent = line.silent or any(said.startswith(statement) for said in line.said)
+
+    def delay_reply(self, statement: str, seconds: float) -> None:
+        """The next reply to this statement takes so long."""
+        self._slow = (statement, seconds)
 
     def heal(self) -> None:
         """What was said meanwhile arrives after all."""
@@ -108,7 +115,7 @@ class Proxy:
     @property
     def listeners(self) -> int:
         """How many lines that hear have said LISTEN."""
-        return sum(line.listens and not line.silent for line in self._lines)
+        return sum(not line.silent and any(said.startswith("LISTEN") for said in line.said) for line in self._lines)
 
     def _lose(self, statement: str, within: str, times: int, *, before: bool) -> None:
         left = times
@@ -165,6 +172,9 @@ class Proxy:
                     if self._lose_before:
                         break
                     line.losing = True
+                if self._slow is not None and self._is_sent_off(line, kind) and line.current == self._slow[0]:
+                    line.held_until = time.monotonic() + self._slow[1]
+                    self._slow = None
                 writer.write(kind + struct.pack("!i", len(body) + 4) + body)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
@@ -179,6 +189,7 @@ class Proxy:
             while True:
                 kind, body = await _message(reader)
                 await self._open.wait()
+                await asyncio.sleep(max(0, line.held_until - time.monotonic()))
                 if line.losing:
                     if kind == b"Z":
                         if self.meanwhile is not None:
@@ -204,7 +215,7 @@ class Proxy:
             line.current = body.rstrip(b"\0").decode()
         if kind in (b"B", b"Q"):
             line.transaction = line.current if line.current.startswith("BEGIN") else line.transaction + line.current
-            line.listens = line.listens or line.current.startswith("LISTEN")
+            line.said.add(line.current)
 
     def _is_sent_off(self, line: _Line, kind: bytes) -> bool:
         """Whether with this message the current statement is on its way; a COPY is with its last one."""

@@ -87,3 +87,21 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     await eventually("somebody else gets the place", the_second_has_begun, within=10)
     taken_at = "SELECT min(claimed_at) FROM tenuto.all_activities JOIN tenuto.workers ON workers.id = worker_id"
     assert await observer.value(f"{taken_at} WHERE workers.name = 'second'") > ends
+
+
+async def test_what_a_worker_has_taken_ahead_does_not_wait_behind_its_long_work(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    await app.enqueue_many(work.touch, ({"number": number} for number in range(2000)))
+    await app.enqueue_many(work.touch, ({"number": number, "seconds": 60.0} for number in range(4)))
+    await app.enqueue_many(work.touch, ({"number": number} for number in range(20)))
+    workers.start("quick", slots=4)
+    await observer.until("SELECT count(*) <= 24 FROM tenuto.tasks", within=30)
+    await observer.until(
+        "SELECT count(*) = 4 FROM tenuto.tasks WHERE (input -> 'seconds')::float > 0 AND state = 'running'", within=10
+    )
+
+    workers.start("idle")
+
+    await observer.until("SELECT count(*) = 4 FROM tenuto.tasks", within=10)
+    assert overlaps(ledger.effects(), {}) == []

@@ -153,7 +153,7 @@ async def test_work_nobody_was_told_of_is_done_within_a_poll(
     if fault == "notifications lost":
         proxy.deaf = True
     else:
-        proxy.silence_listeners()
+        proxy.silence("LISTEN")
 
     for job in (
         work.touch,

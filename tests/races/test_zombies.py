@@ -9,6 +9,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.engine.watchdog import EXIT_LOST_CONTROL
+from tenuto.store.tasks import SQL
 from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, overlaps
@@ -148,6 +149,42 @@ async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     await assert_all_done(url, 1, ledger.effects())
     assert overlaps(ledger.effects(), workers.died) == []
     assert await observer.count("activities", "reason = 'lost'") == 1
+
+
+async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
+) -> None:
+    worker = await workers.start("worker", url=proxy.url, lease_seconds=4.0).is_ready()
+    await app.enqueue(work.touch, 1, seconds=5.5)
+    await observer.until_running(1)
+    first = await observer.value("SELECT lease_until FROM tenuto.tasks")
+    await observer.until("SELECT lease_until > $1 FROM tenuto.tasks", first, within=5)
+
+    proxy.silence(SQL.renew)
+
+    await observer.until_all_ended(within=15)
+    await assert_all_done(url, 1, ledger.effects())
+    assert await observer.count("activities", "attempt = 1") == 1
+    assert not worker.has_ended()
+
+
+async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
+) -> None:
+    worker = await workers.start("worker", url=proxy.url, lease_seconds=2.0).is_ready()
+
+    async def it_claims_when_woken() -> bool:
+        return proxy.listeners == 1
+
+    await eventually("it listens", it_claims_when_woken, within=10)
+    proxy.delay_reply(SQL.claim, 1.8)
+    await app.enqueue(work.touch, 1, seconds=0.5)
+
+    await observer.until_all_ended(within=15)
+    await assert_all_done(url, 1, ledger.effects())
+    assert await observer.rows("SELECT attempt, fence > 1 FROM tenuto.activities") == [(1, True)]
+    assert worker.says("tasks put back")
+    assert not worker.has_ended()
 
 
 async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps_it(

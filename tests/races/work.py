@@ -99,6 +99,17 @@ async def block_the_loop(ctx: Context, seconds: float) -> None:
 
 
 @app.job(retry=_at_once)
+async def clean_up_slowly(ctx: Context, seconds: float) -> None:
+    """Told to stop, it needs a while to put things in order."""
+    try:
+        with effect(ctx):
+            await asyncio.sleep(60)
+    finally:
+        with effect(ctx, "cleaning"):
+            await asyncio.sleep(seconds)
+
+
+@app.job(retry=_at_once)
 def sleep_in_c(ctx: Context, seconds: float) -> None:
     """Cannot be stopped by any exception for as long as it sleeps, but only in its first attempt."""
     with effect(ctx):

@@ -289,6 +289,7 @@ async def test_text_with_a_nul_is_invalid_in_our_words(db: Database) -> None:
         (asyncpg.AdminShutdownError("x"), Unavailable),
         (asyncpg.CannotConnectNowError("x"), Unavailable),
         (asyncpg.TooManyConnectionsError("x"), Unavailable),
+        (asyncpg.ObjectNotInPrerequisiteStateError("not accepting connections"), Unavailable),
         (asyncpg.ConnectionDoesNotExistError("x"), Unavailable),
         (asyncpg.ReadOnlySQLTransactionError("x"), Unavailable),
         (asyncpg.DiskFullError("x"), Unavailable),

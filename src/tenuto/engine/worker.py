@@ -1,6 +1,7 @@
 """The worker: takes tasks whenever it has free slots, has them run, and sees that every outcome is written.
 
-It claims a batch at a time, most urgent first, and never holds more than it has slots for. Notifications wake it;
+It claims a batch at a time, most urgent first, and holds no more than it has slots for; only where tasks end within
+milliseconds does it take the next few ahead, so that nobody waits for the database. Notifications wake it;
 polling and the next due instant are the net beneath. On leaving it takes no more, lets running work end for a grace,
 then stops it and hands it back.
 """
@@ -18,6 +19,7 @@ from tenuto.clock import DatabaseClock, steady
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import poll_until_stopped
+from tenuto.engine.pace import Pace
 from tenuto.engine.stalls import StallDetector
 from tenuto.engine.sweeper import recover
 from tenuto.engine.watchdog import SAFETY, Watchdog, lost_control
@@ -63,6 +65,10 @@ class Worker:
         self._queues = [payloads.name(queue, field="queues", limit=64) for queue in settings.queues]
         self._held: dict[UUID, Attempt] = {}
         self._executing = 0
+        self._backlog: deque[Attempt] = deque()
+        self._pace = Pace()
+        self._most_held = settings.slots * 2 + settings.claim_batch * 2
+        """With what has ended but is not written yet: the database may fall behind only so far."""
         self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
@@ -97,7 +103,11 @@ class Worker:
 
     async def run(self) -> None:
         """Work until told to stop, then leave in good order."""
-        await self._arrive()
+        try:
+            await self._arrive()
+        except BaseException:
+            self.identity.release()
+            raise
         try:
             await poll_until_stopped(self._take_work, self._pause, lambda: self.stopping, log)
         finally:
@@ -146,6 +156,7 @@ class Worker:
     async def _leave(self) -> None:
         with contextlib.suppress(StoreError):
             await workers.draining(self._database, self.identity.id)
+        await self._return_backlog()
         await self._drain()
         await self._finisher.stop()
         self._watchdog.stop()
@@ -186,16 +197,19 @@ class Worker:
         # Under load nothing ever times out, so the net is also cast by the clock.
         if self._look_ahead or self._due_now() or steady() - self._looked_at > self.settings.poll_seconds:
             await self._look()
-        free = self.settings.slots - self._executing
-        if self._more and free > 0 and len(self._held) < self.settings.slots * 3:
+        ahead = self._pace.ahead(self.settings.claim_batch)
+        free = self.settings.slots - self._executing - len(self._backlog) + ahead
+        # Where tasks end quickly, half a batch is worth waiting for: the rest of it ends within milliseconds.
+        if self._more and free > ahead // 2 and len(self._held) < self._most_held:
             limit = min(free, self.settings.claim_batch)
             self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
             taken = await self._claim(limit)
+            self._pace.claimed(steady() - self._asked_at)
             self._more = self._more or len(taken) == limit
             if taken:
                 await self._launch_what_may_begin(taken)
-            if self._more and len(taken) < free:
-                return 0
+            if self._more:
+                return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
         return self._until_next_due()
 
     async def _look(self) -> None:
@@ -229,9 +243,25 @@ class Worker:
         new_context = self._runner.new_context
         attempts = [Attempt(task, new_context(task), lease_ends, self._asked_at) for task in taken]
         self._held.update((attempt.task.id, attempt) for attempt in attempts)
-        self._executing += len(attempts)
         self._watchdog.something_is_held()
-        self._runner.launch(attempts)
+        self._backlog.extend(attempts)
+        self._begin_backlog()
+
+    def _begin_backlog(self) -> None:
+        """As many as there are slots begin; the others wait here for the moment until one is free."""
+        free = min(self.settings.slots - self._executing, len(self._backlog))
+        if free > 0:
+            self._executing += free
+            self._runner.launch([self._backlog.popleft() for _ in range(free)])
+
+    async def _return_backlog(self) -> None:
+        """What never began goes back as if it had not been touched."""
+        waiting = [self._backlog.popleft() for _ in range(len(self._backlog))]
+        if waiting:
+            with contextlib.suppress(StoreError):  # if it cannot be returned, the leases run out
+                await store.put_back(self._database, self.identity.id, [attempt.task for attempt in waiting])
+        for attempt in waiting:
+            self._release(attempt)
 
     async def _launch_what_may_begin(self, taken: Sequence[Task]) -> None:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
@@ -296,13 +326,13 @@ class Worker:
 
     def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """From whichever thread the code ended on."""
-        first = not self._delivered
         self._delivered.append((attempt, outcome))
-        if first:
+        if len(self._delivered) == 1:  # asked after adding: if there are more, somebody is on the way already
             with contextlib.suppress(RuntimeError):  # the loop is gone: so is everything else
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
+        self._pace.ended(len(self._delivered))
         while self._delivered:
             attempt, outcome = self._delivered.popleft()
             self._executing -= 1
@@ -310,6 +340,8 @@ class Worker:
                 self._release(attempt)
             else:
                 self._finisher.put(attempt, outcome)
+        if self._backlog and not self.stopping:
+            self._begin_backlog()
         self._wake.set()
 
     def _forget(self, attempts: Sequence[Attempt]) -> None:
@@ -319,7 +351,7 @@ class Worker:
             self._release(attempt)
         if self._limited:
             self._more = True  # a place under a limit has become free
-        if len(self._held) < self.settings.slots * 3:
+        if len(self._held) < self._most_held:
             self._wake.set()
 
     def _release(self, attempt: Attempt) -> None:

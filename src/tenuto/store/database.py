@@ -25,9 +25,11 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
 T = TypeVar("T")
 
-# Worth another try: serialisation, deadlock, lock and statement timeout, shutdown and start-up of the server, too many
-# connections, a connection that broke.
-_PASSING_STATES = frozenset({"40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53300", "53400", "25006"})
+# Worth another try: serialisation, deadlock, lock and statement timeout, shutdown and start-up of the server, a database
+# that takes no connections for a while, too many connections, a connection that broke.
+_PASSING_STATES = frozenset(
+    {"40001", "40P01", "55000", "55P03", "57014", "57P01", "57P02", "57P03", "53300", "53400", "25006"}
+)
 _PASSING_CLASSES = ("08",)
 _FULL_STATES = frozenset({"53100", "53200", "58030"})
 # What the driver raises; an internal error of its client is what a backend's last words to an idle connection lead to.

@@ -14,7 +14,7 @@ from uuid import UUID
 from tenuto.errors import Unavailable
 from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Again, NewTask, Settlement, Task, TaskState, stopped_instead
+from tenuto.model.tasks import Again, NewTask, Settlement, Status, Task, TaskState, stopped_instead
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.store.statements import beside
 
@@ -313,13 +313,18 @@ def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
     assert all(settlement.task.worker_id == holder for settlement in settlements)
     rows = [
         (
-            s.task.id, s.task.fence, s.outcome.status, s.outcome.ended_at, s.outcome.reason, s.outcome.started_at,
+            s.task.id, s.task.fence, None if s.outcome.status is Status.COMPLETED else s.outcome.status,
+            _microseconds(s.outcome.ended_at), s.outcome.reason, _microseconds(s.outcome.started_at),
             s.outcome.output, s.outcome.error, s.outcome.log, s.outcome.progress,
         )
         for s in settlements
     ]  # fmt: skip
     # Most attempts just complete: a column in which nobody has anything to say is not sent element by element.
     return [holder, *(_nothing_or_list(column) for column in zip(*rows, strict=True))]
+
+
+def _microseconds(instant: datetime | None) -> int | None:
+    return None if instant is None else round(instant.timestamp() * 1_000_000)
 
 
 def _nothing_or_list(column: Sequence[Any]) -> list[Any] | None:

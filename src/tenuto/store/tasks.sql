@@ -231,15 +231,19 @@ ORDER BY cancel_at, id
 LIMIT 1000;
 
 -- name: end_tasks
--- The tasks leave and their last activities remain, in one statement. Only the holder $1 may (null: nobody
--- holds them): a stale fence or another worker's id matches nothing and changes nothing. (The list of ids is named twice so that the rows are reached by
--- index whatever the planner believes about the size of the table; the join then only pairs them with their outcomes.)
+-- The tasks leave and their last activities remain, in one statement. Only the holder $1 may (null: nobody holds them):
+-- a stale fence or another worker's id matches nothing and changes nothing. The list of ids is named twice so that the
+-- rows are reached by index whatever the planner believes about the size of the table; the join then only pairs them
+-- with their outcomes. Instants come as microseconds, which the driver writes many times faster; no status: completed.
 WITH outcome AS (
-    SELECT *
+    SELECT o.*,
+           coalesce(word, 'completed') AS status,
+           timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
+           timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
-        $2::uuid[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::timestamptz[], $8::jsonb[],
-        $9::jsonb[], $10::text[], $11::jsonb[]
-    ) AS o (id, fence, status, ended_at, reason, started_at, output, error, log, progress)
+        $2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::jsonb[], $9::jsonb[],
+        $10::text[], $11::jsonb[]
+    ) AS o (id, fence, word, ended, reason, started, output, error, log, progress)
 ), ended AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
@@ -268,14 +272,16 @@ RETURNING task_id;
 -- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
 -- that somebody has asked to stop. Tasks on their last chance run one at a time: they share a limited key.
 WITH outcome AS (
-    SELECT *
+    SELECT o.*,
+           coalesce(word, 'completed') AS status,
+           timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
+           timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
-        $2::uuid[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::timestamptz[], $8::jsonb[],
-        $9::jsonb[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[],
-        $16::boolean[]
+        $2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::jsonb[], $9::jsonb[],
+        $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[], $16::boolean[]
     ) AS o (
-        id, fence, status, ended_at, reason, started_at, output, error, log, progress, run_at, activity_id, failures,
-        losses, last_chance
+        id, fence, word, ended, reason, started, output, error, log, progress, run_at, activity_id, failures, losses,
+        last_chance
     )
 ), before AS MATERIALIZED (
     SELECT task.*
