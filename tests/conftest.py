@@ -107,7 +107,8 @@ def register_worker(db: Database) -> Callable[..., object]:
     async def register(name: str | None = None) -> UUID:
         worker_id = new_id()
         await db.all(
-            "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
+            "INSERT INTO tenuto.workers"
+            " (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
             " VALUES ($1, $2, 'worker', 'here', 'boot', 1, '0', '{default}', 10, now(), now())",
             worker_id,
             name or str(worker_id),

@@ -137,10 +137,11 @@ async def test_a_task_that_must_not_run_twice_fails_instead(
     assert (record["status"], record["reason"], record["final"]) == ("failed", "lost", True)
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy(on_lost="fail")])
 async def test_a_task_somebody_had_asked_to_stop_ends_as_cancelled(
-    db: Database, register_worker: Register, expire: Any
+    policy: Policy, db: Database, register_worker: Register, expire: Any
 ) -> None:
-    task = await start_and_claim(db, await register_worker())
+    task = await start_and_claim(db, await register_worker(), policy=policy.to_json())
     await store.ask_to_cancel(db, task, Actor.user("ana", "Ana"))
     await expire()
     await sweep(db, now())

@@ -40,6 +40,9 @@ from tenuto.store.listener import RECONNECTED, Listener
 _LAST_RESORT = 5.0
 """How long code may take to stop at the very end, before the process ends with it."""
 
+_AHEAD_AT_MOST = 1.0
+"""How long what was taken ahead of a free slot may wait for one."""
+
 log = Log("tenuto.worker")
 
 
@@ -70,6 +73,7 @@ class Worker:
         self._most_held = settings.slots * 2 + settings.claim_batch * 2
         """With what has ended but is not written yet: the database may fall behind only so far."""
         self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
+        self._collecting = False
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -197,6 +201,8 @@ class Worker:
         # Under load nothing ever times out, so the net is also cast by the clock.
         if self._look_ahead or self._due_now() or steady() - self._looked_at > self.settings.poll_seconds:
             await self._look()
+        if self._backlog and steady() - self._asked_at > _AHEAD_AT_MOST:
+            await self._return_backlog()  # the slots have filled with long work: let others have what waits here
         ahead = self._pace.ahead(self.settings.claim_batch)
         free = self.settings.slots - self._executing - len(self._backlog) + ahead
         # Where tasks end quickly, half a batch is worth waiting for: the rest of it ends within milliseconds.
@@ -327,11 +333,15 @@ class Worker:
     def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """From whichever thread the code ended on."""
         self._delivered.append((attempt, outcome))
-        if len(self._delivered) == 1:  # asked after adding: if there are more, somebody is on the way already
+        # Added first, asked then; the collector lowers the flag first and collects then. So nothing is left lying,
+        # however many threads come at once.
+        if not self._collecting:
+            self._collecting = True
             with contextlib.suppress(RuntimeError):  # the loop is gone: so is everything else
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
+        self._collecting = False
         self._pace.ended(len(self._delivered))
         while self._delivered:
             attempt, outcome = self._delivered.popleft()

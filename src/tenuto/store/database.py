@@ -25,8 +25,8 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
 T = TypeVar("T")
 
-# Worth another try: serialisation, deadlock, lock and statement timeout, shutdown and start-up of the server, a database
-# that takes no connections for a while, too many connections, a connection that broke.
+# Worth another try: serialisation, deadlock, lock and statement timeout, shutdown and start-up of the server, a
+# database that takes no connections for a while, too many connections, a connection that broke.
 _PASSING_STATES = frozenset(
     {"40001", "40P01", "55000", "55P03", "57014", "57P01", "57P02", "57P03", "53300", "53400", "25006"}
 )
