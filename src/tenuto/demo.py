@@ -26,13 +26,15 @@ from tenuto.clock import steady
 from tenuto.demo_view import Plain, Silent, Story, Terminal
 from tenuto.handlers.context import Context
 from tenuto.model.retries import RetryPolicy
+from tenuto.settings import load
 
 TIME_LIMIT = 55.0
 LEASE_SECONDS = 3.0
 SMALL, FLAKY, HOPELESS, LONG = 5000, 150, 5, 12
 
 quickly = RetryPolicy(max_retries=4, base_seconds=0.4, cap_seconds=2)
-app = Tenuto(home=os.environ.get("TENUTO_DEMO_HOME")) if "TENUTO_DEMO_HOME" in os.environ else Tenuto()
+# Always the embedded server in a folder of its own, whatever database the environment or a settings file names.
+app = Tenuto(settings=load(home=os.environ.get("TENUTO_DEMO_HOME")).model_copy(update={"database": None}))
 
 
 @app.job(tags=["demo"])

@@ -69,7 +69,7 @@ async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quic
             now = {"done": 1, "total": 2, "message": "kneading"}
             return bool(record["status"] == "in_progress" and record["progress"] == now)
 
-        await eventually(seen)
+        await eventually(seen, timeout=4)  # long before the lease is due for renewal
         go_on.set()
         assert (await app.wait(task, timeout=10))["status"] == "completed"
 

@@ -50,7 +50,8 @@ class Proxy:
         self._carriers: set[asyncio.Task[None]] = set()
         self._to_lose: Callable[[_Line], bool] = lambda _line: False
         self._lose_before = False
-        self._slow: tuple[str, float] | None = None
+        self.delays: dict[str, float] = {}
+        """How many seconds the reply to a statement takes."""
         self._open = asyncio.Event()
         self._open.set()
         self._server: asyncio.Server | None = None
@@ -99,10 +100,6 @@ class Proxy:
         """The lines that have said so, so far, fall silent for ever and without an end; new ones work."""
         for line in self._lines:
             line.silent = line.silent or any(said.startswith(statement) for said in line.said)
-
-    def delay_reply(self, statement: str, seconds: float) -> None:
-        """The next reply to this statement takes so long."""
-        self._slow = (statement, seconds)
 
     def heal(self) -> None:
         """What was said meanwhile arrives after all."""
@@ -172,9 +169,8 @@ class Proxy:
                     if self._lose_before:
                         break
                     line.losing = True
-                if self._slow is not None and self._is_sent_off(line, kind) and line.current == self._slow[0]:
-                    line.held_until = time.monotonic() + self._slow[1]
-                    self._slow = None
+                if self._is_sent_off(line, kind) and line.current in self.delays:
+                    line.held_until = time.monotonic() + self.delays[line.current]
                 writer.write(kind + struct.pack("!i", len(body) + 4) + body)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):

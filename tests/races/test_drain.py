@@ -129,7 +129,7 @@ async def test_code_that_is_told_to_stop_may_clean_up_undisturbed(
 async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_anybody_else_runs_it(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=3.0).is_ready()
+    stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=2.0).is_ready()
     await app.enqueue(work.sleep_in_c, 60.0)
 
     async def begun() -> bool:

@@ -113,14 +113,14 @@ class Finisher:
             progress=None,
             error=error_json("tenuto.NotStored", f"the details could not be stored: {str(cause)!a}"),
         )
-        deadline = steady() + 60
         while True:
             try:
                 return set(await store.finish(self._database, [replace(settlement, outcome=bare)]))
             except Unavailable:
+                if self._stopping and steady() > self._give_up_at:
+                    return set()
                 await asyncio.sleep(0.5)
             except (StoreError, Invalid) as error:
                 # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
-                if steady() > deadline or not isinstance(error, Unavailable):
-                    log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
-                    return set()
+                log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
+                return set()

@@ -63,6 +63,7 @@ class Watchdog:
         self._behind_pooler = behind_pooler
         self._look_for_stalls = look_for_stalls
         self._renew_every = lease.total_seconds() / 6
+        self._tick = min(TICK, lease.total_seconds() * SAFETY / 8)
         self._show_life_every = min(self._renew_every, LONGEST_SILENCE)
         self._thread = threading.Thread(target=self._live, name="tenuto-watchdog", daemon=True)
         self._stopping = False
@@ -100,7 +101,14 @@ class Watchdog:
             loop.call_soon_threadsafe(wake.set)
 
     def _live(self) -> None:
-        asyncio.run(self._watch())
+        try:
+            asyncio.run(self._watch())
+        except BaseException:
+            if self._stopping:
+                raise
+            # Without a watch nobody renews and nobody stops: better no worker than an unwatched one.
+            log.exception("leaving: the watchdog has failed")
+            os._exit(EXIT_LOST_CONTROL)
 
     async def _watch(self) -> None:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
@@ -108,13 +116,14 @@ class Watchdog:
             while not self._stopping:
                 self._enforce_limits()
                 if self._held:
-                    self._look_for_stalls()
+                    with contextlib.suppress(RuntimeError):  # the loop of the jobs is closing
+                        self._look_for_stalls()
                 if self._renewing is None or self._renewing.done():
                     # Apart from the watch itself: a database that hangs must not keep us from stopping code.
                     self._renewing = asyncio.create_task(self._renew())
                 self._idle = not self._held
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._show_life_every if self._idle else TICK)
+                    await asyncio.wait_for(self._wake.wait(), self._show_life_every if self._idle else self._tick)
                 self._wake.clear()
         finally:
             if self._renewing is not None:
@@ -158,6 +167,8 @@ class Watchdog:
             await self._show_life(self._database)
         except StoreError as error:
             log.warning("leases could not be renewed", held=len(self._held), error=str(error))
+        except Exception:  # whatever it was, the next renewal is a new try, and the lease is the limit
+            log.exception("leases could not be renewed", held=len(self._held))
 
     async def _renew_leases(self, database: Database) -> None:
         asked_at = steady()

@@ -186,7 +186,9 @@ class Worker:
                         attempt.stop(Stop.HANDED_BACK)
             if steady() > grace_ends + _LAST_RESORT:
                 # Its tasks stay ours until the leases run out, and by then this process is gone: no second live copy.
-                lost_control(next(attempt for attempt in self._held.values() if not attempt.over))
+                stuck = next((attempt for attempt in self._held.values() if not attempt.over), None)
+                if stuck is not None:
+                    lost_control(stuck)
             self._beat()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), 0.2)

@@ -7,8 +7,8 @@ WHERE pg_inherits.inhparent = 'tenuto.activities'::regclass
 ORDER BY child.relname;
 
 -- name: lock_partitions
--- One process at a time makes or drops partitions.
-SELECT pg_advisory_xact_lock(hashtext('tenuto partitions'));
+-- One process at a time makes or drops partitions, and none waits long behind a reader: everybody else would wait behind it.
+SELECT set_config('lock_timeout', '500ms', true), pg_advisory_xact_lock(hashtext('tenuto partitions'));
 
 -- name: youngest_in_default
 -- Whether the default partition already holds ids of a range: then no partition can be made for it.

@@ -140,7 +140,12 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """One connection for a while; from another loop than the pool's, one of the caller's own."""
         if self.is_elsewhere():
-            own = await asyncpg.connect(self.url, timeout=10, server_settings={"application_name": "tenuto job"})
+            own = await asyncpg.connect(
+                self.url,
+                timeout=10,
+                statement_cache_size=0 if self.behind_pooler else 100,
+                server_settings=None if self.behind_pooler else {"application_name": "tenuto job"},
+            )
             try:
                 yield own
             finally:

@@ -7,7 +7,9 @@ it was created finds its month gone: its record lies in the default partition, w
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
+from tenuto.errors import Unavailable
 from tenuto.ids import first_id_at
 from tenuto.store.activities import SQL
 from tenuto.store.database import Connection, Database
@@ -41,7 +43,12 @@ async def ensure(database: Database, now: datetime) -> list[str]:
                 made.append(_name(month))
         return made
 
-    return await database.transaction(make)
+    try:
+        return await database.transaction(make)
+    except Unavailable:
+        if _month_after(now, 0) in missing:
+            raise
+        return []  # somebody reads for long; there is time: the next round tries again
 
 
 async def missing(database: Database, now: datetime, *, ahead: int) -> list[str]:
@@ -63,20 +70,23 @@ async def unbroken_since(database: Database, now: datetime) -> datetime:
 async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
     """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names."""
 
-    async def drop(connection: Connection) -> list[str]:
-        await connection.execute(SQL.lock_partitions)
-        dropped = []
-        for row in await connection.fetch(SQL.partitions):
-            month = _month_of(row["name"])
-            if month is None or _month_after(month, 1) > cutoff:
-                continue
-            if await connection.fetchval(_HAS_YOUNGER.format(name=row["name"]), cutoff):
-                continue
-            await connection.execute(_DROP.format(name=row["name"]))
-            dropped.append(row["name"])
-        return dropped
+    dropped = []
+    for row in await database.all(SQL.partitions):
+        name, month = row["name"], _month_of(row["name"])
+        if month is None or _month_after(month, 1) > cutoff:
+            continue
+        if await database.value(_HAS_YOUNGER.format(name=name), cutoff):
+            continue
+        # One short transaction for each: the look at what it holds is over before anything is locked.
+        if await database.transaction(partial(_drop, name=name)):
+            dropped.append(name)
+    return dropped
 
-    return await database.transaction(drop)
+
+async def _drop(connection: Connection, *, name: str) -> bool:
+    await connection.execute(SQL.lock_partitions)
+    await connection.execute(_DROP.format(name=name))
+    return True
 
 
 async def delete_old(database: Database, cutoff: datetime, batch: int) -> int:

@@ -6,12 +6,13 @@ Rows are moved as told; what an outcome means was decided before (`model.tasks.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.errors import Unavailable
+from tenuto.errors import StoreError, Unavailable
 from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, NewTask, Settlement, Status, Task, TaskState, stopped_instead
@@ -108,8 +109,9 @@ async def start_or_find_within(connection: Connection, task: NewTask) -> UUID:
 
 
 async def wake(database: Database, words: Iterable[str]) -> None:
-    """Tell the services that something has changed; polling finds out anyway."""
-    await database.all(SQL.wake, list(words))
+    """Tell the services that something has changed; if that fails, polling finds out anyway."""
+    with suppress(StoreError):
+        await database.all(SQL.wake, list(words))
 
 
 async def _copy(database: Database, tasks: Sequence[NewTask]) -> set[UUID] | None:

@@ -158,7 +158,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     FROM keys
     WHERE keys.key IS NOT NULL
 ), candidates AS MATERIALIZED (
-    SELECT room.queue, NULL AS key, picked.*
+    SELECT room.queue, NULL AS key, NULL::bigint AS key_free, picked.*
     FROM room
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at
@@ -169,7 +169,7 @@ WITH RECURSIVE room AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS picked
     UNION ALL
-    SELECT key_room.queue, key_room.key, picked.*
+    SELECT key_room.queue, key_room.key, key_room.free, picked.*
     FROM key_room
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at
@@ -177,7 +177,6 @@ WITH RECURSIVE room AS MATERIALIZED (
         WHERE free.state = 'queued' AND free.limit_key = key_room.key AND free.queue = key_room.queue
         ORDER BY free.rank, free.run_at, free.id
         LIMIT least($4::integer, key_room.free)
-        FOR UPDATE SKIP LOCKED
     ) AS picked
     WHERE key_room.free > 0
 ), placed AS (
@@ -186,7 +185,7 @@ WITH RECURSIVE room AS MATERIALIZED (
            row_number() OVER (PARTITION BY candidates.queue ORDER BY candidates.rank, run_at, id) AS place_in_queue,
            CASE WHEN key IS NULL THEN 0
                 ELSE row_number() OVER (PARTITION BY key ORDER BY candidates.rank, run_at, id) END AS place_in_key,
-           (SELECT min(key_room.free) FROM key_room WHERE key_room.key = candidates.key) AS key_free
+           min(key_free) OVER (PARTITION BY key) AS key_free
     FROM candidates
     JOIN room ON room.queue = candidates.queue
 )
@@ -197,11 +196,18 @@ SET state = 'running',
     claimed_at = clock_timestamp(),
     lease_until = clock_timestamp() + $2::interval
 WHERE id = ANY (ARRAY(
-    SELECT id
-    FROM placed
-    WHERE place_in_queue <= free AND (key_free IS NULL OR place_in_key <= key_free)
-    ORDER BY rank, run_at, id
-    LIMIT $4
+    -- only what is chosen is locked, and only if nobody has cancelled it meanwhile
+    SELECT chosen.id
+    FROM tenuto.tasks AS chosen
+    WHERE chosen.state = 'queued'
+      AND chosen.id = ANY (ARRAY(
+          SELECT id
+          FROM placed
+          WHERE place_in_queue <= free AND (key_free IS NULL OR place_in_key <= key_free)
+          ORDER BY rank, run_at, id
+          LIMIT $4
+      ))
+    FOR UPDATE SKIP LOCKED
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
@@ -347,7 +353,8 @@ LIMIT 1000
 FOR UPDATE;
 
 -- name: put_back
--- Tasks that were claimed but never started return as if they had not been touched; no attempt was made.
+-- Tasks that were claimed but never started return as if they had not been touched; no attempt was made. What somebody
+-- has asked to stop stays: the sweep ends it as cancelled.
 WITH returned AS (
     UPDATE tenuto.tasks AS task
     SET state = 'queued', worker_id = NULL, lease_until = NULL, claimed_at = NULL
@@ -357,6 +364,7 @@ WITH returned AS (
       AND task.fence = held.fence
       AND task.worker_id = $1
       AND task.state = 'running'
+      AND task.cancel_at IS NULL
     RETURNING task.id, task.queue, task.limit_key IS NOT NULL AS limited
 ), woken AS (
     SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
