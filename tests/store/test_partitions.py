@@ -6,6 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import asyncpg
+
 from tenuto.ids import first_id_at, new_id
 from tenuto.model.tasks import Settlement
 from tenuto.store import partitions
@@ -14,6 +16,7 @@ from tenuto.store.activities import SQL
 from tenuto.store.database import Database
 from tests.model.making import a_new_task
 from tests.store.given import Register, claim, completed, rows, start
+from tests.waiting import eventually
 
 RECORD = """
 INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
@@ -110,6 +113,45 @@ async def test_an_aged_month_with_a_record_that_ended_lately_is_kept(db: Databas
     await record(db, datetime(2020, 3, 5, tzinfo=UTC), ended=datetime(2020, 9, 1, tzinfo=UTC))
     assert "activities_2020_03" not in await partitions.drop_aged(db, datetime(2020, 8, 1, tzinfo=UTC))
     assert "activities_2020_03" in await partitions.drop_aged(db, datetime(2020, 10, 1, tzinfo=UTC))
+
+
+async def test_several_that_drop_months_at_once_drop_each_once(db: Database) -> None:
+    for year in (2019, 2020, 2021):
+        await partitions.ensure(db, datetime(year, 3, 1, tzinfo=UTC))
+        dropped = await asyncio.gather(
+            *(partitions.drop_aged(db, datetime(year + 1, 1, 1, tzinfo=UTC)) for _ in range(4))
+        )
+        assert sorted(name for names in dropped for name in names) == [
+            f"activities_{year}_{month:02}" for month in (3, 4, 5, 6)
+        ]
+
+
+async def test_a_record_written_while_its_month_is_about_to_be_dropped_keeps_the_month(
+    db: Database, url: str, register_worker: Register
+) -> None:
+    march = datetime(2020, 3, 5, tzinfo=UTC)
+    await partitions.ensure(db, march)
+    await store.start(db, [a_new_task(id=id_at(march))])
+    (task,) = await claim(db, await register_worker())
+    other = await asyncpg.connect(url)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(SQL.lock_partitions)
+    dropping = asyncio.create_task(partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC)))
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    await eventually(lambda: other.fetchval(waits))  # it has looked at March, and found it empty
+    await store.finish(db, [Settlement(task, completed())])
+    await transaction.commit()
+    await other.close()
+    assert "activities_2020_03" not in await dropping
+    assert [row["id"] for row in await rows(db, "activities")] == [task.id]
+
+
+async def test_a_task_still_to_be_done_does_not_keep_the_month_it_was_created_in(db: Database) -> None:
+    march = datetime(2020, 3, 5, tzinfo=UTC)
+    await partitions.ensure(db, march)
+    await store.start(db, [a_new_task(id=id_at(march), run_at=JUNE)])
+    assert "activities_2020_03" in await partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC))
 
 
 async def test_the_old_are_thinned_out_in_small_batches_by_when_they_ended(db: Database) -> None:

@@ -20,6 +20,7 @@ from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
 
 OLDEST_SERVER = 150000
 UNIQUE_VIOLATION = "23505"
+UNDEFINED_TABLE = "42P01"
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record

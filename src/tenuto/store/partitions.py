@@ -12,7 +12,7 @@ from functools import partial
 from tenuto.errors import Unavailable
 from tenuto.ids import first_id_at
 from tenuto.store.activities import SQL
-from tenuto.store.database import Connection, Database
+from tenuto.store.database import UNDEFINED_TABLE, Connection, Database, DatabaseError
 
 MONTHS_AHEAD = 3
 _CREATE = """
@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS tenuto.{name} PARTITION OF tenuto.activities FOR VALU
 CREATE OR REPLACE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.{name}
     FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
 """
-_DROP = "DROP TABLE IF EXISTS tenuto.{name}"
+_DROP = "DROP TABLE tenuto.{name}"
 _HAS_YOUNGER = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
 
 
@@ -75,17 +75,30 @@ async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
         name, month = row["name"], _month_of(row["name"])
         if month is None or _month_after(month, 1) > cutoff:
             continue
-        if await database.value(_HAS_YOUNGER.format(name=name), cutoff):
-            continue
+        still_open = await database.value(SQL.open_in_range, first_id_at(month), first_id_at(_month_after(month, 1)))
+        try:
+            if await database.value(_HAS_YOUNGER.format(name=name), cutoff):
+                continue
+        except DatabaseError as error:
+            if error.state != UNDEFINED_TABLE:
+                raise
+            continue  # somebody else has dropped it
         # One short transaction for each: the look at what it holds is over before anything is locked.
-        if await database.transaction(partial(_drop, name=name)):
+        if await database.transaction(partial(_drop, month=month, still_open=still_open)):
             dropped.append(name)
     return dropped
 
 
-async def _drop(connection: Connection, *, name: str) -> bool:
+async def _drop(connection: Connection, *, month: datetime, still_open: int) -> bool:
+    """Drop a month in which nothing was recorded since we looked: just as many tasks are to leave their record in it."""
     await connection.execute(SQL.lock_partitions)
-    await connection.execute(_DROP.format(name=name))
+    await connection.execute(SQL.lock_activities)
+    low, high = first_id_at(month), first_id_at(_month_after(month, 1))
+    if await connection.fetchval(SQL.open_in_range, low, high) != still_open:
+        return False
+    if _name(month) not in {row["name"] for row in await connection.fetch(SQL.partitions)}:
+        return False
+    await connection.execute(_DROP.format(name=_name(month)))
     return True
 
 
