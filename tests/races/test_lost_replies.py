@@ -335,9 +335,9 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
 
 
 async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(far: Database, proxy: Proxy) -> None:
-    proxy.lose_reply(SQL.start_one, times=100)
+    proxy.lose_reply(SQL.start_many, times=100)
 
     with pytest.raises(Unavailable):
-        await store.start(far, [new_task(far)])
+        await store.start(far, [new_task(far), new_task(far)])
 
     assert 2 <= proxy.lost <= 10

@@ -90,7 +90,7 @@ async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
 
 
 async def _drop(connection: Connection, *, month: datetime, still_open: int) -> bool:
-    """Drop a month in which nothing was recorded since we looked: just as many tasks are to leave their record in it."""
+    """Drop a month in which nothing was recorded since we looked: as many tasks as then still belong to it."""
     await connection.execute(SQL.lock_partitions)
     await connection.execute(SQL.lock_activities)
     low, high = first_id_at(month), first_id_at(_month_after(month, 1))
