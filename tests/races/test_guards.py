@@ -216,14 +216,19 @@ async def test_a_worker_declared_dead_claims_nothing(db: Database, worker_id: UU
     assert await take(db, worker_id, ["default"], 1, LEASE) == []
 
 
+@pytest.mark.parametrize("limited", ["the key", "the queue"])
 async def test_a_claim_under_limits_waits_for_the_one_before_it(
-    db: Database, worker_id: UUID, other: asyncpg.Connection
+    db: Database, worker_id: UUID, other: asyncpg.Connection, limited: str
 ) -> None:
-    await enqueue(db, 2, **LIMITED)
+    if limited == "the queue":
+        await db.all("INSERT INTO tenuto.queues (name, max_running) VALUES ('default', 1)")
+    key = LIMITED if limited == "the key" else {}
+    await enqueue(db, **key)
     begun = other.transaction()
     await begun.start()
     await other.execute(store.SQL.lock_limits)
     assert len(await other.fetch(store.SQL.claim_under_limits, worker_id, LEASE, ["default"], 1)) == 1
+    await enqueue(db, priority=5, **key)  # what is more urgent would go first, were there room
 
     late = asyncio.create_task(store.claim_under_limits(db, worker_id, ["default"], 1, LEASE))
 
@@ -259,11 +264,10 @@ async def test_a_task_started_twice_is_there_once(db: Database) -> None:
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 1
 
 
-async def test_a_task_that_has_ended_is_not_started_again(db: Database, worker_id: UUID) -> None:
+async def test_tasks_that_have_ended_are_not_started_again(db: Database, worker_id: UUID) -> None:
     tasks = await enqueue(db, 3)
     await store.finish(db, [completed(db, task) for task in await claim(db, worker_id, 3)])
 
-    assert await store.start(db, tasks[:1]) == set()
     assert await store.start(db, tasks) == set()
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
 

@@ -107,6 +107,17 @@ async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
     assert await db.value("SELECT count(DISTINCT input) FROM tenuto.tasks") == 200
 
 
+async def test_jobs_that_were_stored_are_reported_as_such_even_if_nobody_can_be_told_of_them(
+    far_app: Tenuto, db: Database, proxy: Proxy
+) -> None:
+    proxy.lose_request(SQL.wake, times=100)
+
+    assert await far_app.enqueue_many(work.touch, ({"number": number} for number in range(200))) == 200
+
+    assert proxy.lost >= 1
+    assert await count(db) == 200
+
+
 @pytest.mark.parametrize("done", [10, 200])
 async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_are_not_created_again(
     far_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, done: int
@@ -335,9 +346,9 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
 
 
 async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(far: Database, proxy: Proxy) -> None:
-    proxy.lose_reply(SQL.start_many, times=100)
+    proxy.lose_reply(SQL.start_one, times=100)
 
     with pytest.raises(Unavailable):
-        await store.start(far, [new_task(far), new_task(far)])
+        await store.start(far, [new_task(far)])
 
     assert 2 <= proxy.lost <= 10

@@ -40,8 +40,8 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     Repeating it with the same tasks is harmless: an id that exists, or a unique key in use, is left alone.
     """
     if len(tasks) == 1:
-        with suppress(Unavailable):  # no reply: it may have got through, so the careful way below
-            return {row["id"] for row in await database.once(SQL.start_one, *_row(tasks[0], 1))}
+        row = await database.one(SQL.start_one, *_row(tasks[0], 1))
+        return set() if row is None else {row["id"]}
     created: set[UUID] | None = None
     if len(tasks) >= _COPY_FROM and all(task.unique_key is None for task in tasks):
         created = await _copy(database, tasks)

@@ -1,12 +1,13 @@
 -- name: start_one
--- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing. To be sent once: who
--- repeats it, because no reply came, must ask start_many, which also looks whether the task has been and gone.
+-- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing; nor does the id of a
+-- task that has been through its first attempt, which may be what somebody repeats whose first reply was lost.
 WITH created AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
         limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
     )
-    VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+    SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+    WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, state, queue, limit_key, rank
 )
