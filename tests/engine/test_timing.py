@@ -14,6 +14,7 @@ from tests.engine.conftest import Quick
 from tests.waiting import eventually
 
 A_SECOND = timedelta(seconds=1)
+ABOUT_NOW = timedelta(milliseconds=-50)  # the clock follows the database's, in small steps
 
 
 async def test_what_is_asked_for_begins_at_once_though_the_worker_is_idle(app: Tenuto, worker: Quick) -> None:
@@ -37,7 +38,7 @@ async def test_what_is_scheduled_begins_within_a_second_of_its_time_though_the_w
         await app.wait(await app.enqueue(bake), timeout=10)
         record = await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.4))), timeout=10)
     late = record["started_at"] - record["run_at"]
-    assert timedelta(0) <= late < A_SECOND
+    assert ABOUT_NOW < late < A_SECOND
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
@@ -51,7 +52,7 @@ async def test_what_was_scheduled_before_the_worker_came_begins_in_time(
     task = await app.enqueue(bake.using(run_at=datetime.now(UTC) + timedelta(seconds=0.5)))
     async with worker():
         record = await app.wait(task, timeout=10)
-    assert timedelta(0) <= record["started_at"] - record["run_at"] < A_SECOND
+    assert ABOUT_NOW < record["started_at"] - record["run_at"] < A_SECOND
     assert (await app.task(far.id))["state"] == "scheduled"
 
 
@@ -64,7 +65,7 @@ async def test_what_is_tried_again_later_begins_in_time(options: dict[str, Any],
     async with worker():
         record = await app.wait(await app.enqueue(fail), timeout=10)
     assert record["attempt"] == 2
-    assert timedelta(0) <= record["started_at"] - record["run_at"] < A_SECOND
+    assert ABOUT_NOW < record["started_at"] - record["run_at"] < A_SECOND
 
 
 async def test_an_earlier_time_that_is_heard_of_later_is_kept_too(app: Tenuto, worker: Quick) -> None:
