@@ -29,8 +29,9 @@ class Sender:
         await self._queries.enqueue(ENTRYPOINT, payload.encode())
 
     async def many(self, payloads: list[str]) -> None:
-        count = len(payloads)
-        await self._queries.enqueue([ENTRYPOINT] * count, [text.encode() for text in payloads], [0] * count)
+        for chunk in stage.thousands(payloads):
+            count = len(chunk)
+            await self._queries.enqueue([ENTRYPOINT] * count, [text.encode() for text in chunk], [0] * count)
 
 
 class PgQueuerContender:

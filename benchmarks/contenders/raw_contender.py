@@ -78,8 +78,9 @@ class Sender:
         await self._connection.execute(ENQUEUE, payload)
 
     async def many(self, payloads: list[str]) -> None:
-        rows = [(text,) for text in payloads]
-        await self._connection.copy_records_to_table("jobs", columns=["payload"], records=rows)
+        for chunk in stage.thousands(payloads):
+            rows = [(text,) for text in chunk]
+            await self._connection.copy_records_to_table("jobs", columns=["payload"], records=rows)
 
 
 class RawContender:

@@ -17,6 +17,7 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Outcome, Settlement, Status
 from tenuto.store import tasks
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tenuto.store.workers import Incarnation, register
 
 WARM_UP = 3
@@ -43,7 +44,7 @@ async def claims(url: str, times: int, *, fresh: bool) -> None:
         bounds.moved_past(claimed)
         now = database.clock.now()
         done = Outcome(Status.COMPLETED, started_at=now, ended_at=now)
-        await tasks.finish(database, [Settlement(task, done) for task in claimed])
+        await finish(database, [Settlement(task, done) for task in claimed])
         await tasks.start(database, [_new(number, database) for number in range(stage.BATCH)])
     await database.close()
     stage.answer(milliseconds=taken[WARM_UP:])

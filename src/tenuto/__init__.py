@@ -14,30 +14,48 @@ if TYPE_CHECKING:
     from tenuto.handlers.jobs import Job
     from tenuto.model.access import Actor
     from tenuto.model.retries import RetryPolicy
+    from tenuto.model.schedules import Definition, Misfire, Step
+    from tenuto.model.triggers import Trigger, at, cron, every, manual
 
 _HOMES = {
     "Actor": "tenuto.model.access",
     "Context": "tenuto.handlers.context",
+    "Definition": "tenuto.model.schedules",
     "Enqueued": "tenuto.app",
     "Job": "tenuto.handlers.jobs",
+    "Misfire": "tenuto.model.schedules",
     "PermanentFailure": "tenuto.handlers.context",
     "RetryLater": "tenuto.handlers.context",
     "RetryPolicy": "tenuto.model.retries",
+    "Step": "tenuto.model.schedules",
     "Tenuto": "tenuto.app",
     "TenutoError": "tenuto.errors",
+    "Trigger": "tenuto.model.triggers",
+    "at": "tenuto.model.triggers",
+    "cron": "tenuto.model.triggers",
+    "every": "tenuto.model.triggers",
+    "manual": "tenuto.model.triggers",
 }
 
 __all__ = [
     "Actor",
     "Context",
+    "Definition",
     "Enqueued",
     "Job",
+    "Misfire",
     "PermanentFailure",
     "RetryLater",
     "RetryPolicy",
+    "Step",
     "Tenuto",
     "TenutoError",
+    "Trigger",
     "__version__",
+    "at",
+    "cron",
+    "every",
+    "manual",
 ]
 
 

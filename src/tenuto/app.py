@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tenuto.clock import SystemClock, steady
 from tenuto.connections import Connections
-from tenuto.engine import cancelling, health, service, upkeep
+from tenuto.engine import cancelling, health, service, subschedules, upkeep
 from tenuto.engine.doctor import Finding
 from tenuto.engine.worker import Worker
 from tenuto.errors import Conflict, Invalid, NotFound
@@ -29,8 +29,11 @@ from tenuto.handlers.jobs import Job, Jobs, Using
 from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.retries import RetryPolicy, retry_policy
+from tenuto.model.schedules import SCHEDULE, Definition, Misfire, Step
 from tenuto.model.tasks import NewTask, Policy, check, seconds
+from tenuto.model.triggers import Trigger
+from tenuto.scheduling import Executions, Schedules, definition
 from tenuto.settings import Settings, load, load_worker
 from tenuto.store import activities, migrate, workers
 from tenuto.store import tasks as store
@@ -67,6 +70,9 @@ class Tenuto:
         self.jobs = Jobs()
         self._actor = actor or Actor.system("app")
         self._connections = Connections(lambda: self.settings)
+        self.schedules = Schedules(self.open, self._who, self.jobs)
+        self.executions = Executions(self.open, self._who)
+        self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
 
     # --- defining ---------------------------------------------------------------------------------------------------
 
@@ -82,7 +88,7 @@ class Tenuto:
         name: str | None = None,
         queue: str = "default",
         priority: int = 0,
-        max_retries: int = 3,
+        max_retries: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
         limit: int | None = None,
@@ -100,7 +106,7 @@ class Tenuto:
         name: str | None = None,
         queue: str = "default",
         priority: int = 0,
-        max_retries: int = 3,
+        max_retries: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
         limit: int | None = None,
@@ -111,10 +117,11 @@ class Tenuto:
     ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
         """Register a function as a job.
 
+        ``max_retries`` (3 unless said) is short for ``retry=RetryPolicy(max_retries=…)``: give one of the two.
         ``limit`` bounds how many of its tasks run at the same time, everywhere; with ``limit_key`` the bound is
         shared by all tasks of that key. ``isolated`` runs it in a child process that can be killed.
         """
-        policy = Policy(retry or RetryPolicy(max_retries=max_retries), seconds(timeout, field="timeout"), on_lost)
+        policy = Policy(retry_policy(max_retries, retry), seconds(timeout, field="timeout"), on_lost)
 
         def register(function: Callable[P, R]) -> Job[P, R]:
             job_name = name or function.__name__
@@ -126,6 +133,24 @@ class Tenuto:
             return job
 
         return register if function is None else register(function)
+
+    def schedule(
+        self,
+        name: str,
+        trigger: Trigger,
+        steps: Iterable[Step | Iterable[Step]],
+        *,
+        description: str = "",
+        overlap: str = "skip",
+        misfire: Misfire | Mapping[str, Any] | str = "once",
+    ) -> Definition:
+        """Declare a schedule: steps one after the other, a list in the list runs side by side.
+
+        It comes into force when a service of this program starts (or with ``app.schedules.deploy()``).
+        """
+        return self.schedules.declare(
+            definition(name, trigger, steps, description=description, overlap=overlap, misfire=misfire)
+        )
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
@@ -190,6 +215,7 @@ class Tenuto:
         if job.using_.key is not None:
             raise Invalid("one key cannot stand for many tasks", field="key", remedy="enqueue them one by one")
         database = await self.open()
+        loop = asyncio.get_running_loop()
         rows = iter(inputs)
         created = 0
         storing: asyncio.Task[int] | None = None
@@ -198,8 +224,10 @@ class Tenuto:
                 like = self._task(job, "{}", database.clock.now())
                 if storing is not None:
                     created += await storing
-                storing = asyncio.create_task(store.start_alike(database, like, chunk))
-                await asyncio.sleep(0)  # let it be sent before the next chunk is made
+                sent = asyncio.Event()
+                tell = partial(loop.call_soon_threadsafe, sent.set)  # the database may live on another loop
+                storing = asyncio.create_task(store.start_alike(database, like, chunk, tell))
+                await sent.wait()  # before the next is made: the database must have something to do meanwhile
         finally:
             if storing is not None:
                 created += await storing
@@ -324,6 +352,10 @@ class Tenuto:
         """A worker in this process, running for as long as the block lasts."""
         return service.worker_beside(self._for_services, self.jobs, self.settings, load_worker(**given))
 
+    def scheduler(self, *, name: str | None = None) -> AbstractAsyncContextManager[None]:
+        """A scheduler in this process, running for as long as the block lasts."""
+        return service.scheduler_beside(self._for_services, self.settings, name)
+
     async def run_worker(self, **given: Any) -> None:
         """Be a worker until told to stop by a signal."""
         await service.run_worker(self._for_services, self.jobs, self.settings, load_worker(**given))
@@ -338,7 +370,13 @@ class Tenuto:
 
     async def _for_services(self) -> Database:
         self._connections.are_at_home_here()
-        return await self.connect(for_worker=True)
+        database = await self.connect(for_worker=True)
+        try:
+            await self.schedules.deploy(database)
+        except BaseException:
+            await database.close()
+            raise
+        return database
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from tenuto.engine.sweeper import sweep
 from tenuto.errors import Conflict
 from tenuto.model.tasks import Task
 from tenuto.store import activities
-from tenuto.store import tasks as store
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tests.races import work
 from tests.races.audit import assert_sound
 from tests.races.given import SOMEBODY, claim, completed, enqueue, failed
@@ -79,7 +79,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
         async def finish(task: Task = task, lag: int = number % 4) -> set[UUID]:
             for _ in range(lag):  # a round trip or two, so that now one and now another comes first
                 await hands[0].value("SELECT 1")
-            return await store.finish(hands[0], [completed(hands[0], task)])
+            return await finish(hands[0], [completed(hands[0], task)])
 
         finished, cancelled, _swept = await at_once(
             finish,
@@ -96,7 +96,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
         outcomes[f"{last['status']}, cancel said {cancelled if isinstance(cancelled, str) else 'too late'}"] += 1
         if not last["final"]:
             (task,) = await claim(db, worker_id)
-            assert await store.finish(db, [completed(db, task)]) == {new.id}
+            assert await finish(db, [completed(db, task)]) == {new.id}
     print(dict(outcomes))
     await assert_sound(db.url, ROUNDS)
     assert await db.value("SELECT count(*) FROM tenuto.activities WHERE final") == ROUNDS
@@ -112,7 +112,7 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
         (new,) = await enqueue(db)
         (task,) = await claim(db, worker_id)
 
-        fails = partial(store.finish, hands[0], [failed(hands[0], task)])
+        fails = partial(finish, hands[0], [failed(hands[0], task)])
         stops = partial(cancelling.cancel, hands[1], new.id, SOMEBODY)
         answers = await at_once(*((fails, stops) if number % 2 else (stops, fails)))
         cancelled = answers[number % 2]
@@ -133,7 +133,7 @@ async def test_a_task_that_fails_after_it_was_told_to_stop_ends_as_cancelled(
     taken = await claim(db, worker_id, 2)
     assert await app.cancel(one.id) == "stopping"
 
-    assert await store.finish(db, [failed(db, task) for task in taken]) == {one.id, other.id}
+    assert await finish(db, [failed(db, task) for task in taken]) == {one.id, other.id}
 
     last = await last_record(db, one.id)
     assert (last["status"], last["reason"], last["final"]) == ("cancelled", "requested", True)

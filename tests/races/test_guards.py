@@ -16,6 +16,7 @@ from tenuto.model.tasks import Task
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tests.races.audit import assert_sound
 from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
 from tests.races.processes import eventually
@@ -69,10 +70,10 @@ async def test_an_outcome_with_a_stale_fence_changes_nothing(
     before, now = await lost_and_claimed_again(db, worker_id)
     held = await only_row(db)
 
-    assert await store.finish(db, [settled(db, before)]) == set()
+    assert await finish(db, [settled(db, before)]) == set()
 
     assert await only_row(db) == held
-    assert await store.finish(db, [settled(db, now)]) == {now.id}
+    assert await finish(db, [settled(db, now)]) == {now.id}
     await assert_sound(db.url, 1)
 
 
@@ -86,7 +87,7 @@ async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_
     await db.all("UPDATE tenuto.tasks SET worker_id = $1", await register_worker())
     held = await only_row(db)
 
-    assert await store.finish(db, [settled(db, task)]) == set()
+    assert await finish(db, [settled(db, task)]) == set()
 
     assert await only_row(db) == held
 
@@ -96,7 +97,7 @@ async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, w
         await enqueue(db)
         (task,) = await claim(db, worker_id)
 
-        done = await asyncio.gather(*(store.finish(db, [settled(db, task)]) for _ in range(5)))
+        done = await asyncio.gather(*(finish(db, [settled(db, task)]) for _ in range(5)))
 
         assert sorted(map(len, done)) == [0, 0, 0, 0, 1]
     await assert_sound(db.url, 2)
@@ -107,7 +108,7 @@ async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker
     (task,) = await claim(db, worker_id)
     assert await store.ask_to_cancel(db, task, SOMEBODY)
 
-    assert await store.finish(db, [failed(db, task)]) == {task.id}
+    assert await finish(db, [failed(db, task)]) == {task.id}
 
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
     assert await db.value("SELECT status FROM tenuto.activities WHERE final") == "cancelled"
@@ -161,6 +162,16 @@ async def test_a_worker_puts_nothing_of_another_back(
     taken = await claim(db, worker_id)
 
     assert await store.put_back(db, await register_worker(), taken) == set()
+
+
+async def test_a_task_that_was_told_to_stop_is_not_put_back(db: Database, worker_id: UUID) -> None:
+    await enqueue(db)
+    (task,) = await claim(db, worker_id)
+    assert await store.ask_to_cancel(db, task, SOMEBODY)
+
+    assert await store.put_back(db, worker_id, [task]) == set()
+
+    assert (await only_row(db))["state"] == "running", "the sweep ends it as cancelled"
 
 
 async def test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next(db: Database, worker_id: UUID) -> None:
@@ -266,8 +277,9 @@ async def test_a_task_started_twice_is_there_once(db: Database) -> None:
 
 async def test_tasks_that_have_ended_are_not_started_again(db: Database, worker_id: UUID) -> None:
     tasks = await enqueue(db, 3)
-    await store.finish(db, [completed(db, task) for task in await claim(db, worker_id, 3)])
+    await finish(db, [completed(db, task) for task in await claim(db, worker_id, 3)])
 
+    assert await store.start(db, tasks[:1]) == set()
     assert await store.start(db, tasks) == set()
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
 
@@ -279,7 +291,7 @@ async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID)
     assert len(await store.start(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
 
     (task,) = await claim(db, worker_id)
-    await store.finish(db, [completed(db, task)])
+    await finish(db, [completed(db, task)])
     assert len(await store.start(db, [new_task(db, unique_key="a key")])) == 1
 
 
@@ -333,7 +345,7 @@ async def test_of_one_name_only_one_is_alive(db: Database, register_worker: Regi
 )
 async def test_the_past_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
     await enqueue(db)
-    await store.finish(db, [completed(db, task) for task in await claim(db, worker_id)])
+    await finish(db, [completed(db, task) for task in await claim(db, worker_id)])
 
     with pytest.raises(Exception, match="written once"):
         await db.all(change)
@@ -361,4 +373,4 @@ async def test_rules_nobody_can_read_do_not_stop_the_others(db: Database, worker
 
     again = await claim(db, worker_id, 3, timedelta(seconds=30))
     assert {task.id for task in again} == {task.id for task in taken}
-    assert await store.finish(db, [failed(db, task) for task in again]) == {task.id for task in taken}
+    assert await finish(db, [failed(db, task) for task in again]) == {task.id for task in taken}

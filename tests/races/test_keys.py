@@ -17,6 +17,7 @@ from tenuto.store import migrate
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tests.races import work
 from tests.races.given import LEASE, claim, completed
 from tests.races.observing import Observer
@@ -55,7 +56,7 @@ async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
         (task,) = await claim(db, worker_id)
 
         async def the_first_one_ends() -> None:
-            assert await store.finish(db, [completed(db, task)])
+            assert await finish(db, [completed(db, task)])
 
         proxy.before = (store.SQL.standing, the_first_one_ends)
         second = await app.enqueue(job, 2)

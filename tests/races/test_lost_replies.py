@@ -16,6 +16,7 @@ from tenuto.ids import new_id
 from tenuto.store import migrate, partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tests.races import work
 from tests.races.audit import assert_sound
 from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
@@ -81,7 +82,7 @@ async def test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created
 
     async def somebody_does_it() -> None:
         (task,) = await claim(db, worker_id)
-        assert await store.finish(db, [completed(db, task)]) == {task.id}
+        assert await finish(db, [completed(db, task)]) == {task.id}
 
     proxy.lose_reply(SQL.start_one)
     proxy.meanwhile = somebody_does_it
@@ -126,7 +127,7 @@ async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_a
 
     async def somebody_does_some() -> None:
         taken = await claim(db, worker_id, count=done)
-        assert len(await store.finish(db, [completed(db, task) for task in taken])) == done
+        assert len(await finish(db, [completed(db, task) for task in taken])) == done
 
     proxy.lose_reply("COPY")
     proxy.meanwhile = somebody_does_some
@@ -190,7 +191,7 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
     assert await sweep(db, db.clock.now()) == 5
     again = await take(db, *with_lease)
     assert len(again) == 5
-    await store.finish(db, [completed(db, task) for task in [*taken, *again]])
+    await finish(db, [completed(db, task) for task in [*taken, *again]])
     await assert_sound(db.url, 10)
 
 
@@ -219,7 +220,7 @@ async def test_an_end_written_again_is_written_once(
     taken = await claim(db, worker_id, 3)
     proxy.lose_reply(SQL.end_tasks)
 
-    await store.finish(far, [completed(far, task) for task in taken])
+    await finish(far, [completed(far, task) for task in taken])
 
     assert proxy.lost == 1
     assert await count(db) == 0
@@ -236,7 +237,7 @@ async def test_a_repetition_written_again_is_written_once(
     proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
 
     mixed = [failed(far, task) for task in taken[:2]] + [completed(far, task) for task in taken[2:]]
-    await store.finish(far, mixed)
+    await finish(far, mixed)
 
     assert proxy.lost == 1
     assert await count(db, where="attempt = 2 AND failures = 1") == 2
@@ -258,7 +259,7 @@ async def test_a_repetition_written_again_does_not_touch_the_next_holder(
 
     proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
     proxy.meanwhile = the_next_one_takes_it
-    await store.finish(far, [failed(far, task)])
+    await finish(far, [failed(far, task)])
 
     held = await db.one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
     assert held is not None
@@ -346,7 +347,7 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
 
 
 async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(far: Database, proxy: Proxy) -> None:
-    proxy.lose_reply(SQL.start_one, times=100)
+    proxy.lose_reply(SQL.start_many, times=100)
 
     with pytest.raises(Unavailable):
         await store.start(far, [new_task(far)])

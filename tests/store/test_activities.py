@@ -14,13 +14,14 @@ from tenuto.store import activities
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters
 from tenuto.store.database import Connection, Database, DatabaseError
+from tenuto.store.finishing import finish
 from tests.model.making import NOON
 from tests.store.given import Register, claim, completed, failed, now, rows, start, start_and_claim
 
 
 async def a_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:
     task = await start_and_claim(db, await register_worker(), **fields)
-    await store.finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed())])
     return task.id
 
 
@@ -93,7 +94,7 @@ async def test_an_id_answers_before_during_and_after(db: Database, register_work
     (task,) = await claim(db, worker)
     record = await look()
     assert (record["status"], record["worker_id"], record["ended_at"]) == ("in_progress", worker, None)
-    await store.finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed())])
     record = await look()
     assert (record["status"], record["final"]) == ("completed", True)
     assert record["ended_at"] is not None
@@ -105,7 +106,7 @@ async def test_the_ids_of_later_attempts_answer_before_during_and_after_too(
     worker = await register_worker()
     task = await start_and_claim(db, worker)
     second = new_id()
-    await store.finish(db, [Settlement(task, failed(), Again(NOON, second, 1, 0))])
+    await finish(db, [Settlement(task, failed(), Again(NOON, second, 1, 0))])
 
     async def states() -> list[tuple[str, bool]]:
         found = [await activities.activity(db, id) for id in (task.id, second)]
@@ -120,7 +121,7 @@ async def test_the_ids_of_later_attempts_answer_before_during_and_after_too(
     assert await states() == [("failed", False), ("queued", False)]
     (again,) = await claim(db, worker)
     assert await states() == [("failed", False), ("in_progress", False)]
-    await store.finish(db, [Settlement(again, completed())])
+    await finish(db, [Settlement(again, completed())])
     assert await states() == [("failed", False), ("completed", True)]
 
 

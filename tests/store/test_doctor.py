@@ -149,9 +149,9 @@ async def test_a_task_held_by_a_worker_that_left_long_ago_is_found(
 async def test_a_lease_that_ran_out_is_found_once_the_sweep_has_missed_it_twice(
     database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
-    task_id = await hold(database, await register_worker(), lease_until=datetime.now(UTC) - timedelta(seconds=35))
+    task_id = await hold(database, await register_worker(), lease_until=datetime.now(UTC) - timedelta(seconds=8))
     assert "lease_run_out" not in await findings(database, settings)
-    await database.all("UPDATE tenuto.tasks SET lease_until = now() - interval '45 s'")
+    await database.all("UPDATE tenuto.tasks SET lease_until = now() - interval '12 s'")
     found = (await findings(database, settings))["lease_run_out"]
     assert found.verdict is Verdict.PROBLEM
     assert str(task_id) in found.details[0]

@@ -21,6 +21,7 @@ from tenuto.model.tasks import Again, Outcome, Reason, Settlement, Status, Task,
 from tenuto.store import activities, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Connection, Database
+from tenuto.store.finishing import finish
 from tests.model.making import NOON
 from tests.store.given import LEASE, Register, claim, completed, failed, now, rows, start, start_and_claim, the_task
 
@@ -28,11 +29,11 @@ Touch: TypeAlias = Callable[[Database, Task], Awaitable[object]]
 
 
 async def end(db: Database, task: Task) -> object:
-    return await store.finish(db, [Settlement(task, completed())])
+    return await finish(db, [Settlement(task, completed())])
 
 
 async def repeat(db: Database, task: Task) -> object:
-    return await store.finish(db, [Settlement(task, failed(), Again(NOON, new_id(), 1, 0))])
+    return await finish(db, [Settlement(task, failed(), Again(NOON, new_id(), 1, 0))])
 
 
 async def renew(db: Database, task: Task) -> object:
@@ -90,7 +91,7 @@ async def test_a_worker_that_slept_past_its_lease_finds_the_task_in_other_hands(
     before = await rows(db)
     assert not await write(db, task)
     assert await rows(db) == before
-    assert await store.finish(db, [Settlement(taken_over, completed())]) == {task.id}
+    assert await finish(db, [Settlement(taken_over, completed())]) == {task.id}
 
 
 @pytest.mark.parametrize("write", [end, repeat])
@@ -141,7 +142,7 @@ async def test_one_statement_renews_many_and_leaves_out_what_is_no_longer_held(
     for _ in range(5):
         await start(db)
     tasks = await claim(db, worker)
-    await store.finish(db, [Settlement(tasks[0], completed())])
+    await finish(db, [Settlement(tasks[0], completed())])
     held: list[tuple[UUID, int, str | None]] = [(task.id, task.fence, None) for task in tasks]
     renewed = await store.renew(db, worker, held, LEASE)
     assert {answer.id for answer in renewed} == {task.id for task in tasks[1:]}
@@ -168,7 +169,7 @@ async def test_a_finished_task_leaves_and_its_activity_remains_whole(db: Databas
         log="said\n",
         progress='{"done": 9}',
     )
-    assert await store.finish(db, [Settlement(task, outcome)]) == {task.id}
+    assert await finish(db, [Settlement(task, outcome)]) == {task.id}
     assert await rows(db) == []
     (record,) = await activities.attempts(db, task.id)
     assert (record["id"], record["task_id"], record["attempt"], record["final"]) == (task.id, task.id, 1, True)
@@ -198,7 +199,7 @@ async def test_every_attempt_is_a_new_record_and_the_task_goes_on(db: Database, 
     task = await start_and_claim(db, worker, unique_key="k", tags=["a"])
     second = new_id()
     later = now() + timedelta(hours=1)
-    await store.finish(db, [Settlement(task, failed(), Again(later, second, 1, 0))])
+    await finish(db, [Settlement(task, failed(), Again(later, second, 1, 0))])
     row = await the_task(db)
     assert (row["state"], row["attempt"], row["activity_id"], row["failures"]) == ("scheduled", 2, second, 1)
     assert (row["worker_id"], row["lease_until"], row["claimed_at"], row["progress"]) == (None, None, None, None)
@@ -206,7 +207,7 @@ async def test_every_attempt_is_a_new_record_and_the_task_goes_on(db: Database, 
     await store.promote(db, later, ["default"])
     (again,) = await claim(db, worker)
     assert (again.attempt, again.activity_id, again.failures, again.fence) == (2, second, 1, 2)
-    await store.finish(db, [Settlement(again, completed())])
+    await finish(db, [Settlement(again, completed())])
     first_record, second_record = await activities.attempts(db, task.id)
     assert (first_record["id"], first_record["final"], first_record["status"]) == (task.id, False, "failed")
     assert (second_record["id"], second_record["final"], second_record["status"]) == (second, True, "completed")
@@ -215,7 +216,7 @@ async def test_every_attempt_is_a_new_record_and_the_task_goes_on(db: Database, 
 
 async def test_a_task_repeated_at_once_is_queued_at_once(db: Database, register_worker: Register) -> None:
     task = await start_and_claim(db, await register_worker())
-    await store.finish(db, [Settlement(task, failed(), Again(now() - timedelta(seconds=1), new_id(), 0, 1))])
+    await finish(db, [Settlement(task, failed(), Again(now() - timedelta(seconds=1), new_id(), 0, 1))])
     assert (await the_task(db))["state"] == "queued"
 
 
@@ -238,7 +239,7 @@ async def test_the_last_record_counts_failures_and_losses_apart(
     task = await start_and_claim(db, await register_worker())
     await db.all("UPDATE tenuto.tasks SET failures = 2, losses = 1")
     outcome.ended_at = now()
-    await store.finish(db, [Settlement(task, outcome)])
+    await finish(db, [Settlement(task, outcome)])
     (record,) = await activities.attempts(db, task.id)
     assert (record["failures"], record["losses"]) == (failures, losses)
 
@@ -251,7 +252,7 @@ async def test_a_batch_may_end_some_and_repeat_others(db: Database, register_wor
     settlements = [settle(task, completed() if n % 2 else failed(), now(), new_id) for n, task in enumerate(tasks)]
     stale = replace(tasks[0], fence=9)
     settlements[0] = settle(stale, failed(), now(), new_id)
-    assert await store.finish(db, settlements) == {task.id for task in tasks[1:]}
+    assert await finish(db, settlements) == {task.id for task in tasks[1:]}
     assert len(await rows(db)) == 10
     assert len(await rows(db, "activities")) == 19
 

@@ -14,6 +14,7 @@ from tenuto.store import partitions
 from tenuto.store import tasks as store
 from tenuto.store.activities import SQL
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tests.model.making import a_new_task
 from tests.store.given import Register, claim, completed, rows, start
 from tests.waiting import eventually
@@ -83,7 +84,7 @@ async def test_a_task_created_before_the_oldest_month_finds_room_among_the_old(
     old = id_at(datetime(2020, 1, 1, tzinfo=UTC))
     await store.start(db, [a_new_task(id=old)])
     (task,) = await claim(db, await register_worker())
-    assert await store.finish(db, [Settlement(task, completed())]) == {old}
+    assert await finish(db, [Settlement(task, completed())]) == {old}
     assert await where_is(db, old) == "activities_old"
 
 
@@ -140,7 +141,7 @@ async def test_a_record_written_while_its_month_is_about_to_be_dropped_keeps_the
     dropping = asyncio.create_task(partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC)))
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     await eventually(lambda: other.fetchval(waits))  # it has looked at March, and found it empty
-    await store.finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed())])
     await transaction.commit()
     await other.close()
     assert "activities_2020_03" not in await dropping
@@ -182,7 +183,7 @@ async def test_after_all_months_are_gone_a_finished_task_is_still_recorded(
     await partitions.drop_aged(db, datetime(2100, 1, 1, tzinfo=UTC))
     task_id = await start(db)
     (task,) = await claim(db, await register_worker())
-    await store.finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed())])
     assert await where_is(db, task_id) == "activities_old"
 
 

@@ -6,12 +6,14 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
+from tenuto.engine import executing
 from tenuto.errors import Conflict, NotFound
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Settlement, cancelled
-from tenuto.store import activities
+from tenuto.store import activities, executions
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 
 _TRIES = 20
 
@@ -33,6 +35,8 @@ async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cance
                 return "stopping"
             continue
         ours = database.clock.now()
-        if await store.finish(database, [Settlement(task, cancelled(task, ours, by))]):
+        if await finish(database, [Settlement(task, cancelled(task, ours, by))]):
+            for child in await executions.children_of_task(database, task_id):
+                await executing.cancel(database, child, ours, by, "the step that started it was cancelled")
             return "cancelled"
     raise Conflict(f"task {task_id} changes hands too quickly", remedy="try again")

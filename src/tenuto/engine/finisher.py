@@ -18,8 +18,8 @@ from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model.tasks import Outcome, Settlement, error_json, settle
-from tenuto.store import tasks as store
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 
 BATCH = 500
 GIVE_UP_SECONDS = 30.0
@@ -87,7 +87,7 @@ class Finisher:
         pause = 0.1
         while True:
             try:
-                return set(await store.finish(self._database, settlements))
+                return set(await finish(self._database, settlements))
             except Unavailable as error:
                 log.warning("cannot write outcomes yet", waiting=len(settlements), error=str(error))
                 if self._stopping and steady() > self._give_up_at:
@@ -115,7 +115,7 @@ class Finisher:
         )
         while True:
             try:
-                return set(await store.finish(self._database, [replace(settlement, outcome=bare)]))
+                return set(await finish(self._database, [replace(settlement, outcome=bare)]))
             except Unavailable:
                 if self._stopping and steady() > self._give_up_at:
                     return set()

@@ -20,6 +20,7 @@ from tenuto.engine.health import HealthFile
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import Loop
+from tenuto.engine.scheduler import Scheduler
 from tenuto.engine.sweeper import sweep
 from tenuto.engine.watchdog import EXIT_LOST_CONTROL
 from tenuto.engine.worker import Worker
@@ -29,7 +30,6 @@ from tenuto.logs import Log
 from tenuto.settings import Settings, WorkerSettings, load_worker
 from tenuto.store import workers
 from tenuto.store.database import Database
-from tenuto.store.listener import Listener
 
 _READY_RETRY_SECONDS = 2.0
 _LEAVING_SECONDS = 6.0
@@ -112,6 +112,17 @@ async def worker_beside(
 
 
 @asynccontextmanager
+async def scheduler_beside(connect: Connect, settings: Settings, name: str | None) -> AsyncIterator[None]:
+    """A scheduler that runs beside the caller's own code for as long as the block lasts."""
+    database = await connect()
+    try:
+        async with scheduling(database, settings, Identity.take("scheduler", settings.home, name), lambda: None):
+            yield
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
 async def scheduling(
     database: Database, settings: Settings, identity: Identity, beat: Callable[[], None]
 ) -> AsyncIterator[None]:
@@ -125,17 +136,17 @@ async def scheduling(
             log.error("declared dead by somebody else")
         return min(settings.scheduler_poll_seconds, 10.0)
 
-    loop = Loop("tenuto-scheduler", watch, log)
-    listener = Listener(database, lambda _word: None)
+    loop = Loop("tenuto-register", watch, log)
+    scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, beat)
     async with nets(database, settings):
-        listener.start()
+        scheduler.start()
         loop.start()
         log.info("scheduler ready", name=identity.name)
         try:
             yield
         finally:
             await loop.stop()
-            await listener.stop()
+            await scheduler.stop()
             with contextlib.suppress(StoreError):
                 await workers.leave(database, identity.id)
             identity.release()

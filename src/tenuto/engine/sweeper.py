@@ -12,11 +12,11 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.access import Actor
 from tenuto.model.tasks import Settlement, Task, cancelled, lost, settle
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.database import Connection, Database
+from tenuto.store.finishing import finish_within
 
 BATCH = 500
 NET_EXPIRED = "lease_expired"
@@ -65,12 +65,12 @@ async def _settle_lost(connection: Connection, tasks: list[Task], now: datetime,
         return 0
     by_holder = groupby(sorted(tasks, key=lambda task: str(task.worker_id)), key=lambda task: task.worker_id)
     for _, held in by_holder:
-        await store.finish_within(connection, [_lost(task, now) for task in held])
+        await finish_within(connection, [_lost(task, now) for task in held])
     await workers.count_repair(connection, net, len(tasks))
     return len(tasks)
 
 
 def _lost(task: Task, now: datetime) -> Settlement:
-    if task.cancel_name is not None:
-        return Settlement(task, cancelled(task, now, Actor.system(task.cancel_name)))
+    if (by := task.cancelled_by) is not None:
+        return Settlement(task, cancelled(task, now, by))
     return settle(task, lost(task, now), now, new_id)

@@ -19,7 +19,7 @@ from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.handlers.attemptlog import AttemptLog
 from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType
-from tenuto.model.tasks import Task
+from tenuto.model.tasks import Aside, Task
 
 current: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
@@ -43,6 +43,17 @@ class RetryLater(TenutoError):
             self.after = timedelta.max
         if self.after > LONGEST_WAIT:
             raise Invalid(f"must be at most {LONGEST_WAIT.days} days", field="after")
+
+
+class PutAside(BaseException):
+    """Raised inside a handler that wants to be called again later, without holding its slot till then.
+
+    Not an Exception, so that `except Exception` lets it by.
+    """
+
+    def __init__(self, aside: Aside) -> None:
+        super().__init__("put aside")
+        self.aside = aside
 
 
 class Stopped(BaseException):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from datetime import datetime
 from typing import Any
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers.attempts import Attempt, Stop
-from tenuto.handlers.context import PermanentFailure, RetryLater, Stopped
+from tenuto.handlers.context import PermanentFailure, PutAside, RetryLater, Stopped
 from tenuto.handlers.jobs import Job
 from tenuto.model.tasks import Outcome, Reason, Status, cancelled, error_json
 
@@ -45,6 +44,10 @@ def of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outc
     """The code raised, or was stopped. None if nothing may be reported."""
     if attempt.stop_reason is not None:
         return of_stop(attempt, ended_at)
+    if isinstance(error, PutAside):
+        return Outcome(
+            Status.COMPLETED, started_at=attempt.started_at, progress=attempt.context.latest_progress, aside=error.aside
+        )
     may_retry = True
     retry_at: datetime | None = None
     reason = Reason.ERROR
@@ -125,12 +128,3 @@ def describe(error: BaseException, step: str) -> str:
 def _keep_words(attempt: Attempt, outcome: Outcome) -> None:
     outcome.log = attempt.context.log_text
     outcome.progress = attempt.context.latest_progress
-
-
-def is_json(text: str) -> bool:
-    """Whether a child's answer can be stored at all."""
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

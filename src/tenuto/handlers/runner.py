@@ -69,7 +69,7 @@ class Runner:
         for_loop: list[tuple[Attempt, Job[..., Any]]] = []
         for attempt in attempts:
             try:
-                job = self._jobs.get(attempt.task.name)
+                job = self._jobs.of(attempt.task.kind, attempt.task.name)
             except UnknownJob as error:
                 self._end(attempt, outcomes.of_error(attempt, error, self._clock.now()))
                 continue

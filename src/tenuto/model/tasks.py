@@ -19,7 +19,7 @@ from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.model import payloads
-from tenuto.model.access import Actor
+from tenuto.model.access import Actor, ActorType
 from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, RetryPolicy, wait_after_loss
 
 MAX_PRIORITY = 1000
@@ -58,6 +58,8 @@ class Reason(StrEnum):
     """Somebody cancelled it."""
     HANDED_BACK = "handed_back"
     """The worker was told to stop; the task goes on elsewhere and nobody is to blame."""
+    NOT_RUN = "not_run"
+    """A step of an execution that came to its end before this was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +181,33 @@ class Task:
     initiator_name: str
     correlation_id: str | None
     tags: list[str] | None
+    execution_id: UUID | None = None
+    """The run of a schedule it is a step of, if any."""
     claimed_at: datetime | None = None
     """Told to those who find the task in somebody else's hands; its holder knows when it began."""
     cancel_name: str | None = None
-    """Who asked for it to be stopped; told to the same."""
+    """Who asked for it to be stopped (see `cancelled_by`); told to the same."""
+    cancel_type: ActorType | None = None
+    cancel_id: str | None = None
+
+    @property
+    def cancelled_by(self) -> Actor | None:
+        """Who asked for it to be stopped, if anybody did."""
+        if self.cancel_type is None or self.cancel_name is None:
+            return None
+        return Actor(ActorType(self.cancel_type), self.cancel_id, self.cancel_name)
 
     @property
     def policy(self) -> Policy:
         return policy_from_json(self.policy_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """An attempt put aside without holding a slot: until an instant, or until an execution has ended."""
+
+    until: datetime | None = None
+    execution: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -204,6 +225,8 @@ class Outcome:
     may_retry: bool = True
     retry_at: datetime | None = None
     """Asked for by the code itself; otherwise the policy decides."""
+    aside: Aside | None = None
+    """It did not come to an end: the code asked to be called again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +260,8 @@ def settle(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUI
     ``new_id`` gives the id of the next activity, if there is to be one.
     """
     again: Again | None = None
+    if outcome.aside is not None:
+        return Settlement(task, outcome)
     if outcome.reason is Reason.HANDED_BACK:
         again = Again(now, new_id(), task.failures, task.losses)
     elif outcome.reason is Reason.LOST:
@@ -260,13 +285,17 @@ def _after_loss(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[]
     return Again(now + wait_after_loss(losses), new_id(), task.failures, losses)
 
 
-def error_json(type: str, message: str, *, step: str | None = None, stack: str | None = None) -> str:
-    """A failure as recorded: exception type, message, the step that failed and the stack trace."""
-    recorded: dict[str, str] = {"type": type, "message": payloads.kept_text(message, 8192)}
+def error_json(
+    type: str, message: str, *, step: str | None = None, stack: str | None = None, by: Actor | None = None
+) -> str:
+    """A failure as recorded: exception type, message, the step that failed, the stack trace, and who wanted it so."""
+    recorded: dict[str, Any] = {"type": type, "message": payloads.kept_text(message, 8192)}
     if step is not None:
         recorded["step"] = step
     if stack is not None:
         recorded["stack"] = payloads.kept_text(stack, 32_768)
+    if by is not None:
+        recorded["by"] = {"type": by.type, "id": by.id, "name": by.name}
     return json.dumps(recorded, ensure_ascii=False)
 
 
@@ -291,7 +320,18 @@ def cancelled(task: Task, now: datetime, by: Actor) -> Outcome:
         Reason.REQUESTED,
         started_at=task.claimed_at,
         ended_at=now,
-        error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=task.name),
+        error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=task.name, by=by),
+        may_retry=False,
+    )
+
+
+def not_run(task: Task, now: datetime, why: str) -> Outcome:
+    """The outcome of a step that its execution never came to."""
+    return Outcome(
+        Status.CANCELLED,
+        Reason.NOT_RUN,
+        ended_at=now,
+        error=error_json("tenuto.NotRun", f"not run: {why}", step=task.name),
         may_retry=False,
     )
 

@@ -1,11 +1,12 @@
 """The four writes: start, claim, renew, finish. Whatever moves a task moves it through one of these.
 
-Rows are moved as told; what an outcome means was decided before (`model.tasks.settle`). Lock order: tasks by id.
+Rows are moved as told; what an outcome means was decided before (`model.tasks.settle`). `finish` has a room of its own,
+`store.finishing`, because the end of a task may move an execution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,8 @@ from uuid import UUID
 from tenuto.errors import StoreError, Unavailable
 from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Again, NewTask, Settlement, Status, Task, TaskState, stopped_instead
+from tenuto.model.tasks import NewTask, Task, TaskState
+from tenuto.store import executions
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.store.statements import beside
 
@@ -39,9 +41,6 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
 
     Repeating it with the same tasks is harmless: an id that exists, or a unique key in use, is left alone.
     """
-    if len(tasks) == 1:
-        row = await database.one(SQL.start_one, *_row(tasks[0], 1))
-        return set() if row is None else {row["id"]}
     created: set[UUID] | None = None
     if len(tasks) >= _COPY_FROM and all(task.unique_key is None for task in tasks):
         created = await _copy(database, tasks)
@@ -58,11 +57,14 @@ async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]
     return {row["id"] for row in await database.all(SQL.start_many, *columns)}
 
 
-async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) -> int:
+async def start_alike(
+    database: Database, like: NewTask, inputs: Sequence[str], sent: Callable[[], object] = lambda: None
+) -> int:
     """Create tasks that differ only in their input, as fast as the database takes them in; how many.
 
     Columns in which the pattern has nothing to say are left to their defaults, and the instant of creation to the
-    database. Nothing here can clash with what is there: the ids are fresh and there is no key.
+    database. Nothing here can clash with what is there: the ids are fresh and there is no key. ``sent`` is called as
+    soon as there is only the database to wait for.
     """
     assert like.unique_key is None
     row = dict(zip(_COLUMNS, _row(like, 2), strict=True))
@@ -75,13 +77,20 @@ async def start_alike(database: Database, like: NewTask, inputs: Sequence[str]) 
         del constant["run_at"]
     tail = tuple(constant.values())
     ids = fresh_ids(len(inputs))
-    records = [(id, id, text, *tail) for id, text in zip(ids, inputs, strict=True)]
+
+    def records() -> Iterator[tuple[Any, ...]]:
+        for id, text in zip(ids, inputs, strict=True):
+            yield (id, id, text, *tail)
+        sent()
+
     try:
-        await database.copy("tasks", ("id", "activity_id", "input", *constant), records)
+        await database.copy("tasks", ("id", "activity_id", "input", *constant), records())
     except Unavailable:  # or only the reply was lost; by now they may even have been done
         await _start_many(database, [replace(like, id=id, input=text) for id, text in zip(ids, inputs, strict=True)])
+    finally:
+        sent()  # should it have failed before
     await wake(database, [_word(like)])
-    return len(records)
+    return len(ids)
 
 
 def _word(task: NewTask) -> str:
@@ -90,13 +99,23 @@ def _word(task: NewTask) -> str:
 
 
 async def start_or_find(database: Database, task: NewTask) -> UUID:
-    """Create a task; its id, or that of the open task that has its key."""
-    while not await start(database, [task]):
+    """Create a task whose id was made for it just now; its id, or that of the open task that has its key."""
+    created = await _start_new(database, task)
+    while not created:
         standing: UUID | None = await database.value(SQL.standing, task.id, task.unique_key)
         if standing is not None:
             return standing
-        # The key was in use and has become free since.
+        created = bool(await start(database, [task]))  # the key was in use and has become free since
     return task.id
+
+
+async def _start_new(database: Database, task: NewTask) -> bool:
+    """Nobody can have done a task yet whose id nobody knows: whether it has been and gone is looked at only when it is
+    sent again, because no reply came."""
+    try:
+        return bool(await database.once(SQL.start_one, *_row(task, 1)))
+    except Unavailable:
+        return bool(await start(database, [task]))
 
 
 async def start_or_find_within(connection: Connection, task: NewTask) -> UUID:
@@ -255,87 +274,7 @@ async def cancellations(database: Database, worker_id: UUID) -> list[tuple[UUID,
     return [(row["id"], row["fence"], Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])) for row in rows]
 
 
-# --- finish ---------------------------------------------------------------------------------------------------------
-
-
-async def finish(database: Database, settlements: Sequence[Settlement]) -> set[UUID]:
-    """Write outcomes; the ids of the tasks for which it was still true that we held them.
-
-    All of them must have been held by the same worker, or by nobody.
-    """
-    if all(settlement.again is None for settlement in settlements):
-        # The common case: one statement, one round trip.
-        return {row["task_id"] for row in await database.all(SQL.end_tasks, *_outcomes(settlements))}
-
-    async def write(connection: Connection) -> set[UUID]:
-        return await finish_within(connection, settlements)
-
-    return await database.transaction(write)
-
-
-async def finish_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    """As `finish`, in a transaction that is already open."""
-    done: set[UUID] = set()
-    ended = [settlement for settlement in settlements if settlement.again is None]
-    repeated = [(settlement, settlement.again) for settlement in settlements if settlement.again is not None]
-    if ended:
-        done.update(row["task_id"] for row in await connection.fetch(SQL.end_tasks, *_outcomes(ended)))
-    if repeated:
-        values = _outcomes([settlement for settlement, _ in repeated]) + _agains([again for _, again in repeated])
-        done.update(row["task_id"] for row in await connection.fetch(SQL.repeat_tasks, *values))
-        done.update(
-            await _stop_instead(
-                connection, [settlement for settlement, _ in repeated if settlement.task.id not in done]
-            )
-        )
-    return done
-
-
-async def _stop_instead(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    """Of tasks that were not repeated, end those that somebody has asked to stop; the others are held no longer."""
-    if not settlements:
-        return set()
-    holder, ids = settlements[0].task.worker_id, [settlement.task.id for settlement in settlements]
-    asked = {
-        row["id"]: Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])
-        for row in await connection.fetch(SQL.asked_to_stop, holder, ids)
-    }
-    ended = [
-        stopped_instead(settlement, asked[settlement.task.id])
-        for settlement in settlements
-        if settlement.task.id in asked
-    ]
-    if not ended:
-        return set()
-    return {row["task_id"] for row in await connection.fetch(SQL.end_tasks, *_outcomes(ended))}
-
-
-def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
-    holder = settlements[0].task.worker_id
-    assert all(settlement.task.worker_id == holder for settlement in settlements)
-    rows = [
-        (
-            s.task.id, s.task.fence, None if s.outcome.status is Status.COMPLETED else s.outcome.status,
-            _microseconds(s.outcome.ended_at), s.outcome.reason, _microseconds(s.outcome.started_at),
-            s.outcome.output, s.outcome.error, s.outcome.log, s.outcome.progress,
-        )
-        for s in settlements
-    ]  # fmt: skip
-    # Most attempts just complete: a column in which nobody has anything to say is not sent element by element.
-    return [holder, *(_nothing_or_list(column) for column in zip(*rows, strict=True))]
-
-
-def _microseconds(instant: datetime | None) -> int | None:
-    return None if instant is None else round(instant.timestamp() * 1_000_000)
-
-
-def _nothing_or_list(column: Sequence[Any]) -> list[Any] | None:
-    return list(column) if any(value is not None for value in column) else None
-
-
-def _agains(agains: Sequence[Again]) -> list[Any]:
-    rows = [(again.run_at, again.activity_id, again.failures, again.losses, again.last_chance) for again in agains]
-    return [list(column) for column in zip(*rows, strict=True)]
+# --- return ---------------------------------------------------------------------------------------------------------
 
 
 async def put_back(database: Database, worker_id: UUID, tasks: Sequence[Task]) -> set[UUID]:
@@ -353,13 +292,17 @@ async def anything_slipped(database: Database) -> bool:
 
 
 async def expired(connection: Connection, limit: int) -> list[Task]:
-    """Held tasks whose lease has run out, locked until the transaction ends."""
-    return [Task(*row) for row in await connection.fetch(SQL.expired, limit)]
+    """Held tasks whose lease has run out, locked until the transaction ends, their executions before them."""
+    runs = [row["execution_id"] for row in await connection.fetch(SQL.executions_of_expired, limit)]
+    await executions.lock(connection, runs)
+    return [Task(*row) for row in await connection.fetch(SQL.expired, limit, runs)]
 
 
 async def held_by(connection: Connection, worker_id: UUID, limit: int) -> list[Task]:
-    """What a dead worker still holds, locked until the transaction ends."""
-    return [Task(*row) for row in await connection.fetch(SQL.held_by, worker_id, limit)]
+    """What a dead worker still holds, locked until the transaction ends, the executions before the tasks."""
+    runs = [row["execution_id"] for row in await connection.fetch(SQL.executions_held_by, worker_id, limit)]
+    await executions.lock(connection, runs)
+    return [Task(*row) for row in await connection.fetch(SQL.held_by, worker_id, limit, runs)]
 
 
 async def to_cancel(database: Database, task_id: UUID) -> Task | None:

@@ -1,13 +1,12 @@
 -- name: start_one
--- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing; nor does the id of a
--- task that has been through its first attempt, which may be what somebody repeats whose first reply was lost.
+-- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing. To be sent once, with an
+-- id that was made for it: whoever got no reply must ask start_many, which also looks whether the task has been and gone.
 WITH created AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
         limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
     )
-    SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
-    WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
+    VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
     ON CONFLICT DO NOTHING
     RETURNING id, state, queue, limit_key, rank
 )
@@ -113,7 +112,7 @@ WHERE id = ANY (ARRAY(
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags;
+          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id;
 
 -- name: lock_limits
 -- Only one claim under limits at a time, so that what it counts stays true until it has taken.
@@ -211,7 +210,7 @@ WHERE id = ANY (ARRAY(
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags;
+          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id;
 
 -- name: renew
 -- Prolong what this worker still holds, write progress along, and hear what is to be cancelled. A task missing from
@@ -264,12 +263,14 @@ WITH outcome AS (
               task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
               task.input, outcome.output, outcome.error, outcome.log,
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
-              task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id
+              task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
+              task.execution_id, task.group_index, task.step_index
 )
 INSERT INTO tenuto.activities (
     id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
     started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-    limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+    limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
+    group_index, step_index
 )
 SELECT * FROM ended
 RETURNING task_id;
@@ -325,20 +326,54 @@ WITH outcome AS (
     INSERT INTO tenuto.activities (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
         started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
+        group_index, step_index
     )
     SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
            before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
            outcome.started_at, outcome.ended_at, before.fence, before.worker_id, outcome.failures, outcome.losses,
            before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
            before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
-           before.initiator_name, before.correlation_id, before.parent_id
+           before.initiator_name, before.correlation_id, before.parent_id, before.execution_id, before.group_index,
+           before.step_index
     FROM before
     JOIN outcome ON outcome.id = before.id
     RETURNING task_id
 )
 SELECT task_id, (SELECT count(*) FROM woken) AS woken
 FROM recorded;
+
+-- name: put_aside
+-- Attempts that asked to be called again later leave their slot; no attempt has ended. Not those that somebody has asked
+-- to stop. What is to wait for an execution that has ended meanwhile need not wait.
+WITH aside AS (
+    UPDATE tenuto.tasks AS task
+    SET state = CASE
+            WHEN later.execution IS NOT NULL AND executions.id IS NOT NULL THEN 'waiting'
+            WHEN later.until > clock_timestamp() THEN 'scheduled'
+            ELSE 'queued'
+        END,
+        waits_for = executions.id,
+        run_at = coalesce(later.until, task.run_at),
+        worker_id = NULL,
+        lease_until = NULL,
+        claimed_at = NULL,
+        progress = coalesce(later.progress, task.progress)
+    FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::uuid[], $6::jsonb[])
+             AS later (id, fence, until, execution, progress)
+    LEFT JOIN tenuto.executions ON executions.id = later.execution AND executions.ended_at IS NULL
+    WHERE task.id = ANY ($2::uuid[])
+      AND task.id = later.id
+      AND task.fence = later.fence
+      AND task.worker_id = $1
+      AND task.cancel_at IS NULL
+    RETURNING task.id, task.state, task.queue
+), woken AS (
+    SELECT pg_notify('tenuto', state || ' ' || queue)
+    FROM (SELECT DISTINCT state, queue FROM aside WHERE state <> 'waiting') AS words
+)
+SELECT id, (SELECT count(*) FROM woken) AS woken
+FROM aside;
 
 -- name: asked_to_stop
 -- Which of these tasks of one worker somebody wants stopped, and who.
@@ -355,9 +390,19 @@ FOR UPDATE;
 -- name: put_back
 -- Tasks that were claimed but never started return as if they had not been touched; no attempt was made. What somebody
 -- has asked to stop stays: the sweep ends it as cancelled.
-WITH returned AS (
+WITH runs AS MATERIALIZED (
+    -- held first, so that nobody pauses them in between
+    SELECT id, paused_at
+    FROM tenuto.executions
+    WHERE id = ANY (ARRAY(SELECT execution_id FROM tenuto.tasks WHERE tasks.id = ANY ($2::uuid[])))
+    ORDER BY id
+    FOR SHARE
+), returned AS (
     UPDATE tenuto.tasks AS task
-    SET state = 'queued', worker_id = NULL, lease_until = NULL, claimed_at = NULL
+    SET state = CASE WHEN task.execution_id IN (SELECT id FROM runs WHERE paused_at IS NOT NULL) THEN 'waiting' ELSE 'queued' END,
+        worker_id = NULL,
+        lease_until = NULL,
+        claimed_at = NULL
     FROM unnest($2::uuid[], $3::bigint[]) AS held (id, fence)
     WHERE task.id = ANY ($2::uuid[])
       AND task.id = held.id
@@ -383,14 +428,39 @@ SELECT EXISTS (
       AND (tasks.lease_until < clock_timestamp() OR workers.ended_at IS NOT NULL OR workers.id IS NULL)
 ) AS slipped;
 
+-- name: executions_of_expired
+-- The executions of held tasks whose lease has run out: to be locked before their tasks.
+SELECT DISTINCT execution_id
+FROM (
+    SELECT execution_id
+    FROM tenuto.tasks
+    WHERE state = 'running' AND lease_until < clock_timestamp()
+    ORDER BY queue, id
+    LIMIT $1
+) AS expired
+WHERE execution_id IS NOT NULL;
+
+-- name: executions_held_by
+-- The executions of what a worker holds.
+SELECT DISTINCT execution_id
+FROM (
+    SELECT execution_id
+    FROM tenuto.tasks
+    WHERE state = 'running' AND worker_id = $1
+    ORDER BY queue, id
+    LIMIT $2
+) AS held
+WHERE execution_id IS NOT NULL;
+
 -- name: expired
--- Held tasks whose lease has run out, locked so that no late renewal slips in between.
+-- Held tasks whose lease has run out, locked so that no late renewal slips in between; of executions only those held.
 -- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
-       cancel_name
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
+  AND (execution_id IS NULL OR execution_id = ANY ($2::uuid[]))
 ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
@@ -398,10 +468,11 @@ FOR UPDATE SKIP LOCKED;
 -- name: held_by
 -- What a worker that is known to be dead still holds.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
-       cancel_name
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $1
+  AND (execution_id IS NULL OR execution_id = ANY ($3::uuid[]))
 ORDER BY queue, id
 LIMIT $2
 FOR UPDATE SKIP LOCKED;
@@ -409,8 +480,8 @@ FOR UPDATE SKIP LOCKED;
 -- name: to_cancel
 -- One task as a canceller needs to see it.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, claimed_at,
-       cancel_name
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE id = $1;
 

@@ -1,0 +1,261 @@
+"""Schedules are made, changed, switched and deleted here: each change one transaction, one version, one who and why.
+
+What code or a file declares is kept beside what is in force. A declaration that has not changed since the last time
+changes nothing, so what an operator has edited stays; one that has changed comes into force. Whether a schedule is
+enabled is the operator's alone once it exists. Nothing is deleted because somebody did not declare it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.ids import new_id
+from tenuto.model import payloads
+from tenuto.model.access import Actor
+from tenuto.model.occurrences import Decision
+from tenuto.model.schedules import SCHEDULE, Definition, Plan, refuse_cycles
+from tenuto.model.triggers import check_runs
+from tenuto.store import schedules
+from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
+from tenuto.store.schedules import Entry, Schedule, Version
+
+Effect = Literal["created", "changed", "unchanged", "kept"]
+"""``kept``: an operator has changed it, and the declaration says nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who changes something, when, why, and in what way."""
+
+    actor: Actor
+    now: datetime
+    reason: str | None = None
+    origin: str = "hand"
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            payloads.storable_text(self.reason, field="reason", limit=1000)
+
+
+async def create(database: Database, definition: Definition, author: Author, *, enabled: bool = True) -> Schedule:
+    """Make a schedule; refused if there is one of that name."""
+    id = new_id()
+
+    async def act(connection: Connection) -> None:
+        await check(connection, definition, author.now)
+        if not await _insert(connection, id, definition, author, enabled=enabled, declared=None):
+            existing = await schedules.locked(connection, definition.name)
+            if existing is None or existing.id != id:  # else ours: only the reply was lost
+                raise Conflict(f"there is a schedule named {definition.name!r}", field="name", remedy="edit that one")
+
+    await database.transaction(act)
+    return await get(database, definition.name)
+
+
+async def edit(
+    database: Database, name: str, definition: Definition, author: Author, *, version: int | None = None
+) -> Schedule:
+    """Put a definition in the place of the present one; with ``version``, only if nobody has changed it since."""
+
+    async def act(connection: Connection) -> None:
+        present = await _locked(connection, name)
+        if version is not None and present.version != version:
+            raise Conflict(
+                f"{name!r} is at version {present.version}, not {version}", remedy="look at it again before changing it"
+            )
+        if definition.name != name and (users := await schedules.users_of(connection, name)):
+            raise Conflict(f"{name!r} is a step of {users[0]!r}", field="name", remedy="change that one first")
+        await _change(connection, present, definition, author)
+
+    try:
+        await database.transaction(act)
+    except DatabaseError as error:
+        if error.state == UNIQUE_VIOLATION:
+            raise Conflict(f"there is a schedule named {definition.name!r}", field="name") from error
+        raise
+    return await get(database, definition.name)
+
+
+async def switch(database: Database, name: str, author: Author, *, enabled: bool) -> bool:
+    """Enable or disable; False if it was so already. What fell due while it was disabled is not made up for."""
+
+    async def act(connection: Connection) -> bool:
+        present = await _locked(connection, name)
+        if present.enabled == enabled:
+            return False
+        await _change(connection, present, present.definition, author, enabled=enabled)
+        return True
+
+    return await database.transaction(act)
+
+
+async def delete(database: Database, name: str, author: Author) -> None:
+    """Delete a schedule, unless it runs or is part of another. What it did stays on record."""
+
+    async def act(connection: Connection) -> None:
+        present = await _locked(connection, name)
+        if active := await schedules.active(connection, present.id):
+            raise Conflict(f"{name!r} is running", remedy=f"wait for execution {active[0]}, or cancel it")
+        if users := await schedules.users_of(connection, name):
+            raise Conflict(f"{name!r} is a step of {users[0]!r}", remedy="change that one first")
+        await _leave_overdue(connection, present, author, "the schedule was deleted")
+        await schedules.give_up_queued(
+            connection, present.id, "the schedule was deleted", author.now, author.actor.name, manual_too=True
+        )
+        await schedules.delete(connection, present.id)
+        await _record(connection, present.id, present.version + 1, name, "deleted", author, _fields(present), None)
+
+    await database.transaction(act)
+
+
+async def declare(database: Database, definition: Definition, author: Author) -> Effect:
+    """Bring what code or a file declares into force, as far as it says something new."""
+    id, fields = new_id(), definition.to_fields()
+
+    async def act(connection: Connection) -> Effect:
+        await check(connection, definition, author.now)
+        present = await schedules.locked(connection, definition.name)
+        if present is None:
+            if await _insert(connection, id, definition, author, enabled=True, declared=fields):
+                return "created"
+            present = await _locked(connection, definition.name)
+        effect = effect_of(present, fields)
+        if effect == "changed":
+            await _change(connection, present, definition, author, declared=fields)
+        elif effect == "unchanged" and present.declared != fields:
+            await schedules.declare(connection, present.id, fields, author.origin)
+        return effect
+
+    return await database.transaction(act)
+
+
+def effect_of(present: Schedule | None, declared: Mapping[str, Any]) -> Effect:
+    """What a declaration would do."""
+    if present is None:
+        return "created"
+    if present.definition.to_fields() == declared:
+        return "unchanged"
+    return "kept" if present.declared == declared else "changed"
+
+
+async def get(database: Database, name: str) -> Schedule:
+    """The schedule of that name."""
+    found = await schedules.named(database, name)
+    if found is None:
+        raise unknown(name)
+    return found
+
+
+def unknown(name: str) -> NotFound:
+    return NotFound(f"there is no schedule named {name!r}", remedy="see `tenuto schedule list`")
+
+
+async def check(connection: Connection, definition: Definition, now: datetime) -> None:
+    """What can only be said against a definition by looking at the present and at the other schedules."""
+    check_runs(definition.trigger, now)
+    targets = definition.plan.targets(SCHEDULE)
+    if targets:
+        plans: dict[str, Plan] = await schedules.plans_with_schedules(connection)
+        refuse_cycles(definition.name, definition.plan, plans)
+        missing = sorted(targets - await schedules.known(connection, targets))
+        if missing:
+            raise Invalid(f"there is no schedule named {missing[0]!r}", field="steps", remedy="make that one first")
+
+
+# --- inside ---------------------------------------------------------------------------------------------------------
+
+
+async def _locked(connection: Connection, name: str) -> Schedule:
+    present = await schedules.locked(connection, name)
+    if present is None:
+        raise unknown(name)
+    return present
+
+
+async def _insert(
+    connection: Connection,
+    id: UUID,
+    definition: Definition,
+    author: Author,
+    *,
+    enabled: bool,
+    declared: dict[str, Any] | None,
+) -> bool:
+    next_run = definition.trigger.next_after(author.now, str(id)) if enabled else None
+    created = await schedules.insert(
+        connection, id, definition, enabled=enabled, origin=author.origin, declared=declared, now=author.now,
+        next_run=next_run,
+    )  # fmt: skip
+    if created:
+        after = {**definition.to_fields(), "enabled": enabled}
+        await _record(connection, id, 1, definition.name, "created", author, None, after)
+    return created
+
+
+async def _change(
+    connection: Connection,
+    present: Schedule,
+    definition: Definition,
+    author: Author,
+    *,
+    enabled: bool | None = None,
+    declared: dict[str, Any] | None = None,
+) -> None:
+    """One change. A new trigger, and being switched on, work out the next run from now; all else leaves it."""
+    switched = enabled is not None and enabled != present.enabled
+    is_on = present.enabled if enabled is None else enabled
+    before, after = _fields(present), {**definition.to_fields(), "enabled": is_on}
+    if before == after and declared is None:
+        return
+    await check(connection, definition, author.now)
+    retimed = before["trigger"] != after["trigger"]
+    next_run = present.next_run_at
+    if retimed or switched:
+        await _leave_overdue(connection, present, author, "the trigger was changed" if retimed else "it was disabled")
+        next_run = definition.trigger.next_after(author.now, str(present.id)) if is_on else None
+    if switched and not is_on:
+        await schedules.give_up_queued(
+            connection, present.id, "the schedule was disabled", author.now, author.actor.name, manual_too=False
+        )
+    version = await schedules.change(
+        connection, present.id, definition, enabled=is_on, origin=present.origin if declared is None else author.origin,
+        declared=declared, now=author.now, next_run=next_run,
+    )  # fmt: skip
+    change = ("enabled" if is_on else "disabled") if switched else "edited"
+    await _record(connection, present.id, version, definition.name, change, author, before, after)
+
+
+async def _leave_overdue(connection: Connection, present: Schedule, author: Author, why: str) -> None:
+    """A due instant that has not fired yet leaves its row in the ledger all the same."""
+    due_at = present.next_run_at
+    if due_at is None or due_at > author.now:
+        return
+    entry = Entry(
+        new_id(), present.id, present.name, due_at, None, "trigger", Decision.MISSED, None, f"{why} before it fired",
+        None,
+    )  # fmt: skip
+    await schedules.write_ledger(connection, [entry], author.now, author.actor.name)
+
+
+def _fields(present: Schedule) -> dict[str, Any]:
+    return {**present.definition.to_fields(), "enabled": present.enabled}
+
+
+async def _record(
+    connection: Connection,
+    id: UUID,
+    version: int,
+    name: str,
+    change: str,
+    author: Author,
+    before: dict[str, Any] | None,
+    after: dict[str, Any] | None,
+) -> None:
+    await schedules.record_version(
+        connection, Version(id, version, name, change, author.now, author.actor, author.reason, before, after)
+    )

@@ -1,0 +1,153 @@
+"""What people do to executions: cancel, pause, resume, run again from where it failed; and the net beneath them.
+
+Everything happens in one transaction under the execution's lock, in the same order as `finish` takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Literal
+from uuid import UUID
+
+from tenuto.errors import Conflict, NotFound
+from tenuto.ids import new_id
+from tenuto.logs import Log
+from tenuto.model.access import Actor
+from tenuto.model.schedules import Overlap, plan_from_json
+from tenuto.model.tasks import Settlement, cancelled
+from tenuto.store import executions, finishing, schedules, workers
+from tenuto.store.database import Connection, Database
+from tenuto.store.executions import NewExecution
+
+NET_STUCK = "execution_stuck"
+NET_ORPHANED_STEP = "step_waiting_for_nothing"
+SYSTEM = Actor.system("scheduler")
+_BATCH = 100
+
+log = Log("tenuto.executions")
+
+
+async def cancel(
+    database: Database, id: UUID, now: datetime, by: Actor, why: str | None = None
+) -> Literal["cancelled", "stopping"]:
+    """Cancel an execution: what has not begun is removed at once, what runs is told to stop."""
+
+    async def act(connection: Connection) -> Literal["cancelled", "stopping"]:
+        if id not in await cancel_within(connection, [id], now, by, why):
+            raise await _ended_or_unknown(database, id)
+        return "cancelled" if await executions.is_over(connection, id) else "stopping"
+
+    return await database.transaction(act)
+
+
+async def cancel_within(
+    connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor, why: str | None
+) -> list[UUID]:
+    """Cancel executions and what their steps have started; those for which it was not too late."""
+    family = await executions.lock_family(connection, ids)
+    done = await executions.cancel(connection, family, now, by, why)
+    if done:
+        waiting = await executions.not_begun(connection, done)
+        await finishing.end_within(connection, [Settlement(task, cancelled(task, now, by)) for task in waiting])
+        await finishing.advance(connection, done, now)
+    return done
+
+
+async def pause(database: Database, id: UUID, now: datetime, by: Actor) -> None:
+    """Let nothing more of an execution begin."""
+
+    async def act(connection: Connection) -> None:
+        await executions.lock(connection, [id])
+        if not await executions.pause(connection, id, now, by):
+            raise await _ended_or_unknown(database, id, otherwise="is paused already")
+
+    await database.transaction(act)
+
+
+async def resume(database: Database, id: UUID, now: datetime) -> None:
+    """Let a paused execution go on."""
+
+    async def act(connection: Connection) -> None:
+        await executions.lock(connection, [id])
+        if not await executions.resume(connection, id, now):
+            raise await _ended_or_unknown(database, id, otherwise="is not paused")
+
+    await database.transaction(act)
+
+
+async def retry(database: Database, id: UUID, now: datetime, by: Actor) -> UUID:
+    """Run an execution that failed or was cancelled again, from the group it came to; the id of the new one.
+
+    It follows the same snapshot. The old one stays as it ended.
+    """
+    found = await executions.execution(database, id)
+    if found is None:
+        raise NotFound(f"there is no execution {id}")
+    if found["state"] not in ("failed", "cancelled") or found["ended_at"] is None:
+        raise Conflict(
+            f"execution {id} is {found['state'].replace('_', ' ')}", remedy="only an ended failure can be retried"
+        )
+
+    request = new_id()
+
+    async def act(connection: Connection) -> UUID:
+        schedule = await schedules.locked(connection, found["schedule_id"])
+        alone = schedule is None or schedule.definition.overlap is not Overlap.ALLOW
+        active = await schedules.active(connection, found["schedule_id"])
+        if request in active:
+            return request  # only the reply was lost
+        if alone and active:
+            raise Conflict(f"{found['schedule_name']!r} is running", remedy=f"wait for execution {active[0]}")
+        new = NewExecution(
+            request, found["schedule_id"], found["schedule_name"], found["version"], "retry", alone,
+            plan_from_json(found["plan"]), found["due_at"], now, by, found["current_group"], None, id,
+        )  # fmt: skip
+        await executions.begin(connection, [new])
+        return request
+
+    return await database.transaction(act)
+
+
+async def _ended_or_unknown(database: Database, id: UUID, otherwise: str = "") -> Conflict | NotFound:
+    found = await executions.execution(database, id)
+    if found is None:
+        return NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
+    if found["state"] != "in_progress":
+        return Conflict(f"execution {id} is {found['state']} already")
+    return Conflict(f"execution {id} {otherwise}")
+
+
+async def repair(database: Database, now: datetime) -> int:
+    """Move on whatever nothing moves any more; how many. In normal operation there is nothing.
+
+    The end of a task and the step to the next group are one transaction, so only damage from outside leads here.
+    """
+    repaired = 0
+    stuck = await executions.stuck(database, _BATCH)
+    if stuck:
+        repaired = await database.transaction(lambda connection: _repair(connection, stuck, now))
+        if repaired:
+            log.warning("executions that stood still were moved on", executions=repaired)
+    orphans = await executions.release_orphans(database)
+    if orphans:
+        log.warning("steps that waited for nothing were let go", steps=orphans)
+        await database.transaction(lambda connection: workers.count_repair(connection, NET_ORPHANED_STEP, orphans))
+    abandoned = await executions.abandoned(database, _BATCH)
+    for id in abandoned:
+        await database.transaction(
+            partial(cancel_within, ids=[id], now=now, by=SYSTEM, why="the step that started it is gone")
+        )
+    return repaired + orphans + len(abandoned)
+
+
+async def _repair(connection: Connection, ids: Sequence[UUID], now: datetime) -> int:
+    mine = await executions.lock_stuck(connection, ids)
+    if not mine:
+        return 0
+    released = await executions.release_current(connection, mine)
+    moved = await finishing.advance(connection, [id for id in mine if id not in released], now)
+    if count := len(released) + moved:
+        await workers.count_repair(connection, NET_STUCK, count)
+    return count

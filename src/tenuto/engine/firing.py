@@ -1,0 +1,301 @@
+"""Firing: from due instants to executions, and runs by hand, under the schedule's lock.
+
+One transaction holds the schedules that are due, decides on every due instant (`model.occurrences`), writes the ledger,
+creates the executions with all their tasks and moves the next run on: all of it or nothing. Any number of schedulers
+may do so at once; a due instant is decided once because the ledger's key is unique.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from tenuto.engine.executing import cancel_within
+from tenuto.errors import Invalid, NotFound, TenutoError
+from tenuto.ids import new_id
+from tenuto.logs import Log
+from tenuto.model.access import Actor
+from tenuto.model.occurrences import Decided, Decision, Meeting, due, when_meeting
+from tenuto.model.schedules import Late, Overlap, Plan, misfire_from_json, plan_from_fields
+from tenuto.model.triggers import trigger_from_json
+from tenuto.store import executions, schedules
+from tenuto.store.database import Connection, Database, DatabaseError
+from tenuto.store.executions import NewExecution
+from tenuto.store.schedules import DueSchedule, Entry, Schedule, Standing
+
+BATCH = 100
+SCHEDULER = Actor.system("scheduler")
+
+log = Log("tenuto.scheduler")
+
+
+@dataclass(slots=True)
+class Firing:
+    """What one round has decided, before it is written."""
+
+    now: datetime
+    entries: list[Entry] = field(default_factory=list)
+    begun: list[NewExecution] = field(default_factory=list)
+    moved: list[tuple[UUID, datetime | None, datetime | None]] = field(default_factory=list)
+
+
+async def fire_due(database: Database, now: datetime, by: str, excluded: set[UUID]) -> int:
+    """Fire every schedule that is due; how many. One that cannot be fired is told of and excluded from then on."""
+    total = 0
+    while True:
+        try:
+            fired = await database.transaction(lambda connection: _fire_some(connection, now, by, BATCH, excluded))
+        except (DatabaseError, Invalid):
+            fired = await _fire_one_by_one(database, now, by, excluded)
+        total += fired
+        if fired < BATCH:
+            return total
+
+
+async def _fire_one_by_one(database: Database, now: datetime, by: str, excluded: set[UUID]) -> int:
+    """Something in the batch cannot be written: find out what, and let the others go on."""
+    fired = 0
+    for _ in range(BATCH):
+        tried: list[UUID] = []
+
+        async def one(connection: Connection, tried: list[UUID] = tried) -> int:
+            return await _fire_some(connection, now, by, 1, excluded, tried)
+
+        try:
+            if not await database.transaction(one):
+                return fired
+            fired += 1
+        except (DatabaseError, Invalid) as error:
+            log.error("a schedule cannot be fired", schedule=str(tried[-1]), error=str(error))
+            excluded.update(tried)
+    return fired
+
+
+async def _fire_some(
+    connection: Connection,
+    now: datetime,
+    by: str,
+    limit: int,
+    excluded: Collection[UUID],
+    tried: list[UUID] | None = None,
+) -> int:
+    found = await schedules.due(connection, now, limit, excluded)
+    if not found:
+        return 0
+    if tried is not None:
+        tried.extend(schedule.id for schedule in found)
+    # Asked after the schedules are held: an execution somebody else has just committed must be seen.
+    standing = await schedules.standing(connection, [schedule.id for schedule in found])
+    firing = Firing(now)
+    for schedule in found:
+        await _decide(connection, schedule, standing[schedule.id], firing)
+    await schedules.write_ledger(connection, firing.entries, now, by)
+    await executions.begin(connection, firing.begun)
+    await schedules.fired(connection, firing.moved)
+    return len(found)
+
+
+async def _decide(connection: Connection, schedule: DueSchedule, standing: Standing, firing: Firing) -> None:
+    """Every due instant of one schedule."""
+    try:
+        misfire, plan = misfire_from_json(schedule.misfire_json), schedule.plan()
+        decided = due(schedule.trigger(), schedule.next_run_at, firing.now, misfire, str(schedule.id))
+    except (TenutoError, ValueError, KeyError, TypeError) as error:
+        # Written by hand, or by a version that knows more: it must not hold up the others, nor be lost sight of.
+        log.error("a schedule cannot be read", schedule=schedule.name, error=str(error))
+        firing.entries.append(
+            _entry(schedule, schedule.next_run_at, Decision.MISSED, f"cannot be read: {error}"[:1000])
+        )
+        firing.moved.append((schedule.id, None, None))
+        return
+    last_run: datetime | None = None
+    catching_up = misfire.policy is Late.ALL and sum(each.decision is Decision.FIRED for each in decided.decided) > 1
+    for each in decided.decided:
+        if each.decision is not Decision.FIRED:
+            firing.entries.append(_entry(schedule, each.due_at, each.decision, each.reason, until=each.until))
+            continue
+        decision, reason, turn = await _meet(connection, schedule, standing, firing.now, catching_up=catching_up)
+        run = new_id() if decision is Decision.FIRED else None
+        firing.entries.append(_entry(schedule, each.due_at, decision, reason, run=run, turn=turn))
+        if run is not None:
+            firing.begun.append(_execution(run, schedule, plan, each, firing.now))
+            last_run = firing.now
+        if run is not None or decision is Decision.QUEUED:
+            standing = Standing(run or standing.active, standing.queued or decision is Decision.QUEUED)
+    firing.moved.append((schedule.id, last_run, decided.next_run))
+
+
+async def _meet(
+    connection: Connection, schedule: DueSchedule, standing: Standing, now: datetime, *, catching_up: bool
+) -> tuple[Decision, str | None, str | None]:
+    """What the overlap rule makes of one due instant: the decision, the reason, and why a queued one waits."""
+    overlap = Overlap(schedule.overlap)
+    if overlap is Overlap.CANCEL_PREVIOUS and standing.active is not None:
+        standing = Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
+    if catching_up and overlap is not Overlap.ALLOW and (standing.active is not None or standing.queued):
+        return Decision.QUEUED, "missed runs are made up for one after the other", "catch_up"
+    decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
+    return decision, reason, "overlap" if decision is Decision.QUEUED else None
+
+
+async def cancel_previous(connection: Connection, schedule_id: UUID, now: datetime) -> UUID | None:
+    """Cancel what is active of a schedule; one of them, if some of it is still stopping."""
+    await cancel_within(
+        connection, await schedules.active(connection, schedule_id), now, SCHEDULER, "the next run is due"
+    )
+    left = await schedules.active(connection, schedule_id)
+    return left[0] if left else None
+
+
+def _entry(
+    schedule: DueSchedule,
+    due_at: datetime,
+    decision: Decision,
+    reason: str | None,
+    *,
+    until: datetime | None = None,
+    run: UUID | None = None,
+    turn: str | None = None,
+) -> Entry:
+    return Entry(new_id(), schedule.id, schedule.name, due_at, until, "trigger", decision, turn, reason, run)
+
+
+def _execution(id: UUID, schedule: DueSchedule, plan: Plan, decided: Decided, now: datetime) -> NewExecution:
+    alone = schedule.overlap != Overlap.ALLOW
+    return NewExecution(
+        id, schedule.id, schedule.name, schedule.version, "trigger", alone, plan, decided.due_at, now, SCHEDULER
+    )
+
+
+# --- by hand --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What became of a request to run a schedule now."""
+
+    decision: Decision
+    reason: str | None
+    execution_id: UUID | None
+
+
+async def run_now(
+    connection: Connection,
+    name: str,
+    now: datetime,
+    by: Actor,
+    *,
+    request_id: UUID,
+    change: Callable[[Plan], Plan] | None = None,
+) -> Started:
+    """Run a schedule by hand: the overlap rule applies as to any other run, and the ledger tells of it.
+
+    ``change`` makes the plan of this run from that of the schedule. The execution gets the id of the request, so that
+    asking twice starts it once.
+    """
+    schedule = await schedules.locked(connection, name)
+    if (before := await schedules.decided_before(connection, request_id)) is not None:
+        return Started(Decision(before["decision"]), before["reason"], before["execution_id"])
+    if schedule is None:
+        raise NotFound(f"there is no schedule named {name!r}", remedy="see `tenuto schedule list`")
+    plan = schedule.plan if change is None else change(schedule.plan)
+    standing = (await schedules.standing(connection, [schedule.id]))[schedule.id]
+    overlap = schedule.definition.overlap
+    if overlap is Overlap.CANCEL_PREVIOUS and standing.active is not None:
+        standing = Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
+    decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
+    run = request_id if decision is Decision.FIRED else None
+    queued = decision is Decision.QUEUED
+    request = _request(plan, by) if queued else None
+    entry = Entry(
+        request_id,
+        schedule.id,
+        name,
+        now,
+        None,
+        "manual",
+        decision,
+        "overlap" if queued else None,
+        reason,
+        run,
+        request,
+    )
+    await schedules.write_ledger(connection, [entry], now, by.name)
+    if run is not None:
+        await executions.begin(connection, [_by_hand(run, schedule, plan, now, now, by)])
+        await schedules.ran(connection, schedule.id, now)
+    return Started(decision, reason, run)
+
+
+def _by_hand(id: UUID, schedule: Schedule, plan: Plan, due_at: datetime, now: datetime, by: Actor) -> NewExecution:
+    alone = schedule.definition.overlap is not Overlap.ALLOW
+    return NewExecution(id, schedule.id, schedule.name, schedule.version, "manual", alone, plan, due_at, now, by)
+
+
+def _request(plan: Plan, by: Actor) -> str:
+    return json.dumps({"plan": plan.to_fields(), "by": [by.type, by.id, by.name]}, ensure_ascii=False)
+
+
+# --- in turn --------------------------------------------------------------------------------------------------------
+
+
+async def take_turns(database: Database, now: datetime, by: str) -> int:
+    """Start what has waited for an earlier run to end; how many."""
+    started = 0
+    for schedule_id in await schedules.whose_turn_it_is(database, BATCH):
+        started += await database.transaction(partial(_take_turn, schedule_id=schedule_id, now=now, by=by))
+    return started
+
+
+async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, by: str) -> int:
+    schedule = await schedules.locked(connection, schedule_id)
+    if schedule is None:
+        await schedules.give_up_queued(connection, schedule_id, "the schedule is gone", now, by, manual_too=True)
+        return 0
+    standing = (await schedules.standing(connection, [schedule_id]))[schedule_id]
+    queued = await schedules.first_queued(connection, schedule_id)
+    if queued is None or standing.active is not None:
+        return 0
+    run = new_id()
+    if queued.request is None:
+        new = NewExecution(
+            run, schedule.id, schedule.name, schedule.version, "trigger",
+            schedule.definition.overlap is not Overlap.ALLOW, schedule.plan, queued.due_at, now, SCHEDULER,
+        )  # fmt: skip
+    else:
+        plan = plan_from_fields(queued.request["plan"])
+        new = _by_hand(run, schedule, plan, queued.due_at, now, Actor(*queued.request["by"]))
+    await schedules.take_turn(connection, queued.id, run, now, by)
+    await executions.begin(connection, [new])
+    await schedules.ran(connection, schedule.id, now)
+    return 1
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+async def plan_missing(database: Database, now: datetime) -> int:
+    """Work out the next run of every enabled schedule that has none worked out; how many."""
+
+    async def some(connection: Connection) -> int:
+        found = await schedules.to_plan(connection, BATCH)
+        rows: list[tuple[UUID, datetime | None, datetime | None]] = []
+        for id, trigger in found:
+            try:
+                rows.append((id, None, trigger_from_json(trigger).next_after(now, str(id))))
+            except TenutoError as error:
+                log.error("a schedule cannot be read", schedule=str(id), error=str(error))
+                rows.append((id, None, None))
+        await schedules.fired(connection, rows)
+        return len(found)
+
+    total = 0
+    while True:
+        planned = await database.transaction(some)
+        total += planned
+        if planned < BATCH:
+            return total

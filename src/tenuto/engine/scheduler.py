@@ -1,0 +1,98 @@
+"""The scheduler: fires what is due, and looks after what stands still.
+
+A round, always in this order: fire what is due, start what has waited for its turn, work out missing next runs, repair
+executions that stand still, take back stale tasks. Firing comes before working out, so that a due instant is never
+moved on before it fired. Between rounds it sleeps until the next due instant; a change of any schedule wakes it. Any
+number of them may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from uuid import UUID
+
+from tenuto.clock import steady
+from tenuto.engine import executing, firing
+from tenuto.engine.loop import poll_until_stopped
+from tenuto.engine.sweeper import sweep
+from tenuto.logs import Log
+from tenuto.store import schedules
+from tenuto.store.database import Database
+from tenuto.store.listener import RECONNECTED, Listener
+
+_AT_ONCE = 0.0005
+"""What is due within this is waited for no longer."""
+
+log = Log("tenuto.scheduler")
+
+
+class Scheduler:
+    """One scheduler, from start to stop."""
+
+    def __init__(self, database: Database, name: str, poll_seconds: float, beat: Callable[[], None]) -> None:
+        self._database = database
+        self._name = name
+        self._poll_seconds = poll_seconds
+        self._beat = beat
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._listener = Listener(database, self._hear)
+        self._looked_after_at: float | None = None
+        self._cannot_be_fired: set[UUID] = set()
+        self.fired = 0
+        """Schedules fired since the start."""
+
+    def start(self) -> None:
+        self._listener.start()
+        self._task = asyncio.create_task(self._run(), name="tenuto-scheduler")
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        await self._listener.stop()
+
+    async def _run(self) -> None:
+        await poll_until_stopped(self.round, self._pause, lambda: self._stopping, log)
+
+    async def round(self) -> float:
+        """Do whatever there is to do now; how long until the next time."""
+        self._wake.clear()  # before looking: what we are told meanwhile must not be forgotten
+        self._beat()
+        database = self._database
+        if self._is_time_to_look_after():
+            self._cannot_be_fired.clear()
+        now = database.clock.now()
+        fired = await firing.fire_due(database, now, self._name, self._cannot_be_fired)
+        if fired:
+            self.fired += fired
+            log.debug("schedules fired", schedules=fired)
+        await firing.take_turns(database, now, self._name)
+        await firing.plan_missing(database, now)
+        if self._is_time_to_look_after():
+            await executing.repair(database, now)
+            await sweep(database, now)
+            self._looked_after_at = steady()
+        return await self._until_next_due()
+
+    def _is_time_to_look_after(self) -> bool:
+        return self._looked_after_at is None or steady() - self._looked_after_at >= self._poll_seconds
+
+    async def _until_next_due(self) -> float:
+        next_due = None if self._cannot_be_fired else await schedules.next_due(self._database)
+        if next_due is None:
+            return self._poll_seconds
+        wait = (next_due - self._database.clock.now()).total_seconds()
+        return min(max(wait, _AT_ONCE), self._poll_seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    def _hear(self, word: str) -> None:
+        if word in ("schedules", RECONNECTED):
+            self._wake.set()

@@ -1,0 +1,70 @@
+"""A schedule as a step of another: its task starts an execution, lets its slot go, and is called again when that ended.
+
+The execution has the id of the attempt's record, so that an attempt that dies in the middle and is looked at again
+starts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+from tenuto.errors import EngineError
+from tenuto.handlers.context import Context, PermanentFailure, PutAside
+from tenuto.handlers.jobs import Job, Using
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.schedules import SCHEDULE, Overlap
+from tenuto.model.tasks import Aside, Policy
+from tenuto.store import executions, schedules
+from tenuto.store.database import Connection, Database
+from tenuto.store.executions import NewExecution
+
+
+class StepFailed(EngineError):
+    """The execution a step stands for did not complete."""
+
+
+def handler(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
+    """What runs the steps of this kind."""
+
+    async def run_schedule(ctx: Context) -> dict[str, Any]:
+        return await _run(await open(), ctx)
+
+    return Job(run_schedule, SCHEDULE, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
+
+
+async def _run(database: Database, ctx: Context) -> dict[str, Any]:
+    child = await executions.execution(database, ctx.activity_id)
+    if child is None:
+        raise PutAside(
+            Aside(execution=await database.transaction(lambda connection: _start(connection, database, ctx)))
+        )
+    if child["ended_at"] is None:
+        raise PutAside(Aside(execution=child["id"]))
+    if child["state"] != "completed":
+        raise StepFailed(f"execution {child['id']} of {child['schedule_name']!r} {child['state']}: {child['error']}")
+    if child["failed_steps"]:
+        ctx.warn(f"{child['failed_steps']} steps of {child['schedule_name']!r} failed")
+    return {"execution_id": str(child["id"]), "failed_steps": child["failed_steps"]}
+
+
+async def _start(connection: Connection, database: Database, ctx: Context) -> UUID:
+    """Begin the execution, or say which one has to end before it can."""
+    schedule = await schedules.locked(connection, ctx.task.name)
+    if schedule is None:
+        raise PermanentFailure(f"there is no schedule named {ctx.task.name!r}")
+    active = await schedules.active(connection, schedule.id)
+    alone = schedule.definition.overlap is not Overlap.ALLOW
+    if ctx.activity_id in active:
+        return ctx.activity_id  # only the reply was lost
+    if alone and active:
+        return active[0]
+    now = database.clock.now()
+    new = NewExecution(
+        ctx.activity_id, schedule.id, schedule.name, schedule.version, "step", alone, schedule.plan, now, now,
+        ctx.initiator, parent_task_id=ctx.task.id,
+    )  # fmt: skip
+    await executions.begin(connection, [new])
+    await schedules.ran(connection, schedule.id, now)
+    return ctx.activity_id

@@ -1,0 +1,393 @@
+"""Schedules: named plans of ordered step groups, and the rules for when two runs would meet.
+
+A definition is a value: it is checked when it is made, goes to plain data and back, and can be compared with what it
+was before. Steps of one group run side by side, groups one after the other. What a run follows is the snapshot of the
+plan it began with, never the definition as it stands by then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Protocol
+
+from tenuto.errors import Invalid
+from tenuto.model import payloads
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.tasks import MAX_PRIORITY, Policy, policy_from_json, seconds
+from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
+
+MAX_GROUPS = 1000
+MAX_STEPS = 10_000
+MAX_CATCH_UP = 1000
+MAX_PLAN = 4 * 1024 * 1024
+JOB = "job"
+SCHEDULE = "schedule"
+
+
+class Runnable(Protocol):
+    """What a step of Python code is made from."""
+
+    @property
+    def name(self) -> str: ...
+
+    def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One piece of work in a plan. What is None is taken from the job when the schedule is saved."""
+
+    kind: str
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    continue_on_failure: bool = False
+    policy: Policy | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """What is otherwise than with its job: timeout, retry, max_retries, on_lost. Part of the policy once saved."""
+    queue: str | None = None
+    priority: int | None = None
+    limit_key: str | None = None
+    limit_max: int | None = None
+
+    def __post_init__(self) -> None:
+        policy_of(Policy(), **self.rules)
+        payloads.name(self.kind, field="kind", limit=64)
+        payloads.label(self.target, field="target")
+        object.__setattr__(self, "name", self.name or self.target)
+        payloads.label(self.name, field="name")
+        if not isinstance(self.arguments, Mapping):
+            raise Invalid("are not a set of named values", field="arguments", remedy="give a mapping")
+        if not isinstance(self.continue_on_failure, bool):
+            raise Invalid("must be true or false", field="continue_on_failure")
+        if self.queue is not None:
+            payloads.name(self.queue, field="queue", limit=64)
+        if self.priority is not None and (
+            isinstance(self.priority, bool)
+            or not isinstance(self.priority, int)
+            or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY
+        ):
+            raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
+
+    @classmethod
+    def job(cls, job: Runnable, *args: Any, input: Mapping[str, Any] | None = None, **options: Any) -> Step:
+        """A step that runs a Python job with these arguments; named ones go into ``input``, to keep them apart from
+        the step's own options: name, continue_on_failure, timeout, retry, max_retries, queue, priority."""
+        arguments = json.loads(job.dump_input(args, dict(input or {})))
+        return cls(JOB, job.name, arguments, **_step_options(options))
+
+    @classmethod
+    def schedule(cls, name: str, **options: Any) -> Step:
+        """A step that runs another schedule and ends when that has ended."""
+        return cls(SCHEDULE, name, **_step_options(options))
+
+    @classmethod
+    def of_kind(cls, kind: str, arguments: Mapping[str, Any], *, target: str | None = None, **options: Any) -> Step:
+        """A step of any kind there is a handler for."""
+        return cls(kind, target or kind, arguments, **_step_options(options))
+
+    def to_fields(self) -> dict[str, Any]:
+        """As plain data; what was not said is left out."""
+        stored: dict[str, Any] = {"name": self.name, "kind": self.kind, "target": self.target}
+        if self.arguments:
+            stored["arguments"] = dict(self.arguments)
+        if self.continue_on_failure:
+            stored["continue_on_failure"] = True
+        if self.policy is not None:
+            stored["policy"] = json.loads(self.policy.to_json())
+        if self.rules:
+            stored["rules"] = {name: _plain_rule(value) for name, value in self.rules.items()}
+        for option in ("queue", "priority", "limit_key", "limit_max"):
+            if getattr(self, option) is not None:
+                stored[option] = getattr(self, option)
+        return stored
+
+
+_STEP_FIELDS = {each.name for each in fields(Step)}
+_RULES = ("timeout", "retry", "max_retries", "on_lost")
+_STEP_OPTIONS = ("name", "continue_on_failure", *_RULES, "queue", "priority")
+
+
+def _step_options(options: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(options.keys() - set(_STEP_OPTIONS))
+    if unknown:
+        raise Invalid("a step has no such option", field=unknown[0], remedy=f"use one of {', '.join(_STEP_OPTIONS)}")
+    rules = {name: options.pop(name) for name in _RULES if options.get(name) is not None}
+    return {**{name: value for name, value in options.items() if value is not None}, "rules": rules}
+
+
+def _plain_rule(value: Any) -> Any:
+    if isinstance(value, RetryPolicy):
+        return asdict(value)
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def policy_of(
+    policy: Policy, timeout: Any = None, retry: Any = None, max_retries: int | None = None, on_lost: Any = None
+) -> Policy:
+    """A policy with some rules changed, as people write them."""
+    if retry is not None and max_retries is not None:
+        raise Invalid("is given beside retry", field="max_retries", remedy="say it within retry")
+    if isinstance(retry, Mapping):
+        unknown = sorted(str(name) for name in retry.keys() - {each.name for each in fields(RetryPolicy)})
+        if unknown:
+            raise Invalid("is no rule of a retry", field=f"retry.{unknown[0]}")
+        retry = replace(policy.retry, **retry)
+    if retry is None:
+        retry = policy.retry if max_retries is None else replace(policy.retry, max_retries=max_retries)
+    if not isinstance(retry, RetryPolicy):
+        raise Invalid("is not a set of rules", field="retry", remedy="write {max_retries: 5, base_seconds: 10}")
+    limit = policy.timeout_seconds if timeout is None else seconds(timeout, field="timeout")
+    return Policy(retry, limit, on_lost or policy.on_lost)
+
+
+def step_from_fields(stored: object) -> Step:
+    """A step as `Step.to_fields` gives it."""
+    if not isinstance(stored, Mapping):
+        raise Invalid("is not a set of named fields", field="step")
+    given = {str(name): value for name, value in stored.items()}
+    unknown = sorted(given.keys() - _STEP_FIELDS)
+    if unknown:
+        raise Invalid("a step has no such field", field=unknown[0][:80])
+    if "policy" in given:
+        given["policy"] = policy_from_json(json.dumps(given["policy"]))
+    return Step(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ordered groups of steps; those of one group run side by side."""
+
+    groups: tuple[tuple[Step, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.groups or not all(self.groups):
+            raise Invalid("has a group without steps" if self.groups else "has no steps", field="steps")
+        if len(self.groups) > MAX_GROUPS:
+            raise Invalid(f"has {len(self.groups)} groups", field="steps", remedy=f"keep to {MAX_GROUPS:,}")
+        if self.total_steps > MAX_STEPS:
+            raise Invalid(f"has {self.total_steps} steps", field="steps", remedy=f"keep to {MAX_STEPS:,}")
+
+    @classmethod
+    def of(cls, steps: Iterable[Step | Iterable[Step]]) -> Plan:
+        """Steps one after the other; a list in the list is a parallel group."""
+        return cls(tuple((each,) if isinstance(each, Step) else _group(each) for each in steps))
+
+    @property
+    def total_steps(self) -> int:
+        return sum(len(group) for group in self.groups)
+
+    def numbered(self) -> Iterator[tuple[int, int, Step]]:
+        """(group, position in the plan, step), in order."""
+        number = 0
+        for index, group in enumerate(self.groups):
+            for step in group:
+                yield index, number, step
+                number += 1
+
+    def step(self, number: int) -> Step:
+        return next(step for _, position, step in self.numbered() if position == number)
+
+    def targets(self, kind: str) -> set[str]:
+        """What the steps of a kind point at."""
+        return {step.target for _, _, step in self.numbered() if step.kind == kind}
+
+    def map(self, change: Any) -> Plan:
+        """The plan with each step as ``change`` returns it."""
+        return Plan(tuple(tuple(change(step) for step in group) for group in self.groups))
+
+    def to_fields(self) -> list[list[dict[str, Any]]]:
+        return [[step.to_fields() for step in group] for group in self.groups]
+
+    def to_json(self) -> str:
+        return payloads.json_of(self.to_fields(), field="steps", limit=MAX_PLAN)
+
+
+def _group(steps: Iterable[Step]) -> tuple[Step, ...]:
+    group = tuple(steps)
+    for step in group:
+        if not isinstance(step, Step):
+            raise Invalid(f"{step!r:.60} is not a step", field="steps", remedy="make one with Step.job(...)")
+    return group
+
+
+def plan_from_fields(stored: object) -> Plan:
+    """A plan as `Plan.to_fields` gives it."""
+    if not isinstance(stored, Sequence) or isinstance(stored, str):
+        raise Invalid("are not a list of groups", field="steps")
+    groups = []
+    for index, group in enumerate(stored):
+        if not isinstance(group, Sequence) or isinstance(group, str):
+            raise Invalid("is not a list of steps", field=f"steps.{index}")
+        groups.append(tuple(step_from_fields(step) for step in group))
+    return Plan(tuple(groups))
+
+
+@lru_cache(maxsize=256)
+def plan_from_json(text: str) -> Plan:
+    """A plan as stored. Many runs follow the same one, so each text is read once."""
+    return plan_from_fields(json.loads(text))
+
+
+class Overlap(StrEnum):
+    """What happens when a run is due while another of the same schedule is active."""
+
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    ALLOW = "allow"
+    CANCEL_PREVIOUS = "cancel_previous"
+
+
+class Late(StrEnum):
+    """What happens to due instants at which no scheduler was there."""
+
+    ONCE = "once"
+    ALL = "all"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Misfire:
+    """The rule for due instants that were missed: one run for all of them, each of the last N, or none too late."""
+
+    policy: Late = Late.ONCE
+    max_runs: int = 100
+    grace_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", _one_of(Late, self.policy, "misfire"))
+        if (
+            isinstance(self.max_runs, bool)
+            or not isinstance(self.max_runs, int)
+            or not 1 <= self.max_runs <= MAX_CATCH_UP
+        ):
+            raise Invalid(f"must be a whole number from 1 to {MAX_CATCH_UP:,}", field="misfire.max_runs")
+        if not isinstance(self.grace_seconds, int | float) or not 1 <= self.grace_seconds <= 366 * 86_400:
+            raise Invalid("must be from 1 s to a year", field="misfire.grace_seconds")
+
+    def to_fields(self) -> dict[str, Any]:
+        stored: dict[str, Any] = {"policy": str(self.policy)}
+        if self.policy is Late.ALL:
+            stored["max_runs"] = self.max_runs
+        if self.policy is Late.SKIP:
+            stored["grace_seconds"] = self.grace_seconds
+        return stored
+
+
+def misfire_from_fields(stored: object) -> Misfire:
+    """A misfire rule: its fields, or just the word."""
+    if isinstance(stored, Misfire):
+        return stored
+    if isinstance(stored, str):
+        return Misfire(_one_of(Late, stored, "misfire"))
+    if not isinstance(stored, Mapping):
+        raise Invalid("is not a rule", field="misfire", remedy=f"use one of {', '.join(Late)}")
+    unknown = sorted(str(name) for name in stored.keys() - {each.name for each in fields(Misfire)})
+    if unknown:
+        raise Invalid("is no field of a misfire rule", field=f"misfire.{unknown[0]}")
+    return Misfire(**stored)
+
+
+@lru_cache(maxsize=256)
+def misfire_from_json(text: str) -> Misfire:
+    """A misfire rule as stored."""
+    return misfire_from_fields(json.loads(text))
+
+
+def _one_of(words: Any, given: object, field: str) -> Any:
+    try:
+        return words(given)
+    except ValueError:
+        raise Invalid(f"{given!r:.60} is none of them", field=field, remedy=f"use one of {', '.join(words)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A schedule as somebody wrote it down."""
+
+    name: str
+    trigger: Trigger
+    plan: Plan
+    description: str = ""
+    overlap: Overlap = Overlap.SKIP
+    misfire: Misfire = Misfire()
+
+    def __post_init__(self) -> None:
+        payloads.label(self.name, field="name")
+        if self.name != self.name.strip() or "\n" in self.name:
+            raise Invalid("begins or ends with a blank, or has several lines", field="name")
+        if not isinstance(self.trigger, Trigger):
+            raise Invalid(f"{self.trigger!r:.60} is not a trigger", field="trigger", remedy="make one with cron(...)")
+        payloads.storable_text(self.description, field="description", limit=4000)
+        object.__setattr__(self, "overlap", _one_of(Overlap, self.overlap, "overlap"))
+
+    def to_fields(self) -> dict[str, Any]:
+        """As plain data: what a version keeps and two versions are compared by."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "trigger": self.trigger.fields(),
+            "steps": self.plan.to_fields(),
+            "overlap": str(self.overlap),
+            "misfire": self.misfire.to_fields(),
+        }
+
+
+def definition_from_fields(stored: Mapping[str, Any]) -> Definition:
+    """A definition as `Definition.to_fields` gives it."""
+    return Definition(
+        stored["name"],
+        trigger_from_fields(stored["trigger"]) if "trigger" in stored else Manual(),
+        plan_from_fields(stored["steps"]),
+        stored.get("description", ""),
+        stored.get("overlap", Overlap.SKIP),
+        misfire_from_fields(stored.get("misfire", {})),
+    )
+
+
+def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
+    """Which fields differ, as (before, after)."""
+    before, after = before or {}, after or {}
+    return {
+        name: (before.get(name), after.get(name))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    }
+
+
+def refuse_cycles(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
+    """Refuse a plan in which a schedule would, by way of others, wait for itself."""
+    path = [name]
+
+    def walk(current: Plan) -> None:
+        for target in sorted(current.targets(SCHEDULE)):
+            if target == name:
+                raise Invalid(f"runs itself: {' → '.join([*path, target])}", field="steps", remedy="break the circle")
+            if target in plans and target not in path:
+                path.append(target)
+                walk(plans[target])
+                path.pop()
+
+    walk(plan)
+
+
+def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]]) -> Plan:
+    """The plan with other arguments for the steps named, for one run."""
+    names = {step.name for _, _, step in plan.numbered()}
+    unknown = sorted(overrides.keys() - names)
+    if unknown:
+        raise Invalid(
+            "there is no step of that name", field=unknown[0], remedy=f"use one of {', '.join(sorted(names))}"
+        )
+
+    def changed(step: Step) -> Step:
+        if step.name not in overrides:
+            return step
+        return replace(step, arguments={**step.arguments, **overrides[step.name]})
+
+    return plan.map(changed)

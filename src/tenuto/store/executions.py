@@ -1,0 +1,245 @@
+"""Executions: made with all their tasks, moved on under their lock, cancelled, paused, read.
+
+No decision is made here: `model.executions.advance` says what the end of a group means. Lock order: executions by id,
+then tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tenuto.ids import fresh_ids
+from tenuto.model.access import Actor
+from tenuto.model.executions import Advance, Complete, Fail, FailedStep, GoOn, failure_words
+from tenuto.model.executions import advance as decide
+from tenuto.model.schedules import Plan, plan_from_json
+from tenuto.model.tasks import Settlement, Task, not_run
+from tenuto.store.database import Connection, Database, Row
+from tenuto.store.statements import beside
+
+SQL = beside(__file__)
+
+MAX_SHOWN = 20_000
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NewExecution:
+    """A run that is to begin."""
+
+    id: UUID
+    schedule_id: UUID
+    schedule_name: str
+    version: int
+    origin: str
+    alone: bool
+    plan: Plan
+    due_at: datetime
+    started_at: datetime
+    initiator: Actor
+    first_group: int = 0
+    parent_task_id: UUID | None = None
+    retry_of: UUID | None = None
+
+
+# --- beginning ------------------------------------------------------------------------------------------------------
+
+
+async def begin(connection: Connection, new: Sequence[NewExecution]) -> None:
+    """Create executions with all their tasks: the first group free to be taken, the others waiting for their turn."""
+    if not new:
+        return
+    rows = [
+        (
+            each.id, each.schedule_id, each.schedule_name, each.version, each.origin, each.alone, each.plan.to_json(),
+            each.first_group, len(each.plan.groups), each.plan.total_steps, each.due_at, each.started_at,
+            each.initiator.type, each.initiator.id, each.initiator.name, each.parent_task_id, each.retry_of,
+        )
+        for each in new
+    ]  # fmt: skip
+    await connection.execute(SQL.insert_executions, *_columns(rows))
+    steps = [row for each in new for row in _step_rows(each)]
+    await connection.execute(SQL.insert_steps, *_columns(steps))
+
+
+def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
+    actor, ids = execution.initiator, iter(fresh_ids(execution.plan.total_steps))
+    for group, number, step in execution.plan.numbered():
+        if group < execution.first_group:
+            continue
+        yield (
+            next(ids), group == execution.first_group, step.queue or "default", -(step.priority or 0), step.kind,
+            step.target, json.dumps(dict(step.arguments), ensure_ascii=False),
+            "{}" if step.policy is None else step.policy.to_json(), execution.started_at, step.limit_key,
+            step.limit_max, actor.type, actor.id, actor.name, str(execution.id), execution.id, group, number,
+        )  # fmt: skip
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+# --- moving on ------------------------------------------------------------------------------------------------------
+
+
+async def lock(connection: Connection, ids: Iterable[UUID]) -> None:
+    """Hold executions until the transaction ends."""
+    if wanted := sorted(ids):
+        await connection.fetch(SQL.lock, wanted)
+
+
+async def advance(connection: Connection, ids: Sequence[UUID], now: datetime | None) -> tuple[int, list[Settlement]]:
+    """Move on each of these executions whose current group has ended; how many did, and what was cut by it.
+
+    Under their lock. What is cut (the steps a failed execution does not come to) the caller has to end.
+    """
+    decided = [(row["id"], _decide(row)) for row in await connection.fetch(SQL.groups_that_ended, ids)]
+    going = [(id, step) for id, step in decided if isinstance(step, GoOn)]
+    ending = [(id, step) for id, step in decided if not isinstance(step, GoOn)]
+    if going:
+        rows = [(id, step.group, step.failed) for id, step in going]
+        await connection.execute(SQL.go_on, *_columns(rows), now)
+    if ending:
+        verdicts = [(id, *_verdict(step)) for id, step in ending]
+        await connection.execute(SQL.end_executions, *_columns(verdicts), now)
+    failed = {id: step.error for id, step in ending if isinstance(step, Fail)}
+    cut = await not_begun(connection, failed) if failed else []
+    return len(decided), [
+        Settlement(task, not_run(task, now or task.run_at, failed[task.execution_id]))
+        for task in cut
+        if task.execution_id is not None
+    ]
+
+
+async def hold_back(connection: Connection, ids: Iterable[UUID]) -> None:
+    """Of those that are paused, what was about to be tried again waits for them to be resumed."""
+    await connection.execute(SQL.hold_back, list(ids))
+
+
+def _decide(row: Row) -> Advance:
+    failures = [
+        FailedStep(number, failure_words(status, reason, message))
+        for number, status, reason, message in json.loads(row["failures"] or "[]")
+    ]
+    if row["state"] != "in_progress":  # cancelled: the last of it has stopped
+        return Complete(row["failed_steps"] + len(failures))
+    return decide(plan_from_json(row["plan"]), row["current_group"], failures, row["failed_steps"])
+
+
+def _verdict(step: Complete | Fail) -> tuple[str, int, str | None]:
+    if isinstance(step, Fail):
+        return "failed", step.failed, step.error
+    return "completed", step.failed, None
+
+
+async def not_begun(connection: Connection, ids: Iterable[UUID]) -> list[Task]:
+    """The tasks of executions that nobody holds."""
+    return [Task(*row) for row in await connection.fetch(SQL.not_begun, list(ids))]
+
+
+# --- cancelling and pausing -----------------------------------------------------------------------------------------
+
+
+async def lock_family(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
+    """An execution and the open ones its steps have started, locked; each is older than those it started."""
+    family = [row["id"] for row in await connection.fetch(SQL.family, list(ids))]
+    await lock(connection, family)
+    return family
+
+
+async def cancel(connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor, why: str | None) -> list[UUID]:
+    """Call executions cancelled and ask what runs of them to stop; those for which it was not too late."""
+    rows = await connection.fetch(SQL.cancel_executions, ids, now, by.type, by.id, by.name, why)
+    cancelled = [row["id"] for row in rows]
+    if cancelled:
+        await connection.execute(SQL.ask_to_stop, cancelled, by.type, by.id, by.name)
+    return cancelled
+
+
+async def is_over(connection: Connection, id: UUID) -> bool:
+    """Whether nothing of an execution is left."""
+    return bool(await connection.fetchval(SQL.is_over, id))
+
+
+async def children_of_task(database: Database, task_id: UUID) -> list[UUID]:
+    """The executions a step has started that have not ended."""
+    return [row["id"] for row in await database.all(SQL.children_of_task, task_id)]
+
+
+async def pause(connection: Connection, id: UUID, now: datetime, by: Actor) -> bool:
+    """Hold back what has not begun; False if it is paused or has ended."""
+    return await connection.fetchrow(SQL.pause, id, now, by.name) is not None
+
+
+async def resume(connection: Connection, id: UUID, now: datetime) -> bool:
+    """Let it go on; False if it is not paused."""
+    return await connection.fetchrow(SQL.resume, id, now) is not None
+
+
+# --- the net --------------------------------------------------------------------------------------------------------
+
+
+async def stuck(database: Database, limit: int) -> list[UUID]:
+    """Executions that nothing moves any more."""
+    return [row["id"] for row in await database.all(SQL.stuck, limit)]
+
+
+async def lock_stuck(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
+    """Of these, those nobody else is working on, locked."""
+    return [row["id"] for row in await connection.fetch(SQL.lock_stuck, ids)]
+
+
+async def release_current(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Let go what waits of a current group though nothing holds it back; of which executions."""
+    return {row["execution_id"] for row in await connection.fetch(SQL.release_current, ids)}
+
+
+async def release_orphans(database: Database) -> int:
+    """Let go the steps that wait for an execution which is over; how many."""
+    return len(await database.all(SQL.waiting_for_the_ended))
+
+
+async def abandoned(database: Database, limit: int) -> list[UUID]:
+    """Executions whose step in another one is gone."""
+    return [row["id"] for row in await database.all(SQL.abandoned, limit)]
+
+
+async def forget(database: Database, cutoff: datetime, limit: int) -> int:
+    """Let go a small batch of executions that ended before the cut-off; how many."""
+    return len(await database.all(SQL.forget_old, cutoff, limit))
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+async def execution(database: Database, id: UUID) -> Record | None:
+    """One execution."""
+    row = await database.one(SQL.execution, id)
+    return None if row is None else dict(row)
+
+
+async def steps(database: Database, id: UUID) -> list[Record]:
+    """Every attempt at its steps, past, present and future, in the order of the plan."""
+    rows = await database.all(SQL.steps, id, MAX_SHOWN)
+    return [
+        {name: json.loads(value) if name in ("error", "progress") and value else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+async def list_executions(
+    database: Database, *, below: UUID | None, state: str | None, schedule_id: UUID | None, limit: int
+) -> list[Record]:
+    """Executions, newest first."""
+    return [dict(row) for row in await database.all(SQL.list_executions, below, state, schedule_id, limit)]
+
+
+async def find(database: Database, low: UUID, high: UUID) -> list[UUID]:
+    """Up to three ids of executions between two."""
+    return [row["id"] for row in await database.all(SQL.find_executions, low, high)]

@@ -1,0 +1,367 @@
+-- name: lock
+-- Hold executions until the transaction ends, always in the same order: whoever ends, cancels or pauses must have them
+-- first, so that of two steps ending at the same moment exactly one sees the group empty.
+SELECT id
+FROM tenuto.executions
+WHERE id = ANY ($1::uuid[])
+ORDER BY id
+FOR UPDATE;
+
+-- name: groups_that_ended
+-- Of these executions, those whose current group has no task left, with what failed in it. To be asked under their lock,
+-- after the tasks have been written.
+SELECT execution.id, execution.state, execution.plan, execution.current_group, execution.failed_steps,
+       (
+           SELECT json_agg(json_build_array(
+                      past.step_index, past.status, past.reason, left(past.error ->> 'message', 500)
+                  ) ORDER BY past.step_index)
+           FROM tenuto.activities AS past
+           WHERE past.execution_id = execution.id
+             AND past.group_index = execution.current_group
+             AND past.final
+             AND past.status NOT IN ('completed', 'completed_with_warning')
+       ) AS failures
+FROM tenuto.executions AS execution
+WHERE execution.id = ANY ($1::uuid[])
+  AND execution.ended_at IS NULL
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.tasks
+      WHERE tasks.execution_id = execution.id
+        AND tasks.group_index = execution.current_group
+  )
+ORDER BY execution.id;
+
+-- name: go_on
+-- The next group of each execution begins, unless the execution is paused, and whoever may take its tasks is woken.
+WITH moved AS (
+    UPDATE tenuto.executions AS execution
+    SET current_group = next.group_index, failed_steps = next.failed
+    FROM unnest($1::uuid[], $2::integer[], $3::integer[]) AS next (id, group_index, failed)
+    WHERE execution.id = ANY ($1::uuid[])
+      AND execution.id = next.id
+      AND execution.state = 'in_progress'
+    RETURNING execution.id, execution.current_group, execution.paused_at
+), released AS (
+    UPDATE tenuto.tasks AS task
+    SET state = 'queued', run_at = coalesce($4::timestamptz, clock_timestamp())
+    FROM moved
+    WHERE task.execution_id = ANY ($1::uuid[])
+      AND task.execution_id = moved.id
+      AND task.group_index = moved.current_group
+      AND task.state = 'waiting'
+      AND moved.paused_at IS NULL
+    RETURNING task.queue, task.rank, task.limit_key IS NOT NULL AS limited
+)
+SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
+FROM (SELECT DISTINCT queue, rank, limited FROM released) AS words;
+
+-- name: end_executions
+-- Executions come to their end; the step of another that waited for one is free to be taken again, and schedulers look
+-- whether something was waiting for room.
+WITH ended AS (
+    UPDATE tenuto.executions AS execution
+    SET state = CASE WHEN execution.state = 'in_progress' THEN verdict.state ELSE execution.state END,
+        ended_at = coalesce($5::timestamptz, clock_timestamp()),
+        failed_steps = verdict.failed,
+        error = coalesce(execution.error, verdict.error),
+        paused_at = NULL,
+        paused_by = NULL
+    FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[]) AS verdict (id, state, failed, error)
+    WHERE execution.id = ANY ($1::uuid[])
+      AND execution.id = verdict.id
+      AND execution.ended_at IS NULL
+    RETURNING execution.id, execution.schedule_id
+), woken AS (
+    UPDATE tenuto.tasks AS task
+    SET state = 'queued', waits_for = NULL
+    FROM ended
+    WHERE task.waits_for = ANY ($1::uuid[])
+      AND task.waits_for = ended.id
+      AND task.state = 'waiting'
+    RETURNING task.queue
+)
+SELECT (SELECT count(pg_notify('tenuto', 'queued ' || queue)) FROM (SELECT DISTINCT queue FROM woken) AS words),
+       (SELECT count(pg_notify('tenuto', 'schedules'))
+        WHERE EXISTS (
+            SELECT
+            FROM tenuto.occurrences
+            WHERE decision = 'queued' AND schedule_id = ANY (ARRAY(SELECT schedule_id FROM ended))
+        ));
+
+-- name: hold_back
+-- What would be tried again, of executions that are paused, waits for them to be resumed.
+UPDATE tenuto.tasks
+SET state = 'waiting'
+WHERE execution_id = ANY ($1::uuid[])
+  AND state IN ('queued', 'scheduled')
+  AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL);
+
+-- name: not_begun
+-- The tasks of executions that nobody holds, as who ends them needs to see them.
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
+FROM tenuto.tasks
+WHERE execution_id = ANY ($1::uuid[])
+  AND state <> 'running'
+ORDER BY id
+FOR UPDATE;
+
+-- name: insert_executions
+-- Executions come to be.
+INSERT INTO tenuto.executions (
+    id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
+    total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
+)
+SELECT id, schedule_id, schedule_name, version, origin, 'in_progress', alone, plan, first_group, first_group,
+       total_groups, total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id,
+       retry_of
+FROM unnest(
+    $1::uuid[], $2::uuid[], $3::text[], $4::integer[], $5::text[], $6::boolean[], $7::jsonb[], $8::integer[],
+    $9::integer[], $10::integer[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
+    $16::uuid[], $17::uuid[]
+) AS new (
+    id, schedule_id, schedule_name, version, origin, alone, plan, first_group, total_groups, total_steps, due_at,
+    started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
+);
+
+-- name: insert_steps
+-- All tasks of executions at once: those of the first group may be taken, the others wait for theirs.
+WITH created AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, limit_key, limit_max,
+        initiator_type, initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
+    )
+    SELECT id, id, CASE WHEN first THEN 'queued' ELSE 'waiting' END, queue, rank, created_at, kind, name, input,
+           policy, created_at, limit_key, limit_max, initiator_type, initiator_id, initiator_name, correlation_id,
+           execution_id, group_index, step_index
+    FROM unnest(
+        $1::uuid[], $2::boolean[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[],
+        $9::timestamptz[], $10::text[], $11::integer[], $12::text[], $13::text[], $14::text[], $15::text[],
+        $16::uuid[], $17::integer[], $18::integer[]
+    ) AS new (
+        id, first, queue, rank, kind, name, input, policy, created_at, limit_key, limit_max, initiator_type,
+        initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
+    )
+    RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
+)
+SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
+FROM (SELECT DISTINCT queue, rank, limited FROM created WHERE state = 'queued') AS words;
+
+-- name: cancel_executions
+-- Executions are cancelled: final, whatever their running steps still come to.
+UPDATE tenuto.executions
+SET state = 'cancelled',
+    cancelled_at = $2,
+    cancel_type = $3,
+    cancel_id = $4,
+    cancel_name = $5,
+    cancel_reason = $6,
+    error = 'cancelled by ' || $5::text || coalesce(': ' || $6::text, ''),
+    paused_at = NULL,
+    paused_by = NULL
+WHERE id = ANY ($1::uuid[])
+  AND state = 'in_progress'
+RETURNING id;
+
+-- name: ask_to_stop
+-- The running tasks of executions are asked to stop, and their workers hear of it.
+WITH asked AS (
+    UPDATE tenuto.tasks
+    SET cancel_at = coalesce(cancel_at, clock_timestamp()),
+        cancel_type = coalesce(cancel_type, $2),
+        cancel_id = CASE WHEN cancel_at IS NULL THEN $3 ELSE cancel_id END,
+        cancel_name = coalesce(cancel_name, $4)
+    WHERE execution_id = ANY ($1::uuid[])
+      AND state = 'running'
+    RETURNING worker_id
+)
+SELECT count(pg_notify('tenuto', 'cancel ' || worker_id::text))
+FROM (SELECT DISTINCT worker_id FROM asked) AS holders;
+
+-- name: family
+-- An execution and all that were started by its steps, and by theirs, as far as they have not ended.
+WITH RECURSIVE family AS (
+    SELECT id
+    FROM tenuto.executions
+    WHERE id = ANY ($1::uuid[])
+    UNION
+    SELECT child.id
+    FROM family
+    JOIN tenuto.tasks ON tasks.execution_id = family.id
+    JOIN tenuto.executions AS child ON child.parent_task_id = tasks.id
+    WHERE child.ended_at IS NULL
+)
+SELECT id
+FROM family
+ORDER BY id;
+
+-- name: is_over
+-- Whether nothing of an execution is left.
+SELECT ended_at IS NOT NULL
+FROM tenuto.executions
+WHERE id = $1;
+
+-- name: children_of_task
+-- The executions a step has started that have not ended.
+SELECT id
+FROM tenuto.executions
+WHERE parent_task_id = $1 AND ended_at IS NULL
+ORDER BY id;
+
+-- name: pause
+-- What has not begun stays back until it is resumed; what runs goes on to its end.
+WITH paused AS (
+    UPDATE tenuto.executions
+    SET paused_at = $2, paused_by = $3
+    WHERE id = $1 AND state = 'in_progress' AND paused_at IS NULL
+    RETURNING id
+), held AS (
+    UPDATE tenuto.tasks
+    SET state = 'waiting'
+    WHERE execution_id = ANY (ARRAY(SELECT id FROM paused))
+      AND state IN ('queued', 'scheduled')
+    RETURNING id
+)
+SELECT id, (SELECT count(*) FROM held) AS held
+FROM paused;
+
+-- name: resume
+-- What was held back of the current group goes on.
+WITH resumed AS (
+    UPDATE tenuto.executions
+    SET paused_at = NULL, paused_by = NULL
+    WHERE id = $1 AND state = 'in_progress' AND paused_at IS NOT NULL
+    RETURNING id, current_group
+), released AS (
+    UPDATE tenuto.tasks
+    SET state = CASE WHEN run_at > $2 THEN 'scheduled' ELSE 'queued' END
+    FROM resumed
+    WHERE tasks.execution_id = $1
+      AND tasks.execution_id = resumed.id
+      AND tasks.group_index = resumed.current_group
+      AND tasks.state = 'waiting'
+      AND tasks.waits_for IS NULL
+    RETURNING tasks.state, tasks.queue, tasks.limit_key IS NOT NULL AS limited
+)
+SELECT id,
+       (SELECT count(pg_notify('tenuto', CASE WHEN state = 'queued' AND limited THEN 'limited' ELSE state END || ' ' || queue))
+        FROM (SELECT DISTINCT state, queue, limited FROM released) AS words) AS woken
+FROM resumed;
+
+-- name: execution
+-- One execution with everything known of it.
+SELECT *
+FROM tenuto.executions
+WHERE id = $1;
+
+-- name: steps
+-- What there is of the steps of an execution: past attempts, and tasks that are open.
+SELECT step_index, group_index, id, task_id, attempt, status, reason, final, created_at, run_at, claimed_at,
+       started_at, ended_at, error, progress, worker_id, failures, losses,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+FROM tenuto.all_activities
+WHERE execution_id = $1
+ORDER BY step_index, attempt
+LIMIT $2;
+
+-- name: list_executions
+-- Executions, newest first, below a key; every filter may be left out.
+SELECT id, schedule_id, schedule_name, version, origin, state, current_group, first_group, total_groups, total_steps,
+       failed_steps, error, due_at, started_at, ended_at, paused_at, paused_by, initiator_type, initiator_id,
+       initiator_name, parent_task_id, retry_of, cancelled_at, cancel_name
+FROM tenuto.executions
+WHERE ($1::uuid IS NULL OR id < $1)
+  AND ($2::text IS NULL OR state = $2)
+  AND ($3::uuid IS NULL OR schedule_id = $3)
+ORDER BY id DESC
+LIMIT $4;
+
+-- name: find_executions
+-- Ids that begin with what a person typed.
+SELECT id
+FROM tenuto.executions
+WHERE id BETWEEN $1 AND $2
+ORDER BY id
+LIMIT 3;
+
+-- name: stuck
+-- Executions that nothing moves any more: no task of their current group is left, or only waiting ones though the
+-- execution is not paused. In normal operation there are none; those just being finished are left alone by their lock.
+SELECT execution.id
+FROM tenuto.executions AS execution
+WHERE execution.ended_at IS NULL
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.tasks
+      WHERE tasks.execution_id = execution.id
+        AND tasks.group_index = execution.current_group
+        AND (tasks.state <> 'waiting' OR tasks.waits_for IS NOT NULL OR execution.paused_at IS NOT NULL)
+  )
+ORDER BY execution.id
+LIMIT $1;
+
+-- name: lock_stuck
+-- Of these, those that nobody else is working on.
+SELECT id
+FROM tenuto.executions
+WHERE id = ANY ($1::uuid[]) AND ended_at IS NULL
+ORDER BY id
+FOR UPDATE SKIP LOCKED;
+
+-- name: release_current
+-- Tasks of the current group that wait though nothing holds them back.
+WITH released AS (
+    UPDATE tenuto.tasks AS task
+    SET state = 'queued'
+    FROM tenuto.executions AS execution
+    WHERE task.execution_id = ANY ($1::uuid[])
+      AND execution.id = task.execution_id
+      AND execution.id = ANY ($1::uuid[])
+      AND execution.state = 'in_progress'
+      AND execution.paused_at IS NULL
+      AND task.group_index = execution.current_group
+      AND task.state = 'waiting'
+      AND task.waits_for IS NULL
+    RETURNING task.execution_id, task.queue
+)
+SELECT execution_id, pg_notify('tenuto', 'queued ' || queue)
+FROM (SELECT DISTINCT execution_id, queue FROM released) AS words;
+
+-- name: waiting_for_the_ended
+-- Steps that wait for an execution which has ended, or which never was.
+WITH released AS (
+    UPDATE tenuto.tasks AS task
+    SET state = 'queued', waits_for = NULL
+    WHERE task.waits_for IS NOT NULL
+      AND task.state = 'waiting'
+      AND NOT EXISTS (
+          SELECT FROM tenuto.executions WHERE executions.id = task.waits_for AND executions.ended_at IS NULL
+      )
+    RETURNING task.id, task.queue
+)
+SELECT id, pg_notify('tenuto', 'queued ' || queue)
+FROM released;
+
+-- name: abandoned
+-- Executions in progress that a step of another has started which is no longer there.
+SELECT id
+FROM tenuto.executions
+WHERE parent_task_id IS NOT NULL
+  AND state = 'in_progress'
+  AND ended_at IS NULL
+  AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id)
+ORDER BY id
+LIMIT $1;
+
+-- name: forget_old
+-- A small batch of executions that ended before the cut-off.
+DELETE FROM tenuto.executions
+WHERE id = ANY (ARRAY(
+    SELECT id
+    FROM tenuto.executions
+    WHERE ended_at < $1
+    ORDER BY ended_at
+    LIMIT $2
+))
+RETURNING id;

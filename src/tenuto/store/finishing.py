@@ -1,0 +1,149 @@
+"""The fourth write: `finish`. Tasks end, are repeated or put aside, and executions move with them.
+
+One transaction, always in this order: the executions concerned are locked by id, the tasks are written, and for each
+group that became empty `model.executions.advance` decides what that means. Tasks outside executions need no lock and
+take one statement. Whoever else touches tasks of executions takes the same locks in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tenuto.model.access import Actor
+from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
+from tenuto.store import executions
+from tenuto.store.database import Connection, Database
+from tenuto.store.tasks import SQL
+
+
+async def finish(database: Database, settlements: Sequence[Settlement]) -> set[UUID]:
+    """Write outcomes; the ids of the tasks for which it was still true that we held them.
+
+    All of them must have been held by the same worker, or by nobody.
+    """
+    if all(_just_ends(settlement) for settlement in settlements):
+        # The common case: one statement, one round trip.
+        return {row["task_id"] for row in await database.all(SQL.end_tasks, *_outcomes(settlements))}
+
+    async def write(connection: Connection) -> set[UUID]:
+        await executions.lock(connection, concerned(settlements))
+        return await finish_within(connection, settlements)
+
+    return await database.transaction(write)
+
+
+def _just_ends(settlement: Settlement) -> bool:
+    return settlement.again is None and settlement.outcome.aside is None and settlement.task.execution_id is None
+
+
+def concerned(settlements: Sequence[Settlement]) -> set[UUID]:
+    """The executions that must be locked before any of these is written."""
+    found = {settlement.task.execution_id for settlement in settlements}
+    found |= {settlement.outcome.aside.execution for settlement in settlements if settlement.outcome.aside is not None}
+    return {execution for execution in found if execution is not None}
+
+
+async def finish_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    """As `finish`, in a transaction that is already open and holds the executions concerned."""
+    ended = [s for s in settlements if s.again is None and s.outcome.aside is None]
+    again = [s for s in settlements if s.again is not None]
+    aside = [s for s in settlements if s.outcome.aside is not None]
+    done = await _end(connection, ended) if ended else set()
+    if again:
+        done |= await _repeat(connection, again)
+    if aside:
+        done |= await _put_aside(connection, aside)
+    if again or aside:
+        done |= await _stop_instead(connection, [s for s in (*again, *aside) if s.task.id not in done])
+        if held := concerned([s for s in again + aside if s.task.execution_id is not None]):
+            await executions.hold_back(connection, held)
+    of_executions = [s for s in settlements if s.task.execution_id is not None and s.task.id in done]
+    if of_executions:
+        instants = [s.outcome.ended_at for s in of_executions if s.outcome.ended_at is not None]
+        await advance(connection, concerned(of_executions), max(instants, default=None))
+    return done
+
+
+async def advance(connection: Connection, ids: Iterable[UUID], now: datetime | None) -> int:
+    """Move on every one of these executions whose current group has come to its end; how many did.
+
+    Under their lock, after the tasks have been written. The steps a failed execution will not come to are ended here.
+    """
+    moved, cut = await executions.advance(connection, sorted(ids), now)
+    if cut:
+        await _end(connection, cut)
+    return moved
+
+
+async def _end(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    return {row["task_id"] for row in await connection.fetch(SQL.end_tasks, *_outcomes(settlements))}
+
+
+async def end_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    """End tasks without asking what that means for their executions: the caller knows."""
+    return await _end(connection, settlements) if settlements else set()
+
+
+async def _repeat(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    values = _outcomes(settlements) + _agains([s.again for s in settlements if s.again is not None])
+    return {row["task_id"] for row in await connection.fetch(SQL.repeat_tasks, *values)}
+
+
+async def _put_aside(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    rows = [
+        (s.task.id, s.task.fence, s.outcome.aside.until, s.outcome.aside.execution, s.outcome.progress)
+        for s in settlements
+        if s.outcome.aside is not None
+    ]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    answer = await connection.fetch(SQL.put_aside, settlements[0].task.worker_id, *columns)
+    return {row["id"] for row in answer}
+
+
+async def _stop_instead(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    """Of tasks that were to go on and did not, end those that somebody has asked to stop; the others are held no
+    longer."""
+    if not settlements:
+        return set()
+    holder, ids = settlements[0].task.worker_id, [settlement.task.id for settlement in settlements]
+    asked = {
+        row["id"]: Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])
+        for row in await connection.fetch(SQL.asked_to_stop, holder, ids)
+    }
+    ended = [
+        stopped_instead(settlement, asked[settlement.task.id])
+        for settlement in settlements
+        if settlement.task.id in asked
+    ]
+    return await end_within(connection, ended)
+
+
+def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
+    holder = settlements[0].task.worker_id
+    assert all(settlement.task.worker_id == holder for settlement in settlements)
+    rows = [
+        (
+            s.task.id, s.task.fence, None if s.outcome.status is Status.COMPLETED else s.outcome.status,
+            _microseconds(s.outcome.ended_at), s.outcome.reason, _microseconds(s.outcome.started_at),
+            s.outcome.output, s.outcome.error, s.outcome.log, s.outcome.progress,
+        )
+        for s in settlements
+    ]  # fmt: skip
+    # Most attempts just complete: a column in which nobody has anything to say is not sent element by element.
+    return [holder, *(_nothing_or_list(column) for column in zip(*rows, strict=True))]
+
+
+def _microseconds(instant: datetime | None) -> int | None:
+    return None if instant is None else round(instant.timestamp() * 1_000_000)
+
+
+def _nothing_or_list(column: Sequence[Any]) -> list[Any] | None:
+    return list(column) if any(value is not None for value in column) else None
+
+
+def _agains(agains: Sequence[Again]) -> list[Any]:
+    rows = [(again.run_at, again.activity_id, again.failures, again.losses, again.last_chance) for again in agains]
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,376 @@
+"""Schedules, their versions, and the ledger of their due instants.
+
+Rows come and go as told; when a schedule is due, what that means, and who may change it was decided elsewhere. Lock
+order: schedules, then executions, then tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tenuto.model.access import Actor
+from tenuto.model.occurrences import Decision
+from tenuto.model.schedules import (
+    Definition,
+    Overlap,
+    Plan,
+    misfire_from_fields,
+    plan_from_json,
+)
+from tenuto.model.triggers import Trigger, trigger_from_json
+from tenuto.store.database import Connection, Database, Row
+from tenuto.store.statements import beside
+
+SQL = beside(__file__)
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as stored."""
+
+    id: UUID
+    definition: Definition
+    enabled: bool
+    version: int
+    origin: str
+    declared: dict[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
+    last_run_at: datetime | None
+    next_run_at: datetime | None
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def plan(self) -> Plan:
+        return self.definition.plan
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.definition.trigger.next_after(instant, str(self.id))
+
+
+def _schedule(row: Row) -> Schedule:
+    definition = Definition(
+        row["name"],
+        trigger_from_json(row["trigger"]),
+        plan_from_json(row["plan"]),
+        row["description"],
+        Overlap(row["overlap"]),
+        misfire_from_fields(json.loads(row["misfire"])),
+    )
+    return Schedule(
+        row["id"],
+        definition,
+        row["enabled"],
+        row["version"],
+        row["origin"],
+        None if row["declared"] is None else json.loads(row["declared"]),
+        row["created_at"],
+        row["updated_at"],
+        row["last_run_at"],
+        row["next_run_at"],
+    )
+
+
+# --- definitions ----------------------------------------------------------------------------------------------------
+
+
+async def named(database: Database, name: str) -> Schedule | None:
+    """The schedule of that name."""
+    row = await database.one(SQL.schedule_named, name)
+    return None if row is None else _schedule(row)
+
+
+async def by_id(database: Database, id: UUID) -> Schedule | None:
+    """The schedule with that id."""
+    row = await database.one(SQL.schedule, id)
+    return None if row is None else _schedule(row)
+
+
+async def locked(connection: Connection, which: str | UUID) -> Schedule | None:
+    """The schedule of that name or id, held until the transaction ends."""
+    row = await connection.fetchrow(SQL.lock_named if isinstance(which, str) else SQL.lock_schedule, which)
+    return None if row is None else _schedule(row)
+
+
+async def list_schedules(
+    database: Database, *, after: str | None, enabled: bool | None, search: str | None, limit: int
+) -> list[Record]:
+    """Schedules by name, each with its last execution."""
+    rows = await database.all(SQL.list_schedules, after, enabled, search, limit)
+    return [
+        {key: json.loads(value) if key in ("trigger", "plan", "misfire") else value for key, value in row.items()}
+        for row in rows
+    ]
+
+
+async def plans_with_schedules(connection: Connection) -> dict[str, Plan]:
+    """The plans that run other schedules, by name."""
+    return {row["name"]: plan_from_json(row["plan"]) for row in await connection.fetch(SQL.plans)}
+
+
+async def insert(
+    connection: Connection,
+    id: UUID,
+    definition: Definition,
+    *,
+    enabled: bool,
+    origin: str,
+    declared: dict[str, Any] | None,
+    now: datetime,
+    next_run: datetime | None,
+) -> bool:
+    """Create a schedule; False if there is one of its name."""
+    row = await connection.fetchrow(
+        SQL.insert, id, definition.name, definition.description, enabled, definition.trigger.to_json(),
+        definition.plan.to_json(), definition.overlap, json.dumps(definition.misfire.to_fields()), origin,
+        _json(declared), now, next_run,
+    )  # fmt: skip
+    return row is not None
+
+
+async def change(
+    connection: Connection,
+    id: UUID,
+    definition: Definition,
+    *,
+    enabled: bool,
+    origin: str,
+    declared: dict[str, Any] | None,
+    now: datetime,
+    next_run: datetime | None,
+) -> int:
+    """Put a definition in the place of the last; its version."""
+    version: int = await connection.fetchval(
+        SQL.change, id, definition.description, enabled, definition.trigger.to_json(), definition.plan.to_json(),
+        definition.overlap, json.dumps(definition.misfire.to_fields()), _json(declared), origin, now, next_run,
+        definition.name,
+    )  # fmt: skip
+    return version
+
+
+async def declare(connection: Connection, id: UUID, declared: dict[str, Any], origin: str) -> None:
+    """Remember what code or file said, though nothing has changed by it."""
+    await connection.execute(SQL.declare, id, _json(declared), origin)
+
+
+async def delete(connection: Connection, id: UUID) -> None:
+    await connection.execute(SQL.delete, id)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One change of a schedule."""
+
+    schedule_id: UUID
+    version: int
+    name: str
+    change: str
+    at: datetime
+    actor: Actor
+    reason: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+async def known(connection: Connection, names: Collection[str]) -> set[str]:
+    """Which of these names are names of schedules."""
+    return {row["name"] for row in await connection.fetch(SQL.known, list(names))}
+
+
+async def users_of(connection: Connection, name: str) -> list[str]:
+    """The schedules of which this one is a step."""
+    return [row["name"] for row in await connection.fetch(SQL.users_of, name)]
+
+
+async def record_version(connection: Connection, new: Version) -> None:
+    """Write down what was changed, by whom and why."""
+    await connection.execute(
+        SQL.record_version, new.schedule_id, new.version, new.name, new.change, new.at, new.actor.type, new.actor.id,
+        new.actor.name, new.reason, _json(new.before), _json(new.after),
+    )  # fmt: skip
+
+
+async def versions(database: Database, name: str, limit: int) -> list[Version]:
+    """The changes of the schedules that have had this name, the newest first."""
+    return [
+        Version(
+            row["schedule_id"], row["version"], row["name"], row["change"], row["at"],
+            Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
+            _plain(row["before"]), _plain(row["after"]),
+        )
+        for row in await database.all(SQL.versions, name, limit)
+    ]  # fmt: skip
+
+
+# --- firing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A due schedule as stored; its parts are read by who fires it, so that one nobody can read harms only itself."""
+
+    id: UUID
+    name: str
+    trigger_json: str
+    plan_json: str
+    overlap: str
+    misfire_json: str
+    version: int
+    next_run_at: datetime
+
+    def trigger(self) -> Trigger:
+        return trigger_from_json(self.trigger_json)
+
+    def plan(self) -> Plan:
+        return plan_from_json(self.plan_json)
+
+
+async def due(connection: Connection, now: datetime, limit: int, excluded: Collection[UUID] = ()) -> list[DueSchedule]:
+    """Schedules that are due and that nobody else is firing, held until the transaction ends."""
+    return [DueSchedule(*row) for row in await connection.fetch(SQL.due, now, limit, list(excluded))]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands in the way of a new run."""
+
+    active: UUID | None
+    queued: bool
+
+
+async def standing(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Standing]:
+    """To be asked while the schedules are held."""
+    rows = await connection.fetch(SQL.standing, ids)
+    return {row["id"]: Standing(row["active"], row["queued"]) for row in rows}
+
+
+async def active(connection: Connection, schedule_id: UUID) -> list[UUID]:
+    """The executions of a schedule that have not ended."""
+    return [row["id"] for row in await connection.fetch(SQL.active, schedule_id)]
+
+
+async def fired(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:
+    """(schedule, last run or None if it stays, next run)."""
+    if rows:
+        await connection.execute(SQL.fired, *(list(column) for column in zip(*rows, strict=True)))
+
+
+async def ran(connection: Connection, schedule_id: UUID, at: datetime) -> None:
+    await connection.execute(SQL.ran, schedule_id, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the ledger."""
+
+    id: UUID
+    schedule_id: UUID
+    schedule_name: str
+    due_at: datetime
+    until: datetime | None
+    origin: str
+    decision: Decision
+    turn: str | None
+    reason: str | None
+    execution_id: UUID | None
+    request: str | None = None
+
+
+async def write_ledger(connection: Connection, entries: Sequence[Entry], now: datetime, by: str) -> None:
+    """One row for each due instant; a second decision on the same instant fails."""
+    if not entries:
+        return
+    rows = [
+        (
+            e.id, e.schedule_id, e.schedule_name, e.due_at, e.until, e.origin, e.decision, e.turn, e.reason,
+            e.execution_id, e.request,
+        )
+        for e in entries
+    ]  # fmt: skip
+    *columns, requests = (list(column) for column in zip(*rows, strict=True))
+    await connection.execute(SQL.write_ledger, *columns, now, by, requests)
+
+
+async def decided_before(connection: Connection, id: UUID) -> Row | None:
+    """What was decided on a request that may be made for the second time, because the first reply was lost."""
+    return await connection.fetchrow(SQL.decided_before, id)
+
+
+async def to_plan(connection: Connection, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str]]:
+    """(id, trigger as JSON) of schedules whose next run nobody has worked out yet."""
+    return [(row["id"], row["trigger"]) for row in await connection.fetch(SQL.to_plan, limit, list(excluded))]
+
+
+async def next_due(database: Database) -> datetime | None:
+    """When the next schedule is due."""
+    found: datetime | None = await database.value(SQL.next_due)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A run that waits for its turn."""
+
+    id: UUID
+    due_at: datetime
+    origin: str
+    turn: str
+    request: dict[str, Any] | None
+
+
+async def whose_turn_it_is(database: Database, limit: int) -> list[UUID]:
+    """Schedules with a queued run of which nothing is active any more."""
+    return [row["schedule_id"] for row in await database.all(SQL.queued, limit)]
+
+
+async def first_queued(connection: Connection, schedule_id: UUID) -> Queued | None:
+    """The run of a schedule that has waited longest."""
+    row = await connection.fetchrow(SQL.first_queued, schedule_id)
+    return None if row is None else Queued(row["id"], row["due_at"], row["origin"], row["turn"], _plain(row["request"]))
+
+
+async def take_turn(connection: Connection, queued_id: UUID, execution_id: UUID, now: datetime, by: str) -> None:
+    await connection.execute(SQL.take_turn, queued_id, execution_id, now, by)
+
+
+async def give_up_queued(
+    connection: Connection, schedule_id: UUID, reason: str, now: datetime, by: str, *, manual_too: bool
+) -> int:
+    """What waited will not run; how many that were."""
+    return len(await connection.fetch(SQL.give_up_queued, schedule_id, reason, now, by, manual_too))
+
+
+async def ledger(
+    database: Database, *, schedule_id: UUID | None, before: datetime | None, decision: str | None, limit: int
+) -> list[Record]:
+    """What became of due instants, the newest first."""
+    return [dict(row) for row in await database.all(SQL.ledger, schedule_id, before, decision, limit)]
+
+
+async def forget_ledger(database: Database, cutoff: datetime, limit: int) -> int:
+    """Let go a small batch of the ledger's oldest rows; how many."""
+    return len(await database.all(SQL.forget_ledger, cutoff, limit))
+
+
+async def typical_durations(database: Database, since: datetime) -> dict[str, float]:
+    """How many seconds a run of each schedule takes, going by the last ones."""
+    rows = await database.all(SQL.typical_durations, since)
+    return {row["schedule_name"]: float(row["seconds"]) for row in rows}
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _plain(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else json.loads(text)
