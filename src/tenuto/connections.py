@@ -1,14 +1,16 @@
 """How an app comes to its database: which one, when it is opened, on which loop it lives, who lets it go.
 
-Without an address it is the embedded server, held for as long as anything here is open and started again should it
-die. While a service runs, the database lives on the service's loop, and jobs and portals reach it from theirs.
+Without an address it is the embedded server, held once for as long as anything here is open and started again should it
+die. While a service runs, the database lives on the service's loop, and jobs and portals reach it from theirs. An app
+may be used from several loops, each in a thread of its own: what must happen once is guarded by locks of threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from tenuto.errors import StoreError
 from tenuto.handlers.processes import refuse_while_a_child_starts
@@ -25,9 +27,10 @@ class Connections:
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
         self._database: Database | None = None
+        self._opening = threading.Lock()
         self._hold: embedded.Hold | None = None
-        self._opening: asyncio.Lock | None = None
-        self._reviving = asyncio.Lock()
+        self._holding = threading.Lock()
+        """Taken in threads only, never on a loop: starting a server takes its time."""
         self._home: asyncio.AbstractEventLoop | None = None
 
     def are_at_home_here(self) -> None:
@@ -38,18 +41,25 @@ class Connections:
         home = self._home
         return home is not None and home.is_running() and home is not asyncio.get_running_loop()
 
+    @property
+    def are_open(self) -> bool:
+        """Whether the database all verbs share has been opened, and not been closed since."""
+        return self._database is not None
+
     async def open(self) -> Database:
         """The database all verbs share, opened when first asked for."""
         if self._database is not None:
             return self._database
         if self._home is not None and self._is_away_from_home():
             return await across(self._home, self.open())
-        if self._opening is None:
-            self._opening = asyncio.Lock()
-        async with self._opening:
+        async with self._one_at_a_time():
             if self._database is None:
                 database = await self.connect()
-                await partitions.ensure(database, database.clock.now())
+                try:
+                    await partitions.ensure(database, database.clock.now())
+                except BaseException:
+                    await database.close()
+                    raise
                 self._database = database
             return self._database
 
@@ -57,11 +67,15 @@ class Connections:
         """A database of the caller's own."""
         refuse_while_a_child_starts()
         settings = self._settings()
+        url = settings.database
+        if not url:
+            url = await asyncio.to_thread(self._held)
         database = await Database.open(
-            settings.database or await self._embedded_url(),
+            url,
             max_connections=20 if for_worker else 10,
             generic_plans=for_worker,
             behind_pooler=settings.behind_pooler,
+            wait=settings.connect_seconds,
         )
         if settings.database is None:
             database.revive = self._start_embedded_again
@@ -79,31 +93,52 @@ class Connections:
         """Let go, if it is ours to let go."""
         if self._is_away_from_home():
             return
-        if self._database is not None:
-            await self._database.close()
-            self._database = None
-        if self._hold is not None:
-            await asyncio.to_thread(self._hold.release)
-            self._hold = None
-        self._opening = None
+        async with self._one_at_a_time():
+            database, self._database = self._database, None
+            try:
+                if database is not None:
+                    await database.close()
+            finally:
+                await asyncio.to_thread(self._let_go)
+
+    @asynccontextmanager
+    async def _one_at_a_time(self) -> AsyncIterator[None]:
+        """Opening and closing, from whichever loop: a lock of one loop would not keep out another's."""
+        while not self._opening.acquire(blocking=False):  # noqa: ASYNC110 (no event reaches from one loop to another)
+            await asyncio.sleep(0.01)
+        try:
+            yield
+        finally:
+            self._opening.release()
 
     # --- the embedded server ----------------------------------------------------------------------------------------
 
-    async def _embedded_url(self) -> str:
-        if self._hold is None:
-            self._hold = await self._take_hold()
-        return self._hold.url
+    def _held(self) -> str:
+        """The address of the embedded server. Whoever comes first takes hold of it for all."""
+        with self._holding:
+            if self._hold is None:
+                self._hold = self._take_hold()
+            return self._hold.url
 
     async def _start_embedded_again(self) -> None:
         """Our server has died under us: whoever notices first starts it, the others find it running."""
-        async with self._reviving:
-            with suppress(StoreError):
-                again = await self._take_hold()
-                before, self._hold = self._hold, again
+        with suppress(StoreError):
+            await asyncio.to_thread(self._hold_anew, self._hold)
+
+    def _hold_anew(self, before: embedded.Hold | None) -> None:
+        with self._holding:
+            if self._hold is before:
+                self._hold = self._take_hold()
                 if before is not None:
                     before.release()
 
-    async def _take_hold(self) -> embedded.Hold:
+    def _let_go(self) -> None:
+        with self._holding:
+            held, self._hold = self._hold, None
+            if held is not None:
+                held.release()
+
+    def _take_hold(self) -> embedded.Hold:
         settings = self._settings()
         linger = LINGER_SECONDS if settings.embedded_stop == "when_unused" else None
-        return await asyncio.to_thread(embedded.hold, settings.home, linger=linger)
+        return embedded.hold(settings.home, linger=linger)

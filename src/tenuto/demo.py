@@ -2,7 +2,7 @@
 
 Everything happens in a temporary folder (or the one given with ``--keep``) and ends by itself within a minute. The
 exit code is 0 only if the ledger balances: everything submitted is done or has failed for good, nothing is lost,
-nothing is done twice.
+nothing is done twice. A tour's tasks carry a tag of their own, so that one in a kept folder counts nobody else's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tenuto.app import Tenuto
 from tenuto.clock import steady
 from tenuto.demo_view import Plain, Silent, Story, Terminal
 from tenuto.handlers.context import Context
+from tenuto.handlers.jobs import Job
+from tenuto.ids import new_id
 from tenuto.model.retries import RetryPolicy
 from tenuto.settings import load
 
@@ -37,13 +40,13 @@ quickly = RetryPolicy(max_retries=4, base_seconds=0.4, cap_seconds=2)
 app = Tenuto(settings=load(home=os.environ.get("TENUTO_DEMO_HOME")).model_copy(update={"database": None}))
 
 
-@app.job(tags=["demo"])
+@app.job
 async def thumbnail(picture: int) -> str:
     """Small and quick: what queues are full of."""
     return f"picture-{picture:05}.webp"
 
 
-@app.job(retry=quickly, tags=["demo"])
+@app.job(retry=quickly)
 async def fetch_rates(bank: str, ctx: Context) -> float:
     """Fails once or twice before it works, like anything on a network."""
     if ctx.attempt <= random.Random(ctx.idempotency_key).randint(1, 2):
@@ -51,13 +54,13 @@ async def fetch_rates(bank: str, ctx: Context) -> float:
     return 1.17
 
 
-@app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.3), tags=["demo"])
+@app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.3))
 def bill_customer(number: int) -> None:
     """Never works: ends as failed, with its attempts on record."""
     raise ValueError(f"customer {number} has no address")
 
 
-@app.job(timeout="30s", tags=["demo"])
+@app.job(timeout="30s")
 async def nightly_report(region: str, ctx: Context) -> dict[str, Any]:
     """Takes a few seconds and says how far it is: what a worker holds when it is killed."""
     for page in range(1, 41):
@@ -93,6 +96,7 @@ class Tour:
     def __init__(self, home: Path, story: Story) -> None:
         self._home = home
         self._story = story
+        self._tag = f"demo-{new_id().hex[-8:]}"
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._began = steady()
         self._submitted = 0
@@ -112,16 +116,19 @@ class Tour:
 
     async def _submit(self) -> None:
         regions = ["north", "south", "east", "west"]
-        self._submitted += await app.enqueue_many(nightly_report, (f"{regions[n % 4]} {n}" for n in range(LONG)))
-        self._submitted += await app.enqueue_many(thumbnail, range(SMALL))
-        self._submitted += await app.enqueue_many(fetch_rates, (f"bank {n}" for n in range(FLAKY)))
-        self._submitted += await app.enqueue_many(bill_customer, range(HOPELESS))
+        await self._ask_for(nightly_report, (f"{regions[n % 4]} {n}" for n in range(LONG)))
+        await self._ask_for(thumbnail, range(SMALL))
+        await self._ask_for(fetch_rates, (f"bank {n}" for n in range(FLAKY)))
+        await self._ask_for(bill_customer, range(HOPELESS))
         self._story.say(f"submitted {self._submitted:,} tasks: small ones, flaky ones, hopeless ones, long ones")
+
+    async def _ask_for(self, job: Job[..., Any], inputs: Iterable[Any]) -> None:
+        self._submitted += await app.enqueue_many(job.using(tags=[self._tag]), inputs)
 
     async def _kill_the_worker_that_holds_reports(self) -> None:
         victim = await self._until(self._a_worker_that_holds_reports)
         pid = self._workers[victim].pid
-        held = len(await app.tasks(state="running", name="nightly_report"))
+        held = len(await app.tasks(state="running", name="nightly_report", tag=self._tag))
         self._story.say(f"kill -9 of {victim} (pid {pid}) while {held} reports are running", loud=True)
         os.kill(pid, signal.SIGKILL)
         self._workers[victim].wait()
@@ -129,7 +136,7 @@ class Tour:
         self._story.worker_died(victim)
 
     async def _ledger(self) -> Ledger:
-        counts = await app.outcome_counts(tag="demo")
+        counts = await app.outcome_counts(tag=self._tag)
         return Ledger(
             submitted=self._submitted,
             done=counts["done"],
@@ -150,7 +157,7 @@ class Tour:
         return len([worker for worker in await app.workers() if worker["service"] == "worker"]) == 3
 
     async def _a_worker_that_holds_reports(self) -> str | None:
-        running = await app.tasks(state="running", name="nightly_report")
+        running = await app.tasks(state="running", name="nightly_report", tag=self._tag)
         names = {worker["id"]: worker["name"] for worker in await app.workers()}
         for task in running:
             if task["progress"] is not None and names.get(task["worker_id"]) in self._workers:
@@ -158,7 +165,7 @@ class Tour:
         return None
 
     async def _everything_has_ended(self) -> bool:
-        return (await app.outcome_counts(tag="demo"))["open"] == 0
+        return (await app.outcome_counts(tag=self._tag))["open"] == 0
 
     async def _until(self, condition: Any) -> Any:
         while steady() - self._began < TIME_LIMIT:
@@ -170,8 +177,8 @@ class Tour:
         raise TimeoutError(f"the tour did not end within {TIME_LIMIT:.0f} s")
 
     async def _show(self) -> None:
-        counts = await app.outcome_counts(tag="demo")
-        running = await app.tasks(state="running", limit=60)
+        counts = await app.outcome_counts(tag=self._tag)
+        running = await app.tasks(state="running", tag=self._tag, limit=60)
         self._story.show(counts, self._submitted, await app.workers(), running, steady() - self._began)
 
     # --- processes --------------------------------------------------------------------------------------------------

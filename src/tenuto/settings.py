@@ -6,12 +6,10 @@ The file is ``tenuto.toml`` in the working folder, or the one named by ``TENUTO_
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import platformdirs
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -23,22 +21,9 @@ from pydantic_settings import (
 )
 
 from tenuto.errors import Invalid
+from tenuto.homes import absolute, default_home, settings_file
 
 S = TypeVar("S", bound=BaseSettings)
-
-
-def default_home() -> Path:
-    """Where data, locks and health files live: as root a folder any service account may pass through."""
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return Path("/var/lib/tenuto")
-    return platformdirs.user_data_path("tenuto")
-
-
-def _file() -> Path:
-    named = os.environ.get("TENUTO_CONFIG")
-    if named and not Path(named).is_file():
-        raise Invalid(f"there is no file {named}", field="TENUTO_CONFIG", remedy="correct it, or leave it out")
-    return Path(named or "tenuto.toml")
 
 
 class _TopOfFile(TomlConfigSettingsSource):
@@ -84,7 +69,7 @@ class WorkerSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls, toml_file=_file())
+        return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls, toml_file=settings_file())
 
 
 class Settings(BaseSettings):
@@ -98,6 +83,8 @@ class Settings(BaseSettings):
     """Where the embedded database, the locks of names and the health files live."""
     behind_pooler: bool = False
     """The address is a transaction pooler's: nothing is kept on a connection and polling replaces notifications."""
+    connect_seconds: float = Field(10.0, ge=0, le=600)
+    """How long to knock at a database that cannot be reached; at the prompt it is 1, and a service never gives up."""
     embedded_stop: Literal["when_unused", "never"] = "when_unused"
     """Whether the embedded server is stopped once its last user has left."""
     sweep_seconds: float = Field(5.0, ge=0.1, le=600)
@@ -118,7 +105,7 @@ class Settings(BaseSettings):
     @field_validator("home", mode="after")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+        return absolute(value)
 
     @classmethod
     def settings_customise_sources(
@@ -129,7 +116,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, _TopOfFile(settings_cls, toml_file=_file())
+        return init_settings, env_settings, _TopOfFile(settings_cls, toml_file=settings_file())
 
 
 def load(**given: Any) -> Settings:
@@ -146,7 +133,7 @@ def _read(kind: type[S], given: dict[str, Any]) -> S:
     try:
         return kind(**{key: value for key, value in given.items() if value is not None})
     except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{_file()} is not TOML: {error}", field="TENUTO_CONFIG") from error
+        raise Invalid(f"{settings_file()} is not TOML: {error}", field="TENUTO_CONFIG") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])

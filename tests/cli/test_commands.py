@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from tenuto import Tenuto
+from tenuto.clock import steady
 from tests.cli.conftest import Shell
 
 # ---- lists
@@ -51,6 +52,18 @@ def test_a_table_in_a_pipe_is_not_cut(shell: Shell) -> None:
     header, row = shell("task", "list", COLUMNS="40").out.splitlines()
     assert header.split()[:4] == ["id", "state", "name", "queue"]
     assert row.split()[:5] == [task_id, "◌", "queued", "last", "slow"]
+
+
+def test_a_database_that_refuses_is_told_of_soon_unless_somebody_wants_to_wait(shell: Shell) -> None:
+    nobody = "postgresql://127.0.0.1:1/none"
+    began = steady()
+    ended = shell("task", "list", "--database", nobody)
+    assert steady() - began < 7, "programs wait for 10 s, people do not"
+    assert ended.code == 8
+    assert ended.err.startswith("error: the database cannot be reached: nothing answers at 127.0.0.1 port 1\n")
+    began = steady()
+    shell("task", "list", "--database", nobody, TENUTO_CONNECT_SECONDS="9")
+    assert steady() - began >= 9
 
 
 # ---- having work done

@@ -49,6 +49,22 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "words", [["worker"], ["scheduler", "--name", "s1", "-q"], ["worker", "--home=/tmp/nowhere", "-o", "json"]]
+)
+def test_a_health_check_loads_next_to_nothing(words: list[str]) -> None:
+    """It is asked every few seconds, in every container."""
+    heavy = (*HEAVY, "typer", "platformdirs", "tenuto.settings", "tenuto.store")
+    script = (
+        "import sys; from tenuto.cli import main\n"
+        f"try: main(['health', *{words!r}])\n"
+        f"except SystemExit as end: print(end.code, [it for it in {heavy!r} if it in sys.modules], file=sys.stderr)"
+    )
+    environment = bare_environment(TENUTO_HOME="/tmp/nowhere")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stderr.splitlines()[-1] == "1 []"
+
+
 def test_help_takes_less_than_three_tenths_of_a_second() -> None:
     """By the processor's time and the best of a few: a busy machine says nothing about us."""
 

@@ -82,6 +82,7 @@ def test_services_use_the_faster_loop(shell: Shell) -> None:
 def test_up_serves_an_app_on_a_database_of_its_own(open_shell: Callable[..., Shell], embedded_home: Path) -> None:
     shell = open_shell(TENUTO_HOME=str(embedded_home), TENUTO_APP="tasks:app")
     everything = shell.start("up", "--queues", "default,slow")
+    everything.until(f"making an embedded PostgreSQL in {embedded_home}")
     assert f"embedded PostgreSQL in {embedded_home}/postgres" in everything.until("database  ")
     assert "queues default, slow" in everything.until("worker ")
     assert "double, hopeless, last, third_time" in everything.until("jobs ")
@@ -146,16 +147,39 @@ def test_health_asks_neither_the_database_nor_the_app(shell: Shell, tmp_path: Pa
     assert ended.code == 0
 
 
+def test_health_says_of_each_service_how_it_is(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "run"
+    folder.mkdir(parents=True)
+    (folder / "worker-a.health").write_text(datetime.now(UTC).isoformat())
+    (folder / "worker-b.health").write_text((datetime.now(UTC) - timedelta(minutes=2)).isoformat())
+    first, second = shell("health", "worker").out.splitlines()
+    assert first.startswith("● alive  a  heard of ")
+    assert second.startswith("✕ stale  b  heard of 2 min")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["woker"], ["worker", "worker"], ["worker", "--name"], ["worker", "-o", "xml"], ["worker", "--what"]],
+)
+def test_a_health_check_that_is_mistyped_is_refused_like_any_command(shell: Shell, words: list[str]) -> None:
+    ended = shell("health", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert "--help" in ended.err.partition("  try: tenuto ")[2]
+
+
 def test_a_service_that_cannot_start_leaves_no_sign_of_life(shell: Shell, tmp_path: Path) -> None:
     assert shell("worker", "--database", "nonsense://x").code == 8
     assert list((tmp_path / "home" / "run").glob("*.health")) == []
 
 
-def test_a_worker_that_waits_for_its_database_is_well_and_can_be_interrupted(shell: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_that_waits_for_its_database_is_well_and_can_be_stopped(
+    how: signal.Signals, shell: Shell, tmp_path: Path
+) -> None:
     worker = shell.start("worker", "--database", "postgresql://127.0.0.1:1/none")
     worker.until("database not ready")
     assert shell("health", "worker").code == 0
-    assert worker.stop(signal.SIGINT) == 130
+    assert worker.stop(how) == 0
     assert list((tmp_path / "home" / "run").glob("*.health")) == []
 
 
@@ -191,3 +215,14 @@ async def test_the_printed_script_makes_the_same_schema(shell: Shell, empty_url:
     await connection.close()
     assert shell("migrate", "--database", empty_url, "-o", "json").json == {"applied": []}
     assert shell("doctor", "--database", empty_url).code == 0
+
+
+async def test_a_worker_declared_dead_ends_with_an_error(shell: Shell, url: str) -> None:
+    worker = shell.start("worker", "--name", "gone", "--lease", "2")
+    await asyncio.to_thread(worker.until, "worker ready")
+    connection = await asyncpg.connect(url)
+    await connection.execute("UPDATE tenuto.workers SET ended_at = now()")
+    await connection.close()
+    said = await asyncio.to_thread(worker.until, "error: ")
+    assert "worker gone was declared dead" in said
+    assert await asyncio.to_thread(worker.process.wait, 60) == 1

@@ -18,14 +18,20 @@ from tests.engine.conftest import Quick
 from tests.handlers import isolated_jobs
 from tests.waiting import eventually
 
-ANA = Actor.user("ana", "Ana")
+ANA = Actor.user("u-17", "Ana")
 
 
-def said(record: dict[str, Any]) -> tuple[str, str, bool, str]:
-    return record["status"], record["reason"], record["final"], record["error"]["message"]
+def said(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["status"], record["reason"], record["final"], record["error"]["message"], record["error"]["by"]
 
 
-CANCELLED_BY_ANA = ("cancelled", "requested", True, "cancelled by Ana")
+CANCELLED_BY_ANA = (
+    "cancelled",
+    "requested",
+    True,
+    "cancelled by Ana",
+    {"type": "user", "id": "u-17", "name": "Ana"},
+)
 
 
 @pytest.mark.parametrize("delay", [None, timedelta(days=1)], ids=["queued", "scheduled"])
@@ -165,7 +171,7 @@ async def test_cancelling_is_heard_at_once_and_found_even_if_the_word_is_lost(
         await running(app, task.id)
         # As `cancel` does, but nobody is told.
         await sql(
-            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'a', cancel_name = 'Ana'"
+            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
         assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 
@@ -205,7 +211,7 @@ async def test_a_task_asked_to_stop_that_fails_by_itself_does_not_come_back(
         await running(app, task.id)
         # The worker has not heard of it when the code ends.
         await sql(
-            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'a', cancel_name = 'Ana'"
+            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
         go_on.set()
         await eventually(lambda: one.finished == 1)
@@ -226,7 +232,7 @@ async def test_a_task_asked_to_stop_that_ends_well_meanwhile_is_done(app: Tenuto
         task = await app.enqueue(bake)
         await running(app, task.id)
         await sql(
-            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'a', cancel_name = 'Ana'"
+            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
         go_on.set()
         record = await app.wait(task, timeout=10)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,49 @@ def test_an_incarnation_tells_where_it_lives(tmp_path: Path) -> None:
         5,
     )
     assert incarnation.boot
+
+
+def test_a_home_keeps_its_id_and_no_other_home_has_it_even_at_the_same_path(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def reach() -> str:
+        identity = Identity.take("worker", home, "baker")
+        identity.release()
+        return identity.incarnation([], 1).host
+
+    first = reach()
+    assert reach() == first
+    assert [file.name for file in (home / "run").iterdir()].count("home.id") == 1
+    home.rename(tmp_path / "of another container")
+    assert reach() != first
+    assert reach().partition("#")[0] == first.partition("#")[0], "host and path are the same"
+
+
+def test_of_many_that_need_the_id_of_a_new_home_at_once_all_get_the_same(tmp_path: Path) -> None:
+    everybody = threading.Barrier(8)
+
+    def reach(number: int) -> str:
+        identity = Identity.take("worker", tmp_path, f"baker-{number}")
+        everybody.wait()
+        identity.release()
+        return identity.incarnation([], 1).host
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(reach, range(8)))) == 1
+    assert {file.suffix for file in (tmp_path / "run").iterdir()} == {".lock", ".id"}
+
+
+async def test_a_worker_in_a_container_with_the_same_hostname_and_path_is_not_declared_dead(
+    app: Tenuto, worker: Quick, sql: Any
+) -> None:
+    """Two containers, each with a home of its own: to the one, the lock of the other's name looks free."""
+    async with worker(name="baker"):
+        (elsewhere,) = await sql("SELECT id FROM tenuto.workers")
+        app.settings.home.rename(app.settings.home.with_name("of the other container"))
+        with pytest.raises(Conflict, match="baker is alive on"):
+            async with worker(name="baker"):
+                pass
+        assert await sql("SELECT id FROM tenuto.workers WHERE ended_at IS NULL") == [elsewhere]
 
 
 async def test_a_second_worker_of_a_name_is_refused_and_the_first_works_on(app: Tenuto, worker: Quick) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Invalid
+from tenuto.homes import home
 from tenuto.settings import load, load_worker
 
 
@@ -47,6 +48,30 @@ def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("TENUTO_CONFIG", str(file))
     assert load().database == "postgresql://x/y"
     assert load_worker().queues == ("a", "b")
+
+
+def test_a_health_check_finds_the_same_home_as_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It does without the machinery of the settings, and must not come to another answer."""
+    answers = [(home(), load().home)]
+    (tmp_path / "tenuto.toml").write_text('retention_days = 7\n[worker]\nname = "w"\n')
+    answers.append((home(), load().home))
+    (tmp_path / "tenuto.toml").write_text('home = "from-the-file"\n')
+    answers.append((home(), load().home))
+    (tmp_path / "other.toml").write_text('home = "~/from-another"\n')
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "other.toml"))
+    answers.append((home(), load().home))
+    monkeypatch.setenv("TENUTO_HOME", "from-the-environment")
+    answers += [(home(), load().home), (home("given"), load(home="given").home)]
+    assert all(light == full for light, full in answers), answers
+    assert len({light for light, _ in answers}) == 5, "only the file that says nothing of it leaves it as it was"
+
+
+@pytest.mark.parametrize("text", ["home = 7", "home ="])
+def test_a_home_that_is_none_is_refused_by_the_health_check_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tenuto.toml").write_text(text)
+    for ask in (home, load):
+        with pytest.raises(Invalid):
+            ask()
 
 
 def test_an_app_takes_its_settings_the_same_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

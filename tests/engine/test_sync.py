@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,3 +81,42 @@ def test_an_answer_that_takes_too_long_is_given_up(plain_app: Tenuto) -> None:
         with pytest.raises(TimeoutError):
             portal.run(plain_app.wait(task), timeout=0.05)
         assert len(portal.run(plain_app.tasks())) == 1, "and the portal goes on"
+
+
+def portal_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tenuto-portal"]
+
+
+def test_whoever_still_waits_when_the_portal_is_closed_is_told_so(plain_app: Tenuto) -> None:
+    bake = plain_app.jobs.get("bake")
+    portal = Portal(plain_app).open()
+    task = portal.run(plain_app.enqueue(bake, 1))
+    begun = threading.Barrier(3)
+
+    async def for_ever() -> None:
+        await asyncio.to_thread(begun.wait)
+        await plain_app.wait(task)
+
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(portal.run, for_ever()) for _ in range(2)]
+        begun.wait()
+        portal.close()
+        for caller in waiting:
+            with pytest.raises(Conflict, match="closed before the answer came"):
+                caller.result(timeout=10)
+    assert not portal_threads()
+    with Portal(plain_app) as again:
+        assert len(again.run(plain_app.tasks())) == 1, "the app can be used again"
+
+
+def test_a_portal_ends_its_thread_even_if_the_app_cannot_be_closed(url: str, tmp_path: Path) -> None:
+    class Stuck(Tenuto):
+        async def close(self) -> None:
+            await super().close()
+            raise OSError("the socket does not let go")
+
+    app = Stuck(url, home=tmp_path)
+    with pytest.raises(OSError, match="does not let go"), Portal(app) as portal:
+        portal.run(app.tasks())
+    assert not portal_threads()
+    portal.close()

@@ -383,6 +383,12 @@ def test_the_rules_of_a_job_go_along_with_its_tasks(app: Tenuto) -> None:
     assert wash.policy.retry == RetryPolicy(max_retries=2, base_seconds=1)
 
 
+def test_a_number_of_retries_beside_a_whole_policy_is_refused(app: Tenuto) -> None:
+    with pytest.raises(Invalid, match=r"retry=RetryPolicy\(max_retries=3") as refusal:
+        app.job(max_retries=3, retry=RetryPolicy(max_retries=8))
+    assert refusal.value.field == "max_retries"
+
+
 def test_a_limit_without_a_key_is_the_jobs_own(app: Tenuto) -> None:
     @app.job(limit=3)
     def bake() -> None: ...

@@ -1,17 +1,28 @@
 """The command line: translate what was typed, call one verb of the app, translate the answer back.
 
 Data goes to stdout, talk to stderr. No SQL here, no decisions, and nothing heavy is imported before a command runs:
-help must come at once.
+help must come at once, and what a container's health check costs is paid every few seconds.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and leave with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows another instead of a traceback
+    if words[:1] == ["health"]:
+        from tenuto.cli.health import at_once
+
+        code = at_once(words[1:])
+        if code is not None:
+            raise SystemExit(code)
     from tenuto.cli.root import run
 
-    raise SystemExit(run(arguments))
+    raise SystemExit(run(words))

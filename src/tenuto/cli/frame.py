@@ -20,6 +20,7 @@ from tenuto.errors import Invalid, TenutoError
 
 if TYPE_CHECKING:
     import asyncio
+    from pathlib import Path
 
     from tenuto.app import Tenuto
 
@@ -59,7 +60,13 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "output": (
         Annotated[
             Literal["table", "json"],
-            typer.Option("--output", "-o", metavar="table|json", show_default=False, help="How to show the answer."),
+            typer.Option(
+                "--output",
+                "-o",
+                metavar="table|json",
+                show_default=False,
+                help="How to show the answer. (default: table)",
+            ),
         ],
         "table",
     ),
@@ -67,6 +74,8 @@ SHARED: dict[str, tuple[Any, Any]] = {
 }
 EVERYTHING = tuple(SHARED)
 SERVICE = ("app", "database", "home", "quiet")
+_PATIENCE_AT_THE_PROMPT = 1.0
+"""Somebody waits for the answer: a database that is not there is told of soon. Services wait for theirs."""
 
 
 class Session:
@@ -88,6 +97,13 @@ class Session:
         self._database = database
         self._home = home
 
+    @property
+    def home(self) -> Path:
+        """Where this machine's files are, for what needs neither app nor database."""
+        from tenuto import homes
+
+        return homes.home(self._home)
+
     @cached_property
     def app(self) -> Tenuto:
         """The app that was named, or one without jobs."""
@@ -95,6 +111,10 @@ class Session:
         from tenuto.cli.loading import load
 
         app = load(self.app_name, self._database, self._home)
+        if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
+            app.settings = app.settings.model_copy(update={"connect_seconds": _PATIENCE_AT_THE_PROMPT})
+        if app.settings.database is None and not (app.settings.home / "postgres").exists():
+            self.say(f"making an embedded PostgreSQL in {app.settings.home}; TENUTO_DATABASE would name another server")
         level = app.settings.log_level if self.is_service else "warning"
         logs.configure(app.settings.log_format, "warning" if self.quiet and level in ("debug", "info") else level)
         return app

@@ -22,7 +22,8 @@ def load(named: str | None, database: str | None, home: str | None) -> Tenuto:
     app = _find(named)
     if database is not None or home is not None:
         given = {"database": database, "home": home}
-        own = {field: value for field, value in app.settings.model_dump().items() if given.get(field) is None}
+        said = app.settings.model_dump(exclude_unset=True)
+        own = {field: value for field, value in said.items() if given.get(field) is None}
         app.settings = load_settings(**{**given, **own})
     return app
 

@@ -33,6 +33,13 @@ _STATES = {
     "ended": ("○", "dim"),
     "open": ("●", "green"),
     "paused": ("‖", "yellow"),
+    "stopping": ("◐", "magenta"),
+    "on": ("●", "green"),
+    "off": ("○", "dim"),
+    "fired": ("✓", "green"),
+    "coalesced": ("≡", "cyan"),
+    "skipped": ("⊘", "yellow"),
+    "missed": ("✕", "red"),
     "ok": ("✓", "green"),
     "note": ("i", "cyan"),
     "warning": ("▲", "yellow"),
@@ -45,12 +52,16 @@ _FLEXIBLE = 12
 """A flexible column is never narrower than this."""
 
 
+def glyph(word: str) -> str:
+    """The sign of a state."""
+    return _STATES.get(word, ("?", ""))[0]
+
+
 def state(word: str) -> Text:
     """A state as glyph, word and colour: each alone would do."""
     from rich.text import Text
 
-    glyph, colour = _STATES.get(word, ("?", ""))
-    return Text(f"{glyph} {plain(word).replace('_', ' ')}", style=colour)
+    return Text(f"{glyph(word)} {plain(word).replace('_', ' ')}", style=colour_of(word))
 
 
 def colour_of(word: str) -> str:
@@ -135,6 +146,23 @@ def fitted(
     return table
 
 
+def stacked(columns: Sequence[str], rows: Iterable[Sequence[tuple[Any, Any]]], *, flexible: str) -> Table:
+    """A table of two lines a row, what matters over what explains it: for lists too wide for a terminal.
+
+    The ``flexible`` column takes more lines if there is no room.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=column != flexible, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text.assemble(cell(over), "\n", (cell(under).plain, "dim")) for over, under in row))
+    return table
+
+
 def cell(value: Any) -> Text:
     """One value, as a single safe line."""
     from rich.text import Text
@@ -161,6 +189,17 @@ def pairs(*rows: tuple[str, Any]) -> RenderableType:
 def compact(value: Any) -> str | None:
     """Stored JSON on one line."""
     return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def for_a_person() -> bool:
+    """Whether stdout is a terminal: then what is shown may be laid out for the eye."""
+    return _console(sys.stdout).is_terminal
+
+
+def console_for_live() -> Console | None:
+    """Where something may be drawn over and over; None if stdout is a pipe, a file or too plain a terminal."""
+    console = _console(sys.stdout)
+    return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
 def _console(stream: Any) -> Console:

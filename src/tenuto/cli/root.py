@@ -12,11 +12,26 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
-from tenuto.cli import activities, doctor, exits, jobs, queues, services, tasks, workers
+from tenuto.cli import (
+    activities,
+    cron,
+    doctor,
+    executions,
+    exits,
+    jobs,
+    plans,
+    queues,
+    schedules,
+    services,
+    simulate,
+    tasks,
+    workers,
+)
 from tenuto.version import __version__
 
 _SECTIONS = {
     "Services": ("up", "worker", "scheduler", "health"),
+    "Schedules": ("schedule", "execution", "plan", "apply", "simulate", "cron"),
     "Work": ("run", "job", "task", "activity", "queue"),
     "Upkeep": ("doctor", "migrate", "version"),
 }
@@ -59,7 +74,7 @@ root = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for _part in (services, workers, jobs, tasks, activities, queues, doctor):
+for _part in (services, workers, schedules, plans, simulate, executions, cron, jobs, tasks, activities, queues, doctor):
     _part.add_to(root)
 
 
@@ -83,12 +98,8 @@ def _say_version() -> None:
     typer.echo(f"tenuto {__version__}")
 
 
-def run(arguments: Sequence[str] | None) -> int:
+def run(words: Sequence[str]) -> int:
     """Run a command line; its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows another instead of a traceback
-    words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:  # `tenuto help task list` is how some ask; the exit codes stand in the first help
         words = [*(word for word in words[1:] if word != "exit-codes"), "--help"]
     try:
@@ -99,7 +110,7 @@ def run(arguments: Sequence[str] | None) -> int:
         context: typer.Context | None = getattr(error, "ctx", None)
         message = message.replace("Value error, ", "")
         exits.complain(message[:1].lower() + message[1:], f"{context.command_path if context else 'tenuto'} --help")
-        return error.exit_code
+        return exits.FAILED if context is not None and context.command.name == "plan" else error.exit_code
     except Abort:
         return exits.INTERRUPTED
     except BrokenPipeError:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tenuto.cli import exits
 from tenuto.cli.frame import SERVICE, Session, command
-from tenuto.cli.words import plain, span, without_password
+from tenuto.cli.words import plain, without_password
 from tenuto.cli.workers import Grace, Lease, Queues, ServiceName, Slots
 
 if TYPE_CHECKING:
@@ -97,7 +96,9 @@ async def scheduler(session: Session, name: ServiceName = None) -> None:
 
 def health(
     session: Session,
-    service: Annotated[Literal["worker", "scheduler"], typer.Argument(help="Which kind of service.")],
+    service: Annotated[
+        Literal["worker", "scheduler"], typer.Argument(metavar="worker|scheduler", help="Which kind of service.")
+    ],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only the one of this name.")] = None,
 ) -> int:
     """Ask whether the services on this machine are well.
@@ -105,37 +106,9 @@ def health(
     The database is not asked. Each service writes the time into a file in the home's folder `run`. Exit 1 if one
     has not for too long, or if there is none. Made for the health check of a container.
     """
-    from tenuto.cli.output import show_json, show_table, state
-    from tenuto.clock import SystemClock
+    from tenuto.cli.health import report
 
-    app = session.app
-    found = app.health(service, name)
-    if session.as_json:
-        show_json(found)
-    if not found:
-        called = f" named {plain(name)}" if name else ""
-        exits.complain(
-            f"no {service}{called} runs here, by the files in {app.settings.home / 'run'}", f"tenuto {service}"
-        )
-        return exits.FAILED
-    now = SystemClock().now()
-    if not session.as_json:
-        rows = [
-            (
-                one.name,
-                state("alive" if one.healthy else "stale"),
-                span(now - one.seen_at) + " ago" if one.seen_at else "",
-            )
-            for one in found
-        ]
-        show_table(("name", "state", "heard of"), rows)
-    stale = [one.name for one in found if not one.healthy]
-    if stale:
-        exits.complain(
-            f"{service} {', '.join(stale)} has given no sign of life for too long",
-            f"look at its log and restart it; if it is gone for good, remove its file in {app.settings.home / 'run'}",
-        )
-    return exits.FAILED if stale else exits.OK
+    return report(session.home, service, name, as_json=session.as_json)
 
 
 async def migrate(

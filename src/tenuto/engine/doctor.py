@@ -17,7 +17,7 @@ from tenuto.engine.health import STALE_AFTER
 from tenuto.engine.invariants import INVARIANTS, Invariant, Verdict
 from tenuto.errors import SchemaMismatch
 from tenuto.ids import first_id_at
-from tenuto.settings import Settings, load_worker
+from tenuto.settings import Settings
 from tenuto.store import doctor as store
 from tenuto.store import migrate, partitions
 from tenuto.store.database import Database
@@ -43,8 +43,7 @@ class Bounds:
     def of(cls, settings: Settings) -> Bounds:
         """Twice the sweep is a sweep that has missed its turn."""
         sweeps = timedelta(seconds=2 * settings.sweep_seconds)
-        lease = timedelta(seconds=load_worker().lease_seconds)
-        return cls(late_lease=sweeps + lease, left=sweeps + timedelta(seconds=10))
+        return cls(late_lease=sweeps, left=sweeps + timedelta(seconds=10))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
 """Who a service is: a name that lasts over restarts, an id that is new at each start.
 
-The name is locked on this host for as long as the process lives. A successor that gets the lock knows its predecessor
-is dead, and may take back its work at once instead of waiting for leases.
+The name is locked in this home for as long as the process lives. A successor that gets the lock knows its predecessor
+is dead, and may take back its work at once instead of waiting for leases. That is proof only where both speak of the
+same lock: two containers may have the same hostname and the same path, so each home's folder ``run`` has an id of its
+own, drawn once.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import socket
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
@@ -69,6 +73,10 @@ class Identity:
         self.name, self._lock, self._number = other.name, other._lock, other._number
         return True
 
+    def begin_anew(self) -> None:
+        """The same name, as if started again: whatever was known of us by the old id is over."""
+        self.id = new_id()
+
     @property
     def name_is_locked(self) -> bool:
         return self._lock is not None
@@ -80,8 +88,8 @@ class Identity:
             self._lock = None
 
     def incarnation(self, queues: list[str], slots: int) -> Incarnation:
-        """This start, as the register knows it. The host is where our locks reach: one machine and one home."""
-        reach = f"{socket.gethostname()}:{self._home}"
+        """This start, as the register knows it. The host is where our locks reach: this machine, and this very home."""
+        reach = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"
         return Incarnation(self.id, self.name, self.service, reach, _boot(), os.getpid(), __version__, queues, slots)
 
 
@@ -109,6 +117,22 @@ def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:
         handle.close()
         return None
     return handle
+
+
+def _home_id(home: Path) -> str:
+    """The id of this home, drawn by whoever needs it first."""
+    file = home / "run" / "home.id"
+    with suppress(FileNotFoundError):
+        if known := file.read_text(encoding="ascii").strip():
+            return known
+    with file.open("a+", encoding="ascii") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.seek(0)
+        known = handle.read().strip()
+        if not known:
+            known = secrets.token_hex(6)
+            handle.write(known)
+        return known
 
 
 def _host() -> str:

@@ -29,6 +29,8 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         _check("max_retries", self.max_retries, 0, 1000)
+        if not isinstance(self.max_retries, int):
+            raise Invalid(f"{self.max_retries} is not a whole number", field="max_retries")
         _check("retry.base_seconds", self.base_seconds, 0, 86_400 * 30)
         _check("retry.factor", self.factor, 1, 100)
         _check("retry.cap_seconds", self.cap_seconds, 0, 86_400 * 366)
@@ -55,11 +57,26 @@ class RetryPolicy:
         return now + self.wait_after(failures, seed)
 
 
+def retry_policy(max_retries: int | None, retry: RetryPolicy | None) -> RetryPolicy:
+    """The policy somebody declared: a whole one, or its number of retries alone. Both would contradict each other."""
+    if retry is None:
+        return RetryPolicy() if max_retries is None else RetryPolicy(max_retries=max_retries)
+    if max_retries is not None:
+        raise Invalid(
+            "is given beside retry, which has a number of its own",
+            field="max_retries",
+            remedy=f"say it once: retry=RetryPolicy(max_retries={max_retries}, …)",
+        )
+    return retry
+
+
 def wait_after_loss(losses: int) -> timedelta:
     """The first loss is tried again at once: mostly the worker is to blame; after that, ever more slowly."""
     return timedelta(seconds=0 if losses <= 1 else 5.0 * 2 ** (losses - 2))
 
 
 def _check(field: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(f"{value!r:.60} is not a number", field=field)
     if not low <= value <= high:  # false for NaN too
         raise Invalid(f"must be between {low} and {high}, not {value}", field=field)

@@ -1,0 +1,71 @@
+"""``tenuto health``: whether the services on this machine are well, by their files.
+
+A container asks every few seconds. So the plain forms of the command are answered by `at_once`, without the tree of
+commands, the settings or the app, whose loading would cost several times the answer. Whatever else was typed goes
+through the tree as any command does, and ends in the same `report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tenuto import homes
+from tenuto.cli import exits
+from tenuto.cli.output import glyph, show_json, show_text
+from tenuto.cli.words import span
+from tenuto.clock import SystemClock
+from tenuto.engine import health
+from tenuto.errors import Invalid
+
+_OPTIONS = {"--name": "name", "--home": "home", "--output": "output", "-o": "output"}
+
+
+def at_once(words: Sequence[str]) -> int | None:
+    """The exit code; None if this is not a plain form of the command, for the tree of commands to judge."""
+    service: str | None = None
+    given: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if word in ("-q", "--quiet"):
+            continue
+        if option in _OPTIONS and (not equals or option.startswith("--")):
+            given[_OPTIONS[option]] = value if equals else next(rest, "")
+        elif service is None and word in health.STALE_AFTER:
+            service = word
+        else:
+            return None
+    if service is None or given.get("output", "json") not in ("json", "table"):
+        return None
+    if any(not value or value.startswith("-") for value in given.values()):
+        return None
+    try:
+        home = homes.home(given.get("home"))
+    except Invalid:
+        return None
+    return report(home, service, given.get("name"), as_json=given.get("output") == "json")
+
+
+def report(home: Path, service: str, name: str | None, *, as_json: bool) -> int:
+    """Say how the services are; the exit code."""
+    now = SystemClock().now()
+    found = health.look(home, service, now, name)
+    if as_json:
+        show_json(found)
+    if not found:
+        called = f" named {name}" if name else ""
+        exits.complain(f"no {service}{called} runs here, by the files in {home / 'run'}", f"tenuto {service} --help")
+        return exits.FAILED
+    if not as_json:
+        for one in found:
+            word = "alive" if one.healthy else "stale"
+            heard = f"heard of {span(now - one.seen_at)} ago" if one.seen_at else "its file cannot be read"
+            show_text(f"{glyph(word)} {word}  {one.name}  {heard}")
+    stale = [one.name for one in found if not one.healthy]
+    if stale:
+        exits.complain(
+            f"{service} {', '.join(stale)} has given no sign of life for too long",
+            f"look at its log and restart it; if it is gone for good, remove its file in {home / 'run'}",
+        )
+    return exits.FAILED if stale else exits.OK
