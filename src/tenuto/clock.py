@@ -1,8 +1,9 @@
 """The only room that reads the time.
 
-Decisions take an instant as a parameter; whoever needs "now" is given a `Clock`. Leases are judged on the database's
-clock, never on this one; `DatabaseClock` shifts local time onto it so that every recorded instant speaks of the same
-clock. `ManualClock` moves only when told to, for tests and simulation.
+Decisions take an instant as a parameter; whoever needs "now" is given a `Clock`. Who may hold a task is judged by the
+database on its own clock; its holder counts the same span on the steady timer, from before it asked, and so gives up
+first. `DatabaseClock` tells the database's time, so that recorded instants of all machines speak of one clock.
+`ManualClock` moves only when told to, for tests and simulation.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+_TIMER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Runs on while the machine is suspended: on Linux the first, elsewhere the second (`time.monotonic` does not)."""
 
 
 class Clock(Protocol):
@@ -30,19 +34,19 @@ class SystemClock:
 class DatabaseClock:
     """The database's clock, told from the machine's steady timer and the last instant the database reported.
 
-    A worker hears the database's time with every claim; between two claims the steady timer carries it on, so a
-    stepped or skewed machine clock never shows in a record.
+    The database's time is heard when it is opened, and by a service with each of its signs of life; in between the
+    steady timer carries it on, so a stepped or skewed machine clock never shows in a record.
     """
 
     def __init__(self) -> None:
         self.heard(datetime.now(UTC))
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self._offset + time.monotonic(), UTC)
+        return datetime.fromtimestamp(self._offset + steady(), UTC)
 
     def heard(self, instant: datetime) -> None:
         """Take over the instant the database has just reported."""
-        self._offset = instant.timestamp() - time.monotonic()
+        self._offset = instant.timestamp() - steady()
 
 
 class ManualClock:
@@ -61,5 +65,5 @@ class ManualClock:
 
 
 def steady() -> float:
-    """Seconds on a timer that never jumps; only differences mean anything."""
-    return time.monotonic()
+    """Seconds on a timer nobody can set and that suspending does not stop; only differences mean anything."""
+    return time.clock_gettime(_TIMER)

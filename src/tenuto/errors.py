@@ -9,6 +9,7 @@
     ├── StoreError             the database
     │   ├── Unavailable        cannot be reached just now; trying again may help
     │   ├── SchemaMismatch     the database's schema is older or newer than this program
+    │   │   └── SchemaBehind   it is missing or older: whoever migrates puts that right
     │   └── Unsupported        the server cannot carry Tenuto (too old, read-only)
     └── EngineError            inside a running service
         ├── StaleLease         the task is no longer held by this worker
@@ -65,6 +66,10 @@ class Unavailable(StoreError):
 
 class SchemaMismatch(StoreError):
     """The database's schema does not fit this program."""
+
+
+class SchemaBehind(SchemaMismatch):
+    """The database's schema is missing or older than this program: it has yet to be migrated."""
 
 
 class Unsupported(StoreError):

@@ -7,13 +7,22 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from tenuto import Context, RetryPolicy, Tenuto
+from tenuto.clock import steady
+from tenuto.engine.finisher import BATCH_SIZE, Finisher
+from tenuto.handlers.attempts import Attempt
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
 from tests.engine.conftest import Quick
+from tests.model.making import a_new_task
+from tests.store.given import LEASE, Register, completed
 from tests.waiting import eventually
 
 
@@ -141,3 +150,51 @@ async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app:
     assert {task["state"] for task in open_tasks} <= {"queued"}
     assert {record["status"] for record in done} <= {"completed"}
     assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on in the background"
+
+
+async def attempts_of(db: Database, worker_id: UUID, count: int) -> list[Attempt]:
+    await store.start_alike(db, a_new_task(), ["{}"] * count)
+    tasks = await store.claim(db, worker_id, ["default"], count, LEASE)
+    assert len(tasks) == count
+    return [Attempt(task, Context(task), lease_ends=steady() + 30, taken_at=steady()) for task in tasks]
+
+
+async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_worker: Register) -> None:
+    written: list[Attempt] = []
+    finisher = Finisher(db, db.clock, written.extend)
+    for attempt in await attempts_of(db, await register_worker(), 24):
+        finisher.put(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))
+    finisher.start()
+    await finisher.stop()
+    assert len(written) == 24
+    batches = await db.all("SELECT sum(octet_length(output::text)) FROM tenuto.activities GROUP BY xmin::text")
+    assert len(batches) > 1
+    assert max(row["sum"] for row in batches) <= BATCH_SIZE + 1_100_000, "the last one may reach over"
+
+
+async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, register_worker: Register) -> None:
+    db = await Database.open(url, max_connections=1)
+    written: list[Attempt] = []
+    try:
+        attempts = await attempts_of(db, await register_worker(), 16)
+        await db.all(
+            "CREATE FUNCTION tenuto.be_slow() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END'"
+        )
+        await db.all(
+            "CREATE TRIGGER slow BEFORE INSERT ON tenuto.activities FOR EACH ROW EXECUTE FUNCTION tenuto.be_slow()"
+        )
+        await db.all("SET statement_timeout = '500ms'")
+        finisher = Finisher(db, db.clock, written.extend)
+        for attempt in attempts:
+            finisher.put(attempt, completed())
+        finisher.start()
+        await asyncio.wait_for(finisher.stop(), 20)
+        await db.all("SET statement_timeout = '30s'")
+        assert len(written) == 16
+        assert finisher.stale == 0
+        assert await db.value("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'") == 16
+        assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    finally:
+        await db.all("DROP FUNCTION IF EXISTS tenuto.be_slow CASCADE")
+        await db.close()

@@ -15,7 +15,7 @@ from tests.model.making import NOON
 
 
 def written(home: Path, service: str = "worker", name: str = "baker") -> HealthFile:
-    file = HealthFile(home, service, name, ManualClock(NOON))
+    file = HealthFile(home, service, lambda: name, ManualClock(NOON))
     file.beat()
     return file
 
@@ -70,7 +70,7 @@ def test_services_and_names_are_told_apart(tmp_path: Path) -> None:
 
 def test_beating_often_writes_seldom(tmp_path: Path) -> None:
     clock = ManualClock(NOON)
-    file = HealthFile(tmp_path, "worker", "baker", clock)
+    file = HealthFile(tmp_path, "worker", lambda: "baker", clock)
     file.beat()
     clock.advance(timedelta(seconds=30))
     file.beat()
@@ -91,3 +91,14 @@ async def test_the_register_tells_the_living_from_the_stale_and_the_gone(app: Te
         assert condition({**row, "draining_at": datetime.now(UTC)}) == "draining"
     (row,) = await app.workers(ended=True)
     assert condition(row) == "ended"
+
+
+def test_the_file_follows_the_name(tmp_path: Path) -> None:
+    names = ["host-1"]
+    file = HealthFile(tmp_path, "worker", lambda: names[-1], ManualClock(NOON))
+    file.beat()
+    names.append("host-2")
+    file.beat()
+    assert [found.name for found in look(tmp_path, "worker", NOON)] == ["host-2"]
+    file.remove()
+    assert look(tmp_path, "worker", NOON) == []

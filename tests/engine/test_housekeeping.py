@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 from tenuto.clock import ManualClock
 from tenuto.engine import housekeeping as module
 from tenuto.engine.housekeeping import Housekeeping
+from tenuto.engine.identity import Identity
+from tenuto.model.triggers import every
 from tenuto.settings import load
 from tenuto.store import partitions
 from tenuto.store.database import Database
+from tests.playing import a_definition, fire, play, saved, table
 from tests.store.given import Register, rows, start, start_and_claim
 from tests.store.test_partitions import months, record
 
@@ -94,3 +98,47 @@ async def test_workers_nobody_hears_of_are_closed_and_those_long_gone_forgotten(
 async def test_any_number_may_keep_house_at_once(db: Database) -> None:
     await asyncio.gather(*(house(db, ManualClock(NOW)).round() for _ in range(4)))
     assert "activities_2027_06" in await months(db)
+
+
+async def test_a_process_that_was_suspended_does_not_close_its_own_services(
+    db: Database, register_worker: Register, tmp_path: Path
+) -> None:
+    own = Identity.take("worker", tmp_path, "own")
+    own.id, other = await register_worker(), await register_worker()
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
+    await Housekeeping(db, ManualClock(datetime.now(UTC)), load(database=db.url), [own]).round()
+    own.release()
+    ended = {row["id"] for row in await rows(db, "workers") if row["ended_at"] is not None}
+    assert ended == {other}
+
+
+async def test_old_executions_and_rows_of_the_ledger_are_forgotten_and_open_ones_kept(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "_BATCHES_PER_ROUND", 2)
+    me, past = await register_worker(), NOW - timedelta(days=400)
+    await saved(db, a_definition("a", overlap="queue_one", trigger=every("1h")), past)
+    for hour in range(1, 10):
+        await fire(db, past + timedelta(hours=hour))
+        await play(db, me, past + timedelta(hours=hour))
+    await fire(db, past + timedelta(hours=10))
+    await fire(db, past + timedelta(hours=11))
+    open_ones = await table(db, "executions", "ended_at IS NULL"), await table(db, "tasks")
+    queued = await table(db, "occurrences", "decision = 'queued'")
+    assert len(open_ones[0]) == len(queued) == 1
+    keeping = house(db, ManualClock(NOW), housekeeping_seconds=60, retention_days=90)
+    waits = [await keeping.round() for _ in range(4)]
+    assert waits[0] == 1.0, "small batches, and soon again while there is more"
+    assert waits[-1] == 60
+    assert (await table(db, "executions"), await table(db, "tasks")) == open_ones
+    assert await table(db, "occurrences") == queued
+
+
+async def test_young_executions_and_rows_of_the_ledger_are_kept(db: Database, register_worker: Register) -> None:
+    me, past = await register_worker(), NOW - timedelta(days=10)
+    await saved(db, a_definition("a", trigger=every("1h")), past)
+    await fire(db, past + timedelta(hours=1))
+    await play(db, me, past + timedelta(hours=1))
+    await house(db, ManualClock(NOW), retention_days=90).round()
+    assert len(await table(db, "executions")) == len(await table(db, "occurrences")) == 1

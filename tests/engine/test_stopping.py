@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.engine import health
+from tenuto.engine.identity import Identity, _host
+from tenuto.engine.service import run_scheduler
+from tenuto.errors import Conflict, EngineError, SchemaBehind, SchemaMismatch
+from tenuto.settings import load
+from tenuto.store.database import Database
 from tests.engine.conftest import Quick
 from tests.engine.test_cancelling import running, runs
 from tests.handlers import isolated_jobs
@@ -121,7 +128,7 @@ async def test_a_worker_is_on_the_register_while_it_works_and_leaves_it(app: Ten
         assert [row["name"] for row in await app.workers()] == ["baker"]
 
 
-async def test_a_worker_that_somebody_declared_dead_gives_up(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_a_worker_that_somebody_declared_dead_gives_up_and_says_so(app: Tenuto, worker: Quick, sql: Any) -> None:
     begun = threading.Event()
 
     @app.job
@@ -129,11 +136,14 @@ async def test_a_worker_that_somebody_declared_dead_gives_up(app: Tenuto, worker
         begun.set()
         await asyncio.sleep(60)
 
-    async with worker(lease_seconds=1.5) as one:
-        task = await app.enqueue(bake)
-        await eventually(begun.is_set)
-        await sql("UPDATE tenuto.workers SET ended_at = now()")
-        await eventually(lambda: one.stopping)
+    working = worker(lease_seconds=1.5)
+    one = await working.__aenter__()
+    task = await app.enqueue(bake)
+    await eventually(begun.is_set)
+    await sql("UPDATE tenuto.workers SET ended_at = now()")
+    await eventually(lambda: one.stopping)
+    with pytest.raises(EngineError, match="declared dead by another"):
+        await working.__aexit__(None, None, None)
     first = (await app.attempts(task.id))[0]
     assert first["status"] in ("in_progress", "failed"), "it says nothing about what is no longer its own"
     assert first["reason"] in (None, "lost")
@@ -204,3 +214,90 @@ async def test_a_scheduler_alone_sweeps_too(app: Tenuto, sql: Any, monkeypatch: 
     await eventually(taken_back, timeout=20)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(service, 20)
+
+
+@asynccontextmanager
+async def scheduler(url: str, home: Path, name: str) -> AsyncIterator[asyncio.Task[None]]:
+    """One that looks every tenth of a second."""
+    app = Tenuto(settings=load(database=url, home=home, scheduler_poll_seconds=0.1))
+    service = asyncio.create_task(app.run_scheduler(name=name))
+    try:
+        yield service
+    finally:
+        if not service.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(service, 20)
+        await app.close()
+
+
+async def test_a_scheduler_that_somebody_declared_dead_enters_anew(app: Tenuto, url: str, sql: Any) -> None:
+    async with scheduler(url, app.settings.home, "keeper"):
+        (first,) = await eventually(app.workers)
+        await sql("UPDATE tenuto.workers SET ended_at = now()")
+        (second,) = await eventually(app.workers)
+        assert (second["name"], second["id"] != first["id"]) == ("keeper", True)
+
+
+async def test_a_scheduler_whose_name_somebody_else_has_taken_leaves_with_an_error(
+    app: Tenuto, url: str, sql: Any
+) -> None:
+    async with scheduler(url, app.settings.home, "keeper") as service:
+        await eventually(app.workers)
+        await sql("UPDATE tenuto.workers SET id = gen_random_uuid(), host = 'elsewhere', boot = 'another'")
+        with pytest.raises(Conflict, match="alive on elsewhere"):
+            await asyncio.wait_for(service, 20)
+    assert health.look(app.settings.home, "scheduler", datetime.now(UTC)) == []
+
+
+@pytest.mark.parametrize("service", ["worker", "scheduler", "all"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_before_the_database_is_there_ends_the_start(
+    number: signal.Signals, service: str, tmp_path: Path
+) -> None:
+    app = Tenuto("postgresql://127.0.0.1:1/none", home=tmp_path)
+
+    @app.job
+    async def bake() -> None: ...
+
+    run = {"worker": app.run_worker, "scheduler": app.run_scheduler, "all": app.run}[service]
+    running = asyncio.create_task(run())
+    await eventually(lambda: list((tmp_path / "run").glob("*.health")))
+    os.kill(os.getpid(), number)
+    ended, _ = await asyncio.wait([running], timeout=4)
+    assert ended
+    await running
+    assert list((tmp_path / "run").glob("*.health")) == []
+    Identity.take("worker", tmp_path, f"{_host()}-1").release()
+    await app.close()
+
+
+async def test_a_schema_that_will_never_fit_ends_a_service_and_one_to_come_is_waited_for(tmp_path: Path) -> None:
+    asked = []
+
+    async def connect() -> Database:
+        asked.append(1)
+        assert len(asked) <= 2, "it asks no more"
+        if len(asked) == 1:
+            raise SchemaBehind("not migrated yet")
+        raise SchemaMismatch("migration 0001 was changed after it had been applied")
+
+    with pytest.raises(SchemaMismatch, match="was changed"):
+        await run_scheduler(connect, load(home=tmp_path))
+    assert len(asked) == 2
+
+
+async def test_the_health_file_goes_by_the_name_the_worker_has_come_to(app: Tenuto, sql: Any) -> None:
+    await sql(
+        "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
+        " VALUES (gen_random_uuid(), $1, 'worker', 'elsewhere', '', 1, '', '{}', 0, now(), now())",
+        f"{_host()}-1",
+    )
+    service = asyncio.create_task(app.run_worker(slots=1, grace_seconds=0))
+    try:
+        await eventually(
+            lambda: [f.name for f in health.look(app.settings.home, "worker", datetime.now(UTC))] == [f"{_host()}-2"]
+        )
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(service, 20)
+    assert health.look(app.settings.home, "worker", datetime.now(UTC)) == []

@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 
 from tenuto import RetryPolicy, Tenuto
-from tenuto.engine.sweeper import NET_EXPIRED, NET_RESTARTED, recover, sweep
+from tenuto.engine import sweeper
+from tenuto.engine.sweeper import NET_EXPIRED, NET_RESTARTED, NET_STUCK, recover, sweep
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Policy, Settlement
 from tenuto.settings import load
 from tenuto.store import activities, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
+from tenuto.store.finishing import finish
 from tests.engine.conftest import Quick
 from tests.model.making import a_new_task
 from tests.store.given import LEASE, Register, claim, completed, now, rows, start, start_and_claim, the_task
+from tests.store.test_partitions import RECORD
 from tests.waiting import eventually
 
 
@@ -142,12 +145,13 @@ async def test_a_task_somebody_had_asked_to_stop_ends_as_cancelled(
     policy: Policy, db: Database, register_worker: Register, expire: Any
 ) -> None:
     task = await start_and_claim(db, await register_worker(), policy=policy.to_json())
-    await store.ask_to_cancel(db, task, Actor.user("ana", "Ana"))
+    await store.ask_to_cancel(db, task, Actor.user("u-17", "Ana"))
     await expire()
     await sweep(db, now())
     (record,) = await activities.attempts(db, task.id)
     assert (record["status"], record["reason"], record["final"]) == ("cancelled", "requested", True)
     assert record["error"]["message"] == "cancelled by Ana"
+    assert record["error"]["by"] == {"type": "user", "id": "u-17", "name": "Ana"}
 
 
 async def test_what_is_found_is_counted_and_a_flood_is_taken_back_whole(
@@ -180,7 +184,7 @@ async def test_a_late_holder_finds_its_task_gone(db: Database, register_worker: 
     task = await start_and_claim(db, await register_worker())
     await expire()
     await sweep(db, now())
-    assert await store.finish(db, [Settlement(task, completed())]) == set()
+    assert await finish(db, [Settlement(task, completed())]) == set()
 
 
 async def test_recovering_takes_back_what_one_worker_held(db: Database, register_worker: Register) -> None:
@@ -189,6 +193,34 @@ async def test_recovering_takes_back_what_one_worker_held(db: Database, register
     kept = await start_and_claim(db, other)
     assert await recover(db, dead, now()) == 1
     assert [row["id"] for row in await rows(db) if row["state"] == "running"] == [kept.id]
+
+
+@pytest.mark.parametrize("batch", [2, 500])
+async def test_a_task_that_cannot_be_settled_holds_up_no_other(
+    batch: int, db: Database, register_worker: Register, expire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "BATCH", batch)
+    worker = await register_worker()
+    ids = [await start(db) for _ in range(7)]
+    await claim(db, worker, limit=7)
+    for id in (ids[0], ids[1], ids[4]):  # something already lies where their records belong
+        await db.all(RECORD, id, now(), now())
+    await expire()
+    assert await sweep(db, now()) == 4
+    states = {row["id"]: row["state"] for row in await rows(db)}
+    assert {id for id, state in states.items() if state == "running"} == {ids[0], ids[1], ids[4]}
+    found = {row["net"]: row["count"] for row in await workers.list_repairs(db)}
+    assert found == {NET_EXPIRED: 4, NET_STUCK: 3}
+
+
+async def test_a_worker_starts_though_something_its_last_start_held_cannot_be_settled(
+    db: Database, register_worker: Register
+) -> None:
+    dead = await register_worker()
+    ids = [await start(db) for _ in range(2)]
+    await claim(db, dead)
+    await db.all(RECORD, ids[0], now(), now())
+    assert await recover(db, dead, now()) == 1
 
 
 # --- with a worker -------------------------------------------------------------------------------------------------

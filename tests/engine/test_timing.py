@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -78,6 +79,24 @@ async def test_an_earlier_time_that_is_heard_of_later_is_kept_too(app: Tenuto, w
         record = await app.wait(soon, timeout=10)
         assert record["started_at"] - record["run_at"] < A_SECOND
         assert (await app.task(late.id))["state"] == "scheduled"
+
+
+async def test_what_belongs_before_the_task_taken_last_begins_at_once_even_beside_a_newer_one(
+    app: Tenuto, worker: Quick
+) -> None:
+    """A claim goes on where the last one ended; that must not keep what lies before it waiting for what lies behind."""
+
+    @app.job
+    async def bake(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async with worker():
+        await app.wait(await app.enqueue(bake, 0), timeout=10)
+        async with (await app.open()).connection() as connection, connection.transaction():
+            await app.enqueue_within(connection, bake, 30)
+            old = await app.enqueue_within(connection, bake.using(run_at=datetime(1999, 1, 1, tzinfo=UTC)), 0)
+        record = await app.wait(old, timeout=10)
+    assert record["started_at"] - record["created_at"] < A_SECOND
 
 
 async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:

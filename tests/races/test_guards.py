@@ -122,7 +122,7 @@ async def test_a_lease_that_has_run_out_is_not_renewed(db: Database, worker_id: 
     (task,) = await claim(db, worker_id)
     await let_leases_run_out(db)
 
-    assert await store.renew(db, worker_id, [(task.id, task.fence, None)], LEASE) == []
+    assert await store.renew(db, worker_id, [(task.id, task.fence, None)], LEASE) == set()
 
     assert await sweep(db, db.clock.now()) == 1
 
@@ -131,10 +131,10 @@ async def test_a_stale_fence_renews_nothing(db: Database, worker_id: UUID) -> No
     before, now = await lost_and_claimed_again(db, worker_id)
     held = await only_row(db)
 
-    assert await store.renew(db, worker_id, [(before.id, before.fence, '{"done": 1}')], LEASE) == []
+    assert await store.renew(db, worker_id, [(before.id, before.fence, '{"done": 1}')], LEASE) == set()
 
     assert await only_row(db) == held
-    assert [answer.id for answer in await store.renew(db, worker_id, [(now.id, now.fence, None)], LEASE)] == [now.id]
+    assert await store.renew(db, worker_id, [(now.id, now.fence, None)], LEASE) == {now.id}
 
 
 async def test_a_worker_renews_nothing_of_another(
@@ -143,7 +143,7 @@ async def test_a_worker_renews_nothing_of_another(
     await enqueue(db)
     (task,) = await claim(db, worker_id)
 
-    assert await store.renew(db, await register_worker(), [(task.id, task.fence, None)], LEASE) == []
+    assert await store.renew(db, await register_worker(), [(task.id, task.fence, None)], LEASE) == set()
 
 
 async def test_a_stale_fence_puts_nothing_back(db: Database, worker_id: UUID) -> None:
@@ -197,6 +197,19 @@ async def test_a_claim_passes_over_what_another_one_has_in_hand(
     assert taken.id == second.id
 
 
+async def test_what_falls_due_is_let_in_by_one_and_nobody_waits_for_it(db: Database, other: asyncpg.Connection) -> None:
+    later = db.clock.now() + timedelta(hours=1)
+    first, second = await enqueue(db, 2, run_at=later)
+    async with other.transaction():
+        await other.execute("SELECT 1 FROM tenuto.tasks WHERE id = $1 FOR UPDATE", first.id)
+
+        outlook = await asyncio.wait_for(store.promote(db, later, ["default"]), timeout=5)
+
+    assert outlook.promoted == 1
+    states = {row["id"]: row["state"] for row in await db.all("SELECT id, state FROM tenuto.tasks")}
+    assert (states[first.id], states[second.id]) == ("scheduled", "queued")
+
+
 async def test_what_one_claim_has_taken_no_other_takes(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
@@ -204,7 +217,7 @@ async def test_what_one_claim_has_taken_no_other_takes(
     begun = other.transaction()
     await begun.start()
     from_the_beginning = ([-32768], [datetime(1, 1, 1, tzinfo=UTC)], [UUID(int=0)])
-    first = await other.fetch(store.SQL.claim, worker_id, LEASE, ["default"], 2, *from_the_beginning)
+    first = await other.fetch(store.SQL.claim, worker_id, LEASE, ["default"], 2, *from_the_beginning, [])
     assert len(first) == 2
 
     second = asyncio.create_task(claim(db, worker_id, 3))
@@ -238,7 +251,7 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
     begun = other.transaction()
     await begun.start()
     await other.execute(store.SQL.lock_limits)
-    assert len(await other.fetch(store.SQL.claim_under_limits, worker_id, LEASE, ["default"], 1)) == 1
+    assert len(await other.fetch(store.SQL.claim_under_limits, worker_id, LEASE, ["default"], 1, [""], 9, [])) == 1
     await enqueue(db, priority=5, **key)  # what is more urgent would go first, were there room
 
     late = asyncio.create_task(store.claim_under_limits(db, worker_id, ["default"], 1, LEASE))

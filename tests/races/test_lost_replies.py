@@ -206,7 +206,7 @@ async def test_a_renewal_sent_again_renews(
     renewed = await store.renew(far, worker_id, [(task.id, task.fence, '{"done": 1}')], LEASE)
 
     assert proxy.lost == 1
-    assert [answer.id for answer in renewed] == [task.id]
+    assert renewed == {task.id}
 
 
 # --- finish ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tests.conftest import address
 
 OF_THEIR_OWN = {
     "test_doctor.py",
+    "test_doctor_schedules.py",
     "test_embedded.py",
     "test_housekeeping.py",
     "test_migrate.py",
@@ -31,6 +32,10 @@ DELETE FROM tenuto.activities;
 DELETE FROM tenuto.workers;
 DELETE FROM tenuto.queues;
 DELETE FROM tenuto.repairs;
+DELETE FROM tenuto.schedules;
+DELETE FROM tenuto.schedule_versions;
+DELETE FROM tenuto.executions;
+DELETE FROM tenuto.occurrences;
 """
 
 

@@ -36,6 +36,7 @@ async def a_finished_task(db: Database, register_worker: Register, **fields: obj
         ("UPDATE tenuto.{partition} SET status = 'failed'", "UPDATE"),
         ("DELETE FROM tenuto.{partition}", "DELETE"),
         ("TRUNCATE tenuto.{partition}", "TRUNCATE"),
+        ("TRUNCATE tenuto.activities_old", "TRUNCATE"),
         ("UPDATE tenuto.activities SET id = gen_random_uuid()", "UPDATE"),  # would move it to another partition
     ],
 )

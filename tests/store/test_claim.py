@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,8 +14,8 @@ from tenuto.ids import new_id
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.database import Database
-from tenuto.store.tasks import Bounds
-from tests.model.making import NOON, a_new_task
+from tenuto.store.shortcuts import Bounds, Lap
+from tests.model.making import NOON, a_held_task, a_new_task
 from tests.store.given import LEASE, Register, claim, now, rows, start, start_and_claim, the_task
 
 
@@ -166,19 +167,19 @@ async def test_looking_ahead_tells_whether_claims_must_count(
 
 async def test_a_bound_passes_over_what_lies_before_it_and_no_more(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    bounds = Bounds.none()
+    bounds = Bounds()
     same = now() - timedelta(hours=1)
     await start(db, priority=5, run_at=same)
     bounds.moved_past(await store.claim(db, worker, ["default"], 10, LEASE, bounds))
     before = await start(db, priority=9, run_at=same)
     after = await start(db, priority=1, run_at=same)
     assert [task.id for task in await store.claim(db, worker, ["default"], 10, LEASE, bounds)] == [after]
-    assert [task.id for task in await store.claim(db, worker, ["default"], 10, LEASE, Bounds.none())] == [before]
+    assert [task.id for task in await store.claim(db, worker, ["default"], 10, LEASE, Bounds())] == [before]
 
 
 async def test_each_queue_has_a_bound_of_its_own(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    bounds = Bounds.none()
+    bounds = Bounds()
     await start(db, queue="a", priority=-5)
     bounds.moved_past(await store.claim(db, worker, ["a"], 10, LEASE, bounds))
     other = await start(db, queue="b", priority=9)
@@ -196,11 +197,11 @@ async def test_claiming_with_bounds_until_nothing_comes_leaves_nothing(
         await start(db, priority=priority, run_at=now() - timedelta(minutes=1 + minute))
         for priority, minute in urgencies
     }
-    bounds, taken = Bounds.none(), set()
+    bounds, taken = Bounds(), set()
     while True:
         tasks = await store.claim(db, worker, ["default"], batch, LEASE, bounds)
         if len(tasks) < batch and bounds.after:
-            bounds = Bounds.none()
+            bounds = Bounds()
             tasks += await store.claim(db, worker, ["default"], batch, LEASE, bounds)
         bounds.moved_past(tasks)
         taken |= {task.id for task in tasks}
@@ -334,3 +335,134 @@ async def test_the_list_of_queues_tells_limits_pauses_and_what_is_in_them(
     assert listed["default"]["running"] == 1
     assert (listed["closed"]["paused_by"], listed["closed"]["reason"]) == ("ana", "test")
     assert listed["closed"]["paused_at"] is not None
+
+
+# --- many limited keys ---------------------------------------------------------------------------------------------
+
+
+async def keyed(db: Database, keys: int, each: int = 1, **fields: Any) -> None:
+    """Tasks under so many keys, each of which lets one run: the first of each key, then the second of each key …"""
+    names = [f"key-{n:03}" for n in range(keys)]
+    tasks = [a_new_task(name=name, limit_key=name, limit_max=1, **fields) for _ in range(each) for name in names]
+    await store.start(db, tasks)
+
+
+async def end_all(db: Database) -> None:
+    await db.all("DELETE FROM tenuto.tasks WHERE state = 'running'")
+
+
+async def test_a_claim_looks_at_some_keys_and_the_next_one_goes_on_from_there(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEYS_PER_CLAIM", 5)
+    worker, lap = await register_worker(), Lap()
+    await keyed(db, 12)
+    taken = []
+    for left_out in (True, True, False):
+        taken.append([t.name for t in await store.claim_under_limits(db, worker, ["default"], 100, LEASE, lap)])
+        assert lap.left_out is left_out or not left_out
+    assert taken == [[f"key-{n:03}" for n in group] for group in (range(5), range(5, 10), range(10, 12))]
+    assert await store.claim_under_limits(db, worker, ["default"], 100, LEASE, lap) == []
+    assert not lap.left_out, "now it has been round, and there was nothing"
+
+
+async def test_no_key_starves_however_many_there_are_and_however_few_slots(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEYS_PER_CLAIM", 5)
+    worker, lap = await register_worker(), Lap()
+    await keyed(db, 40, each=30)
+    served: set[str] = set()
+    for _ in range(3 * 40 // 2):  # at two a claim, three times as many as there are keys
+        served |= {task.name for task in await store.claim_under_limits(db, worker, ["default"], 2, LEASE, lap)}
+        await end_all(db)
+    assert len(served) == 40
+
+
+async def test_a_key_with_room_is_found_behind_any_number_without(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEYS_PER_CLAIM", 5)
+    worker = await register_worker()
+    await keyed(db, 31, each=2)
+    await db.all(
+        "UPDATE tenuto.tasks SET state = 'running', worker_id = $1, claimed_at = now(), fence = 1,"
+        " lease_until = now() + interval '1 h' WHERE id IN (SELECT min(id::text)::uuid FROM tenuto.tasks"
+        " WHERE limit_key < 'key-030' GROUP BY limit_key)",
+        worker,
+    )
+    assert await limited(db, worker, limit=10) == ["key-030"]
+    assert await limited(db, worker, limit=10) == []
+
+
+async def test_a_queue_that_had_no_room_for_a_while_goes_on_where_it_was(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEYS_PER_CLAIM", 5)
+    worker, lap = await register_worker(), Lap()
+    await set_queue(db, "default", 1)
+    await keyed(db, 20, each=20)
+    served: set[str] = set()
+    for _ in range(60):
+        taken = await store.claim_under_limits(db, worker, ["default"], 10, LEASE, lap)
+        assert len(taken) == 1
+        assert await store.claim_under_limits(db, worker, ["default"], 10, LEASE, lap) == []
+        served |= {task.name for task in taken}
+        await end_all(db)
+    assert len(served) == 20
+
+
+async def test_each_queue_is_gone_through_at_its_own_pace(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KEYS_PER_CLAIM", 5)
+    worker, lap = await register_worker(), Lap()
+    await keyed(db, 12, queue="a")
+    await keyed(db, 3, queue="b")  # of the same names: a key is one over all queues
+    await start(db, queue="c", name="free")
+    names = []
+    while tasks := await store.claim_under_limits(db, worker, ["a", "b", "c"], 100, LEASE, lap):
+        names += [task.name for task in tasks]
+    assert sorted(names) == sorted([f"key-{n:03}" for n in range(12)] + ["free"])
+
+
+# --- what is not to be taken ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{}, {"limit_key": "gas", "limit_max": 5}], ids=["free", "limited"])
+async def test_a_claim_leaves_out_what_it_is_told_to_and_takes_the_rest(
+    fields: dict[str, Any], db: Database, register_worker: Register
+) -> None:
+    worker = await register_worker()
+    first, second = await start(db, **fields), await start(db, **fields)
+    for without, expected in (({first}, {second}), ({first}, set()), (set(), {first})):
+        if fields:
+            tasks = await store.claim_under_limits(db, worker, ["default"], 10, LEASE, None, without)
+        else:
+            tasks = await store.claim(db, worker, ["default"], 10, LEASE, None, without)
+        assert {task.id for task in tasks} == expected
+
+
+# --- what is told while a claim is under way -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("heard", "kept"), [(-6, False), (-5, True), (3, True), (None, False)])
+def test_a_bound_is_not_set_up_past_what_was_told_of_meanwhile(heard: int | None, kept: bool) -> None:
+    bounds = Bounds()
+    bounds.more_urgent("default", -99)
+    bounds.asked()  # what was told before, this claim sees
+    bounds.more_urgent("default") if heard is None else bounds.more_urgent("default", heard)
+    bounds.moved_past([a_held_task(priority=5)])
+    assert ("default" in bounds.after) is kept
+
+
+def test_a_bound_dropped_while_a_claim_is_under_way_stays_dropped() -> None:
+    bounds = Bounds()
+    bounds.moved_past([a_held_task(priority=5)])
+    bounds.asked()
+    bounds.more_urgent("default", -7)
+    bounds.moved_past([a_held_task(priority=4)])
+    assert bounds.after == {}
+    bounds.asked()
+    bounds.moved_past([a_held_task(priority=4)])
+    assert "default" in bounds.after

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,6 +220,16 @@ def test_the_first_hold_makes_the_server_and_the_next_one_finds_it_running(empty
     data = empty_home / "new" / "home" / "postgres"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert stop_now(empty_home / "new" / "home")
+
+
+def test_several_that_come_to_an_empty_home_at_once_make_it_once(empty_home: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        holds = list(threads.map(lambda _: hold(empty_home / "new"), range(4)))
+    assert len({held.url for held in holds}) == 1
+    assert query(holds[0].url, "SELECT 1") == 1
+    for held in holds:
+        held.release()
+    assert stop_now(empty_home / "new")
 
 
 def test_the_server_is_durable_private_and_as_asked(home: Path) -> None:

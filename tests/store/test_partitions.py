@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -140,7 +141,7 @@ async def test_a_record_written_while_its_month_is_about_to_be_dropped_keeps_the
     await other.execute(SQL.lock_partitions)
     dropping = asyncio.create_task(partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC)))
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    await eventually(lambda: other.fetchval(waits))  # it has looked at March, and found it empty
+    await eventually(lambda: other.fetchval(waits))
     await finish(db, [Settlement(task, completed())])
     await transaction.commit()
     await other.close()
@@ -193,3 +194,82 @@ def test_an_id_carries_the_instant_it_was_made_at() -> None:
         < new_id()
         < first_id_at(datetime.now(UTC) + timedelta(seconds=5))
     )
+
+
+async def test_a_fresh_record_is_not_dropped_though_as_many_tasks_of_its_month_are_open_as_before(
+    db: Database, url: str, register_worker: Register
+) -> None:
+    march = datetime(2020, 3, 5, tzinfo=UTC)
+    await partitions.ensure(db, march)
+    await store.start(db, [a_new_task(id=id_at(march))])
+    (task,) = await claim(db, await register_worker())
+    other = await asyncpg.connect(url)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(SQL.lock_partitions)
+    dropping = asyncio.create_task(partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC)))
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    await eventually(lambda: other.fetchval(waits))
+    await finish(db, [Settlement(task, completed())])
+    await store.start(db, [a_new_task(id=id_at(march + timedelta(days=1)))])  # asked for long ago, and come in only now
+    await transaction.commit()
+    await other.close()
+    assert "activities_2020_03" not in await dropping
+    assert [row["id"] for row in await rows(db, "activities")] == [task.id]
+
+
+async def test_a_record_that_is_being_written_while_its_month_is_looked_at_keeps_the_month(
+    db: Database, url: str
+) -> None:
+    march = datetime(2020, 3, 5, tzinfo=UTC)
+    await partitions.ensure(db, march)
+    other = await asyncpg.connect(url)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(RECORD, id_at(march), march, JUNE)
+    dropping = asyncio.create_task(partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC)))
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted"
+    await eventually(lambda: other.fetchval(waits))
+    await transaction.commit()
+    await other.close()
+    assert "activities_2020_03" not in await dropping
+    assert await where_is(db, id_at(march)) == "activities_2020_03"
+
+
+async def test_a_task_whose_month_went_while_it_was_open_leaves_a_record_that_is_kept(
+    db: Database, register_worker: Register
+) -> None:
+    march = datetime(2020, 3, 5, tzinfo=UTC)
+    await partitions.ensure(db, march)
+    await store.start(db, [a_new_task(id=id_at(march))])
+    (task,) = await claim(db, await register_worker())
+    cutoff = datetime(2020, 5, 1, tzinfo=UTC)
+    assert "activities_2020_03" in await partitions.drop_aged(db, cutoff)
+    assert await finish(db, [Settlement(task, completed())]) == {task.id}
+    await partitions.drop_aged(db, cutoff)
+    assert await partitions.delete_old(db, cutoff, 1000) == 0
+    assert await where_is(db, task.id) == "activities_old"
+
+
+async def test_whether_a_month_holds_a_young_record_is_known_without_reading_it(db: Database) -> None:
+    await partitions.ensure(db, datetime(2020, 3, 1, tzinfo=UTC))
+    await db.all(
+        "INSERT INTO tenuto.activities_2020_03 (id, task_id, attempt, status, final, kind, name, queue, priority,"
+        " created_at, run_at, ended_at, fence, failures, losses, input, initiator_type, initiator_name)"
+        " SELECT id, id, 1, 'completed', true, 'job', 'bake', 'default', 0, at, at, at, 1, 0, 0, '{}', 'system', 'test'"
+        " FROM (SELECT lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')::text || lpad(to_hex(n), 20, '0')"
+        "       AS hex, at, n FROM (SELECT timestamptz '2020-03-02Z' + n * interval '10 s' AS at, n"
+        "                           FROM generate_series(1, 200000) AS n) AS spread) AS made,"
+        " LATERAL (SELECT hex::uuid AS id) AS ids"
+    )
+    async with db.connection() as connection:
+        await connection.execute("VACUUM tenuto.activities_2020_03")  # as autovacuum does, long before a month is old
+        pages = await connection.fetchval("SELECT pg_relation_size('tenuto.activities_2020_03') / 8192")
+        look = partitions.HAS_YOUNGER.format(name="activities_2020_03")
+        text = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {look}", datetime(2020, 5, 1, tzinfo=UTC)
+        )
+    (plan,) = json.loads(text)
+    read = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+    assert read < pages / 20, f"{read} of {pages} pages"
+    assert "activities_2020_03" in await partitions.drop_aged(db, datetime(2020, 5, 1, tzinfo=UTC))

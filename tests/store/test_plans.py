@@ -15,7 +15,9 @@ import pytest
 
 from tenuto.store.activities import SQL as ACTIVITIES
 from tenuto.store.database import Connection, Database
+from tenuto.store.tasks import KEYS_PER_CLAIM
 from tenuto.store.tasks import SQL as TASKS
+from tests.store.given import Register
 
 # Each with the indexes that may lead to its rows: all of one set.
 HOT = {
@@ -123,3 +125,28 @@ async def test_under_a_kept_plan_the_other_months_are_never_executed(db: Databas
         )
     scans = [node for node in nodes(json.loads(text)) if str(node.get("Relation Name", "")).startswith("activities")]
     assert len([node for node in scans if node["Actual Loops"] > 0]) == 1
+
+
+MANY_KEYS = """
+INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, name, input, policy, limit_key, limit_max,
+                          initiator_type, initiator_name)
+SELECT id, id, 'queued', 'default', 0, 'job', 'bake', '{}', '{}', 'key ' || n, 1, 'system', 'test'
+FROM (SELECT gen_random_uuid() AS id, n FROM generate_series($1::integer, $2::integer) AS n) AS many
+"""
+
+
+async def test_a_claim_under_limits_costs_the_same_under_a_thousand_keys_and_under_twenty_thousand(
+    db: Database, register_worker: Register
+) -> None:
+    worker, touched = await register_worker(), []
+    async with db.connection() as connection:
+        for first, last in ((1, 1000), (1001, 20_000)):
+            await connection.execute(MANY_KEYS.replace("$1::integer", str(first)).replace("$2::integer", str(last)))
+            await connection.execute("VACUUM ANALYZE tenuto.tasks")
+            values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {KEYS_PER_CLAIM}, '{{}}'"
+            await connection.execute(f"PREPARE take AS {TASKS.claim_under_limits}")
+            text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take({values})")
+            await connection.execute("DEALLOCATE take")
+            (top, *_) = nodes(json.loads(text))
+            touched.append(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+    assert touched[1] < touched[0] * 2, touched

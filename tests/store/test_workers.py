@@ -164,3 +164,11 @@ async def test_what_the_nets_found_is_added_up(db: Database) -> None:
         ("lease_expired", 5),
         ("worker_restarted", 1),
     ]
+
+
+async def test_nobody_buries_themselves_however_long_they_were_silent(db: Database, register_worker: Register) -> None:
+    own, other = [await register_worker() for _ in range(2)]
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
+    assert await workers.bury_silent(db, timedelta(minutes=5), [own]) == 1
+    assert await alive(db) == [own]
+    assert other not in await alive(db)

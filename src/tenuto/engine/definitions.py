@@ -47,6 +47,7 @@ async def create(database: Database, definition: Definition, author: Author, *, 
     id = new_id()
 
     async def act(connection: Connection) -> None:
+        await schedules.lock_circles(connection, definition)
         await check(connection, definition, author.now)
         if not await _insert(connection, id, definition, author, enabled=enabled, declared=None):
             existing = await schedules.locked(connection, definition.name)
@@ -63,6 +64,10 @@ async def edit(
     """Put a definition in the place of the present one; with ``version``, only if nobody has changed it since."""
 
     async def act(connection: Connection) -> None:
+        await schedules.lock_circles(connection, definition)
+        there = await schedules.locked(connection, definition.name)
+        if there is not None and there.updated_at == author.now and there.definition == definition:
+            return  # by ourselves: only the reply was lost
         present = await _locked(connection, name)
         if version is not None and present.version != version:
             raise Conflict(
@@ -87,7 +92,7 @@ async def switch(database: Database, name: str, author: Author, *, enabled: bool
     async def act(connection: Connection) -> bool:
         present = await _locked(connection, name)
         if present.enabled == enabled:
-            return False
+            return present.updated_at == author.now  # by ourselves: only the reply was lost
         await _change(connection, present, present.definition, author, enabled=enabled)
         return True
 
@@ -96,42 +101,58 @@ async def switch(database: Database, name: str, author: Author, *, enabled: bool
 
 async def delete(database: Database, name: str, author: Author) -> None:
     """Delete a schedule, unless it runs or is part of another. What it did stays on record."""
+    deleted = False
 
     async def act(connection: Connection) -> None:
-        present = await _locked(connection, name)
-        if active := await schedules.active(connection, present.id):
-            raise Conflict(f"{name!r} is running", remedy=f"wait for execution {active[0]}, or cancel it")
-        if users := await schedules.users_of(connection, name):
-            raise Conflict(f"{name!r} is a step of {users[0]!r}", remedy="change that one first")
-        await _leave_overdue(connection, present, author, "the schedule was deleted")
-        await schedules.give_up_queued(
-            connection, present.id, "the schedule was deleted", author.now, author.actor.name, manual_too=True
-        )
-        await schedules.delete(connection, present.id)
-        await _record(connection, present.id, present.version + 1, name, "deleted", author, _fields(present), None)
+        nonlocal deleted
+        if deleted and await schedules.locked(connection, name) is None:
+            return  # by ourselves: only the reply was lost
+        await delete_within(connection, name, author)
+        deleted = True
 
     await database.transaction(act)
 
 
+async def delete_within(connection: Connection, name: str, author: Author) -> None:
+    """As `delete`, as part of a larger change."""
+    present = await _locked(connection, name)
+    if active := await schedules.active(connection, present.id):
+        raise Conflict(f"{name!r} is running", remedy=f"wait for execution {active[0]}, or cancel it")
+    if users := await schedules.users_of(connection, name):
+        raise Conflict(f"{name!r} is a step of {users[0]!r}", remedy="change that one first")
+    await _leave_overdue(connection, present, author, "the schedule was deleted")
+    await schedules.give_up_queued(
+        connection, present.id, "the schedule was deleted", author.now, author.actor.name, manual_too=True
+    )
+    await schedules.delete(connection, present.id)
+    await _record(connection, present.id, present.version + 1, name, "deleted", author, _fields(present), None)
+
+
 async def declare(database: Database, definition: Definition, author: Author) -> Effect:
     """Bring what code or a file declares into force, as far as it says something new."""
-    id, fields = new_id(), definition.to_fields()
+    id = new_id()
+    return await database.transaction(lambda connection: declare_within(connection, definition, author, id))
 
-    async def act(connection: Connection) -> Effect:
+
+async def declare_within(connection: Connection, definition: Definition, author: Author, id: UUID) -> Effect:
+    """As `declare`, as part of a larger change; the id is for a schedule that comes to be."""
+    fields = definition.to_fields()
+    await schedules.lock_circles(connection, definition)
+    present = await schedules.locked(connection, definition.name)
+    if present is None:
+        # Only what is new is checked: a service must be able to start though one of its schedules is over by now.
         await check(connection, definition, author.now)
-        present = await schedules.locked(connection, definition.name)
-        if present is None:
-            if await _insert(connection, id, definition, author, enabled=True, declared=fields):
-                return "created"
-            present = await _locked(connection, definition.name)
-        effect = effect_of(present, fields)
-        if effect == "changed":
-            await _change(connection, present, definition, author, declared=fields)
-        elif effect == "unchanged" and present.declared != fields:
-            await schedules.declare(connection, present.id, fields, author.origin)
-        return effect
-
-    return await database.transaction(act)
+        if await _insert(connection, id, definition, author, enabled=True, declared=fields):
+            return "created"
+        present = await _locked(connection, definition.name)
+    if present.id == id:
+        return "created"  # by ourselves: only the reply was lost
+    effect = effect_of(present, fields)
+    if effect == "changed":
+        await _change(connection, present, definition, author, declared=fields)
+    elif effect == "unchanged" and present.declared != fields:
+        await schedules.declare(connection, present.id, fields, author.origin)
+    return effect
 
 
 def effect_of(present: Schedule | None, declared: Mapping[str, Any]) -> Effect:
@@ -158,6 +179,11 @@ def unknown(name: str) -> NotFound:
 async def check(connection: Connection, definition: Definition, now: datetime) -> None:
     """What can only be said against a definition by looking at the present and at the other schedules."""
     check_runs(definition.trigger, now)
+    await check_steps(connection, definition)
+
+
+async def check_steps(connection: Connection, definition: Definition) -> None:
+    """That what it runs is there, and does not run it in turn."""
     targets = definition.plan.targets(SCHEDULE)
     if targets:
         plans: dict[str, Plan] = await schedules.plans_with_schedules(connection)
@@ -212,8 +238,11 @@ async def _change(
     before, after = _fields(present), {**definition.to_fields(), "enabled": is_on}
     if before == after and declared is None:
         return
-    await check(connection, definition, author.now)
     retimed = before["trigger"] != after["trigger"]
+    if retimed or (switched and is_on):  # one that has come to its end can still be edited and switched off
+        check_runs(definition.trigger, author.now)
+    if before["steps"] != after["steps"] or before["name"] != after["name"]:
+        await check_steps(connection, definition)
     next_run = present.next_run_at
     if retimed or switched:
         await _leave_overdue(connection, present, author, "the trigger was changed" if retimed else "it was disabled")
@@ -235,8 +264,10 @@ async def _leave_overdue(connection: Connection, present: Schedule, author: Auth
     due_at = present.next_run_at
     if due_at is None or due_at > author.now:
         return
+    following = present.next_after(due_at)
+    until = author.now if following is not None and following <= author.now else None  # it stands for several
     entry = Entry(
-        new_id(), present.id, present.name, due_at, None, "trigger", Decision.MISSED, None, f"{why} before it fired",
+        new_id(), present.id, present.name, due_at, until, "trigger", Decision.MISSED, None, f"{why} before it fired",
         None,
     )  # fmt: skip
     await schedules.write_ledger(connection, [entry], author.now, author.actor.name)

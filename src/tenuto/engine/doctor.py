@@ -31,19 +31,28 @@ class Bounds:
 
     late_lease: timedelta
     left: timedelta
+    late_schedule: timedelta
+    kept: timedelta
     silent: timedelta = STALE_AFTER["worker"]
+    silent_scheduler: timedelta = STALE_AFTER["scheduler"]
     waiting: timedelta = timedelta(minutes=1)
     overdue: timedelta = timedelta(minutes=1)
     snapshot: timedelta = timedelta(minutes=5)
     skew: timedelta = timedelta(seconds=1)
     free_disk: int = 1024**3
     looked_at: int = 50_000
+    followed: int = 5_000
 
     @classmethod
     def of(cls, settings: Settings) -> Bounds:
-        """Twice the sweep is a sweep that has missed its turn."""
+        """Twice the sweep, twice the poll: it has missed its turn."""
         sweeps = timedelta(seconds=2 * settings.sweep_seconds)
-        return cls(late_lease=sweeps, left=sweeps + timedelta(seconds=10))
+        return cls(
+            late_lease=sweeps,
+            left=sweeps + timedelta(seconds=10),
+            late_schedule=timedelta(seconds=2 * settings.scheduler_poll_seconds),
+            kept=timedelta(days=settings.retention_days),
+        )
 
 
 @dataclass(frozen=True, slots=True)

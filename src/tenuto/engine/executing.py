@@ -23,6 +23,7 @@ from tenuto.store.executions import NewExecution
 
 NET_STUCK = "execution_stuck"
 NET_ORPHANED_STEP = "step_waiting_for_nothing"
+NET_ABANDONED = "execution_abandoned"
 SYSTEM = Actor.system("scheduler")
 _BATCH = 100
 
@@ -36,7 +37,9 @@ async def cancel(
 
     async def act(connection: Connection) -> Literal["cancelled", "stopping"]:
         if id not in await cancel_within(connection, [id], now, by, why):
-            raise await _ended_or_unknown(database, id)
+            found = await executions.execution(database, id)
+            if found is None or found["cancelled_at"] != now:  # else by ourselves: only the reply was lost
+                raise await _ended_or_unknown(database, id)
         return "cancelled" if await executions.is_over(connection, id) else "stopping"
 
     return await database.transaction(act)
@@ -51,6 +54,7 @@ async def cancel_within(
     if done:
         waiting = await executions.not_begun(connection, done)
         await finishing.end_within(connection, [Settlement(task, cancelled(task, now, by)) for task in waiting])
+        await executions.ask_to_stop(connection, done, by)
         await finishing.advance(connection, done, now)
     return done
 
@@ -61,17 +65,23 @@ async def pause(database: Database, id: UUID, now: datetime, by: Actor) -> None:
     async def act(connection: Connection) -> None:
         await executions.lock(connection, [id])
         if not await executions.pause(connection, id, now, by):
-            raise await _ended_or_unknown(database, id, otherwise="is paused already")
+            found = await executions.execution(database, id)
+            if found is None or found["paused_at"] != now:  # else by ourselves: only the reply was lost
+                raise await _ended_or_unknown(database, id, otherwise="is paused already")
 
     await database.transaction(act)
 
 
 async def resume(database: Database, id: UUID, now: datetime) -> None:
     """Let a paused execution go on."""
+    resumed = False
 
     async def act(connection: Connection) -> None:
+        nonlocal resumed
         await executions.lock(connection, [id])
-        if not await executions.resume(connection, id, now):
+        if await executions.resume(connection, id, now):
+            resumed = True
+        elif not resumed:  # else by ourselves: only the reply was lost
             raise await _ended_or_unknown(database, id, otherwise="is not paused")
 
     await database.transaction(act)
@@ -95,9 +105,9 @@ async def retry(database: Database, id: UUID, now: datetime, by: Actor) -> UUID:
     async def act(connection: Connection) -> UUID:
         schedule = await schedules.locked(connection, found["schedule_id"])
         alone = schedule is None or schedule.definition.overlap is not Overlap.ALLOW
-        active = await schedules.active(connection, found["schedule_id"])
-        if request in active:
+        if await executions.execution(database, request) is not None:
             return request  # only the reply was lost
+        active = await schedules.active(connection, found["schedule_id"])
         if alone and active:
             raise Conflict(f"{found['schedule_name']!r} is running", remedy=f"wait for execution {active[0]}")
         new = NewExecution(
@@ -136,10 +146,14 @@ async def repair(database: Database, now: datetime) -> int:
         await database.transaction(lambda connection: workers.count_repair(connection, NET_ORPHANED_STEP, orphans))
     abandoned = await executions.abandoned(database, _BATCH)
     for id in abandoned:
-        await database.transaction(
-            partial(cancel_within, ids=[id], now=now, by=SYSTEM, why="the step that started it is gone")
-        )
+        await database.transaction(partial(_cancel_abandoned, id=id, now=now))
     return repaired + orphans + len(abandoned)
+
+
+async def _cancel_abandoned(connection: Connection, id: UUID, now: datetime) -> None:
+    if await cancel_within(connection, [id], now, SYSTEM, "the step that started it is gone"):
+        log.warning("an execution without the step that started it was cancelled", execution=str(id))
+        await workers.count_repair(connection, NET_ABANDONED, 1)
 
 
 async def _repair(connection: Connection, ids: Sequence[UUID], now: datetime) -> int:

@@ -18,10 +18,12 @@ from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model.tasks import Outcome, Settlement, error_json, settle
-from tenuto.store.database import Database
+from tenuto.store.database import Database, TooSlow
 from tenuto.store.finishing import finish
 
 BATCH = 500
+BATCH_SIZE = 4 * 1024 * 1024
+"""How much text a batch carries; the outcome that reaches it is the last."""
 GIVE_UP_SECONDS = 30.0
 
 log = Log("tenuto.finisher")
@@ -36,7 +38,6 @@ class Finisher:
         self._written = written
         self._waiting: deque[tuple[Attempt, Outcome]] = deque()
         self._something = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._give_up_at = 0.0
@@ -64,12 +65,20 @@ class Finisher:
             await self._something.wait()
             self._something.clear()
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                batch = self._next_batch()
                 try:
                     await self._write(batch)
                 except Exception:  # whatever is wrong with one batch, the next ones must be written
                     log.exception("outcomes could not be written; their leases run out", tasks=len(batch))
                     self._written([attempt for attempt, _ in batch])
+
+    def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
+        batch: list[tuple[Attempt, Outcome]] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH and size < BATCH_SIZE:
+            batch.append(self._waiting.popleft())
+            size += _size(batch[-1][1])
+        return batch
 
     async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
         now = self._clock.now()
@@ -83,12 +92,16 @@ class Finisher:
         self._written([attempt for attempt, _ in batch])
 
     async def _persist(self, settlements: list[Settlement]) -> set[object]:
-        """Write a batch, however long the database is away; one by one if something in it cannot be stored."""
+        """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
+        something in it cannot be stored."""
         pause = 0.1
         while True:
             try:
                 return set(await finish(self._database, settlements))
             except Unavailable as error:
+                if isinstance(error, TooSlow) and len(settlements) > 1:
+                    half = len(settlements) // 2
+                    return await self._persist(settlements[:half]) | await self._persist(settlements[half:])
                 log.warning("cannot write outcomes yet", waiting=len(settlements), error=str(error))
                 if self._stopping and steady() > self._give_up_at:
                     return set()  # the leases run out and the sweep records the attempts as lost
@@ -124,3 +137,7 @@ class Finisher:
                 # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
                 log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
                 return set()
+
+
+def _size(outcome: Outcome) -> int:
+    return sum(len(text) for text in (outcome.output, outcome.error, outcome.log, outcome.progress) if text is not None)

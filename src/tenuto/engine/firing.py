@@ -8,14 +8,14 @@ may do so at once; a due instant is decided once because the ledger's key is uni
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from uuid import UUID
 
 from tenuto.engine.executing import cancel_within
-from tenuto.errors import Invalid, NotFound, TenutoError
+from tenuto.errors import Conflict, Invalid, NotFound, StoreError, TenutoError
 from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model.access import Actor
@@ -29,6 +29,8 @@ from tenuto.store.schedules import DueSchedule, Entry, Schedule, Standing
 
 BATCH = 100
 SCHEDULER = Actor.system("scheduler")
+UNREADABLE = (TenutoError, ValueError, KeyError, TypeError)
+"""What reading a schedule that somebody wrote by hand, or a later version, may come to."""
 
 log = Log("tenuto.scheduler")
 
@@ -70,6 +72,8 @@ async def _fire_one_by_one(database: Database, now: datetime, by: str, excluded:
                 return fired
             fired += 1
         except (DatabaseError, Invalid) as error:
+            if not tried:
+                raise
             log.error("a schedule cannot be fired", schedule=str(tried[-1]), error=str(error))
             excluded.update(tried)
     return fired
@@ -91,6 +95,9 @@ async def _fire_some(
     # Asked after the schedules are held: an execution somebody else has just committed must be seen.
     standing = await schedules.standing(connection, [schedule.id for schedule in found])
     firing = Firing(now)
+    if previous := [active for schedule in found if (active := _to_cancel(schedule, standing)) is not None]:
+        # All of them at once, in the order in which everybody locks executions.
+        await executions.lock_family(connection, previous)
     for schedule in found:
         await _decide(connection, schedule, standing[schedule.id], firing)
     await schedules.write_ledger(connection, firing.entries, now, by)
@@ -99,12 +106,24 @@ async def _fire_some(
     return len(found)
 
 
+def _to_cancel(schedule: DueSchedule, standing: Mapping[UUID, Standing]) -> UUID | None:
+    return standing[schedule.id].active if schedule.overlap == Overlap.CANCEL_PREVIOUS else None
+
+
 async def _decide(connection: Connection, schedule: DueSchedule, standing: Standing, firing: Firing) -> None:
     """Every due instant of one schedule."""
     try:
-        misfire, plan = misfire_from_json(schedule.misfire_json), schedule.plan()
-        decided = due(schedule.trigger(), schedule.next_run_at, firing.now, misfire, str(schedule.id))
-    except (TenutoError, ValueError, KeyError, TypeError) as error:
+        misfire, plan, trigger = misfire_from_json(schedule.misfire_json), schedule.plan(), schedule.trigger()
+        first = schedule.next_run_at
+        if standing.decided_until is not None and first <= standing.decided_until:
+            # Planned by somebody whose clock was a little behind: what is decided is not decided again.
+            after = trigger.next_after(standing.decided_until, str(schedule.id))
+            if after is None or after > firing.now:
+                firing.moved.append((schedule.id, None, after))
+                return
+            first = after
+        decided = due(trigger, first, firing.now, misfire, str(schedule.id))
+    except UNREADABLE as error:
         # Written by hand, or by a version that knows more: it must not hold up the others, nor be lost sight of.
         log.error("a schedule cannot be read", schedule=schedule.name, error=str(error))
         firing.entries.append(
@@ -118,7 +137,9 @@ async def _decide(connection: Connection, schedule: DueSchedule, standing: Stand
         if each.decision is not Decision.FIRED:
             firing.entries.append(_entry(schedule, each.due_at, each.decision, each.reason, until=each.until))
             continue
-        decision, reason, turn = await _meet(connection, schedule, standing, firing.now, catching_up=catching_up)
+        if last_run is None:  # what has begun in this very round is not "the previous run"
+            standing = await _make_room(connection, schedule, standing, firing.now)
+        decision, reason, turn = _meet(schedule, standing, catching_up=catching_up)
         run = new_id() if decision is Decision.FIRED else None
         firing.entries.append(_entry(schedule, each.due_at, decision, reason, run=run, turn=turn))
         if run is not None:
@@ -129,13 +150,16 @@ async def _decide(connection: Connection, schedule: DueSchedule, standing: Stand
     firing.moved.append((schedule.id, last_run, decided.next_run))
 
 
-async def _meet(
-    connection: Connection, schedule: DueSchedule, standing: Standing, now: datetime, *, catching_up: bool
-) -> tuple[Decision, str | None, str | None]:
+async def _make_room(connection: Connection, schedule: DueSchedule, standing: Standing, now: datetime) -> Standing:
+    """What stands in the way after the overlap rule has had its say about what is active."""
+    if schedule.overlap != Overlap.CANCEL_PREVIOUS or standing.active is None:
+        return standing
+    return Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
+
+
+def _meet(schedule: DueSchedule, standing: Standing, *, catching_up: bool) -> tuple[Decision, str | None, str | None]:
     """What the overlap rule makes of one due instant: the decision, the reason, and why a queued one waits."""
     overlap = Overlap(schedule.overlap)
-    if overlap is Overlap.CANCEL_PREVIOUS and standing.active is not None:
-        standing = Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
     if catching_up and overlap is not Overlap.ALLOW and (standing.active is not None or standing.queued):
         return Decision.QUEUED, "missed runs are made up for one after the other", "catch_up"
     decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
@@ -199,6 +223,8 @@ async def run_now(
     """
     schedule = await schedules.locked(connection, name)
     if (before := await schedules.decided_before(connection, request_id)) is not None:
+        if schedule is not None and before["schedule_id"] != schedule.id:
+            raise Conflict(f"that was a request to run {before['schedule_name']!r}", field="request_id")
         return Started(Decision(before["decision"]), before["reason"], before["execution_id"])
     if schedule is None:
         raise NotFound(f"there is no schedule named {name!r}", remedy="see `tenuto schedule list`")
@@ -247,8 +273,19 @@ async def take_turns(database: Database, now: datetime, by: str) -> int:
     """Start what has waited for an earlier run to end; how many."""
     started = 0
     for schedule_id in await schedules.whose_turn_it_is(database, BATCH):
-        started += await database.transaction(partial(_take_turn, schedule_id=schedule_id, now=now, by=by))
+        try:
+            started += await database.transaction(partial(_take_turn, schedule_id=schedule_id, now=now, by=by))
+        except StoreError:
+            raise
+        except UNREADABLE as error:
+            log.error("a schedule cannot be read", schedule=str(schedule_id), error=str(error))
+            why = f"cannot be read: {error}"[:1000]
+            await database.transaction(partial(_give_up, schedule_id=schedule_id, why=why, now=now, by=by))
     return started
+
+
+async def _give_up(connection: Connection, schedule_id: UUID, why: str, now: datetime, by: str) -> None:
+    await schedules.give_up_queued(connection, schedule_id, why, now, by, manual_too=True)
 
 
 async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, by: str) -> int:
@@ -287,7 +324,7 @@ async def plan_missing(database: Database, now: datetime) -> int:
         for id, trigger in found:
             try:
                 rows.append((id, None, trigger_from_json(trigger).next_after(now, str(id))))
-            except TenutoError as error:
+            except UNREADABLE as error:
                 log.error("a schedule cannot be read", schedule=str(id), error=str(error))
                 rows.append((id, None, None))
         await schedules.fired(connection, rows)

@@ -6,7 +6,7 @@ A container asks `tenuto health worker`; a file that is too old, or missing, mea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,16 +19,25 @@ _EVERY = 1.0
 
 
 class HealthFile:
-    """The file of one service."""
+    """The file of one service; it goes by the service's name, which may change until it has found one of its own."""
 
-    def __init__(self, home: Path, service: str, name: str, clock: Clock | None = None) -> None:
-        self.path = _folder(home) / f"{service}-{name.replace('/', '_')}.health"
+    def __init__(self, home: Path, service: str, name: Callable[[], str], clock: Clock | None = None) -> None:
+        self._home = home
+        self._service = service
+        self._name = name
+        self.path = self._path()
         self._clock = clock or SystemClock()
         self._written = float("-inf")
 
+    def _path(self) -> Path:
+        return _folder(self._home) / f"{self._service}-{self._name().replace('/', '_')}.health"
+
     def beat(self) -> None:
         """Write the time, at most once a second."""
-        if steady() - self._written < _EVERY:
+        if self._path() != self.path:
+            self.remove()
+            self.path = self._path()
+        elif steady() - self._written < _EVERY:
             return
         self._written = steady()
         with contextlib.suppress(OSError):  # a full disk must not stop the work; the file grows stale and says so

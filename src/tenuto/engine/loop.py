@@ -34,14 +34,13 @@ async def poll_until_stopped(
 
 
 class Loop:
-    """A round, repeated in the background; can be woken and stopped."""
+    """A round, repeated in the background until it is stopped."""
 
     def __init__(self, name: str, round: Callable[[], Awaitable[float]], log: Any) -> None:
         self._name = name
         self._round = round
         self._log = log
-        self._wake = asyncio.Event()
-        self._stopping = False
+        self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, *, after: float = 0) -> None:
@@ -51,21 +50,16 @@ class Loop:
     async def _run(self, after: float) -> None:
         if after:
             await self._pause(after)
-        await poll_until_stopped(self._round, self._pause, lambda: self._stopping, self._log)
-
-    def wake(self) -> None:
-        self._wake.set()
+        await poll_until_stopped(self._round, self._pause, self._stop.is_set, self._log)
 
     async def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
+        self._stop.set()
         if self._task is not None:
             await self._task
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        self._wake.clear()
+            await asyncio.wait_for(self._stop.wait(), seconds)
 
 
 def round_to_tenths(seconds: float) -> float:

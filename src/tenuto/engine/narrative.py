@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tenuto.model.schedules import Plan, plan_from_json
+from tenuto.model.schedules import Step, plan_from_json
 
 Record = dict[str, Any]
 
@@ -17,14 +17,13 @@ def told(execution: Record, attempts: list[Record], now: datetime) -> Record:
     for attempt in attempts:
         by_step.setdefault(attempt["step_index"], []).append(attempt)
     steps = [
-        _step(plan, group, number, by_step.get(number, []), execution, now) for group, number, _ in plan.numbered()
+        _step(step, group, number, by_step.get(number, []), execution, now) for group, number, step in plan.numbered()
     ]
     shown = {key: value for key, value in execution.items() if key != "plan"}
     return {**shown, "duration": _seconds(execution["started_at"], execution["ended_at"] or now), "steps": steps}
 
 
-def _step(plan: Plan, group: int, number: int, attempts: list[Record], execution: Record, now: datetime) -> Record:
-    step = plan.step(number)
+def _step(step: Step, group: int, number: int, attempts: list[Record], execution: Record, now: datetime) -> Record:
     last: Record = attempts[-1] if attempts else {}
     began = last.get("started_at")
     return {

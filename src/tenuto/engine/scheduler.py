@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 from tenuto.clock import steady
@@ -24,6 +25,8 @@ from tenuto.store.listener import RECONNECTED, Listener
 
 _AT_ONCE = 0.0005
 """What is due within this is waited for no longer."""
+_HELD_BY_ANOTHER = 0.05
+"""What was due and yet not ours to fire, because somebody else holds it, is looked at again so soon."""
 
 log = Log("tenuto.scheduler")
 
@@ -77,15 +80,17 @@ class Scheduler:
             await executing.repair(database, now)
             await sweep(database, now)
             self._looked_after_at = steady()
-        return await self._until_next_due()
+        return await self._until_next_due(now)
 
     def _is_time_to_look_after(self) -> bool:
         return self._looked_after_at is None or steady() - self._looked_after_at >= self._poll_seconds
 
-    async def _until_next_due(self) -> float:
-        next_due = None if self._cannot_be_fired else await schedules.next_due(self._database)
+    async def _until_next_due(self, looked_at: datetime) -> float:
+        next_due = await schedules.next_due(self._database, self._cannot_be_fired)
         if next_due is None:
             return self._poll_seconds
+        if next_due <= looked_at:
+            return min(_HELD_BY_ANOTHER, self._poll_seconds)
         wait = (next_due - self._database.clock.now()).total_seconds()
         return min(max(wait, _AT_ONCE), self._poll_seconds)
 

@@ -2,17 +2,15 @@
 
 A worker service takes and runs tasks; a scheduler service watches over them. Both carry the nets (sweep) and keep the
 house, so that either alone is enough and any number of each may run. The first signal asks for an orderly leave, the
-second for an immediate one.
+second for an immediate one (see `engine.signals`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -21,10 +19,10 @@ from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import Loop
 from tenuto.engine.scheduler import Scheduler
+from tenuto.engine.signals import Signals
 from tenuto.engine.sweeper import sweep
-from tenuto.engine.watchdog import EXIT_LOST_CONTROL
 from tenuto.engine.worker import Worker
-from tenuto.errors import SchemaMismatch, StoreError, Unavailable
+from tenuto.errors import Conflict, SchemaBehind, StoreError, TenutoError, Unavailable
 from tenuto.handlers.jobs import Jobs
 from tenuto.logs import Log
 from tenuto.settings import Settings, WorkerSettings, load_worker
@@ -32,8 +30,6 @@ from tenuto.store import workers
 from tenuto.store.database import Database
 
 _READY_RETRY_SECONDS = 2.0
-_LEAVING_SECONDS = 6.0
-"""How long leaving may take after the grace; a little longer than code that must be stopped."""
 
 log = Log("tenuto.service")
 
@@ -41,54 +37,45 @@ Connect = Callable[[], Awaitable[Database]]
 
 
 async def run_worker(connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings) -> None:
-    """A worker process: until a signal, or until somebody declares it dead."""
+    """A worker process: until a signal; with an error if somebody declares it dead."""
     identity = Identity.take("worker", settings.home, given.name)
-    health = HealthFile(settings.home, "worker", identity.name)
-    database = await when_ready(connect, health)
-    try:
-        worker = Worker(database, jobs, identity, given, beat=health.beat)
-        with _signals(worker.stop, worker.stop_now, given.grace_seconds):
-            async with nets(database, settings):
-                await worker.run()
-    finally:
-        health.remove()
-        await database.close()
+    async with _process(connect, settings, identity, grace=given.grace_seconds) as process:
+        if process.database is None:
+            return
+        worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat)
+        process.signals.lead_to(worker.stop, worker.stop_now)
+        async with nets(process.database, settings, identity):
+            await worker.run()
 
 
 async def run_scheduler(connect: Connect, settings: Settings, *, name: str | None = None) -> None:
-    """A scheduler process: until a signal."""
+    """A scheduler process: until a signal; with an error if somebody else has its name."""
     identity = Identity.take("scheduler", settings.home, name)
-    health = HealthFile(settings.home, "scheduler", identity.name)
-    database = await when_ready(connect, health)
-    stopped = asyncio.Event()
-    try:
-        with _signals(stopped.set, stopped.set):
-            async with scheduling(database, settings, identity, health.beat):
-                await stopped.wait()
-    finally:
-        health.remove()
-        await database.close()
+    async with _process(connect, settings, identity) as process:
+        if process.database is None:
+            return
+        stopped = asyncio.Event()
+        process.signals.lead_to(stopped.set, stopped.set)
+        beat = process.health["scheduler"].beat
+        async with scheduling(process.database, settings, identity, beat, give_up=process.give_up):
+            await stopped.wait()
 
 
 async def run_all(
     connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, ready: Callable[[Worker], None]
 ) -> None:
-    """Scheduler and worker in one process: until a signal."""
+    """Scheduler and worker in one process: until a signal; with an error if one of them cannot go on."""
     identity = Identity.take("worker", settings.home, given.name)
     scheduler = Identity.take("scheduler", settings.home)
-    health = HealthFile(settings.home, "worker", identity.name)
-    scheduler_health = HealthFile(settings.home, "scheduler", scheduler.name)
-    database = await when_ready(connect, health)
-    try:
-        worker = Worker(database, jobs, identity, given, beat=health.beat)
-        with _signals(worker.stop, worker.stop_now, given.grace_seconds):
-            async with scheduling(database, settings, scheduler, scheduler_health.beat):
-                ready(worker)
-                await worker.run()
-    finally:
-        health.remove()
-        scheduler_health.remove()
-        await database.close()
+    async with _process(connect, settings, identity, scheduler, grace=given.grace_seconds) as process:
+        if process.database is None:
+            return
+        worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat)
+        process.signals.lead_to(worker.stop, worker.stop_now)
+        beat = process.health["scheduler"].beat
+        async with scheduling(process.database, settings, scheduler, beat, identity, give_up=process.give_up):
+            ready(worker)
+            await worker.run()
 
 
 @asynccontextmanager
@@ -98,8 +85,9 @@ async def worker_beside(
     """A worker that runs beside the caller's own code for as long as the block lasts."""
     database = await connect()
     try:
-        worker = Worker(database, jobs, Identity.take("worker", settings.home, given.name), given)
-        async with nets(database, settings):
+        identity = Identity.take("worker", settings.home, given.name)
+        worker = Worker(database, jobs, identity, given)
+        async with nets(database, settings, identity):
             running = asyncio.create_task(worker.run())
             try:
                 await worker.is_ready(running)
@@ -114,31 +102,49 @@ async def worker_beside(
 @asynccontextmanager
 async def scheduler_beside(connect: Connect, settings: Settings, name: str | None) -> AsyncIterator[None]:
     """A scheduler that runs beside the caller's own code for as long as the block lasts."""
+    errors: list[TenutoError] = []
     database = await connect()
+    identity = Identity.take("scheduler", settings.home, name)
     try:
-        async with scheduling(database, settings, Identity.take("scheduler", settings.home, name), lambda: None):
+        async with scheduling(database, settings, identity, lambda: None, give_up=errors.append):
             yield
     finally:
+        identity.release()
         await database.close()
+    if errors:
+        raise errors[0]
 
 
 @asynccontextmanager
 async def scheduling(
-    database: Database, settings: Settings, identity: Identity, beat: Callable[[], None]
+    database: Database,
+    settings: Settings,
+    identity: Identity,
+    beat: Callable[[], None],
+    *others: Identity,
+    give_up: Callable[[TenutoError], None],
 ) -> AsyncIterator[None]:
-    """The loops of a scheduler."""
-    lease = timedelta(seconds=load_worker().lease_seconds)
-    await enter_register(database, identity, [], 0, silence=lease * 4)
+    """The loops of a scheduler, and the nets of its process, in which ``others`` may live too."""
+    silence = timedelta(seconds=load_worker().lease_seconds) * 4
+    await enter_register(database, identity, [], 0, silence=silence)
 
     async def watch() -> float:
         beat()
-        if await workers.seen(database, identity.id) is None:
-            log.error("declared dead by somebody else")
+        now = await workers.seen(database, identity.id)
+        if now is not None:
+            database.clock.heard(now)
+        else:  # it holds nothing, so nothing is lost: it enters anew, unless somebody else has its name by now
+            log.warning("declared dead by somebody else; entering the register anew", name=identity.name)
+            identity.begin_anew()
+            try:
+                await enter_register(database, identity, [], 0, silence=silence)
+            except Conflict as error:
+                give_up(error)
         return min(settings.scheduler_poll_seconds, 10.0)
 
     loop = Loop("tenuto-register", watch, log)
     scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, beat)
-    async with nets(database, settings):
+    async with nets(database, settings, identity, *others):
         scheduler.start()
         loop.start()
         log.info("scheduler ready", name=identity.name)
@@ -149,20 +155,19 @@ async def scheduling(
             await scheduler.stop()
             with contextlib.suppress(StoreError):
                 await workers.leave(database, identity.id)
-            identity.release()
             log.info("scheduler left")
 
 
 @asynccontextmanager
-async def nets(database: Database, settings: Settings) -> AsyncIterator[None]:
-    """Sweep and housekeeping, beside whatever the service does."""
+async def nets(database: Database, settings: Settings, *who: Identity) -> AsyncIterator[None]:
+    """Sweep and housekeeping, beside whatever the services of this process do."""
 
     async def sweeping() -> float:
         await sweep(database, database.clock.now())
         # Apart from each other, so that many processes do not all look at the same moment.
         return settings.sweep_seconds * random.uniform(0.7, 1.3)
 
-    housekeeping = Housekeeping(database, database.clock, settings)
+    housekeeping = Housekeeping(database, database.clock, settings, who)
     loops = [Loop("tenuto-sweeper", sweeping, log), Loop("tenuto-housekeeping", housekeeping.round, log)]
     loops[0].start(after=min(1.0, settings.sweep_seconds))
     loops[1].start(after=min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0))
@@ -173,55 +178,64 @@ async def nets(database: Database, settings: Settings) -> AsyncIterator[None]:
             await loop.stop()
 
 
-async def when_ready(connect: Connect, health: HealthFile) -> Database:
+async def when_ready(connect: Connect, beat: Callable[[], None]) -> Database:
     """Wait for the database as long as it takes; a service that starts first is not an error."""
-    try:
-        while True:
-            health.beat()
-            try:
-                return await connect()
-            except StoreError as error:
-                if not _may_pass(error):
-                    raise
-                log.warning("database not ready", error=str(error), next_try_in=_READY_RETRY_SECONDS)
-            await asyncio.sleep(_READY_RETRY_SECONDS)
-    except BaseException:
-        health.remove()  # it has not come to be a service; a file left behind would call it a sick one
-        raise
+    while True:
+        beat()
+        try:
+            return await connect()
+        except StoreError as error:
+            if not _may_pass(error):
+                raise
+            log.warning("database not ready", error=str(error), next_try_in=_READY_RETRY_SECONDS)
+        await asyncio.sleep(_READY_RETRY_SECONDS)
 
 
 def _may_pass(error: StoreError) -> bool:
-    # A schema that is missing or old will be there once somebody has migrated; a newer one never fits.
-    return isinstance(error, Unavailable) or (isinstance(error, SchemaMismatch) and "newer" not in error.message)
+    # A schema that is missing or old will be there once somebody has migrated; any other misfit stays one.
+    return isinstance(error, Unavailable | SchemaBehind)
 
 
-@contextlib.contextmanager
-def _signals(first: Callable[[], None], second: Callable[[], None], grace: float = 0.0) -> Iterator[None]:
-    """The first SIGTERM or SIGINT asks to leave, the next one to leave now.
+class Process:
+    """A service process: its database (none if it was told to stop before there was one), signals and health files."""
 
-    Who has not left some seconds after that, because the database does not answer, goes as if killed: that is safe at
-    any moment, and better than to stay.
-    """
-    loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
+    def __init__(self, settings: Settings, who: Sequence[Identity], grace: float) -> None:
+        self.database: Database | None = None
+        self.signals = Signals(grace)
+        self.error: TenutoError | None = None
+        self.health = {one.service: HealthFile(settings.home, one.service, _name_of(one)) for one in who}
 
-    def received() -> None:
-        drain = not timers
-        timers.append(loop.call_later((grace if drain else 0.0) + _LEAVING_SECONDS, _leave_as_if_killed))
-        log.info("told to stop", how="drain" if drain else "now")
-        (first if drain else second)()
+    def beat(self) -> None:
+        """A sign of life of all that runs here."""
+        for file in self.health.values():
+            file.beat()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, received)
+    def give_up(self, error: TenutoError) -> None:
+        """Leave in good order, and say why at the end."""
+        self.error = self.error or error
+        self.signals.stop()
+
+
+def _name_of(one: Identity) -> Callable[[], str]:
+    return lambda: one.name
+
+
+@asynccontextmanager
+async def _process(connect: Connect, settings: Settings, *who: Identity, grace: float = 0.0) -> AsyncIterator[Process]:
+    """Signals are heard from the first moment on, and the database is waited for as long as it takes."""
+    process = Process(settings, who, grace)
     try:
-        yield
+        with process.signals:
+            process.database = await process.signals.unless_told(when_ready(connect, process.beat))
+            try:
+                yield process
+            finally:
+                if process.database is not None:
+                    await process.database.close()
+        if process.error is not None:
+            raise process.error
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        for timer in timers:
-            timer.cancel()
-
-
-def _leave_as_if_killed() -> None:
-    log.critical("leaving without having cleared up: it took too long")
-    os._exit(EXIT_LOST_CONTROL)
+        for file in process.health.values():
+            file.remove()
+        for one in who:
+            one.release()

@@ -1,7 +1,8 @@
 """A schedule as a step of another: its task starts an execution, lets its slot go, and is called again when that ended.
 
 The execution has the id of the attempt's record, so that an attempt that dies in the middle and is looked at again
-starts nothing twice.
+starts nothing twice. The next attempt after one that was lost goes on with the execution that one had started; only
+what has failed is started anew.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def handler(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
 
 
 async def _run(database: Database, ctx: Context) -> dict[str, Any]:
-    child = await executions.execution(database, ctx.activity_id)
-    if child is None:
+    child = await executions.last_of_step(database, ctx.task_id)
+    if child is None or (child["state"] in ("failed", "cancelled") and child["id"] != ctx.activity_id):
         raise PutAside(
             Aside(execution=await database.transaction(lambda connection: _start(connection, database, ctx)))
         )
@@ -54,11 +55,17 @@ async def _start(connection: Connection, database: Database, ctx: Context) -> UU
     schedule = await schedules.locked(connection, ctx.task.name)
     if schedule is None:
         raise PermanentFailure(f"there is no schedule named {ctx.task.name!r}")
+    ours = ctx.task.execution_id
+    if ours is not None and not await executions.lock_in_progress(connection, ours):
+        return ctx.activity_id  # cancelled meanwhile: nothing more begins, and this step has been told to stop
     active = await schedules.active(connection, schedule.id)
     alone = schedule.definition.overlap is not Overlap.ALLOW
     if ctx.activity_id in active:
         return ctx.activity_id  # only the reply was lost
     if alone and active:
+        if ours is not None and await executions.waits_for(connection, active[0], ours):
+            # Plans free of circles, edited while old runs went on: each would wait for the other for ever.
+            raise PermanentFailure(f"execution {active[0]} of {schedule.name!r} waits for this one")
         return active[0]
     now = database.clock.now()
     new = NewExecution(

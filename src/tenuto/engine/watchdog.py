@@ -1,7 +1,7 @@
 """Keeps leases alive and code within its bounds, from a thread that never runs user code.
 
 Twice a second it looks at what the worker holds: leases due for renewal are renewed in one statement, progress goes
-along, cancellations come back; code past its time limit is stopped; code whose lease could not be renewed is stopped
+along; cancellations are heard; code past its time limit is stopped; code whose lease could not be renewed is stopped
 before the lease ends. If code cannot be stopped in time the whole process ends: two live copies of one task are worse
 than a restarted worker.
 """
@@ -69,6 +69,7 @@ class Watchdog:
         self._stopping = False
         self._look_for_cancellations = False
         self._idle = False
+        self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._last_seen = steady()
@@ -91,9 +92,11 @@ class Watchdog:
         self._rouse()
 
     def something_is_held(self) -> None:
-        """Work was taken: if the watch was asleep, it wakes."""
+        """Work was taken: if the watch was asleep, it wakes, a tick later, when there is something to see. At once it
+        would only compete for the interpreter with code that is about to begin. From a loop that is not ours."""
         if self._idle:
-            self._rouse()
+            self._idle = False
+            asyncio.get_running_loop().call_later(self._tick, self._rouse)
 
     def _rouse(self) -> None:
         loop, wake = self._loop, self._wake
@@ -181,7 +184,7 @@ class Watchdog:
         if not due:
             return
         held = [(attempt.task.id, attempt.task.fence, progress) for attempt, progress in due]
-        renewed = {answer.id: answer for answer in await store.renew(database, self._worker_id, held, self._lease)}
+        renewed = await store.renew(database, self._worker_id, held, self._lease)
         for attempt, progress in due:
             if attempt.task.id in renewed:
                 attempt.renewed = asked_at
@@ -204,11 +207,12 @@ class Watchdog:
                 attempt.stop(Stop.CANCELLED, Actor(who.type, who.id, who.name))
 
     async def _show_life(self, database: Database) -> None:
-        if steady() - self._last_seen < self._show_life_every:
+        if self._dead or steady() - self._last_seen < self._show_life_every:
             return
         self._last_seen = steady()
         now = await workers.seen(database, self._worker_id)
         if now is None:
+            self._dead = True
             log.error("declared dead by somebody else; giving up what is held")
             for attempt in list(self._held.values()):
                 attempt.stop(Stop.LEASE_LOST)

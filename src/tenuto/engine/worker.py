@@ -23,7 +23,7 @@ from tenuto.engine.pace import Pace
 from tenuto.engine.stalls import StallDetector
 from tenuto.engine.sweeper import recover
 from tenuto.engine.watchdog import SAFETY, Watchdog, lost_control
-from tenuto.errors import StoreError
+from tenuto.errors import EngineError, StoreError
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.jobs import Jobs
@@ -36,12 +36,16 @@ from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.listener import RECONNECTED, Listener
+from tenuto.store.shortcuts import Bounds, Lap
 
 _LAST_RESORT = 5.0
 """How long code may take to stop at the very end, before the process ends with it."""
 
 _AHEAD_AT_MOST = 1.0
 """How long what was taken ahead of a free slot may wait for one."""
+
+_A_MOMENT = 0.001
+"""What was taken begins first: asking for more at once would compete with its code for the interpreter."""
 
 log = Log("tenuto.worker")
 
@@ -65,7 +69,7 @@ class Worker:
         self._beat = beat
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
-        self._queues = [payloads.name(queue, field="queues", limit=64) for queue in settings.queues]
+        self._queues = [payloads.name(queue, field="queues", limit=64) for queue in dict.fromkeys(settings.queues)]
         self._held: dict[UUID, Attempt] = {}
         self._executing = 0
         self._backlog: deque[Attempt] = deque()
@@ -77,17 +81,22 @@ class Worker:
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._bounds = store.Bounds.none()
-        self._limited = True
+        self._bounds = Bounds()
+        self._from_the_beginning = False
+        self._lap = Lap()
+        self._limited = self._told_of_limits = True
         self._next_due: datetime | None = None
         self._look_ahead = True
-        self._looked_at = steady()
+        self._looked_at = self._asked_at = steady()
         self._more = True
         """There may be something to take: we were told so, or the last claim got all it asked for."""
+        self._still_stopping: set[UUID] = set()
+        """Tasks that came back to us while our own earlier attempt had not stopped: not to be taken before it has."""
         self._leave_now = False
+        self._dead = False
         self.stopping = False
         self.finished = 0
-        """How many attempts have been written down."""
+        """How many attempts have ended here and are off our hands: written, come too late, or left to the sweep."""
         self._finisher = Finisher(database, self._clock, self._forget)
         self._runner = Runner(jobs, self._clock, self._deliver, threads=settings.slots, connect=database.connection)
         stalls = StallDetector(self._runner.loop)
@@ -116,6 +125,11 @@ class Worker:
             await poll_until_stopped(self._take_work, self._pause, lambda: self.stopping, log)
         finally:
             await self._leave()
+        if self._dead:
+            raise EngineError(
+                f"worker {self.identity.name} was declared dead by another service and has given up what it held",
+                remedy="start it again; if it was neither suspended nor cut off, see that its name is its own",
+            )
 
     async def is_ready(self, running: asyncio.Task[None]) -> None:
         """Wait until it takes work, or has failed to start."""
@@ -139,7 +153,11 @@ class Worker:
 
     def _declared_dead(self) -> None:
         """From the watchdog's thread: somebody has taken our name or given us up."""
-        self._loop.call_soon_threadsafe(self.stop)
+        self._loop.call_soon_threadsafe(self._give_up)
+
+    def _give_up(self) -> None:
+        self._dead = True
+        self.stop()
 
     async def _arrive(self) -> None:
         await partitions.ensure(self._database, self._clock.now())
@@ -200,10 +218,10 @@ class Worker:
         """Claim what fits into the free slots; how long to wait if nothing wakes us."""
         self._beat()
         self._wake.clear()
-        # Under load nothing ever times out, so the net is also cast by the clock.
-        if self._look_ahead or self._due_now() or steady() - self._looked_at > self.settings.poll_seconds:
+        # The net beneath the notifications is cast by the clock: under load nothing ever times out.
+        if self._look_ahead or self._due_now() or steady() >= self._looked_at + self.settings.poll_seconds:
             await self._look()
-        if self._backlog and steady() - self._asked_at > _AHEAD_AT_MOST:
+        if self._backlog and steady() >= self._backlog[0].taken_at + _AHEAD_AT_MOST:
             await self._return_backlog()  # the slots have filled with long work: let others have what waits here
         ahead = self._pace.ahead(self.settings.claim_batch)
         free = self.settings.slots - self._executing - len(self._backlog) + ahead
@@ -211,38 +229,54 @@ class Worker:
         if self._more and free > ahead // 2 and len(self._held) < self._most_held:
             limit = min(free, self.settings.claim_batch)
             self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
-            taken = await self._claim(limit)
+            try:
+                taken = await self._claim(limit)
+            except BaseException:
+                self._more = True  # what we were told of is still there
+                raise
             self._pace.claimed(steady() - self._asked_at)
             self._more = self._more or len(taken) == limit
             if taken:
                 await self._launch_what_may_begin(taken)
-            if self._more:
+            if taken and self._from_the_beginning:
+                self._loop.call_later(_A_MOMENT, self._wake.set)
+            elif self._more:
                 return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
-        return self._until_next_due()
+        return self._until_something_is_due()
 
     async def _look(self) -> None:
         """See what has fallen due, what is due next, and whether limits must be heeded."""
-        self._look_ahead = False
+        self._look_ahead = self._told_of_limits = False  # before asking, as above
         self._looked_at = steady()
         self._more = True
-        outlook = await store.promote(self._database, self._clock.now(), self._queues)
-        self._next_due, self._limited = outlook.next_due, outlook.limited
-        self._bounds = store.Bounds.none()
+        try:
+            outlook = await store.promote(self._database, self._clock.now(), self._queues)
+        except BaseException:
+            self._look_ahead = True
+            raise
+        self._next_due, self._limited = outlook.next_due, outlook.limited or self._told_of_limits
+        self._bounds = Bounds()
         if outlook.promoted:
             self._look_ahead = True  # there may be more than one round takes in
 
     async def _claim(self, limit: int) -> list[Task]:
         self._asked_at = steady()
+        me, without = self.identity.id, self._still_stopping
         if self._limited:
-            return await store.claim_under_limits(self._database, self.identity.id, self._queues, limit, self._lease)
-        taken = await store.claim(self._database, self.identity.id, self._queues, limit, self._lease, self._bounds)
-        if len(taken) < limit and self._bounds.after:
-            # The shortcut has run out: whatever lies before it is looked at now.
-            self._bounds = store.Bounds.none()
-            with contextlib.suppress(StoreError) if taken else contextlib.nullcontext():  # what we have, we have
-                taken += await store.claim(
-                    self._database, self.identity.id, self._queues, limit - len(taken), self._lease
-                )
+            lap = self._lap
+            taken = await store.claim_under_limits(self._database, me, self._queues, limit, self._lease, lap, without)
+            self._more = self._more or lap.left_out
+            return taken
+        whole = self._from_the_beginning
+        bounds = Bounds() if whole else self._bounds
+        self._bounds.asked()
+        taken = await store.claim(self._database, me, self._queues, limit, self._lease, bounds, without)
+        self._from_the_beginning = False
+        if len(taken) < limit and bounds.after:
+            # The shortcut has run out: whatever lies before it is looked at too, once what we have has begun.
+            self._from_the_beginning = self._more = True
+        elif len(taken) == limit and whole:
+            self._bounds.after.clear()  # there may be more between the last of these and where we were
         self._bounds.moved_past(taken)
         return taken
 
@@ -273,34 +307,38 @@ class Worker:
 
     async def _launch_what_may_begin(self, taken: Sequence[Task]) -> None:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
-        earlier attempt at it has stopped."""
+        earlier attempt at it has stopped: that one may be taken by others, and by us when it has."""
         too_late = steady() > self._asked_at + self._lease.total_seconds() * (1 - SAFETY)
-        refused = [task for task in taken if too_late or self._still_runs_here(task)]
-        self._launch([task for task in taken if not too_late and not self._still_runs_here(task)])
+        for task in taken:
+            earlier = self._held.get(task.id)
+            if earlier is not None and not earlier.over:
+                earlier.stop(Stop.LEASE_LOST)
+                self._still_stopping.add(task.id)
+        refused = [task for task in taken if too_late or task.id in self._still_stopping]
+        self._launch([task for task in taken if not too_late and task.id not in self._still_stopping])
         if refused:
             log.warning("tasks put back", tasks=len(refused), why="late" if too_late else "still stopping here")
             await store.put_back(self._database, self.identity.id, refused)
 
-    def _still_runs_here(self, task: Task) -> bool:
-        earlier = self._held.get(task.id)
-        return earlier is not None and not earlier.over
-
     async def _pause(self, seconds: float) -> None:
-        if seconds <= 0:
-            return
-        try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            # Nobody said anything: look at everything, as if every notification had been lost.
-            self._look_ahead = True
+        if seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):  # unlike wait_for without a task between the word and us
+                    await self._wake.wait()
 
     def _due_now(self) -> bool:
         return self._next_due is not None and self._next_due <= self._clock.now()
 
-    def _until_next_due(self) -> float:
-        if self._next_due is None:
-            return self.settings.poll_seconds
-        return min(max((self._next_due - self._clock.now()).total_seconds(), 0.001), self.settings.poll_seconds)
+    def _until_something_is_due(self) -> float:
+        """The next due instant, the next poll, or the end of the time for which a task may wait here for a slot."""
+        if self._look_ahead:
+            return 0
+        waits = [self._looked_at + self.settings.poll_seconds - steady()]
+        if self._next_due is not None:
+            waits.append((self._next_due - self._clock.now()).total_seconds())
+        if self._backlog:
+            waits.append(self._backlog[0].taken_at + _AHEAD_AT_MOST - steady())
+        return max(min(waits), 0.001)
 
     def _hear(self, word: str) -> None:
         kind, _, rest = word.partition(" ")
@@ -323,10 +361,11 @@ class Worker:
         if queue not in self._queues:
             return
         if rank is None:
-            self._bounds = store.Bounds.none()
+            self._bounds.more_urgent(queue)
         else:
             self._bounds.more_urgent(queue, int(rank))
-        self._limited = self._limited or kind == "limited"
+        if kind == "limited":
+            self._limited = self._told_of_limits = True
         self._more = True
         self._wake.set()
 
@@ -348,6 +387,10 @@ class Worker:
         while self._delivered:
             attempt, outcome = self._delivered.popleft()
             self._executing -= 1
+            if attempt.task.id in self._still_stopping:  # now that it has stopped, the task may be taken anew
+                self._still_stopping.discard(attempt.task.id)
+                self._bounds.more_urgent(attempt.task.queue)
+                self._more = True
             if outcome is None:
                 self._release(attempt)
             else:

@@ -35,15 +35,17 @@ class Attempt:
 
     __slots__ = (
         "_halt", "context", "deadline", "lease_ends", "over", "renewed", "sent_progress", "started_at", "stop_actor",
-        "stop_reason", "stop_since", "task",
+        "stop_reason", "stop_since", "taken_at", "task",
     )  # fmt: skip
 
-    def __init__(self, task: Task, context: Context, lease_ends: float, renewed: float) -> None:
+    def __init__(self, task: Task, context: Context, lease_ends: float, taken_at: float) -> None:
         self.task = task
         self.context = context
         self.lease_ends = lease_ends
         """On the steady timer: from here on somebody else may hold the task."""
-        self.renewed = renewed
+        self.taken_at = taken_at
+        """On the steady timer, as is `renewed`: when it was asked for."""
+        self.renewed = taken_at
         self.sent_progress: str | None = None
         self.started_at: datetime | None = None
         self.deadline: float | None = None

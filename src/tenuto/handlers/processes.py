@@ -2,7 +2,8 @@
 
 A child dies with its worker (the kernel sees to it on Linux; elsewhere it notices the closed pipe), leads a process
 group of its own so that what it started dies with it, and is used again until it has run many attempts or had to be
-killed. What crosses the pipe is names and JSON text.
+killed. What crosses the pipe is pickled: an order goes in (which job, and its task with the input as JSON text), log
+lines, progress and an answer come out. Objects of the job's own never cross it.
 """
 
 from __future__ import annotations

@@ -46,11 +46,15 @@ async def list_tasks(database: Database, filters: Filters) -> list[Record]:
 
 async def find(database: Database, prefix: str) -> list[UUID]:
     """Up to three ids of tasks or activities that begin with what a person typed."""
+    return [row["id"] for row in await database.all(SQL.find_by_prefix, *ids_beginning(prefix))]
+
+
+def ids_beginning(prefix: str) -> tuple[UUID, UUID]:
+    """The lowest and the highest id that begin so."""
     digits = prefix.replace("-", "").lower()
     if not digits or len(digits) > 32 or any(digit not in "0123456789abcdef" for digit in digits):
         raise Invalid(f"{prefix!r:.60} is not an id", field="id", remedy="copy it from a list")
-    low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    return [row["id"] for row in await database.all(SQL.find_by_prefix, low, high)]
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
 
 async def outcome_counts(database: Database, tag: str) -> dict[str, int]:

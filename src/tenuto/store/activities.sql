@@ -10,15 +10,6 @@ ORDER BY child.relname;
 -- One process at a time makes or drops partitions, and none waits long behind a reader: everybody else would wait behind it.
 SELECT set_config('lock_timeout', '500ms', true), pg_advisory_xact_lock(hashtext('tenuto partitions'));
 
--- name: lock_activities
--- Nothing is recorded from here to the end of the transaction: dropping a month locks as much, only later.
-LOCK TABLE ONLY tenuto.activities IN ACCESS EXCLUSIVE MODE;
-
--- name: open_in_range
--- How many open tasks will leave their next record between two ids.
-SELECT (SELECT count(*) FROM tenuto.tasks WHERE attempt = 1 AND id >= $1 AND id < $2)
-       + (SELECT count(*) FROM tenuto.tasks WHERE attempt > 1 AND activity_id >= $1 AND activity_id < $2) AS open;
-
 -- name: youngest_in_default
 -- Whether the default partition already holds ids of a range: then no partition can be made for it.
 SELECT EXISTS (SELECT FROM tenuto.activities_old WHERE id >= $1 AND id < $2) AS taken;

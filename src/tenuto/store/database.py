@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,22 +19,25 @@ from asyncpg.pool import PoolConnectionProxy
 
 from tenuto.clock import DatabaseClock, steady
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
+from tenuto.store.pool import Pool
 
 OLDEST_SERVER = 150000
 UNIQUE_VIOLATION = "23505"
-UNDEFINED_TABLE = "42P01"
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
 T = TypeVar("T")
 
-# Worth another try: serialisation, deadlock, lock and statement timeout, shutdown and start-up of the server, a
-# database that takes no connections for a while, too many connections, a connection that broke.
-_PASSING_STATES = frozenset(
-    {"40001", "40P01", "55000", "55P03", "57014", "57P01", "57P02", "57P03", "53300", "53400", "25006"}
-)
+# Worth another try: serialisation, deadlock, lock timeout, shutdown and start-up of the server, a database that takes
+# no connections for a while, too many connections, a connection that broke.
+_PASSING_STATES = frozenset({"40001", "40P01", "55000", "55P03", "57P01", "57P02", "57P03", "53300", "53400", "25006"})
 _PASSING_CLASSES = ("08",)
-_FULL_STATES = frozenset({"53100", "53200", "58030"})
+_TOO_SLOW = "57014"
+_SHORT_OF = {
+    "53100": "make room on its disk",
+    "53200": "give it more memory, or fewer connections",
+    "58030": "look at its disk: it cannot be read or written",
+}
 # What the driver raises; an internal error of its client is what a backend's last words to an idle connection lead to.
 DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
@@ -53,7 +58,7 @@ class Database:
         """How to start the server again, if it is ours to start: asked when it cannot be reached."""
         self.clock = clock
         self.behind_pooler = pooled
-        self._pool = pool
+        self._pool = Pool(pool)
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -152,7 +157,7 @@ class Database:
             finally:
                 await own.close(timeout=5)
             return
-        async with self._pool.acquire(timeout=30) as connection:
+        async with self._pool.lend() as connection:
             yield connection
 
     def is_elsewhere(self) -> bool:
@@ -194,7 +199,7 @@ class Database:
 
         return await self._persist(whole, tries)
 
-    async def copy(self, table: str, columns: Sequence[str], records: Sequence[Sequence[Any]]) -> None:
+    async def copy(self, table: str, columns: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
         """Load records with COPY, all or none, once: if the reply is lost, the caller must look what is there."""
 
         async def load(connection: Connection) -> None:
@@ -207,7 +212,7 @@ class Database:
             return await across(self._loop, self._persist(work, tries))
         for attempt in range(tries):
             try:
-                async with self._pool.acquire(timeout=30) as connection:
+                async with self._pool.lend() as connection:
                     try:
                         return await work(connection)
                     except (asyncpg.InternalClientError, TimeoutError):
@@ -215,7 +220,7 @@ class Database:
                         raise
             except DRIVER_ERRORS as error:
                 problem = translate(error)
-                if not isinstance(problem, Unavailable) or attempt == tries - 1:
+                if not isinstance(problem, Unavailable) or isinstance(problem, TooSlow) or attempt == tries - 1:
                     raise problem from error
                 if isinstance(error, OSError) and self.revive is not None:
                     await self.revive()
@@ -239,8 +244,10 @@ def translate(error: BaseException) -> StoreError | Invalid:
         state = error.sqlstate or ""
         if state in _PASSING_STATES or state.startswith(_PASSING_CLASSES):
             return Unavailable(f"the database asks to try again: {error}")
-        if state in _FULL_STATES:
-            return Unavailable(f"the database cannot store more: {error}", remedy="make room on its disk")
+        if state == _TOO_SLOW:
+            return TooSlow(f"the database took too long: {error}", remedy="see what keeps it busy")
+        if state in _SHORT_OF:
+            return Unavailable(f"the database cannot go on: {error}", remedy=_SHORT_OF[state])
         if state in ("22021", "22P05"):
             return Invalid(f"the database cannot store this text: {error}")
         if state in ("28000", "28P01"):
@@ -257,9 +264,21 @@ def translate(error: BaseException) -> StoreError | Invalid:
     if isinstance(error, ValueError):
         return StoreError(f"the database address is not valid: {error}", remedy="check TENUTO_DATABASE")
     return Unavailable(
-        f"the database cannot be reached: {str(error) or type(error).__name__}",
+        f"the database cannot be reached: {_why(error)}",
         remedy="check that it runs, and TENUTO_DATABASE",
     )
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, ConnectionRefusedError) and (place := re.search(r"\('([^']+)', (\d+)", str(error))):
+        return f"nothing answers at {place[1]} port {place[2]}"
+    if isinstance(error, socket.gaierror):
+        return "its host name is not known"
+    return str(error) or type(error).__name__
+
+
+class TooSlow(Unavailable):
+    """The database broke a statement off because it took too long; as it is, it would again, so it is not repeated."""
 
 
 class DatabaseError(StoreError):

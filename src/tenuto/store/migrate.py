@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenuto.errors import SchemaMismatch
+from tenuto.errors import SchemaBehind, SchemaMismatch
 from tenuto.store.database import Connection, Database, DatabaseError
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -100,7 +100,7 @@ async def check(database: Database) -> None:
         reached = 0
     _refuse_newer(reached)
     if reached < newest:
-        raise SchemaMismatch(
+        raise SchemaBehind(
             "the database has no Tenuto schema yet" if reached == 0 else f"the schema is at {reached}, not {newest}",
             remedy="run `tenuto migrate`",
         )

@@ -12,7 +12,7 @@ from functools import partial
 from tenuto.errors import Unavailable
 from tenuto.ids import first_id_at
 from tenuto.store.activities import SQL
-from tenuto.store.database import UNDEFINED_TABLE, Connection, Database, DatabaseError
+from tenuto.store.database import Connection, Database
 
 MONTHS_AHEAD = 3
 _CREATE = """
@@ -21,7 +21,8 @@ CREATE OR REPLACE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.{
     FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
 """
 _DROP = "DROP TABLE tenuto.{name}"
-_HAS_YOUNGER = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
+_LOCK = "LOCK TABLE tenuto.{name} IN SHARE MODE"
+HAS_YOUNGER = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
 
 
 async def ensure(database: Database, now: datetime) -> list[str]:
@@ -69,36 +70,28 @@ async def unbroken_since(database: Database, now: datetime) -> datetime:
 
 async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
     """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names."""
-
     dropped = []
     for row in await database.all(SQL.partitions):
         name, month = row["name"], _month_of(row["name"])
         if month is None or _month_after(month, 1) > cutoff:
             continue
-        still_open = await database.value(SQL.open_in_range, first_id_at(month), first_id_at(_month_after(month, 1)))
-        try:
-            if await database.value(_HAS_YOUNGER.format(name=name), cutoff):
-                continue
-        except DatabaseError as error:
-            if error.state != UNDEFINED_TABLE:
-                raise
-            continue  # somebody else has dropped it
-        # One short transaction for each: the look at what it holds is over before anything is locked.
-        if await database.transaction(partial(_drop, month=month, still_open=still_open)):
+        if await database.transaction(partial(_drop, name=name, cutoff=cutoff)):  # a short one for each
             dropped.append(name)
     return dropped
 
 
-async def _drop(connection: Connection, *, month: datetime, still_open: int) -> bool:
-    """Drop a month in which nothing was recorded since we looked: as many tasks as then still belong to it."""
+async def _drop(connection: Connection, *, name: str, cutoff: datetime) -> bool:
+    """Look, and drop what was looked at: in between nothing is recorded in this month.
+
+    Only records of this month wait meanwhile, those of tasks as old as it; when it is gone they go among the old.
+    """
     await connection.execute(SQL.lock_partitions)
-    await connection.execute(SQL.lock_activities)
-    low, high = first_id_at(month), first_id_at(_month_after(month, 1))
-    if await connection.fetchval(SQL.open_in_range, low, high) != still_open:
+    if name not in {row["name"] for row in await connection.fetch(SQL.partitions)}:
+        return False  # somebody else has dropped it
+    await connection.execute(_LOCK.format(name=name))
+    if await connection.fetchval(HAS_YOUNGER.format(name=name), cutoff):
         return False
-    if _name(month) not in {row["name"] for row in await connection.fetch(SQL.partitions)}:
-        return False
-    await connection.execute(_DROP.format(name=_name(month)))
+    await connection.execute(_DROP.format(name=name))
     return True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
 from tenuto.store import executions
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
+from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
@@ -30,7 +31,8 @@ _COLUMNS = (
 )  # fmt: skip
 _COPY_FROM = 50
 _TAGS = 13
-_NOTHING_BEFORE = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+KEYS_PER_CLAIM = 200
+"""How many limited keys of a queue one claim looks at."""
 
 
 # --- start ----------------------------------------------------------------------------------------------------------
@@ -163,34 +165,6 @@ def _array_literal(values: list[str]) -> str:
 # --- claim ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Bounds:
-    """Where the last claim of each queue ended.
-
-    Rows before it are mostly dead by now, and walking over them costs more with every job while somebody keeps an old
-    snapshot open. The bound is only a shortcut: it is dropped whenever something may have been put in before it, when
-    it finds too little, and every few seconds anyway.
-    """
-
-    after: dict[str, tuple[int, datetime, UUID]]
-
-    @classmethod
-    def none(cls) -> Bounds:
-        return cls({})
-
-    def more_urgent(self, queue: str, rank: int) -> None:
-        """A new task has come in: if it goes before where we are, look from the beginning again."""
-        place = self.after.get(queue)
-        if place is not None and rank < place[0]:
-            del self.after[queue]
-
-    def moved_past(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            place = (-task.priority, task.run_at, task.id)
-            if place > self.after.get(task.queue, _NOTHING_BEFORE):
-                self.after[task.queue] = place
-
-
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What a worker learns by looking ahead."""
@@ -215,33 +189,51 @@ async def claim(
     limit: int,
     lease: timedelta,
     bounds: Bounds | None = None,
+    without: Iterable[UUID] = (),
 ) -> list[Task]:
-    """Take up to ``limit`` tasks of queues without limits, most urgent first.
+    """Take up to ``limit`` tasks of queues without limits, most urgent first, but none of ``without``.
 
     Asked once: a lease counts from the moment of asking, and what a claim took whose reply was lost comes back when
     its lease has run out.
     """
     after = bounds.after if bounds else {}
-    places = [after.get(queue, _NOTHING_BEFORE) for queue in queues]
+    places = [after.get(queue, NOTHING_BEFORE) for queue in queues]
     ranks, instants, ids = ([place[i] for place in places] for i in range(3))
-    rows = await database.once(SQL.claim, worker_id, lease, list(queues), limit, ranks, instants, ids)
-    return _most_urgent_first(rows)
+    rows = await database.once(SQL.claim, worker_id, lease, list(queues), limit, ranks, instants, ids, list(without))
+    return _most_urgent_first([Task(*row) for row in rows])
 
 
 async def claim_under_limits(
-    database: Database, worker_id: UUID, queues: Sequence[str], limit: int, lease: timedelta
+    database: Database,
+    worker_id: UUID,
+    queues: Sequence[str],
+    limit: int,
+    lease: timedelta,
+    lap: Lap | None = None,
+    without: Iterable[UUID] = (),
 ) -> list[Task]:
-    """Take up to ``limit`` tasks without overrunning the limit of any queue or key, not even by one."""
+    """Take up to ``limit`` tasks without overrunning the limit of any queue or key, not even by one.
+
+    It looks at some keys at a time and lets others claim in between. The most urgent of the first keys among which
+    there is something to take are taken; nothing, only if there is nothing under any key.
+    """
+    lap = Lap() if lap is None else lap
+    lap.asked(queues)
 
     async def take(connection: Connection) -> list[Row]:
         await connection.execute(SQL.lock_limits)
-        return await connection.fetch(SQL.claim_under_limits, worker_id, lease, list(queues), limit)
+        starts = lap.starts(queues)
+        values = (worker_id, lease, list(queues), limit, starts, KEYS_PER_CLAIM, list(without))
+        return await connection.fetch(SQL.claim_under_limits, *values)
 
-    return _most_urgent_first(await database.transaction(take, tries=1))
+    while True:
+        rows = await database.transaction(take, tries=1)
+        lap.reached(queues, rows[0]["ends"])
+        if rows[0]["id"] is not None or not lap.left_out:
+            return _most_urgent_first([Task(*row[1:]) for row in rows if row["id"] is not None])
 
 
-def _most_urgent_first(rows: list[Row]) -> list[Task]:
-    tasks = [Task(*row) for row in rows]
+def _most_urgent_first(tasks: list[Task]) -> list[Task]:
     tasks.sort(key=lambda task: (-task.priority, task.run_at, task.id))
     return tasks
 
@@ -249,23 +241,13 @@ def _most_urgent_first(rows: list[Row]) -> list[Task]:
 # --- renew ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """A task that is still held, and whether somebody wants it stopped."""
-
-    id: UUID
-    fence: int
-    cancel: bool
-    cancel_name: str | None
-
-
 async def renew(
     database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int, str | None]], lease: timedelta
-) -> list[Renewed]:
+) -> set[UUID]:
     """Prolong the leases of (id, fence, progress); what is missing from the answer is held no longer."""
     ids, fences, progress = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
     rows = await database.all(SQL.renew, worker_id, lease, ids, fences, progress)
-    return [Renewed(*row) for row in rows]
+    return {row["id"] for row in rows}
 
 
 async def cancellations(database: Database, worker_id: UUID) -> list[tuple[UUID, int, Actor]]:
@@ -291,18 +273,18 @@ async def anything_slipped(database: Database) -> bool:
     return bool(await database.value(SQL.anything_slipped))
 
 
-async def expired(connection: Connection, limit: int) -> list[Task]:
+async def expired(connection: Connection, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
     """Held tasks whose lease has run out, locked until the transaction ends, their executions before them."""
     runs = [row["execution_id"] for row in await connection.fetch(SQL.executions_of_expired, limit)]
     await executions.lock(connection, runs)
-    return [Task(*row) for row in await connection.fetch(SQL.expired, limit, runs)]
+    return [Task(*row) for row in await connection.fetch(SQL.expired, limit, runs, list(without))]
 
 
-async def held_by(connection: Connection, worker_id: UUID, limit: int) -> list[Task]:
+async def held_by(connection: Connection, worker_id: UUID, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
     """What a dead worker still holds, locked until the transaction ends, the executions before the tasks."""
     runs = [row["execution_id"] for row in await connection.fetch(SQL.executions_held_by, worker_id, limit)]
     await executions.lock(connection, runs)
-    return [Task(*row) for row in await connection.fetch(SQL.held_by, worker_id, limit, runs)]
+    return [Task(*row) for row in await connection.fetch(SQL.held_by, worker_id, limit, runs, list(without))]
 
 
 async def to_cancel(database: Database, task_id: UUID) -> Task | None:

@@ -82,8 +82,8 @@ SELECT (SELECT count(*) FROM due) AS promoted,
        ) AS limited;
 
 -- name: claim
--- Take up to $4 free tasks of the queues $3 that have no limit, most urgent first, each queue from its own bound on.
--- The array form keeps the index scan under a generic plan. A worker declared dead takes nothing.
+-- Take up to $4 free tasks of the queues $3 that have no limit, most urgent first, each queue from its own bound on, but
+-- not the tasks $8. The array form keeps the index scan under a generic plan. A worker declared dead takes nothing.
 UPDATE tenuto.tasks
 SET state = 'running',
     worker_id = $1,
@@ -100,6 +100,7 @@ WHERE id = ANY (ARRAY(
           AND free.limit_key IS NULL
           AND free.queue = wanted.queue
           AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
+          AND free.id <> ALL ($8::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
@@ -119,9 +120,13 @@ RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt,
 SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: claim_under_limits
--- As claim, for all tasks of the queues $3: never more running than a queue's or a key's limit, counting live leases.
+-- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than a queue's or a key's limit,
+-- counting live leases. Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where
+-- that ended (null: at the last key; unchanged: the queue had no room); one without a task tells nothing else.
 WITH RECURSIVE room AS MATERIALIZED (
     SELECT wanted.queue,
+           wanted.after,
+           wanted.place,
            CASE
                WHEN queues.paused_at IS NOT NULL THEN 0
                WHEN queues.max_running IS NULL THEN $4::integer
@@ -131,21 +136,27 @@ WITH RECURSIVE room AS MATERIALIZED (
                    WHERE held.state = 'running' AND held.queue = wanted.queue AND held.lease_until > clock_timestamp()
                ))
            END AS free
-    FROM unnest($3::text[]) AS wanted (queue)
+    FROM unnest($3::text[], $5::text[]) WITH ORDINALITY AS wanted (queue, after, place)
     LEFT JOIN tenuto.queues ON queues.name = wanted.queue
 ), keys AS (
-    -- each key that has something to take, found by hopping along the index
+    -- keys that have something to take, found by hopping along the index
     SELECT room.queue,
            (SELECT min(limit_key) FROM tenuto.tasks
-            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = room.queue) AS key
+            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = room.queue AND limit_key > room.after) AS key,
+           1 AS hops
     FROM room
     WHERE room.free > 0
     UNION ALL
     SELECT keys.queue,
            (SELECT min(limit_key) FROM tenuto.tasks
-            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = keys.queue AND limit_key > keys.key)
+            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = keys.queue AND limit_key > keys.key),
+           keys.hops + 1
     FROM keys
-    WHERE keys.key IS NOT NULL
+    WHERE keys.key IS NOT NULL AND keys.hops < $6::integer
+), reached AS MATERIALIZED (
+    SELECT array_agg(CASE WHEN room.free > 0 THEN last.key ELSE room.after END ORDER BY room.place) AS ends
+    FROM room
+    LEFT JOIN (SELECT queue, key FROM keys WHERE hops = $6::integer) AS last ON last.queue = room.queue
 ), key_room AS MATERIALIZED (
     SELECT keys.queue, keys.key,
            (SELECT limit_max FROM tenuto.tasks
@@ -162,7 +173,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at
         FROM tenuto.tasks AS free
-        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = room.queue
+        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = room.queue AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT room.free
         FOR UPDATE SKIP LOCKED
@@ -173,7 +184,10 @@ WITH RECURSIVE room AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at
         FROM tenuto.tasks AS free
-        WHERE free.state = 'queued' AND free.limit_key = key_room.key AND free.queue = key_room.queue
+        WHERE free.state = 'queued'
+          AND free.limit_key = key_room.key
+          AND free.queue = key_room.queue
+          AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT least($4::integer, key_room.free)
     ) AS picked
@@ -187,34 +201,37 @@ WITH RECURSIVE room AS MATERIALIZED (
            min(key_free) OVER (PARTITION BY key) AS key_free
     FROM candidates
     JOIN room ON room.queue = candidates.queue
+), taken AS (
+    UPDATE tenuto.tasks
+    SET state = 'running',
+        worker_id = $1,
+        fence = fence + 1,
+        claimed_at = clock_timestamp(),
+        lease_until = clock_timestamp() + $2::interval
+    WHERE id = ANY (ARRAY(
+        -- only what is chosen is locked, and only if nobody has cancelled it meanwhile
+        SELECT chosen.id
+        FROM tenuto.tasks AS chosen
+        WHERE chosen.state = 'queued'
+          AND chosen.id = ANY (ARRAY(
+              SELECT id
+              FROM placed
+              WHERE place_in_queue <= free AND (key_free IS NULL OR place_in_key <= key_free)
+              ORDER BY rank, run_at, id
+              LIMIT $4
+          ))
+        FOR UPDATE SKIP LOCKED
+    ))
+      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
+    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
 )
-UPDATE tenuto.tasks
-SET state = 'running',
-    worker_id = $1,
-    fence = fence + 1,
-    claimed_at = clock_timestamp(),
-    lease_until = clock_timestamp() + $2::interval
-WHERE id = ANY (ARRAY(
-    -- only what is chosen is locked, and only if nobody has cancelled it meanwhile
-    SELECT chosen.id
-    FROM tenuto.tasks AS chosen
-    WHERE chosen.state = 'queued'
-      AND chosen.id = ANY (ARRAY(
-          SELECT id
-          FROM placed
-          WHERE place_in_queue <= free AND (key_free IS NULL OR place_in_key <= key_free)
-          ORDER BY rank, run_at, id
-          LIMIT $4
-      ))
-    FOR UPDATE SKIP LOCKED
-))
-  AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id;
+SELECT reached.ends, taken.*
+FROM reached
+LEFT JOIN taken ON true;
 
 -- name: renew
--- Prolong what this worker still holds, write progress along, and hear what is to be cancelled. A task missing from
--- the answer is no longer held.
+-- Prolong what this worker still holds, and write progress along. A task missing from the answer is no longer held.
 UPDATE tenuto.tasks
 SET lease_until = clock_timestamp() + $2::interval,
     progress = coalesce(held.progress, tasks.progress)
@@ -225,7 +242,7 @@ WHERE tasks.id = ANY ($3::uuid[])
   AND tasks.worker_id = $1
   AND tasks.state = 'running'
   AND tasks.lease_until > clock_timestamp()
-RETURNING tasks.id, tasks.fence, tasks.cancel_at IS NOT NULL AS cancel, tasks.cancel_name;
+RETURNING tasks.id;
 
 -- name: cancellations
 -- Which tasks of this worker somebody wants stopped.
@@ -277,7 +294,8 @@ RETURNING task_id;
 
 -- name: repeat_tasks
 -- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
--- that somebody has asked to stop. Tasks on their last chance run one at a time: they share a limited key.
+-- that somebody has asked to stop. Tasks on their last chance run one at a time under a key they share; those that have
+-- a limited key of their own keep that one, and its limit.
 WITH outcome AS (
     SELECT o.*,
            coalesce(word, 'completed') AS status,
@@ -453,7 +471,8 @@ FROM (
 WHERE execution_id IS NOT NULL;
 
 -- name: expired
--- Held tasks whose lease has run out, locked so that no late renewal slips in between; of executions only those held.
+-- Held tasks whose lease has run out, locked so that no late renewal slips in between; of executions only those held,
+-- and none of the tasks $3.
 -- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
@@ -461,18 +480,20 @@ SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, fa
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
   AND (execution_id IS NULL OR execution_id = ANY ($2::uuid[]))
+  AND id <> ALL ($3::uuid[])
 ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
 -- name: held_by
--- What a worker that is known to be dead still holds.
+-- What a worker that is known to be dead still holds, but none of the tasks $4.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $1
   AND (execution_id IS NULL OR execution_id = ANY ($3::uuid[]))
+  AND id <> ALL ($4::uuid[])
 ORDER BY queue, id
 LIMIT $2
 FOR UPDATE SKIP LOCKED;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,7 +33,7 @@ class Incarnation:
 async def register(database: Database, me: Incarnation, *, name_is_mine: bool, silence: timedelta) -> UUID | None:
     """Enter the register; the id of the previous incarnation of this name, if it had not left it.
 
-    The previous one is declared dead only on proof: we hold the lock of its name on the same host, its host has been
+    The previous one is declared dead only on proof: we hold the lock of its name in the same home, its host has been
     booted since, or it has been silent for longer than any lease. Otherwise this is a second worker of that name, and
     refused.
     """
@@ -44,9 +45,11 @@ async def register(database: Database, me: Incarnation, *, name_is_mine: bool, s
             proven = (same_host and name_is_mine) or (same_host and before["boot"] != me.boot)
             if not proven and before["silent_for"] < silence:
                 raise Conflict(
-                    f"a {me.service} named {me.name} is alive on {before['host']} (pid {before['pid']})",
+                    f"a {me.service} named {me.name} is alive on {before['host'].partition('#')[0]}"
+                    f" (pid {before['pid']})",
                     field="name",
-                    remedy="give this one another name with --name",
+                    remedy=f"give this one another name with --name; if that one is dead, its name is free"
+                    f" {silence.total_seconds():.0f} s after its last sign of life",
                 )
             await connection.execute(SQL.declare_ended, before["id"])
         await connection.execute(
@@ -83,9 +86,9 @@ async def ended_holders(database: Database, limit: int = 100) -> list[UUID]:
     return [row["id"] for row in await database.all(SQL.ended_holders, limit)]
 
 
-async def bury_silent(database: Database, silence: timedelta) -> int:
-    """Close the books on incarnations nobody hears of and that hold nothing."""
-    return len(await database.all(SQL.bury_silent, silence))
+async def bury_silent(database: Database, silence: timedelta, own: Sequence[UUID] = ()) -> int:
+    """Close the books on incarnations nobody hears of and that hold nothing; never on the caller's own."""
+    return len(await database.all(SQL.bury_silent, silence, list(own)))
 
 
 async def forget_ended(database: Database, before: datetime) -> None:

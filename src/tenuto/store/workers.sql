@@ -41,11 +41,12 @@ WHERE held.state = 'running' AND workers.ended_at IS NOT NULL
 LIMIT $1;
 
 -- name: bury_silent
--- Incarnations nobody has heard of for long and that hold nothing.
+-- Incarnations nobody has heard of for long and that hold nothing, but not the caller's own $2.
 UPDATE tenuto.workers
 SET ended_at = clock_timestamp()
 WHERE ended_at IS NULL
   AND seen_at < clock_timestamp() - $1::interval
+  AND id <> ALL ($2::uuid[])
   AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id)
 RETURNING id;
 
