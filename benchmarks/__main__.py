@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks drain|enqueue|latency|growth [--json] [--quick] [--runs N]`.
+"""The command line: `python -m benchmarks NAME [--json] [--quick] [--runs N] [--only CONTENDER …]`.
 
 Prints one object (`--json`) or a table on stdout, and its progress on stderr.
 """
@@ -13,21 +13,27 @@ import sys
 from types import FrameType
 
 from benchmarks import figures, growth
-from benchmarks.contest import MODULES, contenders
+from benchmarks.contest import QUEUES, contenders
 from benchmarks.environment import describe
+from benchmarks.executions import RUNNERS, executions
 from benchmarks.figures import Size
 from benchmarks.load import Watch
 from benchmarks.measure import progress
 from benchmarks.processes import ContenderFailed
 from benchmarks.report import report, table
+from benchmarks.schedules import CLOCKS, schedules
 from benchmarks.server import server
 
+# Each with the scripts of its contenders.
 BENCHMARKS = {
-    "drain": figures.drain,
-    "enqueue": figures.enqueue,
-    "latency": figures.latency,
-    "growth": growth.growth,
+    "drain": (figures.drain, QUEUES),
+    "enqueue": (figures.enqueue, QUEUES),
+    "latency": (figures.latency, QUEUES),
+    "growth": (growth.growth, QUEUES),
+    "executions": (executions, RUNNERS),
+    "schedules": (schedules, CLOCKS),
 }
+EVERYBODY = sorted({name for _, scripts in BENCHMARKS.values() for name in scripts})
 
 
 def main() -> int:
@@ -37,7 +43,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
     parser.add_argument("--runs", type=int, help="runs per contender and case (3; with --quick 1)")
     parser.add_argument(
-        "--only", nargs="+", choices=MODULES, default=list(MODULES), metavar="CONTENDER", help=", ".join(MODULES)
+        "--only", nargs="+", choices=EVERYBODY, default=EVERYBODY, metavar="CONTENDER", help=", ".join(EVERYBODY)
     )
     asked = parser.parse_args()
     size = Size(asked.runs or (1 if asked.quick else 3), asked.quick)
@@ -51,10 +57,11 @@ def main() -> int:
 
 
 async def run(name: str, url: str, names: list[str], size: Size, *, as_json: bool) -> int:
-    chosen = contenders(url, names)
+    benchmark, scripts = BENCHMARKS[name]
+    chosen = contenders(url, scripts, names)
     environment = await describe(url, chosen, size)
     watch = await Watch.start(url)
-    cases = await BENCHMARKS[name](chosen, size)
+    cases = await benchmark(chosen, size)
     load = watch.load()
     environment |= {"cores used by others": load.others, "cores stolen by the host": load.stolen}
     if not load.quotable:

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ from benchmarks.processes import ContenderFailed, Talking, started
 START_LIMIT = 60.0
 END_LIMIT = 30.0
 
-MODULES = {
+QUEUES = {
     "tenuto": "benchmarks.contenders.tenuto_contender",
     "pgqueuer": "benchmarks.contenders.pgqueuer_contender",
     "raw": "benchmarks.contenders.raw_contender",
 }
-PEERS = tuple(name for name in MODULES if name not in ("tenuto", "raw"))
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,14 @@ class Contender:
     """One contender on one server. Every verb but `versions` starts from an empty database of its own."""
 
     name: str
+    module: str
+    """Its script."""
     python: Path
     server: str
 
     async def ask(self, verb: str, *arguments: str, limit: float) -> dict[str, Any]:
         """Run one verb of the script to its end and return its answer."""
-        async with started(self.python, MODULES[self.name], [verb, *arguments], self.name) as process:
+        async with started(self.python, self.module, [verb, *arguments], self.name) as process:
             answer = {} if verb == "prepare" else await process.answer(limit)
             await process.end(limit)
             return answer
@@ -122,14 +123,19 @@ class Contender:
             self.prepared() as url,
             self.working(url, 1) as (processes, _),
         ):
-            await asyncio.sleep(3.0)  # until it has arrived
-            database = f"bench_{self.name}"
-            counted, used = await databases.transactions(self.server, database), cpu_seconds(processes[0].pid)
-            await asyncio.sleep(seconds)
-            counted = await databases.transactions(self.server, database) - counted
-            used = cpu_seconds(processes[0].pid) - used
+            cost = await self.cost_of_idling(processes[0], seconds)
             await self._stop(processes[0])
-            return used * 1000 * 60 / seconds, counted * 60 / seconds
+            return cost
+
+    async def cost_of_idling(self, process: Talking, seconds: float) -> tuple[float, float]:
+        """What a process that has just been started costs with nothing to do: as `idle`."""
+        await asyncio.sleep(3.0)  # until it has arrived
+        database = f"bench_{self.name}"
+        counted, used = await databases.transactions(self.server, database), cpu_seconds(process.pid)
+        await asyncio.sleep(seconds)
+        counted = await databases.transactions(self.server, database) - counted
+        used = cpu_seconds(process.pid) - used
+        return used * 1000 * 60 / seconds, counted * 60 / seconds
 
     @contextlib.asynccontextmanager
     async def working(
@@ -143,7 +149,7 @@ class Contender:
                 path = folder / str(number)
                 files.append(Words(path, samples))
                 arguments = ["work", "--url", url, "--words", str(path), "--samples", str(samples)]
-                running = started(self.python, MODULES[self.name], arguments, self.name)
+                running = started(self.python, self.module, arguments, self.name)
                 processes.append(await stack.enter_async_context(running))
             await asyncio.gather(*(process.answer(START_LIMIT) for process in processes))
             for process in processes:
@@ -161,10 +167,13 @@ class Contender:
             raise ContenderFailed(f"{self.name} should have {waiting} waiting and {recorded} recorded, has {found}")
 
 
-def contenders(server: str, names: list[str]) -> list[Contender]:
+def contenders(server: str, scripts: Mapping[str, str], names: Collection[str]) -> list[Contender]:
     """The contenders asked for, Tenuto in this environment, the others in the peers'."""
-    python = Path(sys.executable)
-    return [Contender(name, python if name == "tenuto" else peers_python(), server) for name in names]
+    return [
+        Contender(name, module, Path(sys.executable) if name == "tenuto" else peers_python(), server)
+        for name, module in scripts.items()
+        if name in names
+    ]
 
 
 def cpu_seconds(session: int) -> float:

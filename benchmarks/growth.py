@@ -8,6 +8,7 @@ timed session do not wait for the disk: its constant share would hide what grows
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from benchmarks.measure import Case, alternate, percentile, progress
 from benchmarks.processes import started
 
 MODULE = "benchmarks.contenders.tenuto_claims"
+APP = "benchmarks.contenders.tenuto_app:app"
 BASELINE = "1k waiting"
 
 
@@ -112,18 +114,31 @@ async def _claims(tenuto: Contender, url: str, scene: Scene, times: int) -> list
 
 
 async def idle(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """A worker with nothing to do: its CPU, and the statements it sends, per minute."""
+    """With nothing to do: CPU and statements per minute of a worker, and of all of Tenuto in one process."""
     seconds = size.seconds(20.0, 3.0)
     cpu, statements = Case("idle worker, CPU", "ms/min"), Case("idle worker, statements", "per min")
+    all_cpu, all_statements = Case("idle `tenuto up`, CPU", "ms/min"), Case("idle `tenuto up`, statements", "per min")
 
     async def run(contender: Contender) -> None:
         used, sent = await contender.idle(seconds)
         cpu.add(contender.name, used)
         statements.add(contender.name, sent)
+        if contender.name == "tenuto":
+            used, sent = await _idle_up(contender, seconds)
+            all_cpu.add(contender.name, used)
+            all_statements.add(contender.name, sent)
 
     chosen = contenders[:1] if size.quick else contenders
     await alternate(chosen, size.runs, run, f"an idle worker for {seconds:.0f} s")
-    return [cpu, statements]
+    return [cpu, statements, all_cpu, all_statements]
+
+
+async def _idle_up(tenuto: Contender, seconds: float) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory(prefix="tenuto-bench-home-") as home:
+        async with databases.without_autovacuum(tenuto.server), tenuto.prepared() as url:
+            arguments = ["up", "--app", APP, "--database", url, "--home", home, "--quiet"]
+            async with started(tenuto.python, "tenuto", arguments, tenuto.name) as process:
+                return await tenuto.cost_of_idling(process, seconds)
 
 
 def _short(count: int) -> str:

@@ -70,7 +70,7 @@ class Contender(Protocol):
         """Jobs not yet done, and jobs with a full record of success."""
 
 
-class _Pipe:
+class Pipe:
     """The gate, over this process's stdin and stdout."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ async def _sample(contender: Contender, url: str, samples: int, words: Words) ->
 
 
 async def _work(contender: Contender, url: str, on_job: OnJob) -> None:
-    gate = _Pipe()
+    gate = Pipe()
     await gate.open()
     await contender.work(url, on_job, gate)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -145,7 +145,7 @@ async def _audit(contender: Contender, url: str) -> None:
     answer(waiting=waiting, recorded=recorded)
 
 
-def _versions(packages: tuple[str, ...]) -> None:
+def versions(packages: tuple[str, ...]) -> None:
     found = {"python": sys.version.split()[0]}
     for package in (*packages, "uvloop"):
         try:
@@ -176,7 +176,7 @@ def main(contender: Contender) -> None:
     asked = parser.parse_args()
     match asked.verb:
         case "versions":
-            _versions(contender.packages)
+            versions(contender.packages)
         case "prepare":
             run(contender.prepare(asked.url))
         case "bulk":

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +56,34 @@ class Words:
     def started(self, sample: int) -> int:
         """When a sample's handler started, or 0 as long as it has not."""
         return self._view[3 + sample]
+
+
+class Starts:
+    """Starts counted in a folder, by all threads and all child processes of a worker: each process has a file there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._process = 0
+        self._words: Words | None = None
+
+    def count(self) -> None:
+        """One more start."""
+        with self._lock:
+            if self._words is None or self._process != os.getpid():
+                self._process = os.getpid()
+                self._words = Words(self.folder / str(self._process))
+            self._words.count("")
+
+    def tally(self) -> Tally:
+        """All of them together."""
+        found = [Words(path).tally() for path in self.folder.iterdir()]
+        found = [each for each in found if each.starts]
+        if not found:
+            return Tally(0, 0, 0)
+        return Tally(
+            sum(each.starts for each in found), min(each.first_ns for each in found), max(each.last_ns for each in found)
+        )
 
 
 def payload(number: int) -> str:

@@ -18,6 +18,7 @@ from tenuto.model.tasks import NewTask, Outcome, Settlement, Status
 from tenuto.store import tasks
 from tenuto.store.database import Database
 from tenuto.store.finishing import finish
+from tenuto.store.shortcuts import Bounds
 from tenuto.store.workers import Incarnation, register
 
 WARM_UP = 3
@@ -31,11 +32,11 @@ async def claims(url: str, times: int, *, fresh: bool) -> None:
     worker = new_id()
     me = Incarnation(worker, str(worker), "benchmark", "", "", 0, "", ["default"], stage.BATCH)
     await register(database, me, name_is_mine=True, silence=LEASE)
-    bounds = tasks.Bounds.none()
+    bounds = Bounds()
     taken: list[float] = []
     for _ in range(WARM_UP + times):
         if fresh:
-            bounds = tasks.Bounds.none()
+            bounds = Bounds()
         began = time.monotonic_ns()
         claimed = await tasks.claim(database, worker, ["default"], stage.BATCH, LEASE, bounds)
         taken.append((time.monotonic_ns() - began) / 1e6)

@@ -13,18 +13,23 @@ from typing import Any, Literal
 from uuid import UUID
 
 from tenuto.clock import steady
-from tenuto.engine import definitions, executing, firing, narrative
+from tenuto.engine import definitions, executing, firing, narrative, planning
 from tenuto.engine.definitions import Author, Effect
 from tenuto.engine.firing import Started
+from tenuto.engine.planning import Planned
+from tenuto.engine.rehearsal import Given, rehearse
+from tenuto.engine.simulation import Simulation
+from tenuto.engine.why import Why, why_execution
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.jobs import Jobs
 from tenuto.handlers.steps import resolve, resolve_plan
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
+from tenuto.model.definitionfiles import Declared
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields, with_arguments
 from tenuto.model.triggers import Trigger
-from tenuto.store import executions, schedules
+from tenuto.store import activities, executions, schedules
 from tenuto.store import tasks as queue
 from tenuto.store.database import Database
 from tenuto.store.schedules import Schedule, Version
@@ -84,12 +89,33 @@ class Schedules:
         """Bring definitions into force, those that others run as a step first; what became of each."""
         database = database or await self._open()
         effects: dict[str, Effect] = {}
-        for each in _those_needed_first(wanted):
+        for each in planning.those_needed_first(wanted):
             author = self._author(database, reason, origin)
             effects[each.name] = await definitions.declare(database, self.resolved(each), author)
         if any(effect in ("created", "changed") for effect in effects.values()):
             await self._tell(database)
         return effects
+
+    # --- declared in files ------------------------------------------------------------------------------------------
+
+    async def plan(self, files: Sequence[Declared], *, prune: bool = False) -> Planned:
+        """What bringing the schedules of files into force would change. Nothing is changed.
+
+        With ``prune``, schedules that a file declared once and these do not are to be deleted.
+        """
+        for each in files:
+            if each.name in self.declared:
+                both = Invalid(f"{each.name!r} is declared in code too", field="name", remedy="keep it in one place")
+                raise each.refused(both)
+        database = await self._open()
+        return await planning.plan(database, files, self.resolved, database.clock.now(), prune=prune)
+
+    async def carry_out(self, planned: Planned, *, reason: str | None = None) -> None:
+        """Do what was planned, all of it or nothing; refused if something has changed since."""
+        database = await self._open()
+        await planning.carry_out(database, planned, self._author(database, reason, "file"))
+        if planned.changes_something:
+            await self._tell(database)
 
     def resolved(self, definition: Definition) -> Definition:
         """A definition with every step checked and complete."""
@@ -109,9 +135,10 @@ class Schedules:
     ) -> Schedule:
         """Change a schedule; with ``version``, only if nobody has changed it since that one."""
         database = await self._open()
-        changed = await definitions.edit(
-            database, name, self.resolved(new), self._author(database, reason), version=version
-        )
+        present = await definitions.get(database, name)
+        if new.plan != present.plan:  # as it stands it was checked when it was saved: no need to have its jobs at hand
+            new = self.resolved(new)
+        changed = await definitions.edit(database, name, new, self._author(database, reason), version=version)
         await self._tell(database)
         return changed
 
@@ -154,6 +181,10 @@ class Schedules:
         found = await definitions.get(database, name)
         return found.definition.trigger.preview(database.clock.now(), n, str(found.id))
 
+    async def simulate(self, start: datetime, end: datetime, given: Given | None = None) -> Simulation:
+        """What would fire between two instants, under the rules for runs that meet and for missed ones."""
+        return await rehearse(await self._open(), start, end, given or Given())
+
     async def versions(self, name: str, *, limit: int = 50) -> Sequence[Version]:
         """The changes of a schedule, the newest first; also of one that has been deleted."""
         found = await schedules.versions(await self._open(), name, _listed(limit))
@@ -171,12 +202,7 @@ class Schedules:
     ) -> Sequence[Record]:
         """What became of every due instant, the newest first."""
         database = await self._open()
-        schedule_id = None
-        if name is not None:
-            past = await schedules.versions(database, name, 1)
-            if not past:
-                raise definitions.unknown(name)
-            schedule_id = past[0].schedule_id
+        schedule_id = None if name is None else await _id_of(database, name)
         if decision is not None and decision not in tuple(Decision):
             raise Invalid(f"{decision!r:.60} is none", field="decision", remedy=f"use one of {', '.join(Decision)}")
         return await schedules.ledger(
@@ -227,6 +253,19 @@ class Executions:
             raise NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
         return narrative.told(found, await executions.steps(database, id), database.clock.now())
 
+    async def find(self, prefix: str) -> UUID:
+        """The one execution whose id begins so."""
+        found = await executions.find(await self._open(), *activities.ids_beginning(prefix))
+        if not found:
+            raise NotFound(f"no execution's id begins with {prefix}", remedy="copy one from `tenuto execution list`")
+        if len(found) > 1:
+            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
+        return found[0]
+
+    async def why(self, id: UUID) -> Why:
+        """Why an execution does not go on: the reasons of every open step of the group it has come to."""
+        return await why_execution(await self._open(), id)
+
     async def list(
         self,
         *,
@@ -237,12 +276,7 @@ class Executions:
     ) -> Sequence[Record]:
         """Executions, the newest first."""
         database = await self._open()
-        schedule_id = None
-        if schedule is not None:
-            past = await schedules.versions(database, schedule, 1)
-            if not past:
-                raise definitions.unknown(schedule)
-            schedule_id = past[0].schedule_id
+        schedule_id = None if schedule is None else await _id_of(database, schedule)
         return await executions.list_executions(
             database, below=below, state=state, schedule_id=schedule_id, limit=_listed(limit)
         )
@@ -283,28 +317,15 @@ class Executions:
             pause = min(pause * 1.5, 0.5)
 
 
+async def _id_of(database: Database, name: str) -> UUID:
+    """The schedule that has this name, or had it last."""
+    id = await schedules.last_named(database, name)
+    if id is None:
+        raise definitions.unknown(name)
+    return id
+
+
 def _listed(limit: int) -> int:
     if not 1 <= limit <= _MAX_LISTED:
         raise Invalid(f"must be from 1 to {_MAX_LISTED}", field="limit")
     return limit
-
-
-def _those_needed_first(wanted: Iterable[Definition]) -> Sequence[Definition]:
-    """In an order in which each comes after those it runs as a step."""
-    by_name = {each.name: each for each in wanted}
-    ordered: dict[str, Definition] = {}
-
-    def place(each: Definition, above: tuple[str, ...]) -> None:
-        if each.name in ordered:
-            return
-        for target in sorted(each.plan.targets("schedule")):
-            if target in above or target == each.name:
-                path = " → ".join((*above, each.name, target))
-                raise Invalid(f"runs itself: {path}", field="steps", remedy="break the circle")
-            if target in by_name:
-                place(by_name[target], (*above, each.name))
-        ordered[each.name] = each
-
-    for each in by_name.values():
-        place(each, ())
-    return tuple(ordered.values())

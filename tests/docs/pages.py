@@ -70,8 +70,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README, the other pages at the top, and everything below docs."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+    """README, the other pages at the top, everything below docs and examples, and the benchmarks' own."""
+    below = [page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *below, ROOT / "benchmarks" / "README.md"]
 
 
 def name(page: Path) -> str:

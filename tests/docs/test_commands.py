@@ -50,11 +50,13 @@ def trouble_with_options(command: Any, words: list[str]) -> str | None:
     options = {
         spelling: parameter
         for parameter in command.params
-        for spelling in parameter.opts
+        for spelling in (*parameter.opts, *parameter.secondary_opts)
         if parameter.param_type_name == "option"
     }
     options |= {"--help": None, "-h": None}
-    places = sum(parameter.param_type_name == "argument" for parameter in command.params)
+    places = sum(
+        1000 if parameter.nargs == -1 else 1 for parameter in command.params if parameter.param_type_name == "argument"
+    )
     while words:
         word = words.pop(0)
         if not word.startswith("-") or word == "-":

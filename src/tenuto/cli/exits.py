@@ -12,6 +12,8 @@ from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, StoreError, Te
 OK = 0
 FAILED = 1
 USAGE = 2
+WOULD_CHANGE = 2
+"""Of `tenuto plan`, as of other tools that plan; what is not understood ends with FAILED there."""
 NOT_FOUND = 3
 NOT_ALLOWED = 4
 CONFLICT = 7
@@ -21,7 +23,7 @@ INTERRUPTED = 130
 MEANINGS = {
     OK: "it is done, or all is well",
     FAILED: "it failed, or something is unhealthy",
-    USAGE: "the command was not understood, or a value is not valid",
+    USAGE: "the command was not understood, or a value is not valid (of `plan`: something would change)",
     NOT_FOUND: "there is no such thing",
     NOT_ALLOWED: "this account may not",
     CONFLICT: "the state of things does not allow it",

@@ -82,9 +82,9 @@ class Step:
         return cls(JOB, job.name, arguments, **_step_options(options))
 
     @classmethod
-    def schedule(cls, name: str, **options: Any) -> Step:
+    def schedule(cls, schedule: str, /, **options: Any) -> Step:
         """A step that runs another schedule and ends when that has ended."""
-        return cls(SCHEDULE, name, **_step_options(options))
+        return cls(SCHEDULE, schedule, **_step_options(options))
 
     @classmethod
     def of_kind(cls, kind: str, arguments: Mapping[str, Any], *, target: str | None = None, **options: Any) -> Step:
@@ -191,7 +191,11 @@ class Plan:
                 number += 1
 
     def step(self, number: int) -> Step:
-        return next(step for _, position, step in self.numbered() if position == number)
+        for group in self.groups:
+            if number < len(group):
+                return group[number]
+            number -= len(group)
+        raise IndexError("the plan has no step of that number")
 
     def targets(self, kind: str) -> set[str]:
         """What the steps of a kind point at."""
@@ -208,8 +212,8 @@ class Plan:
         return payloads.json_of(self.to_fields(), field="steps", limit=MAX_PLAN)
 
 
-def _group(steps: Iterable[Step]) -> tuple[Step, ...]:
-    group = tuple(steps)
+def _group(steps: Any) -> tuple[Step, ...]:
+    group = tuple(steps) if isinstance(steps, Iterable) and not isinstance(steps, str) else (steps,)
     for step in group:
         if not isinstance(step, Step):
             raise Invalid(f"{step!r:.60} is not a step", field="steps", remedy="make one with Step.job(...)")
@@ -384,6 +388,10 @@ def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]]) -> Pl
         raise Invalid(
             "there is no step of that name", field=unknown[0], remedy=f"use one of {', '.join(sorted(names))}"
         )
+
+    for name, given in overrides.items():
+        if not isinstance(given, Mapping):
+            raise Invalid("are not a set of named values", field=name, remedy="give a mapping")
 
     def changed(step: Step) -> Step:
         if step.name not in overrides:

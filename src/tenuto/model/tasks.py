@@ -370,6 +370,8 @@ def seconds(value: float | int | str | timedelta | None, *, field: str) -> float
             return float(number) * units[unit]
         except (ValueError, KeyError):
             raise Invalid(
-                f"{value!r} is not a span", field=field, remedy="write it as '90s', '15m', '1h' or '2d'"
+                f"{value!r:.60} is not a span", field=field, remedy="write it as '90s', '15m', '1h' or '2d'"
             ) from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(f"{value!r:.60} is not a span", field=field, remedy="write it as '90s', '15m', '1h' or '2d'")
     return float(value)

@@ -21,7 +21,7 @@ SELECT greatest($1::uuid, (
 )) AS id;
 
 -- name: triggers_off
--- Where the past can be rewritten: a guard of the activities that is missing or switched off.
+-- Where the past can be rewritten: a guard of activities, executions or the ledger that is missing or switched off.
 WITH guarded AS (
     SELECT relation, guard
     FROM (
@@ -32,6 +32,9 @@ WITH guarded AS (
         WHERE inhparent = 'tenuto.activities'::regclass
     ) AS activities
     CROSS JOIN unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS guard
+    UNION ALL
+    VALUES ('tenuto.executions'::regclass, 'executions_end_once'),
+           ('tenuto.occurrences'::regclass, 'occurrences_are_decided_once')
 )
 SELECT (SELECT 'tenuto.' || relname FROM pg_class WHERE pg_class.oid = guarded.relation) AS relation,
        guarded.guard,
@@ -40,6 +43,19 @@ FROM guarded
 LEFT JOIN pg_trigger AS found ON found.tgrelid = guarded.relation AND found.tgname = guarded.guard
 WHERE found.oid IS NULL OR found.tgenabled IN ('D', 'R')
 ORDER BY 1, 2
+LIMIT $1;
+
+-- name: keys_missing
+-- What must be there once is made so by a unique key: keys that are gone, not unique, or not valid.
+SELECT wanted.key
+FROM unnest(ARRAY[
+    'tasks_one_per_key', 'workers_one_alive_per_name', 'executions_one_active', 'occurrences_once',
+    'occurrences_one_queued'
+]) AS wanted (key)
+LEFT JOIN pg_class AS found ON found.relname = wanted.key AND found.relnamespace = 'tenuto'::regnamespace
+LEFT JOIN pg_index ON pg_index.indexrelid = found.oid
+WHERE (pg_index.indisunique AND pg_index.indisvalid) IS NOT TRUE
+ORDER BY wanted.key
 LIMIT $1;
 
 -- name: held_by_nobody
@@ -312,6 +328,227 @@ FROM tenuto.queues
 WHERE paused_at IS NOT NULL
 ORDER BY name
 LIMIT $1;
+
+-- name: execution_stands_still
+-- Open executions that nothing moves: no task of their current group is left, or all of them wait without a reason. Of
+-- the open ones $1.
+SELECT execution.id, execution.schedule_name AS name, execution.state, execution.current_group AS place
+FROM (
+    SELECT id, schedule_name, state, current_group, paused_at
+    FROM tenuto.executions
+    WHERE ended_at IS NULL
+    ORDER BY schedule_id, id
+    LIMIT $1
+) AS execution
+WHERE NOT EXISTS (
+    SELECT
+    FROM tenuto.tasks
+    WHERE tasks.execution_id = execution.id
+      AND tasks.group_index = execution.current_group
+      AND (tasks.state <> 'waiting' OR tasks.waits_for IS NOT NULL OR execution.paused_at IS NOT NULL)
+)
+ORDER BY execution.id
+LIMIT $2;
+
+-- name: step_out_of_turn
+-- Steps that can be taken, or are held, though another group is the current one; and steps left behind in a group that
+-- is over. Of the steps of the newest executions $1.
+SELECT step.id, step.name, step.state, step.group_index AS place, execution.current_group AS current
+FROM (
+    SELECT id, name, state, execution_id, group_index
+    FROM tenuto.tasks
+    WHERE execution_id IS NOT NULL
+    ORDER BY execution_id DESC, group_index DESC
+    LIMIT $1
+) AS step
+JOIN tenuto.executions AS execution ON execution.id = step.execution_id
+WHERE execution.ended_at IS NULL
+  AND step.group_index <> execution.current_group
+  AND NOT (step.group_index > execution.current_group AND step.state = 'waiting')
+ORDER BY step.id
+LIMIT $2;
+
+-- name: step_without_execution
+-- Steps whose execution is not there. Of the steps of the newest executions $1.
+SELECT step.id, step.name, step.execution_id
+FROM (
+    SELECT id, name, execution_id
+    FROM tenuto.tasks
+    WHERE execution_id IS NOT NULL
+    ORDER BY execution_id DESC, group_index DESC
+    LIMIT $1
+) AS step
+WHERE NOT EXISTS (SELECT FROM tenuto.executions WHERE executions.id = step.execution_id)
+ORDER BY step.id
+LIMIT $2;
+
+-- name: step_after_the_end
+-- Open steps of executions that have ended. Of the steps of the newest executions $1.
+SELECT step.id, step.name, step.state, execution.id AS execution, execution.state AS ended
+FROM (
+    SELECT id, name, state, execution_id
+    FROM tenuto.tasks
+    WHERE execution_id IS NOT NULL
+    ORDER BY execution_id DESC, group_index DESC
+    LIMIT $1
+) AS step
+JOIN tenuto.executions AS execution ON execution.id = step.execution_id
+WHERE execution.ended_at IS NOT NULL
+ORDER BY step.id
+LIMIT $2;
+
+-- name: step_not_told_to_stop
+-- What goes on of executions that are cancelled, and has not been asked to stop.
+SELECT step.id, step.name, step.state, execution.id AS execution
+FROM tenuto.executions AS execution
+JOIN tenuto.tasks AS step ON step.execution_id = execution.id
+WHERE execution.ended_at IS NULL
+  AND execution.state = 'cancelled'
+  AND (step.state <> 'running' OR step.cancel_at IS NULL)
+ORDER BY step.id
+LIMIT $1;
+
+-- name: step_recorded_otherwise
+-- Executions that have ended, the $2 newest since $1, of which a step has left no last record, or more than one.
+SELECT execution.id, execution.schedule_name AS name, execution.steps, ended.records
+FROM (
+    SELECT id, schedule_name,
+           CASE first_group
+               WHEN 0 THEN total_steps
+               ELSE (
+                   SELECT sum(jsonb_array_length(listed.steps))
+                   FROM jsonb_array_elements(plan) WITH ORDINALITY AS listed (steps, place)
+                   WHERE listed.place > first_group
+               )
+           END AS steps
+    FROM (
+        SELECT *
+        FROM tenuto.executions
+        WHERE id > $1 AND ended_at IS NOT NULL
+        ORDER BY id DESC
+        LIMIT $2
+    ) AS newest
+) AS execution
+CROSS JOIN LATERAL (
+    SELECT count(*) AS records, count(DISTINCT past.step_index) AS steps
+    FROM tenuto.activities AS past
+    WHERE past.execution_id = execution.id AND past.final
+) AS ended
+WHERE ended.records <> execution.steps OR ended.steps <> execution.steps
+ORDER BY execution.id
+LIMIT $3;
+
+-- name: fired_without_execution
+-- Due instants that fired, within the last $1, whose execution is not there. The $2 newest.
+SELECT fired.schedule_name AS name, fired.due_at, fired.execution_id
+FROM (
+    SELECT schedule_name, due_at, execution_id
+    FROM tenuto.occurrences
+    WHERE decided_at > clock_timestamp() - $1::interval AND decision = 'fired'
+    ORDER BY decided_at DESC
+    LIMIT $2
+) AS fired
+WHERE NOT EXISTS (SELECT FROM tenuto.executions WHERE executions.id = fired.execution_id)
+ORDER BY fired.due_at, fired.execution_id
+LIMIT $3;
+
+-- name: run_not_in_the_ledger
+-- Executions started by a trigger or by hand, the $3 newest since $1 and within the last $2, of which the ledger knows
+-- nothing.
+SELECT run.id, run.schedule_name AS name, run.origin
+FROM (
+    SELECT id, schedule_id, schedule_name, origin, due_at
+    FROM tenuto.executions
+    WHERE id > $1 AND started_at > clock_timestamp() - $2::interval AND origin IN ('trigger', 'manual')
+    ORDER BY id DESC
+    LIMIT $3
+) AS run
+WHERE NOT EXISTS (
+    SELECT
+    FROM tenuto.occurrences
+    WHERE occurrences.schedule_id = run.schedule_id
+      AND occurrences.due_at = run.due_at
+      AND occurrences.execution_id = run.id
+)
+ORDER BY run.id
+LIMIT $4;
+
+-- name: run_not_alone
+-- Schedules of which more than one run is active though each was to be alone.
+SELECT min(schedule_name) AS name, count(*) AS running
+FROM tenuto.executions
+WHERE ended_at IS NULL AND alone
+GROUP BY schedule_id
+HAVING count(*) > 1
+ORDER BY 1
+LIMIT $1;
+
+-- name: step_waits_for_nothing
+-- Steps that wait for an execution which has ended, or which never was.
+SELECT step.id, step.name, step.waits_for
+FROM tenuto.tasks AS step
+WHERE step.waits_for IS NOT NULL
+  AND NOT EXISTS (SELECT FROM tenuto.executions WHERE executions.id = step.waits_for AND executions.ended_at IS NULL)
+ORDER BY step.id
+LIMIT $1;
+
+-- name: schedule_overdue
+-- Schedules that fell due longer than $1 ago and were not fired, though a scheduler that was heard of within $2 has been
+-- there as long.
+SELECT schedule.name, alive.name AS scheduler,
+       round(extract(epoch FROM clock_timestamp() - schedule.next_run_at))::bigint AS seconds
+FROM tenuto.schedules AS schedule
+CROSS JOIN (
+    SELECT min(name) AS name
+    FROM tenuto.workers
+    WHERE service = 'scheduler'
+      AND ended_at IS NULL
+      AND seen_at > clock_timestamp() - $2::interval
+      AND started_at < clock_timestamp() - $1::interval
+) AS alive
+WHERE schedule.enabled
+  AND schedule.next_run_at < clock_timestamp() - $1::interval
+  AND alive.name IS NOT NULL
+ORDER BY schedule.next_run_at, schedule.name
+LIMIT $3;
+
+-- name: scheduler_missing
+-- Schedules that fell due longer than $1 ago, while no scheduler has been heard of within $2.
+SELECT schedule.name, round(extract(epoch FROM clock_timestamp() - schedule.next_run_at))::bigint AS seconds
+FROM tenuto.schedules AS schedule
+WHERE schedule.enabled
+  AND schedule.next_run_at < clock_timestamp() - $1::interval
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.workers
+      WHERE service = 'scheduler' AND ended_at IS NULL AND seen_at > clock_timestamp() - $2::interval
+  )
+ORDER BY schedule.next_run_at, schedule.name
+LIMIT $3;
+
+-- name: schedule_not_planned
+-- Enabled schedules whose next run nobody has worked out, changed longer than $1 ago.
+SELECT name
+FROM tenuto.schedules
+WHERE enabled AND NOT planned AND updated_at < clock_timestamp() - $1::interval
+ORDER BY id
+LIMIT $2;
+
+-- name: turn_not_taken
+-- Runs queued longer than $1 ago though nothing of their schedule is active.
+SELECT waiting.schedule_name AS name, waiting.due_at,
+       round(extract(epoch FROM clock_timestamp() - waiting.decided_at))::bigint AS seconds
+FROM tenuto.occurrences AS waiting
+WHERE waiting.decision = 'queued'
+  AND waiting.decided_at < clock_timestamp() - $1::interval
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.executions
+      WHERE executions.schedule_id = waiting.schedule_id
+        AND (executions.ended_at IS NULL OR executions.ended_at > clock_timestamp() - $1::interval)
+  )
+ORDER BY waiting.due_at, waiting.id
+LIMIT $2;
 
 -- name: old_snapshot
 -- Who keeps rows from being cleaned away: transactions open for longer than $1, here or prepared and forgotten.

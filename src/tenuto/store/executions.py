@@ -94,31 +94,51 @@ async def lock(connection: Connection, ids: Iterable[UUID]) -> None:
         await connection.fetch(SQL.lock, wanted)
 
 
+async def lock_in_progress(connection: Connection, id: UUID) -> bool:
+    """Hold an execution until the transaction ends; False if it has been cancelled, or has ended."""
+    rows = await connection.fetch(SQL.lock, [id])
+    return any(row["state"] == "in_progress" for row in rows)
+
+
 async def advance(connection: Connection, ids: Sequence[UUID], now: datetime | None) -> tuple[int, list[Settlement]]:
     """Move on each of these executions whose current group has ended; how many did, and what was cut by it.
 
     Under their lock. What is cut (the steps a failed execution does not come to) the caller has to end.
     """
+    moved, cut, empty = await _move_on(connection, ids, now)
+    while empty:  # nobody will end a step of a group that has none left
+        _, more, empty = await _move_on(connection, sorted(empty), now)
+        cut += more
+    return moved, cut
+
+
+async def _move_on(
+    connection: Connection, ids: Sequence[UUID], now: datetime | None
+) -> tuple[int, list[Settlement], list[UUID]]:
+    """One step on: how many, what was cut by it, and those whose next group has no task left."""
     decided = [(row["id"], _decide(row)) for row in await connection.fetch(SQL.groups_that_ended, ids)]
+    empty: list[UUID] = []
     going = [(id, step) for id, step in decided if isinstance(step, GoOn)]
     ending = [(id, step) for id, step in decided if not isinstance(step, GoOn)]
     if going:
         rows = [(id, step.group, step.failed) for id, step in going]
-        await connection.execute(SQL.go_on, *_columns(rows), now)
+        empty = await connection.fetchval(SQL.go_on, *_columns(rows), now)
     if ending:
         verdicts = [(id, *_verdict(step)) for id, step in ending]
-        await connection.execute(SQL.end_executions, *_columns(verdicts), now)
+        answer = await connection.fetchrow(SQL.end_executions, *_columns(verdicts), now)
+        if answer is not None and answer["waited"]:
+            await hold_back(connection, answer["waited"])
     failed = {id: step.error for id, step in ending if isinstance(step, Fail)}
-    cut = await not_begun(connection, failed) if failed else []
-    return len(decided), [
+    cut = [
         Settlement(task, not_run(task, now or task.run_at, failed[task.execution_id]))
-        for task in cut
+        for task in (await not_begun(connection, failed) if failed else [])
         if task.execution_id is not None
     ]
+    return len(decided), cut, empty
 
 
 async def hold_back(connection: Connection, ids: Iterable[UUID]) -> None:
-    """Of those that are paused, what was about to be tried again waits for them to be resumed."""
+    """Of those that are paused, what was about to be taken again waits for them to be resumed."""
     await connection.execute(SQL.hold_back, list(ids))
 
 
@@ -148,23 +168,40 @@ async def not_begun(connection: Connection, ids: Iterable[UUID]) -> list[Task]:
 
 async def lock_family(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
     """An execution and the open ones its steps have started, locked; each is older than those it started."""
-    family = [row["id"] for row in await connection.fetch(SQL.family, list(ids))]
-    await lock(connection, family)
+    family: list[UUID] = []
+    # Asked again under the lock: a step may just have started one more (it holds its own execution while it does).
+    while (found := [row["id"] for row in await connection.fetch(SQL.family, list(ids))]) != family:
+        family = found
+        await lock(connection, family)
     return family
 
 
 async def cancel(connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor, why: str | None) -> list[UUID]:
-    """Call executions cancelled and ask what runs of them to stop; those for which it was not too late."""
+    """Call executions cancelled; those for which it was not too late. Their tasks are still to be dealt with."""
     rows = await connection.fetch(SQL.cancel_executions, ids, now, by.type, by.id, by.name, why)
-    cancelled = [row["id"] for row in rows]
-    if cancelled:
-        await connection.execute(SQL.ask_to_stop, cancelled, by.type, by.id, by.name)
-    return cancelled
+    return [row["id"] for row in rows]
+
+
+async def ask_to_stop(connection: Connection, ids: Sequence[UUID], by: Actor) -> None:
+    """Ask what runs of executions to stop. After what has not begun has been ended: a task that is claimed in between
+    must be seen by one of the two."""
+    await connection.execute(SQL.ask_to_stop, ids, by.type, by.id, by.name)
 
 
 async def is_over(connection: Connection, id: UUID) -> bool:
     """Whether nothing of an execution is left."""
     return bool(await connection.fetchval(SQL.is_over, id))
+
+
+async def waits_for(connection: Connection, id: UUID, other: UUID) -> bool:
+    """Whether an execution waits, by way of its steps, for another."""
+    return bool(await connection.fetchval(SQL.waits_for, id, other))
+
+
+async def last_of_step(database: Database, task_id: UUID) -> Record | None:
+    """The execution a step has started last."""
+    row = await database.one(SQL.last_of_step, task_id)
+    return None if row is None else dict(row)
 
 
 async def children_of_task(database: Database, task_id: UUID) -> list[UUID]:

@@ -1,7 +1,7 @@
 -- name: lock
 -- Hold executions until the transaction ends, always in the same order: whoever ends, cancels or pauses must have them
 -- first, so that of two steps ending at the same moment exactly one sees the group empty.
-SELECT id
+SELECT id, state
 FROM tenuto.executions
 WHERE id = ANY ($1::uuid[])
 ORDER BY id
@@ -34,6 +34,7 @@ ORDER BY execution.id;
 
 -- name: go_on
 -- The next group of each execution begins, unless the execution is paused, and whoever may take its tasks is woken.
+-- Answers with those whose next group has no task left, because all its steps were cancelled beforehand.
 WITH moved AS (
     UPDATE tenuto.executions AS execution
     SET current_group = next.group_index, failed_steps = next.failed
@@ -44,21 +45,30 @@ WITH moved AS (
     RETURNING execution.id, execution.current_group, execution.paused_at
 ), released AS (
     UPDATE tenuto.tasks AS task
-    SET state = 'queued', run_at = coalesce($4::timestamptz, clock_timestamp())
+    SET state = CASE WHEN moved.paused_at IS NULL THEN 'queued' ELSE 'waiting' END,
+        run_at = coalesce($4::timestamptz, clock_timestamp())
     FROM moved
     WHERE task.execution_id = ANY ($1::uuid[])
       AND task.execution_id = moved.id
       AND task.group_index = moved.current_group
       AND task.state = 'waiting'
-      AND moved.paused_at IS NULL
-    RETURNING task.queue, task.rank, task.limit_key IS NOT NULL AS limited
+    RETURNING task.state, task.queue, task.rank, task.limit_key IS NOT NULL AS limited
 )
-SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
-FROM (SELECT DISTINCT queue, rank, limited FROM released) AS words;
+SELECT ARRAY(
+           SELECT moved.id
+           FROM moved
+           WHERE NOT EXISTS (
+               SELECT
+               FROM tenuto.tasks
+               WHERE tasks.execution_id = moved.id AND tasks.group_index = moved.current_group
+           )
+       ) AS empty,
+       (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
+        FROM (SELECT DISTINCT queue, rank, limited FROM released WHERE state = 'queued') AS words) AS woken;
 
 -- name: end_executions
--- Executions come to their end; the step of another that waited for one is free to be taken again, and schedulers look
--- whether something was waiting for room.
+-- Executions come to their end; the step of another that waited for one is free to be taken again (the caller holds it
+-- back if that other is paused), and schedulers look whether something was waiting for room.
 WITH ended AS (
     UPDATE tenuto.executions AS execution
     SET state = CASE WHEN execution.state = 'in_progress' THEN verdict.state ELSE execution.state END,
@@ -79,9 +89,10 @@ WITH ended AS (
     WHERE task.waits_for = ANY ($1::uuid[])
       AND task.waits_for = ended.id
       AND task.state = 'waiting'
-    RETURNING task.queue
+    RETURNING task.queue, task.execution_id
 )
-SELECT (SELECT count(pg_notify('tenuto', 'queued ' || queue)) FROM (SELECT DISTINCT queue FROM woken) AS words),
+SELECT (SELECT array_agg(DISTINCT execution_id) FROM woken) AS waited,
+       (SELECT count(pg_notify('tenuto', 'queued ' || queue)) FROM (SELECT DISTINCT queue FROM woken) AS words),
        (SELECT count(pg_notify('tenuto', 'schedules'))
         WHERE EXISTS (
             SELECT
@@ -202,6 +213,26 @@ SELECT ended_at IS NOT NULL
 FROM tenuto.executions
 WHERE id = $1;
 
+-- name: waits_for
+-- Whether an execution waits, by way of its steps and of theirs, for another.
+WITH RECURSIVE chain AS (
+    SELECT $1::uuid AS id
+    UNION
+    SELECT tasks.waits_for
+    FROM chain
+    JOIN tenuto.tasks ON tasks.execution_id = chain.id
+    WHERE tasks.waits_for IS NOT NULL
+)
+SELECT EXISTS (SELECT FROM chain WHERE id = $2);
+
+-- name: last_of_step
+-- The execution a step has started last.
+SELECT *
+FROM tenuto.executions
+WHERE parent_task_id = $1
+ORDER BY id DESC
+LIMIT 1;
+
 -- name: children_of_task
 -- The executions a step has started that have not ended.
 SELECT id
@@ -220,7 +251,9 @@ WITH paused AS (
     UPDATE tenuto.tasks
     SET state = 'waiting'
     WHERE execution_id = ANY (ARRAY(SELECT id FROM paused))
-      AND state IN ('queued', 'scheduled')
+      -- those that wait for another execution too, to meet whoever is just letting them go
+      AND (state IN ('queued', 'scheduled') OR waits_for IS NOT NULL)
+      AND state <> 'running'
     RETURNING id
 )
 SELECT id, (SELECT count(*) FROM held) AS held
@@ -332,7 +365,13 @@ FROM (SELECT DISTINCT execution_id, queue FROM released) AS words;
 -- Steps that wait for an execution which has ended, or which never was.
 WITH released AS (
     UPDATE tenuto.tasks AS task
-    SET state = 'queued', waits_for = NULL
+    SET state = CASE
+            WHEN EXISTS (
+                SELECT FROM tenuto.executions WHERE executions.id = task.execution_id AND paused_at IS NOT NULL
+            ) THEN 'waiting'
+            ELSE 'queued'
+        END,
+        waits_for = NULL
     WHERE task.waits_for IS NOT NULL
       AND task.state = 'waiting'
       AND NOT EXISTS (

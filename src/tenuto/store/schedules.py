@@ -6,6 +6,7 @@ order: schedules, then executions, then tasks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from tenuto.errors import TenutoError
 from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import (
+    SCHEDULE,
     Definition,
     Overlap,
     Plan,
@@ -96,6 +99,21 @@ async def by_id(database: Database, id: UUID) -> Schedule | None:
     return None if row is None else _schedule(row)
 
 
+async def named_any(connection: Connection, names: Collection[str]) -> dict[str, Schedule]:
+    """Those of these names that there are."""
+    return {row["name"]: _schedule(row) for row in await connection.fetch(SQL.named_any, list(names))}
+
+
+async def locked_any(connection: Connection, names: Collection[str]) -> dict[str, Schedule]:
+    """The same, held until the transaction ends."""
+    return {row["name"]: _schedule(row) for row in await connection.fetch(SQL.lock_named_any, list(names))}
+
+
+async def other_from_files(connection: Connection, names: Collection[str], limit: int) -> list[Schedule]:
+    """What files have declared, but for these names."""
+    return [_schedule(row) for row in await connection.fetch(SQL.other_from_files, list(names), limit)]
+
+
 async def locked(connection: Connection, which: str | UUID) -> Schedule | None:
     """The schedule of that name or id, held until the transaction ends."""
     row = await connection.fetchrow(SQL.lock_named if isinstance(which, str) else SQL.lock_schedule, which)
@@ -113,9 +131,19 @@ async def list_schedules(
     ]
 
 
+async def lock_circles(connection: Connection, definition: Definition) -> None:
+    """Schedules that run others come to be and change one at a time: two at once could close a circle unseen."""
+    if definition.plan.targets(SCHEDULE):
+        await connection.execute(SQL.lock_circles)
+
+
 async def plans_with_schedules(connection: Connection) -> dict[str, Plan]:
-    """The plans that run other schedules, by name."""
-    return {row["name"]: plan_from_json(row["plan"]) for row in await connection.fetch(SQL.plans)}
+    """The plans that run other schedules, by name; not those that nobody can read, for they run nothing."""
+    plans: dict[str, Plan] = {}
+    for row in await connection.fetch(SQL.plans):
+        with contextlib.suppress(TenutoError, ValueError, KeyError, TypeError):
+            plans[row["name"]] = plan_from_json(row["plan"])
+    return plans
 
 
 async def insert(
@@ -200,6 +228,12 @@ async def record_version(connection: Connection, new: Version) -> None:
     )  # fmt: skip
 
 
+async def last_named(database: Database, name: str) -> UUID | None:
+    """The schedule that has this name, or had it last."""
+    id: UUID | None = await database.value(SQL.last_named, name)
+    return id
+
+
 async def versions(database: Database, name: str, limit: int) -> list[Version]:
     """The changes of the schedules that have had this name, the newest first."""
     return [
@@ -246,12 +280,14 @@ class Standing:
 
     active: UUID | None
     queued: bool
+    decided_until: datetime | None = None
+    """The last due instant on which the ledger has a word."""
 
 
 async def standing(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Standing]:
     """To be asked while the schedules are held."""
     rows = await connection.fetch(SQL.standing, ids)
-    return {row["id"]: Standing(row["active"], row["queued"]) for row in rows}
+    return {row["id"]: Standing(row["active"], row["queued"], row["decided_until"]) for row in rows}
 
 
 async def active(connection: Connection, schedule_id: UUID) -> list[UUID]:
@@ -311,9 +347,9 @@ async def to_plan(connection: Connection, limit: int, excluded: Collection[UUID]
     return [(row["id"], row["trigger"]) for row in await connection.fetch(SQL.to_plan, limit, list(excluded))]
 
 
-async def next_due(database: Database) -> datetime | None:
+async def next_due(database: Database, excluded: Collection[UUID] = ()) -> datetime | None:
     """When the next schedule is due."""
-    found: datetime | None = await database.value(SQL.next_due)
+    found: datetime | None = await database.value(SQL.next_due, list(excluded))
     return found
 
 

@@ -10,6 +10,31 @@ SELECT *
 FROM tenuto.schedules
 WHERE id = $1;
 
+-- name: named_any
+-- Those of these names that there are.
+SELECT *
+FROM tenuto.schedules
+WHERE name = ANY ($1::text[])
+ORDER BY name
+LIMIT cardinality($1::text[]);
+
+-- name: lock_named_any
+-- The same, held until the transaction ends; in one order, so that two who do so do not block each other.
+SELECT *
+FROM tenuto.schedules
+WHERE name = ANY ($1::text[])
+ORDER BY name
+LIMIT cardinality($1::text[])
+FOR UPDATE;
+
+-- name: other_from_files
+-- Schedules that a file has declared, but for those of these names.
+SELECT *
+FROM tenuto.schedules
+WHERE origin = 'file' AND name <> ALL ($1::text[])
+ORDER BY name
+LIMIT $2;
+
 -- name: lock_named
 -- One schedule, held until the transaction ends: who fires, runs or changes it comes one at a time.
 SELECT *
@@ -49,6 +74,10 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS last ON true
 ORDER BY schedule.name;
+
+-- name: lock_circles
+-- Whoever makes a schedule that runs others waits for whoever is just doing the same.
+SELECT pg_advisory_xact_lock(hashtext('tenuto circles'));
 
 -- name: plans
 -- What every schedule runs: for the search for circles.
@@ -105,11 +134,19 @@ INSERT INTO tenuto.schedule_versions (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
--- name: versions
--- The changes of a schedule, the newest first; a deleted one answers by its name.
-SELECT schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
+-- name: last_named
+-- The schedule that has a name, or had it last.
+SELECT schedule_id
 FROM tenuto.schedule_versions
 WHERE name = $1
+ORDER BY at DESC, version DESC
+LIMIT 1;
+
+-- name: versions
+-- The changes of the schedules that have, or have had, a name, the newest first; a renamed one keeps its past.
+SELECT schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
+FROM tenuto.schedule_versions
+WHERE schedule_id = ANY (ARRAY(SELECT DISTINCT schedule_id FROM tenuto.schedule_versions WHERE name = $1))
 ORDER BY at DESC, version DESC
 LIMIT $2;
 
@@ -123,14 +160,19 @@ LIMIT $2
 FOR UPDATE SKIP LOCKED;
 
 -- name: standing
--- What stands in the way of new runs of these schedules: the oldest active execution, and whether one is queued.
+-- What stands in the way of new runs of these schedules: the oldest active execution, whether one is queued, and up to
+-- where due instants have been decided.
 SELECT wanted.id,
        (SELECT executions.id FROM tenuto.executions
         WHERE executions.schedule_id = wanted.id AND executions.ended_at IS NULL
         ORDER BY executions.id
         LIMIT 1) AS active,
        EXISTS (SELECT FROM tenuto.occurrences
-               WHERE occurrences.schedule_id = wanted.id AND decision = 'queued') AS queued
+               WHERE occurrences.schedule_id = wanted.id AND decision = 'queued') AS queued,
+       (SELECT coalesce(until, due_at) FROM tenuto.occurrences
+        WHERE occurrences.schedule_id = wanted.id AND origin = 'trigger'
+        ORDER BY due_at DESC
+        LIMIT 1) AS decided_until
 FROM unnest($1::uuid[]) AS wanted (id);
 
 -- name: active
@@ -172,7 +214,7 @@ FROM unnest(
 
 -- name: decided_before
 -- What was decided on a request by hand.
-SELECT decision, reason, execution_id
+SELECT schedule_id, schedule_name, decision, reason, execution_id
 FROM tenuto.occurrences
 WHERE id = $1;
 
@@ -204,7 +246,7 @@ FOR UPDATE SKIP LOCKED;
 -- When the next schedule is due.
 SELECT min(next_run_at)
 FROM tenuto.schedules
-WHERE enabled AND next_run_at IS NOT NULL;
+WHERE enabled AND next_run_at IS NOT NULL AND id <> ALL ($1::uuid[]);
 
 -- name: queued
 -- Runs whose turn has come: the first queued one of each schedule of which nothing is active any more.

@@ -1,0 +1,90 @@
+"""Celery on the course: a chain with two groups, which it makes chords of, over Redis as broker and result store.
+
+One `celery worker`, with eight threads: that gave more than one or two processes, or one thread. Without the gossip
+and heartbeats between workers, which one worker alone does not need.
+"""
+
+# mypy: disable-error-code="import-not-found, untyped-decorator"
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, chain, group
+
+from benchmarks.contenders import course, stage
+from benchmarks.contenders.tally import Starts
+
+POOL = os.environ.get("BENCH_CELERY_POOL", "--pool threads --concurrency 8").split()
+ALONE = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+
+
+def build(socket: str) -> Celery:
+    made = Celery(
+        "bench",
+        broker=f"redis+socket://{socket}?virtual_host=0",
+        backend=f"redis+socket://{socket}?virtual_host=1",
+    )
+    made.conf.broker_connection_retry_on_startup = True
+    return made
+
+
+app = build(os.environ.get("BENCH_REDIS", ""))
+starts = Starts(Path(os.environ.get("BENCH_FOLDER", "")))
+
+
+@app.task(name="noop")
+def noop() -> None:
+    starts.count()
+
+
+class Submitter:
+    async def submit(self) -> Any:
+        step = noop.si
+        return chain(step(), step(), group(step(), step()), group(step(), step())).apply_async()
+
+    async def ended(self, execution: Any) -> None:
+        for last in execution.results:  # the group as a whole would be polled for, every half second
+            last.get(timeout=course.OVERDUE)
+
+
+class CeleryRunner:
+    packages = ("celery", "kombu", "redis")
+
+    async def prepare(self, url: str) -> None:
+        build(url).backend.client.flushall()
+
+    @asynccontextmanager
+    async def submitter(self, url: str) -> AsyncIterator[Submitter]:
+        app.conf.update(broker_url=build(url).conf.broker_url, result_backend=build(url).conf.result_backend)
+        yield Submitter()
+
+    async def work(self, url: str, starts: Starts, gate: stage.Gate) -> None:
+        await gate.ready()
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "celery", "--app", __spec__.name, "worker", "--loglevel", "ERROR", *POOL, *ALONE),
+            env={**os.environ, "BENCH_REDIS": url, "BENCH_FOLDER": str(starts.folder)},
+            stdout=sys.stderr,
+        )
+        await gate.stopped()
+        worker.terminate()
+        await worker.wait()
+
+    async def audit(self, url: str) -> tuple[int, int]:
+        redis = build(url).backend.client
+        redis_of_broker = build(url).connection_for_read().default_channel.client
+        ended = sum(1 for _ in redis.scan_iter("celery-task-meta-*", count=1000))
+        return redis_of_broker.llen("celery"), ended // course.STEPS
+
+    async def handovers(self, url: str) -> list[float]:
+        return []
+
+
+if __name__ == "__main__":
+    course.main(CeleryRunner())

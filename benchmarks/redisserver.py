@@ -1,0 +1,52 @@
+"""A Redis server for the peers that need one: Debian's, with the settings it comes with, on a socket in a temporary
+folder; stopped and removed after the last case. Without the program, and without the right to install it, those peers
+are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.measure import progress
+from benchmarks.processes import ContenderFailed
+
+PROGRAM = "redis-server"
+
+
+@contextlib.contextmanager
+def redis_server() -> Iterator[str | None]:
+    """Yield the path of a fresh server's socket, or None if there is no Redis to be had here."""
+    if not _is_there():
+        progress(f"no {PROGRAM} here: Celery is left out (Debian: apt-get install {PROGRAM})")
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="tenuto-bench-redis-", dir="/var/tmp") as folder:
+        socket = Path(folder) / "socket"
+        arguments = [PROGRAM, "--port", "0", "--unixsocket", str(socket), "--dir", folder, "--loglevel", "warning"]
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, start_new_session=True)
+        try:
+            limit = time.monotonic() + 10
+            while not socket.exists():
+                if process.poll() is not None or time.monotonic() > limit:
+                    raise ContenderFailed(f"{PROGRAM} did not start")
+                time.sleep(0.05)
+            yield str(socket)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _is_there() -> bool:
+    if shutil.which(PROGRAM) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        progress(f"installing {PROGRAM} with apt-get …")
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": False}
+        subprocess.run(["apt-get", "update", "--quiet"], **quiet)
+        subprocess.run(["apt-get", "install", "--yes", "--no-install-recommends", PROGRAM], **quiet)
+    return shutil.which(PROGRAM) is not None

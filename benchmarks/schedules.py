@@ -1,0 +1,2 @@
+CLOCKS={"tenuto":"x"}
+async def schedules(a,b): return []

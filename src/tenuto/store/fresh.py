@@ -1,0 +1,57 @@
+"""Databases for a test: made fresh on a server, copied from one with the schema, dropped afterwards."""
+
+from __future__ import annotations
+
+import re
+
+import asyncpg
+
+from tenuto.errors import Invalid
+from tenuto.store import migrate, partitions
+from tenuto.store.database import Database
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+def address(server: str, name: str) -> str:
+    """The address of another database on the same server."""
+    head, question, query = server.partition("?")
+    return f"{head.rsplit('/', 1)[0]}/{name}{question}{query}"
+
+
+async def make_template(server: str, name: str) -> None:
+    """A database with the schema and nothing in it, to be copied."""
+    await drop(server, name)
+    await _execute(server, f"CREATE DATABASE {_checked(name)}")
+    database = await Database.open(address(server, name))
+    try:
+        await migrate.migrate(database)
+        await partitions.ensure(database, database.clock.now())
+    finally:
+        await database.close()
+
+
+async def copy(server: str, template: str, name: str) -> str:
+    """A copy of a database to which nobody is connected; its address."""
+    await drop(server, name)
+    await _execute(server, f"CREATE DATABASE {_checked(name)} TEMPLATE {_checked(template)}")
+    return address(server, name)
+
+
+async def drop(server: str, name: str) -> None:
+    """Let a database go, whoever is still connected to it."""
+    await _execute(server, f"DROP DATABASE IF EXISTS {_checked(name)} WITH (FORCE)")
+
+
+async def _execute(server: str, statement: str) -> None:
+    connection = await asyncpg.connect(server)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _checked(name: str) -> str:
+    if not _PLAIN.fullmatch(name):
+        raise Invalid(f"{name!r:.60} is not a plain name", field="database")
+    return name

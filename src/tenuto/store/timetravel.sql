@@ -1,0 +1,30 @@
+-- name: look
+-- What is due by a clock that may not be the database's, and when something is due next: a schedule, a task.
+SELECT (
+           SELECT min(next_run_at) FROM tenuto.schedules WHERE enabled AND next_run_at IS NOT NULL
+       ) AS next_schedule,
+       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled') AS next_task,
+       EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued') AS turns,
+       EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND NOT planned) AS unplanned;
+
+-- name: to_take
+-- The queues in which something may be taken, whether something of them has still to be called due, and whether a claim
+-- must heed limits.
+SELECT queue,
+       bool_or(state = 'scheduled') AS to_promote,
+       bool_or(limit_key IS NOT NULL)
+       OR EXISTS (
+           SELECT FROM tenuto.queues WHERE name = queue AND (max_running IS NOT NULL OR paused_at IS NOT NULL)
+       ) AS limited
+FROM tenuto.tasks
+WHERE state = 'queued' OR (state = 'scheduled' AND run_at <= $1)
+GROUP BY queue
+ORDER BY queue
+LIMIT 1000;
+
+-- name: not_due_yet
+-- What is to be tried again later, but not later than the database's own clock: back to those that are to come.
+UPDATE tenuto.tasks
+SET state = 'scheduled'
+WHERE state = 'queued' AND run_at > $1
+RETURNING id;

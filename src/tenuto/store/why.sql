@@ -1,0 +1,108 @@
+-- name: tasks
+-- Open tasks with whatever may hold them up: their execution, the execution they wait for, their queue, their holder.
+SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.kind, task.name, task.policy, task.attempt,
+       task.failures, task.losses, task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
+       task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for,
+       task.lease_until < clock_timestamp() AS slipped,
+       workers.name AS worker,
+       execution.schedule_name, execution.state AS execution_state, execution.plan, execution.current_group,
+       execution.total_groups, execution.paused_at AS execution_paused_at, execution.paused_by AS execution_paused_by,
+       awaited.schedule_name AS awaited_name, awaited.state AS awaited_state, awaited.started_at AS awaited_since,
+       awaited.current_group AS awaited_group, awaited.total_groups AS awaited_groups,
+       awaited.paused_at AS awaited_paused_at, awaited.paused_by AS awaited_paused_by,
+       queues.max_running, queues.paused_at AS queue_paused_at, queues.paused_by AS queue_paused_by,
+       queues.reason AS queue_reason
+FROM tenuto.tasks AS task
+LEFT JOIN tenuto.workers ON workers.id = task.worker_id
+LEFT JOIN tenuto.executions AS execution ON execution.id = task.execution_id
+LEFT JOIN tenuto.executions AS awaited ON awaited.id = task.waits_for
+LEFT JOIN tenuto.queues ON queues.name = task.queue
+WHERE task.id = ANY ($1::uuid[])
+ORDER BY task.step_index, task.id
+LIMIT 1000;
+
+-- name: open_steps
+-- What is left of one group of an execution, the first few in the order of the plan. How many there are is counted up to
+-- the largest plan there may be.
+SELECT id, step_index, state, count(*) OVER () AS in_all
+FROM tenuto.tasks
+WHERE execution_id = $1 AND group_index = $2
+ORDER BY step_index, id
+LIMIT $3;
+
+-- name: held_in_queue
+-- The tasks of a queue that run, as its limit counts them, the longest first. (Ordered by queue too, so that the planner
+-- takes the index of what is held.)
+SELECT id, name, claimed_at, count(*) OVER () AS in_all
+FROM tenuto.tasks
+WHERE state = 'running' AND queue = $1 AND lease_until > clock_timestamp()
+ORDER BY queue, claimed_at, id
+LIMIT $2;
+
+-- name: held_by_key
+-- The tasks with a limited key that run, wherever, as the limit counts them; and the limit that counts for the queue $2:
+-- that of the first in line.
+SELECT held.id, held.name, held.claimed_at, count(*) OVER () AS in_all,
+       (SELECT limit_max
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key = $1 AND queue = $2
+        ORDER BY rank, run_at, id
+        LIMIT 1) AS limit_max
+FROM tenuto.tasks AS held
+WHERE held.state = 'running' AND held.limit_key = $1 AND held.lease_until > clock_timestamp()
+ORDER BY held.limit_key, held.claimed_at, held.id
+LIMIT $3;
+
+-- name: before
+-- How many are taken before a task: those without a limited key, and those with its own; each counted no further than
+-- the bound $6. (Ordered, so that the planner reads the index in its order and not the table until it has enough.)
+SELECT (
+    SELECT count(*)
+    FROM (
+        SELECT
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key IS NULL AND queue = $1 AND (rank, run_at, id) < ($2, $3, $4)
+        ORDER BY rank, run_at, id
+        LIMIT $6
+    ) AS free
+) + (
+    SELECT count(*)
+    FROM (
+        SELECT
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key = $5::text AND queue = $1 AND (rank, run_at, id) < ($2, $3, $4)
+        ORDER BY rank, run_at, id
+        LIMIT $6
+    ) AS with_its_key
+) AS before;
+
+-- name: workers_of_queue
+-- The workers that have not ended and serve a queue, with what each holds of any queue.
+SELECT workers.id, workers.name, workers.service, workers.slots, workers.draining_at, workers.ended_at,
+       clock_timestamp() - workers.seen_at AS silent_for, coalesce(held.running, 0) AS running
+FROM tenuto.workers
+LEFT JOIN (
+    SELECT worker_id, count(*) AS running
+    FROM tenuto.tasks
+    WHERE state = 'running'
+    GROUP BY worker_id
+) AS held ON held.worker_id = workers.id
+WHERE workers.ended_at IS NULL AND workers.service = 'worker' AND $1 = ANY (workers.queues)
+ORDER BY workers.name, workers.id
+LIMIT $2;
+
+-- name: capacity
+-- For every queue that some worker which has not ended serves, or that is bounded or paused: the slots of those heard of
+-- within $1, and the bound.
+SELECT coalesce(served.queue, queues.name) AS queue, coalesce(served.slots, 0) AS slots, queues.max_running,
+       queues.paused_at IS NOT NULL AS paused
+FROM (
+    SELECT queue, sum(slots) AS slots
+    FROM tenuto.workers
+    CROSS JOIN unnest(queues) AS queue
+    WHERE ended_at IS NULL AND draining_at IS NULL AND seen_at > clock_timestamp() - $1::interval
+    GROUP BY queue
+) AS served
+FULL JOIN tenuto.queues ON queues.name = served.queue
+ORDER BY 1
+LIMIT 10000;

@@ -1,0 +1,257 @@
+"""The seed's Nightly HR Sync, as shipped, by real processes: every line of the seed's timeline, event by event.
+
+The database itself writes down what happens to the tasks, the execution and the schedule, in which order and in which
+transaction; the test reads that, so nothing has to happen while somebody looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.store import tasks as queue
+from tests.cli.conftest import Service, Shell, bare_environment
+from tests.waiting import eventually
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_hr_sync"
+NAME = "Nightly HR Sync"
+IMPORT, SYNC, AD_EXPORT, LDAP_EXPORT, AD_CONFIRM, LDAP_CONFIRM = range(6)
+"""The steps, by their place in the plan."""
+
+TRACE = """
+CREATE TABLE trace (
+    number bigserial PRIMARY KEY,
+    tx bigint NOT NULL DEFAULT txid_current(),
+    event text NOT NULL,
+    step integer,
+    was text,
+    becomes text
+);
+CREATE FUNCTION trace_task() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO trace (event, step, becomes) VALUES ('task', NEW.step_index, NEW.state);
+    ELSIF TG_OP = 'UPDATE' THEN
+        IF OLD.state <> NEW.state THEN
+            INSERT INTO trace (event, step, was, becomes) VALUES ('task', NEW.step_index, OLD.state, NEW.state);
+        END IF;
+    ELSE
+        INSERT INTO trace (event, step, was) VALUES ('task', OLD.step_index, OLD.state);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trace_task AFTER INSERT OR UPDATE OR DELETE ON tenuto.tasks
+    FOR EACH ROW EXECUTE FUNCTION trace_task();
+CREATE FUNCTION trace_activity() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO trace (event, step, becomes) VALUES ('activity', NEW.step_index, NEW.status);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trace_activity AFTER INSERT ON tenuto.activities FOR EACH ROW EXECUTE FUNCTION trace_activity();
+CREATE FUNCTION trace_execution() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO trace (event, was, becomes)
+    SELECT 'execution', CASE WHEN TG_OP = 'UPDATE' THEN OLD.state || ' ' || OLD.current_group END,
+           NEW.state || ' ' || NEW.current_group
+    WHERE TG_OP = 'INSERT' OR (OLD.state, OLD.current_group) IS DISTINCT FROM (NEW.state, NEW.current_group);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trace_execution AFTER INSERT OR UPDATE ON tenuto.executions
+    FOR EACH ROW EXECUTE FUNCTION trace_execution();
+CREATE FUNCTION trace_schedule() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO trace (event, was, becomes) VALUES ('last run', OLD.last_run_at::text, NEW.last_run_at::text);
+    INSERT INTO trace (event, was, becomes) VALUES ('next run', OLD.next_run_at::text, NEW.next_run_at::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trace_schedule AFTER UPDATE ON tenuto.schedules FOR EACH ROW EXECUTE FUNCTION trace_schedule()
+"""
+
+
+@dataclass(frozen=True)
+class Happened:
+    """One transaction: what it did, in order."""
+
+    events: list[tuple[str, Any, Any, Any]]
+
+    def of(self, event: str) -> list[tuple[Any, Any, Any]]:
+        return [(step, was, becomes) for what, step, was, becomes in self.events if what == event]
+
+    def moved(self, was: str | None, becomes: str | None) -> list[int]:
+        """The steps whose tasks went from one state to another."""
+        return sorted(step for step, before, after in self.of("task") if (before, after) == (was, becomes))
+
+    @property
+    def kinds(self) -> set[str]:
+        return {what for what, *_ in self.events}
+
+
+@pytest.fixture
+def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
+    """A terminal in the folder of the example."""
+    services: list[Service] = []
+    yield Shell(
+        EXAMPLE,
+        bare_environment(
+            TENUTO_DATABASE=url,
+            TENUTO_HOME=str(tmp_path / "home"),
+            TENUTO_APP="app:app",
+            HR_FOLDER=str(tmp_path / "systems"),
+            HR_SECONDS="0.3",
+            PYTHONDONTWRITEBYTECODE="1",
+        ),
+        services,
+    )
+    for service in services:
+        service.end()
+
+
+@pytest.fixture
+async def happened(shell: Shell, app: Tenuto) -> list[Happened]:
+    """The example is applied and up, its hour strikes, and it runs to its end: what happened, by transaction."""
+    applied = shell("apply", "schedule.yaml", "--reason", "the first night")
+    assert (applied.code, applied.err) == (0, f"1 to create\ndone, by {_login()}\n")
+    shell.start("up").until("stop with Ctrl-C")
+    database = await app.open()
+    for statement in TRACE.split(";\nCREATE "):
+        await database.all(statement if statement.startswith("\nCREATE") else f"CREATE {statement}")
+    last_night = await _last_night(app)
+    await database.all("UPDATE tenuto.schedules SET next_run_at = $1", last_night)
+    await database.all("TRUNCATE trace")
+    await queue.wake(database, ["schedules"])
+    found = await eventually(lambda: _ended(app), 30)
+    await app.executions.wait(found["id"], 30)
+    rows = await database.all("SELECT tx, event, step, was, becomes FROM trace ORDER BY number")
+    # In the order in which each began to write: of those that touch one execution, each waits for the one before.
+    order = list(dict.fromkeys(row["tx"] for row in rows))
+    ordered = sorted(rows, key=lambda row: order.index(row["tx"]))
+    return [Happened([tuple(row)[1:] for row in of_one]) for _, of_one in groupby(ordered, key=lambda row: row["tx"])]
+
+
+async def _last_night(app: Tenuto) -> datetime:
+    """The last time it would have been due, had it been there."""
+    schedule, now = await app.schedules.get(NAME), (await app.open()).clock.now()
+    due = schedule.definition.trigger.next_after(now - timedelta(hours=26))
+    assert due is not None
+    following = schedule.definition.trigger.next_after(due)
+    assert following is not None
+    return following if following <= now else due
+
+
+async def _ended(app: Tenuto) -> dict[str, Any] | None:
+    found = await app.executions.list(schedule=NAME)
+    return found[0] if found and found[0]["ended_at"] is not None else None
+
+
+def _login() -> str:
+    from tenuto.cli.frame import login_name
+
+    return login_name()
+
+
+async def test_the_nightly_hr_sync_runs_along_the_timeline_of_the_seed(
+    happened: list[Happened], app: Tenuto, tmp_path: Path
+) -> None:
+    then = iter(happened)
+
+    # 1. Scheduler creates execution, queues ALL 6 tasks: index 0 as queued, the others as waiting.
+    begun = next(then)
+    assert begun.of("execution") == [(None, None, "in_progress 0")]
+    assert begun.moved(None, "queued") == [IMPORT]
+    assert begun.moved(None, "waiting") == [SYNC, AD_EXPORT, LDAP_EXPORT, AD_CONFIRM, LDAP_CONFIRM]
+    assert {"last run", "next run"} <= begun.kinds, "in the same transaction"
+
+    # 2. Worker picks up index 0 task, executes Full Import.
+    assert next(then).moved("queued", "running") == [IMPORT]
+
+    # 3. Worker completes: index 1 becomes queued, in the transaction that ends the task.
+    handed_over = next(then)
+    assert handed_over.of("activity") == [(IMPORT, None, "completed")]
+    assert handed_over.moved("running", None) == [IMPORT]
+    assert handed_over.moved("waiting", "queued") == [SYNC]
+    assert handed_over.of("execution") == [(None, "in_progress 0", "in_progress 1")]
+
+    # 4. Worker picks up index 1 task, executes Full Sync.
+    assert next(then).moved("queued", "running") == [SYNC]
+
+    # 5. Worker completes: index 2, both tasks, becomes queued.
+    handed_over = next(then)
+    assert handed_over.of("activity") == [(SYNC, None, "completed")]
+    assert handed_over.moved("waiting", "queued") == [AD_EXPORT, LDAP_EXPORT]
+    assert handed_over.of("execution") == [(None, "in_progress 1", "in_progress 2")]
+
+    # 6. Worker dispatches BOTH index 2 tasks in parallel: before either ends.
+    assert next(then).moved("queued", "running") == [AD_EXPORT, LDAP_EXPORT]
+
+    # 7. First export completes: one remains, so it waits.
+    first = next(then)
+    assert first.of("activity") == [(AD_EXPORT, None, "completed")]
+    assert first.moved("running", None) == [AD_EXPORT]
+    assert first.kinds == {"activity", "task"}, "nothing advances"
+    assert len(first.of("task")) == 1
+
+    # 8. Second export completes: index 3 becomes queued.
+    second = next(then)
+    assert second.of("activity") == [(LDAP_EXPORT, None, "completed")]
+    assert second.moved("waiting", "queued") == [AD_CONFIRM, LDAP_CONFIRM]
+    assert second.of("execution") == [(None, "in_progress 2", "in_progress 3")]
+
+    # 9. Worker dispatches BOTH index 3 tasks in parallel.
+    assert next(then).moved("queued", "running") == [AD_CONFIRM, LDAP_CONFIRM]
+
+    # 10. Both confirming imports complete: no more steps.
+    one, other = next(then), next(then)
+    assert one.of("activity") == [(AD_CONFIRM, None, "completed")]
+    assert one.of("execution") == []
+    assert other.of("activity") == [(LDAP_CONFIRM, None, "completed")]
+    assert other.moved("running", None) == [LDAP_CONFIRM]
+
+    # 11. Execution marked Completed, in the same transaction; and nothing happens after that.
+    assert other.of("execution") == [(None, "in_progress 3", "completed 3")]
+    assert list(then) == []
+
+    await _the_schedule_tells_of_it(app)
+    _the_people_arrived(tmp_path / "systems")
+
+
+async def _the_schedule_tells_of_it(app: Tenuto) -> None:
+    (listed,) = await app.executions.list(schedule=NAME)
+    execution = await app.executions.get(listed["id"])
+    assert (execution["state"], execution["error"], execution["failed_steps"]) == ("completed", None, 0)
+    assert (execution["origin"], execution["initiator_name"]) == ("trigger", "scheduler")
+    assert [(step["group"], step["name"], step["status"]) for step in execution["steps"]] == [
+        (0, "HR System - Full Import", "completed"),
+        (1, "HR System - Full Sync", "completed"),
+        (2, "AD - Export", "completed"),
+        (2, "LDAP - Export", "completed"),
+        (3, "AD - Confirming Import", "completed"),
+        (3, "LDAP - Confirming Import", "completed"),
+    ]
+    schedule = await app.schedules.get(NAME)
+    assert schedule.last_run_at == execution["started_at"]
+    assert schedule.next_run_at == schedule.definition.trigger.next_after(execution["started_at"])
+    (entry,) = await app.schedules.ledger(NAME)
+    assert (entry["decision"], entry["execution_id"]) == ("fired", listed["id"])
+    assert entry["due_at"] == execution["due_at"]
+    assert await app.tasks() == []
+
+
+def _the_people_arrived(systems: Path) -> None:
+    ad, ldap = (json.loads((systems / f"{system}.json").read_text("utf-8")) for system in ("AD", "LDAP"))
+    assert len(ad) == 10
+    assert ad == ldap
+
+
+def test_the_readme_of_the_example_shows_the_files_that_are_there() -> None:
+    said = (EXAMPLE / "README.md").read_text("utf-8")
+    for file in ("app.py", "schedule.yaml"):
+        assert f"]({file})" in said
+        assert (EXAMPLE / file).is_file()
