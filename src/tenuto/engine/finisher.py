@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from tenuto.clock import Clock, steady
@@ -17,8 +17,9 @@ from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.tasks import Outcome, Settlement, error_json, settle
+from tenuto.model.tasks import Outcome, Settlement, Task, error_json, settle
 from tenuto.store.database import Database, TooSlow
+from tenuto.store.executions import Taking
 from tenuto.store.finishing import finish
 
 BATCH = 500
@@ -32,10 +33,20 @@ log = Log("tenuto.finisher")
 class Finisher:
     """The last station of every attempt."""
 
-    def __init__(self, database: Database, clock: Clock, written: Callable[[Sequence[Attempt]], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        written: Callable[[Sequence[Attempt]], None],
+        taking: Callable[[], Taking | None] = lambda: None,
+        took: Callable[[Sequence[Task], float], Awaitable[None]] | None = None,
+    ) -> None:
+        """``taking`` says what the worker would go on with if a step group ends here, ``took`` is told what it got."""
         self._database = database
         self._clock = clock
         self._written = written
+        self._taking = taking
+        self._took = took
         self._waiting: deque[tuple[Attempt, Outcome]] = deque()
         self._something = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -83,7 +94,11 @@ class Finisher:
     async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
         now = self._clock.now()
         settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in batch]
-        done = await self._persist(settlements)
+        of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
+        taking, asked_at = self._taking() if of_executions else None, steady()
+        done = await self._persist(settlements, taking)
+        if taking is not None and taking.taken and self._took is not None:
+            await self._took(taking.taken, asked_at)
         if len(done) < len(batch):
             for attempt, _ in batch:
                 if attempt.task.id not in done:
@@ -91,14 +106,15 @@ class Finisher:
                     log.warning("outcome came too late", task=str(attempt.task.id), fence=attempt.task.fence)
         self._written([attempt for attempt, _ in batch])
 
-    async def _persist(self, settlements: list[Settlement]) -> set[object]:
+    async def _persist(self, settlements: list[Settlement], taking: Taking | None = None) -> set[object]:
         """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
         something in it cannot be stored."""
         pause = 0.1
         while True:
             try:
-                return set(await finish(self._database, settlements))
+                return set(await finish(self._database, settlements, taking))
             except Unavailable as error:
+                taking = None  # perhaps only the reply was lost: what was taken comes back when its lease has run out
                 if isinstance(error, TooSlow) and len(settlements) > 1:
                     half = len(settlements) // 2
                     return await self._persist(settlements[:half]) | await self._persist(settlements[half:])

@@ -282,7 +282,7 @@ INVARIANTS = (
         "{name}, due at {due_at:%Y-%m-%d %H:%M:%S} UTC: execution {execution_id} is not there",
         "The ledger says that it ran, and it did not, or its execution was deleted.",
         "run it with `tenuto schedule run NAME`, and report it: this should be impossible",
-        ("kept", "looked_at"),
+        ("kept", "followed"),
     ),
     Invariant(
         "run_not_in_the_ledger",

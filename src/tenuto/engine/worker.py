@@ -35,6 +35,7 @@ from tenuto.settings import WorkerSettings
 from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
+from tenuto.store.executions import Taking
 from tenuto.store.listener import RECONNECTED, Listener
 from tenuto.store.shortcuts import Bounds, Lap
 
@@ -97,7 +98,7 @@ class Worker:
         self.stopping = False
         self.finished = 0
         """How many attempts have ended here and are off our hands: written, come too late, or left to the sweep."""
-        self._finisher = Finisher(database, self._clock, self._forget)
+        self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._launch_what_may_begin)
         self._runner = Runner(jobs, self._clock, self._deliver, threads=settings.slots, connect=database.connection)
         stalls = StallDetector(self._runner.loop)
         self._watchdog = Watchdog(
@@ -237,7 +238,7 @@ class Worker:
             self._pace.claimed(steady() - self._asked_at)
             self._more = self._more or len(taken) == limit
             if taken:
-                await self._launch_what_may_begin(taken)
+                await self._launch_what_may_begin(taken, self._asked_at)
             if taken and self._from_the_beginning:
                 self._loop.call_later(_A_MOMENT, self._wake.set)
             elif self._more:
@@ -280,10 +281,18 @@ class Worker:
         self._bounds.moved_past(taken)
         return taken
 
-    def _launch(self, taken: Sequence[Task]) -> None:
-        lease_ends = self._asked_at + self._lease.total_seconds()
+    def _may_take_over(self) -> Taking | None:
+        """What we would go on with when a step group ends here. Only slots nobody else has a claim to: while there may
+        be other work in the queues, the next group gets in line."""
+        free = self.settings.slots - self._executing - len(self._backlog)
+        if free <= 0 or self._more or self.stopping:
+            return None
+        return Taking(self.identity.id, self._lease, self._queues, free)
+
+    def _launch(self, taken: Sequence[Task], asked_at: float) -> None:
+        lease_ends = asked_at + self._lease.total_seconds()
         new_context = self._runner.new_context
-        attempts = [Attempt(task, new_context(task), lease_ends, self._asked_at) for task in taken]
+        attempts = [Attempt(task, new_context(task), lease_ends, asked_at) for task in taken]
         self._held.update((attempt.task.id, attempt) for attempt in attempts)
         self._watchdog.something_is_held()
         self._backlog.extend(attempts)
@@ -305,17 +314,17 @@ class Worker:
         for attempt in waiting:
             self._release(attempt)
 
-    async def _launch_what_may_begin(self, taken: Sequence[Task]) -> None:
+    async def _launch_what_may_begin(self, taken: Sequence[Task], asked_at: float) -> None:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
         earlier attempt at it has stopped: that one may be taken by others, and by us when it has."""
-        too_late = steady() > self._asked_at + self._lease.total_seconds() * (1 - SAFETY)
+        too_late = self.stopping or steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)
         for task in taken:
             earlier = self._held.get(task.id)
             if earlier is not None and not earlier.over:
                 earlier.stop(Stop.LEASE_LOST)
                 self._still_stopping.add(task.id)
         refused = [task for task in taken if too_late or task.id in self._still_stopping]
-        self._launch([task for task in taken if not too_late and task.id not in self._still_stopping])
+        self._launch([task for task in taken if not too_late and task.id not in self._still_stopping], asked_at)
         if refused:
             log.warning("tasks put back", tasks=len(refused), why="late" if too_late else "still stopping here")
             await store.put_back(self._database, self.identity.id, refused)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -100,12 +100,25 @@ async def lock_in_progress(connection: Connection, id: UUID) -> bool:
     return any(row["state"] == "in_progress" for row in rows)
 
 
-async def advance(connection: Connection, ids: Sequence[UUID], now: datetime | None) -> tuple[int, list[Settlement]]:
+@dataclass(slots=True)
+class Taking:
+    """What a worker with free slots takes of the groups that follow those it has just ended."""
+
+    worker_id: UUID
+    lease: timedelta
+    queues: Sequence[str]
+    limit: int
+    taken: list[Task] = field(default_factory=list)
+
+
+async def advance(
+    connection: Connection, ids: Sequence[UUID], now: datetime | None, taking: Taking | None = None
+) -> tuple[int, list[Settlement]]:
     """Move on each of these executions whose current group has ended; how many did, and what was cut by it.
 
     Under their lock. What is cut (the steps a failed execution does not come to) the caller has to end.
     """
-    moved, cut, empty = await _move_on(connection, ids, now)
+    moved, cut, empty = await _move_on(connection, ids, now, taking)
     while empty:  # nobody will end a step of a group that has none left
         _, more, empty = await _move_on(connection, sorted(empty), now)
         cut += more
@@ -113,7 +126,7 @@ async def advance(connection: Connection, ids: Sequence[UUID], now: datetime | N
 
 
 async def _move_on(
-    connection: Connection, ids: Sequence[UUID], now: datetime | None
+    connection: Connection, ids: Sequence[UUID], now: datetime | None, taking: Taking | None = None
 ) -> tuple[int, list[Settlement], list[UUID]]:
     """One step on: how many, what was cut by it, and those whose next group has no task left."""
     decided = [(row["id"], _decide(row)) for row in await connection.fetch(SQL.groups_that_ended, ids)]
@@ -122,7 +135,9 @@ async def _move_on(
     ending = [(id, step) for id, step in decided if not isinstance(step, GoOn)]
     if going:
         rows = [(id, step.group, step.failed) for id, step in going]
-        empty = await connection.fetchval(SQL.go_on, *_columns(rows), now)
+        empty = await connection.fetchval(SQL.go_on, *_columns(rows), now, taking is not None)
+        if taking is not None:
+            await _take_over(connection, [id for id, _ in going], taking)
     if ending:
         verdicts = [(id, *_verdict(step)) for id, step in ending]
         answer = await connection.fetchrow(SQL.end_executions, *_columns(verdicts), now)
@@ -135,6 +150,12 @@ async def _move_on(
         if task.execution_id is not None
     ]
     return len(decided), cut, empty
+
+
+async def _take_over(connection: Connection, ids: Sequence[UUID], taking: Taking) -> None:
+    values = (ids, taking.worker_id, taking.lease, list(taking.queues), taking.limit)
+    rows = await connection.fetch(SQL.take_over, *values)
+    taking.taken = [Task(*row[1:]) for row in rows if row["id"] is not None]
 
 
 async def hold_back(connection: Connection, ids: Iterable[UUID]) -> None:

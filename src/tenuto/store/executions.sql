@@ -34,7 +34,8 @@ ORDER BY execution.id;
 
 -- name: go_on
 -- The next group of each execution begins, unless the execution is paused, and whoever may take its tasks is woken.
--- Answers with those whose next group has no task left, because all its steps were cancelled beforehand.
+-- (Not if $5: then take_over follows.) Answers with those whose next group has no task left, because all its steps were
+-- cancelled beforehand.
 WITH moved AS (
     UPDATE tenuto.executions AS execution
     SET current_group = next.group_index, failed_steps = next.failed
@@ -64,7 +65,44 @@ SELECT ARRAY(
            )
        ) AS empty,
        (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
-        FROM (SELECT DISTINCT queue, rank, limited FROM released WHERE state = 'queued') AS words) AS woken;
+        FROM (SELECT DISTINCT queue, rank, limited FROM released WHERE state = 'queued' AND NOT $5) AS words) AS woken;
+
+-- name: take_over
+-- Whoever has just ended a group, and has room, goes on with the next one itself, in the same transaction: up to $5 tasks
+-- of these executions, under the same conditions as any claim. Whoever may take the others is woken.
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM tenuto.tasks
+    WHERE execution_id = ANY ($1::uuid[])
+      AND state = 'queued'
+      AND limit_key IS NULL
+      AND queue = ANY ($4::text[])
+      AND queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
+      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $2 AND ended_at IS NULL)
+    ORDER BY rank, run_at, id
+    LIMIT $5
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE tenuto.tasks
+    SET state = 'running',
+        worker_id = $2,
+        fence = fence + 1,
+        claimed_at = clock_timestamp(),
+        lease_until = clock_timestamp() + $3::interval
+    WHERE id = ANY (ARRAY(SELECT id FROM chosen))
+    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
+), woken AS MATERIALIZED (
+    SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
+    FROM (
+        SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited
+        FROM tenuto.tasks
+        WHERE execution_id = ANY ($1::uuid[]) AND state = 'queued' AND id <> ALL (ARRAY(SELECT id FROM chosen))
+    ) AS words
+)
+SELECT woken.count, taken.*
+FROM woken
+LEFT JOIN taken ON true;
 
 -- name: end_executions
 -- Executions come to their end; the step of another that waited for one is free to be taken again (the caller holds it

@@ -16,21 +16,24 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
 from tenuto.store import executions
 from tenuto.store.database import Connection, Database
+from tenuto.store.executions import Taking
 from tenuto.store.tasks import SQL
 
 
-async def finish(database: Database, settlements: Sequence[Settlement]) -> set[UUID]:
+async def finish(database: Database, settlements: Sequence[Settlement], taking: Taking | None = None) -> set[UUID]:
     """Write outcomes; the ids of the tasks for which it was still true that we held them.
 
-    All of them must have been held by the same worker, or by nobody.
+    All of them must have been held by the same worker, or by nobody. ``taking`` is what that worker would go on with.
     """
     if all(_just_ends(settlement) for settlement in settlements):
         # The common case: one statement, one round trip.
         return {row["task_id"] for row in await database.all(SQL.end_tasks, *_outcomes(settlements))}
 
     async def write(connection: Connection) -> set[UUID]:
+        if taking is not None:
+            taking.taken = []  # should this be the second try
         await executions.lock(connection, concerned(settlements))
-        return await finish_within(connection, settlements)
+        return await finish_within(connection, settlements, taking)
 
     return await database.transaction(write)
 
@@ -46,7 +49,9 @@ def concerned(settlements: Sequence[Settlement]) -> set[UUID]:
     return {execution for execution in found if execution is not None}
 
 
-async def finish_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+async def finish_within(
+    connection: Connection, settlements: Sequence[Settlement], taking: Taking | None = None
+) -> set[UUID]:
     """As `finish`, in a transaction that is already open and holds the executions concerned."""
     ended = [s for s in settlements if s.again is None and s.outcome.aside is None]
     again = [s for s in settlements if s.again is not None]
@@ -63,16 +68,18 @@ async def finish_within(connection: Connection, settlements: Sequence[Settlement
     of_executions = [s for s in settlements if s.task.execution_id is not None and s.task.id in done]
     if of_executions:
         instants = [s.outcome.ended_at for s in of_executions if s.outcome.ended_at is not None]
-        await advance(connection, concerned(of_executions), max(instants, default=None))
+        await advance(connection, concerned(of_executions), max(instants, default=None), taking)
     return done
 
 
-async def advance(connection: Connection, ids: Iterable[UUID], now: datetime | None) -> int:
+async def advance(
+    connection: Connection, ids: Iterable[UUID], now: datetime | None, taking: Taking | None = None
+) -> int:
     """Move on every one of these executions whose current group has come to its end; how many did.
 
     Under their lock, after the tasks have been written. The steps a failed execution will not come to are ended here.
     """
-    moved, cut = await executions.advance(connection, sorted(ids), now)
+    moved, cut = await executions.advance(connection, sorted(ids), now, taking)
     if cut:
         await _end(connection, cut)
     return moved

@@ -387,10 +387,16 @@ async def give_up_queued(
 
 
 async def ledger(
-    database: Database, *, schedule_id: UUID | None, before: datetime | None, decision: str | None, limit: int
+    database: Database,
+    *,
+    schedule_id: UUID | None,
+    before: datetime | None,
+    decision: str | None,
+    limit: int,
+    below: UUID | None = None,
 ) -> list[Record]:
-    """What became of due instants, the newest first."""
-    return [dict(row) for row in await database.all(SQL.ledger, schedule_id, before, decision, limit)]
+    """What became of due instants, the newest first; of those at ``before`` itself, the ones below an id."""
+    return [dict(row) for row in await database.all(SQL.ledger, schedule_id, before, decision, limit, below)]
 
 
 async def forget_ledger(database: Database, cutoff: datetime, limit: int) -> int:

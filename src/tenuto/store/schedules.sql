@@ -287,12 +287,13 @@ WHERE schedule_id = $1 AND decision = 'queued' AND ($5 OR origin = 'trigger')
 RETURNING id;
 
 -- name: ledger
--- What became of due instants, the newest first, below a key; every filter may be left out.
+-- What became of due instants, the newest first, below a key; every filter may be left out. Many schedules may be due at
+-- one instant, so the key is instant and id.
 SELECT id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, decided_at,
        decided_by
 FROM tenuto.occurrences
 WHERE ($1::uuid IS NULL OR schedule_id = $1)
-  AND ($2::timestamptz IS NULL OR due_at < $2)
+  AND ($2::timestamptz IS NULL OR (due_at <= $2 AND (due_at < $2 OR id < $5::uuid)))
   AND ($3::text IS NULL OR decision = $3)
 ORDER BY due_at DESC, id DESC
 LIMIT $4;
