@@ -46,7 +46,6 @@ def redis_server() -> Iterator[str | None]:
 def _is_there() -> bool:
     if shutil.which(PROGRAM) is None and os.geteuid() == 0 and shutil.which("apt-get"):
         progress(f"installing {PROGRAM} with apt-get …")
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": False}
-        subprocess.run(["apt-get", "update", "--quiet"], **quiet)
-        subprocess.run(["apt-get", "install", "--yes", "--no-install-recommends", PROGRAM], **quiet)
+        for verb in (["update"], ["install", "--yes", "--no-install-recommends", PROGRAM]):
+            subprocess.run(["apt-get", "--quiet", *verb], check=False, stdout=subprocess.DEVNULL, timeout=600)
     return shutil.which(PROGRAM) is not None

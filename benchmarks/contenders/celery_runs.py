@@ -22,7 +22,7 @@ from benchmarks.contenders import course, stage
 from benchmarks.contenders.tally import Starts
 
 POOL = os.environ.get("BENCH_CELERY_POOL", "--pool threads --concurrency 8").split()
-ALONE = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+ALONE = ["--loglevel", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
 
 
 def build(socket: str) -> Celery:
@@ -68,9 +68,9 @@ class CeleryRunner:
     async def work(self, url: str, starts: Starts, gate: stage.Gate) -> None:
         await gate.ready()
         worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "celery", "--app", __spec__.name, "worker", "--loglevel", "ERROR", *POOL, *ALONE),
+            *(sys.executable, "-W", "ignore", "-m", "celery", "--app", __spec__.name, "worker", *POOL, *ALONE),
             env={**os.environ, "BENCH_REDIS": url, "BENCH_FOLDER": str(starts.folder)},
-            stdout=sys.stderr,
+            stdout=asyncio.subprocess.DEVNULL,
         )
         await gate.stopped()
         worker.terminate()

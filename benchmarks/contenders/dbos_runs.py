@@ -94,7 +94,7 @@ class DbosRunner:
 
     async def audit(self, url: str) -> tuple[int, int]:
         connection = await asyncpg.connect(url)
-        open_, ended = await connection.fetchrow(COUNTS, course.STEPS)
+        ((open_, ended),) = await connection.fetch(COUNTS, course.STEPS)
         await connection.close()
         return open_, ended
 

@@ -77,13 +77,9 @@ class Starts:
 
     def tally(self) -> Tally:
         """All of them together."""
-        found = [Words(path).tally() for path in self.folder.iterdir()]
-        found = [each for each in found if each.starts]
-        if not found:
-            return Tally(0, 0, 0)
-        return Tally(
-            sum(each.starts for each in found), min(each.first_ns for each in found), max(each.last_ns for each in found)
-        )
+        found = [tally for path in self.folder.iterdir() if (tally := Words(path).tally()).starts]
+        starts, firsts, lasts = zip(*found, strict=True) if found else ((0,), (0,), (0,))
+        return Tally(sum(starts), min(firsts), max(lasts))
 
 
 def payload(number: int) -> str:

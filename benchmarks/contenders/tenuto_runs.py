@@ -1,4 +1,4 @@
-"""Tenuto on the course, through its public face: a schedule of four groups, run by hand, one worker with its defaults."""
+"""Tenuto on the course, through its public face: a schedule of four groups, run by hand; a worker as it comes."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from tenuto.clock import SystemClock, steady
 from tenuto.connections import Connections
 from tenuto.engine import cancelling, health, service, subschedules, upkeep
 from tenuto.engine.doctor import Finding
+from tenuto.engine.why import Why, why_task
 from tenuto.engine.worker import Worker
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.context import current
@@ -158,6 +159,11 @@ class Tenuto:
         """The database, opened when first asked for."""
         return await self._connections.open()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the database has been opened, and not been closed since."""
+        return self._connections.are_open
+
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         """A database of the caller's own; the embedded one is started and brought up to date on the way."""
         return await self._connections.connect(for_worker=for_worker, check_schema=check_schema)
@@ -259,6 +265,10 @@ class Tenuto:
         if found is None:
             raise NotFound(f"there is no open task {task_id}", remedy="ended tasks live on as activities")
         return found
+
+    async def why(self, task_id: UUID) -> Why:
+        """Why a task is not running: every reason, in plain words and as a code; what it does, or how it ended."""
+        return await why_task(await self.open(), task_id)
 
     async def tasks(self, **filters: Any) -> list[Record]:
         """Open tasks, newest first: filter by state, name, queue, tag; page with ``below``."""

@@ -197,16 +197,18 @@ class Schedules:
         name: str | None = None,
         *,
         before: datetime | None = None,
+        below: UUID | None = None,
         decision: str | None = None,
         limit: int = 100,
     ) -> Sequence[Record]:
-        """What became of every due instant, the newest first."""
+        """What became of every due instant, the newest first. The next page begins ``before`` the last instant of this
+        one and ``below`` its id: many schedules may be due at one instant."""
         database = await self._open()
         schedule_id = None if name is None else await _id_of(database, name)
         if decision is not None and decision not in tuple(Decision):
             raise Invalid(f"{decision!r:.60} is none", field="decision", remedy=f"use one of {', '.join(Decision)}")
         return await schedules.ledger(
-            database, schedule_id=schedule_id, before=before, decision=decision, limit=_listed(limit)
+            database, schedule_id=schedule_id, before=before, decision=decision, limit=_listed(limit), below=below
         )
 
     # --- running ----------------------------------------------------------------------------------------------------

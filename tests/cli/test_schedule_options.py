@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tenuto.cli import scheduleoptions, scheduleviews
+from tenuto.cli import scheduleoptions, schedulepast
 from tenuto.cli.scheduleoptions import OPTIONS, changed, definition_of
 from tenuto.errors import Invalid
 from tenuto.model.occurrences import Decision
@@ -124,4 +124,4 @@ def test_arguments_rules_and_the_name_are_edited_one_by_one() -> None:
 def test_the_words_that_can_be_typed_are_the_words_there_are() -> None:
     assert set(get_args(scheduleoptions.OverlapWord)) == set(Overlap)
     assert set(get_args(scheduleoptions.MisfireWord)) == set(Late)
-    assert set(get_args(scheduleviews.DecisionWord)) == set(Decision)
+    assert set(get_args(schedulepast.DecisionWord)) == set(Decision)

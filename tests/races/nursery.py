@@ -48,7 +48,7 @@ def _start(order: dict[str, Any]) -> int:
     if os.getppid() != nursery:
         os._exit(1)
     _redirect(order["log"])
-    {"work": _work, "migrate": _migrate}[order["do"]](order)
+    {"work": _work, "schedule": _schedule, "migrate": _migrate}[order["do"]](order)
     raise SystemExit(0)  # through `main`, to an ordinary end of the interpreter
 
 
@@ -77,6 +77,14 @@ def _work(order: dict[str, Any]) -> None:
     app = Tenuto(settings=settings) if crash_at is None else CrashingTenuto(settings, crash_at)
     app.jobs = work.app.jobs
     asyncio.run(app.run_worker(**order["worker"]))
+
+
+def _schedule(order: dict[str, Any]) -> None:
+    """Be a scheduler, as `tenuto scheduler` is one."""
+    os.environ.update(order["environment"])
+    logs.configure()
+    settings = Settings(**order["settings"], scheduler_poll_seconds=0.5)
+    asyncio.run(Tenuto(settings=settings).run_scheduler(name=order["worker"]["name"]))
 
 
 def _migrate(order: dict[str, Any]) -> None:

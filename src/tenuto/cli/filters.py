@@ -12,7 +12,7 @@ from tenuto.cli.frame import Session
 Name = Annotated[str | None, typer.Option(metavar="JOB", help="Only those of this job.")]
 Queue = Annotated[str | None, typer.Option(metavar="QUEUE", help="Only those of this queue.")]
 Tag = Annotated[str | None, typer.Option(metavar="TAG", help="Only those with this tag.")]
-Limit = Annotated[int, typer.Option(min=1, max=500, help="How many at most.")]
+Limit = Annotated[int, typer.Option(min=1, max=500, metavar="N", help="How many at most.")]
 Below = Annotated[str | None, typer.Option(metavar="ID", help="Only those older than this one: the next page.")]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tenuto.cli import exits
+from tenuto.cli import exits, why
 from tenuto.cli.filters import Below, Limit, Name, Queue, Tag, say_if_more, where
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.words import ago, span
@@ -24,12 +24,13 @@ def add_to(root: typer.Typer) -> None:
     tasks = group(
         root,
         "task",
-        "Look at tasks and cancel them.",
+        "Look at tasks, ask why they do not run, cancel them.",
         "tenuto task list --state running",
         "tenuto task show 019a8b3c",
     )
     command(tasks, "list", "tenuto task list", "tenuto task list --queue mail --state queued -o json")(list_tasks)
     command(tasks, "show", "tenuto task show 019a8b3c-1d2e", "tenuto task show 019a8b3c-1d2e --log")(show_task)
+    command(tasks, "why", "tenuto task why 019a8b3c-1d2e", "tenuto task why 019a8b3c-1d2e -o json")(why.why_task)
     command(tasks, "cancel", "tenuto task cancel 019a8b3c-1d2e", "tenuto task cancel 019a8b3c-1d2e -q")(cancel_task)
 
 
@@ -56,7 +57,9 @@ async def list_tasks(
         show_json(found)
         return
     if not found:
-        session.say("no open tasks" if len(narrowed) == 1 else "no open tasks like that")
+        session.say(
+            "no open tasks; what has ended: tenuto activity list" if len(narrowed) == 1 else "no open tasks like that"
+        )
         return
     now = SystemClock().now()
     show_table(
@@ -113,8 +116,9 @@ async def show_task(
         task = None if last["final"] else await app.task(last["task_id"])
     except NotFound:  # it has ended between the two looks
         task = None
+    reasons = await app.why(last["task_id"])
     if session.as_json:
-        show_json({"id": last["task_id"], "task": task, "attempts": attempts})
+        show_json({"id": last["task_id"], "task": task, "why": reasons.reasons, "attempts": attempts})
         return
     now = SystemClock().now()
     word = last["status"] if task is None else task["state"]
@@ -124,6 +128,7 @@ async def show_task(
         history.heading(record, word),
         "",
         pairs(*about),
+        *([] if task is None else why.in_brief(reasons, now)),
         "",
         history.attempts(attempts, now),
     ]

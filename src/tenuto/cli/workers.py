@@ -10,7 +10,8 @@ from tenuto.cli.frame import SERVICE, Session, command
 from tenuto.cli.words import ago, span
 
 Queues = Annotated[
-    str | None, typer.Option(metavar="A,B", help="The queues to serve. (default: default) [TENUTO_WORKER_QUEUES]")
+    str | None,
+    typer.Option(metavar="A,B", help="The queues to serve. (default: the queue `default`) [TENUTO_WORKER_QUEUES]"),
 ]
 Slots = Annotated[
     int | None,

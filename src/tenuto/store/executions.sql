@@ -9,7 +9,14 @@ FOR UPDATE;
 
 -- name: groups_that_ended
 -- Of these executions, those whose current group has no task left, with what failed in it. To be asked under their lock,
--- after the tasks have been written.
+-- after the tasks have been written. Here and below, what is found by id first and then looked up for each of them stands
+-- behind a fence (MATERIALIZED, OFFSET 0): a plan that joins it with everything there is looks cheap while there is
+-- little, and is kept.
+WITH execution AS MATERIALIZED (
+    SELECT id, state, plan, current_group, failed_steps, ended_at
+    FROM tenuto.executions
+    WHERE id = ANY ($1::uuid[])
+)
 SELECT execution.id, execution.state, execution.plan, execution.current_group, execution.failed_steps,
        (
            SELECT json_agg(json_build_array(
@@ -21,14 +28,14 @@ SELECT execution.id, execution.state, execution.plan, execution.current_group, e
              AND past.final
              AND past.status NOT IN ('completed', 'completed_with_warning')
        ) AS failures
-FROM tenuto.executions AS execution
-WHERE execution.id = ANY ($1::uuid[])
-  AND execution.ended_at IS NULL
+FROM execution
+WHERE execution.ended_at IS NULL
   AND NOT EXISTS (
       SELECT
       FROM tenuto.tasks
       WHERE tasks.execution_id = execution.id
         AND tasks.group_index = execution.current_group
+      OFFSET 0
   )
 ORDER BY execution.id;
 
@@ -50,6 +57,7 @@ WITH moved AS (
         run_at = coalesce($4::timestamptz, clock_timestamp())
     FROM moved
     WHERE task.execution_id = ANY ($1::uuid[])
+      AND task.group_index = ANY ($2::integer[])
       AND task.execution_id = moved.id
       AND task.group_index = moved.current_group
       AND task.state = 'waiting'
@@ -62,6 +70,7 @@ SELECT ARRAY(
                SELECT
                FROM tenuto.tasks
                WHERE tasks.execution_id = moved.id AND tasks.group_index = moved.current_group
+               OFFSET 0
            )
        ) AS empty,
        (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
@@ -118,7 +127,7 @@ WITH ended AS (
     FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[]) AS verdict (id, state, failed, error)
     WHERE execution.id = ANY ($1::uuid[])
       AND execution.id = verdict.id
-      AND execution.ended_at IS NULL
+      AND coalesce(execution.ended_at, 'infinity') = 'infinity'   -- not over the index of all that are active
     RETURNING execution.id, execution.schedule_id
 ), woken AS (
     UPDATE tenuto.tasks AS task
@@ -144,7 +153,7 @@ UPDATE tenuto.tasks
 SET state = 'waiting'
 WHERE execution_id = ANY ($1::uuid[])
   AND state IN ('queued', 'scheduled')
-  AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL);
+  AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL OFFSET 0);
 
 -- name: not_begun
 -- The tasks of executions that nobody holds, as who ends them needs to see them.
@@ -237,8 +246,12 @@ WITH RECURSIVE family AS (
     UNION
     SELECT child.id
     FROM family
-    JOIN tenuto.tasks ON tasks.execution_id = family.id
-    JOIN tenuto.executions AS child ON child.parent_task_id = tasks.id
+    CROSS JOIN LATERAL (
+        SELECT id, ended_at
+        FROM tenuto.executions
+        WHERE parent_task_id = ANY (ARRAY(SELECT tasks.id FROM tenuto.tasks WHERE tasks.execution_id = family.id))
+        OFFSET 0
+    ) AS child
     WHERE child.ended_at IS NULL
 )
 SELECT id
@@ -427,7 +440,7 @@ FROM tenuto.executions
 WHERE parent_task_id IS NOT NULL
   AND state = 'in_progress'
   AND ended_at IS NULL
-  AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id)
+  AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id OFFSET 0)
 ORDER BY id
 LIMIT $1;
 

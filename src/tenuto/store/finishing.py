@@ -101,7 +101,14 @@ async def _repeat(connection: Connection, settlements: Sequence[Settlement]) -> 
 
 async def _put_aside(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
     rows = [
-        (s.task.id, s.task.fence, s.outcome.aside.until, s.outcome.aside.execution, s.outcome.progress)
+        (
+            s.task.id,
+            s.task.fence,
+            s.outcome.aside.until,
+            s.outcome.aside.execution,
+            s.outcome.progress,
+            s.outcome.started_at,
+        )
         for s in settlements
         if s.outcome.aside is not None
     ]

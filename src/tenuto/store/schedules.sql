@@ -168,7 +168,8 @@ SELECT wanted.id,
         ORDER BY executions.id
         LIMIT 1) AS active,
        EXISTS (SELECT FROM tenuto.occurrences
-               WHERE occurrences.schedule_id = wanted.id AND decision = 'queued') AS queued,
+               WHERE occurrences.schedule_id = wanted.id AND decision = 'queued'
+               OFFSET 0) AS queued,   -- looked up for each; see groups_that_ended
        (SELECT coalesce(until, due_at) FROM tenuto.occurrences
         WHERE occurrences.schedule_id = wanted.id AND origin = 'trigger'
         ORDER BY due_at DESC
@@ -260,6 +261,7 @@ WHERE NOT EXISTS (
     SELECT
     FROM tenuto.executions
     WHERE executions.schedule_id = waiting.schedule_id AND ended_at IS NULL
+    OFFSET 0
 )
 ORDER BY schedule_id
 LIMIT $1;

@@ -275,7 +275,7 @@ WITH outcome AS (
       AND task.worker_id IS NOT DISTINCT FROM $1::uuid
     RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
               task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
-              outcome.started_at, outcome.ended_at, task.fence, task.worker_id,
+              coalesce(task.began_at, outcome.started_at), outcome.ended_at, task.fence, task.worker_id,
               task.failures + (outcome.status = 'failed' AND outcome.reason IS DISTINCT FROM 'lost')::integer AS failures,
               task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
               task.input, outcome.output, outcome.error, outcome.log,
@@ -331,6 +331,7 @@ WITH outcome AS (
         worker_id = NULL,
         lease_until = NULL,
         claimed_at = NULL,
+        began_at = NULL,
         progress = NULL
     FROM outcome, before
     WHERE task.id = ANY ($2::uuid[])
@@ -349,7 +350,7 @@ WITH outcome AS (
     )
     SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
            before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
-           outcome.started_at, outcome.ended_at, before.fence, before.worker_id, outcome.failures, outcome.losses,
+           coalesce(before.began_at, outcome.started_at), outcome.ended_at, before.fence, before.worker_id, outcome.failures, outcome.losses,
            before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
            before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
            before.initiator_name, before.correlation_id, before.parent_id, before.execution_id, before.group_index,
@@ -372,13 +373,14 @@ WITH aside AS (
             ELSE 'queued'
         END,
         waits_for = executions.id,
+        began_at = coalesce(task.began_at, later.started),
         run_at = coalesce(later.until, task.run_at),
         worker_id = NULL,
         lease_until = NULL,
         claimed_at = NULL,
         progress = coalesce(later.progress, task.progress)
-    FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::uuid[], $6::jsonb[])
-             AS later (id, fence, until, execution, progress)
+    FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::uuid[], $6::jsonb[], $7::timestamptz[])
+             AS later (id, fence, until, execution, progress, started)
     LEFT JOIN tenuto.executions ON executions.id = later.execution AND executions.ended_at IS NULL
     WHERE task.id = ANY ($2::uuid[])
       AND task.id = later.id

@@ -123,6 +123,7 @@ ALTER TABLE tenuto.tasks
     ADD COLUMN group_index  integer,
     ADD COLUMN step_index   integer,
     ADD COLUMN waits_for    uuid,              -- the execution a suspended task waits for
+    ADD COLUMN began_at     timestamptz,       -- when an attempt began that has been put aside since
     ADD CONSTRAINT tasks_step_is_whole
         CHECK ((execution_id IS NULL) = (group_index IS NULL) AND (execution_id IS NULL) = (step_index IS NULL));
 CREATE INDEX tasks_of_execution ON tenuto.tasks (execution_id, group_index) WHERE execution_id IS NOT NULL;
@@ -142,14 +143,14 @@ SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority,
 FROM tenuto.activities
 UNION ALL
 SELECT id, id, attempt, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, false, kind, name, queue,
-       (-rank)::smallint, created_at, run_at, claimed_at, claimed_at, NULL, fence, worker_id, failures, losses, input,
+       (-rank)::smallint, created_at, run_at, claimed_at, coalesce(began_at, claimed_at), NULL, fence, worker_id, failures, losses, input,
        NULL, NULL, NULL, progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name,
        correlation_id, parent_id, execution_id, group_index, step_index
 FROM tenuto.tasks
 WHERE attempt = 1
 UNION ALL
 SELECT activity_id, id, attempt, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, false, kind, name,
-       queue, (-rank)::smallint, created_at, run_at, claimed_at, claimed_at, NULL, fence, worker_id, failures, losses,
+       queue, (-rank)::smallint, created_at, run_at, claimed_at, coalesce(began_at, claimed_at), NULL, fence, worker_id, failures, losses,
        input, NULL, NULL, NULL, progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name,
        correlation_id, parent_id, execution_id, group_index, step_index
 FROM tenuto.tasks

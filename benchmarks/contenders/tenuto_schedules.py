@@ -1,0 +1,224 @@
+"""Tenuto's schedules for `schedules`: many due at once, few due among many, a hundred a minute.
+
+Schedulers and workers are real processes through the public face. One schedule is made through it, too; its many
+copies are made with one statement, because making a million of them is not what is measured. What became of them is
+read from the ledger and the records, not from what a process says of itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+
+import asyncpg
+
+from benchmarks.contenders import stage, timetable
+from tenuto import Step, Tenuto, every
+from tenuto.model.triggers import Trigger
+from tenuto.scheduling import definition
+from tenuto.store import migrate, schedules
+from tenuto.store.database import Database
+
+WARM_UP = 5
+AT_ONCE = 100
+AHEAD = timedelta(seconds=10)
+OVERDUE = 300.0
+
+COPY = """
+INSERT INTO tenuto.schedules (id, name, description, enabled, trigger, plan, overlap, misfire, version, origin,
+                              created_at, updated_at, next_run_at, planned)
+SELECT gen_random_uuid(), name || ' ' || n, '', true, trigger, plan, overlap, misfire, 1, origin,
+       created_at, updated_at, next_run_at + n * $3::interval, true
+FROM tenuto.schedules, generate_series(1, $2::integer) AS n
+WHERE name = $1
+"""
+NONE_DUE = "UPDATE tenuto.schedules SET next_run_at = now() + interval '1 day' WHERE next_run_at <= now()"
+SOME_DUE = """
+UPDATE tenuto.schedules
+SET next_run_at = now()
+WHERE id IN (SELECT id FROM tenuto.schedules ORDER BY id LIMIT $1)
+"""
+FIRED = "SELECT count(*) FROM tenuto.occurrences WHERE decision = 'fired' AND due_at = $1"
+# Rows of the ledger beyond one for each due instant, rows that say anything but fired, executions without a row.
+WRONG = """
+SELECT count(*) - count(DISTINCT (schedule_id, due_at)),
+       count(*) FILTER (WHERE decision <> 'fired'),
+       (SELECT count(*) FROM tenuto.executions) - count(DISTINCT execution_id)
+FROM tenuto.occurrences
+"""
+LATENESS = """
+SELECT extract(epoch FROM min(activity.started_at) - execution.due_at)::float8 * 1000
+FROM tenuto.executions AS execution
+JOIN tenuto.activities AS activity ON activity.execution_id = execution.id
+WHERE execution.due_at >= $1 AND execution.due_at < $2
+GROUP BY execution.id
+"""
+
+
+def build(url: str, home: str | None = None) -> Tenuto:
+    app = Tenuto(database=url, home=home)
+    app.job(noop)
+    return app
+
+
+async def noop() -> None:
+    """The one step of every schedule."""
+
+
+async def prepare(url: str) -> None:
+    database = await build(url).connect(check_schema=False)
+    await migrate.migrate(database)
+    await database.close()
+
+
+async def serve(url: str, *, worker: bool) -> None:
+    """Be a scheduler, or a worker, until the word to stop."""
+    gate = stage.Pipe()
+    await gate.open()
+    with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
+        app, name = build(url, home), f"bench-{os.getpid()}"
+        async with app, app.worker(name=name) if worker else app.scheduler(name=name):
+            await gate.ready()
+            await gate.stopped()
+
+
+# --- many due at one instant ------------------------------------------------------------------------------------------
+
+
+async def burst(url: str, count: int) -> None:
+    """So many schedules due at one instant; answers with the seconds from it until the last of them was fired."""
+    due_at = (datetime.now(UTC) + AHEAD).replace(microsecond=0)
+    connection = await asyncpg.connect(url)
+    await make(url, "burst", every("1d", anchor=due_at), copies=count - 1)
+    await connection.execute("VACUUM (ANALYZE)")
+    await connection.execute("SELECT pg_notify('tenuto', 'schedules')")
+    if datetime.now(UTC) > due_at - timedelta(seconds=1):
+        raise SystemExit("making the schedules took until they were due")
+    await asyncio.sleep((due_at - datetime.now(UTC)).total_seconds())
+    while (fired := await connection.fetchval(FIRED, due_at)) < count:
+        if datetime.now(UTC) > due_at + timedelta(seconds=OVERDUE):
+            raise SystemExit(f"{fired} of {count} schedules were fired in time")
+        await asyncio.sleep(0.02)
+    seconds = (datetime.now(UTC) - due_at).total_seconds()
+    (wrong,) = await connection.fetch(WRONG)
+    if any(wrong):
+        raise SystemExit(f"the ledger does not say once each: {tuple(wrong)}")
+    by = Counter(row[0] for row in await connection.fetch("SELECT decided_by FROM tenuto.occurrences"))
+    await connection.close()
+    stage.answer(seconds=seconds, fired_by=list(by.values()))
+
+
+async def make(url: str, name: str, trigger: Trigger, *, copies: int = 0, apart: timedelta = timedelta()) -> None:
+    app = build(url)
+    async with app:
+        await app.schedules.create(definition(name, trigger, [Step.job(app.jobs.get("noop"))]))
+    connection = await asyncpg.connect(url)
+    await connection.execute(COPY, name, copies, apart, timeout=600)
+    await connection.close()
+
+
+# --- few due among many -----------------------------------------------------------------------------------------------
+
+
+async def fill(url: str, count: int) -> None:
+    """So many schedules, due one after the other from tomorrow on."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    await make(url, "far", every("1d", anchor=tomorrow), copies=count - 1, apart=timedelta(seconds=1))
+    connection = await asyncpg.connect(url)
+    await connection.execute("VACUUM (ANALYZE)", timeout=600)
+    await connection.close()
+    stage.answer(filled=count)
+
+
+async def look(url: str, times: int, due: int) -> None:
+    """What a scheduler asks the database for, so many times: which are due, and when the next one is."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(NONE_DUE)
+    await connection.execute(SOME_DUE, due)
+    await connection.execute("VACUUM (ANALYZE) tenuto.schedules", timeout=600)
+    await connection.close()
+    database = await Database.open(url, max_connections=1, generic_plans=True)
+    found, next_one = [], []
+    for _ in range(WARM_UP + times):
+        found.append(await _look_for_due(database, due))
+        began = time.monotonic_ns()
+        await schedules.next_due(database)
+        next_one.append((time.monotonic_ns() - began) / 1e6)
+    await database.close()
+    stage.answer(due=found[WARM_UP:], next_due=next_one[WARM_UP:])
+
+
+async def _look_for_due(database: Database, due: int) -> float:
+    async with database.connection() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        began = time.monotonic_ns()
+        found = await schedules.due(connection, database.clock.now(), AT_ONCE)
+        taken = (time.monotonic_ns() - began) / 1e6
+        await transaction.rollback()
+    if len(found) != min(due, AT_ONCE):
+        raise SystemExit(f"{due} are due, {len(found)} were found")
+    return taken
+
+
+# --- a hundred a minute -----------------------------------------------------------------------------------------------
+
+
+async def minute(url: str, seconds: int) -> None:
+    """A hundred schedules, each due once a minute; answers with how late their first step started."""
+    begins = timetable.first_instant() + 2
+    app = build(url)
+    async with app:
+        step = Step.job(app.jobs.get("noop"))
+        for number in range(timetable.FIRES):
+            anchor = datetime.fromtimestamp(begins + timetable.offset(number), UTC)
+            app.schedule(f"number {number}", every("60s", anchor=anchor), [step])
+        await app.schedules.deploy()
+    if time.time() > begins:
+        raise SystemExit("making the schedules took until they were due")
+    wanted, ends = timetable.fires_within(seconds), begins + seconds
+    span = [datetime.fromtimestamp(instant, UTC) for instant in (begins, ends)]
+    await asyncio.sleep(ends - time.time())
+    connection = await asyncpg.connect(url)
+    while len(late := [row[0] for row in await connection.fetch(LATENESS, *span)]) < wanted:
+        if time.time() > ends + OVERDUE:
+            raise SystemExit(f"{len(late)} of {wanted} were started in time")
+        await asyncio.sleep(0.1)
+    await connection.close()
+    if len(late) != wanted:
+        raise SystemExit(f"{wanted} were due, {len(late)} were started")
+    stage.answer(milliseconds=late)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    verbs = ["versions", "prepare", "schedule", "work", "burst", "fill", "look", "minute"]
+    parser.add_argument("verb", choices=verbs)
+    parser.add_argument("--url", default="")
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--due", type=int, default=0)
+    asked = parser.parse_args()
+    match asked.verb:
+        case "versions":
+            stage.versions(("tenuto", "asyncpg"))
+        case "prepare":
+            stage.run(prepare(asked.url))
+        case "schedule" | "work":
+            stage.run(serve(asked.url, worker=asked.verb == "work"))
+        case "burst":
+            stage.run(burst(asked.url, asked.count))
+        case "fill":
+            stage.run(fill(asked.url, asked.count))
+        case "look":
+            stage.run(look(asked.url, asked.count, asked.due))
+        case _:
+            stage.run(minute(asked.url, asked.count))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""``tenuto schedule``: make and change schedules, switch them on and off, run them. Looking at them is next door."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenuto.cli import exits, schedulepast, scheduleviews
+from tenuto.cli.frame import Session, command, group, login_name
+from tenuto.cli.scheduleoptions import with_options
+from tenuto.cli.words import ago
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tenuto.app import Tenuto
+    from tenuto.store.schedules import Schedule
+
+Name = schedulepast.Name
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="STEP.ARGUMENT=VALUE",
+        help="Another value for an argument of a step: JSON, or else text. Give it several times for several.",
+    ),
+]
+_SHOWN = 3
+
+
+def add_to(root: typer.Typer) -> None:
+    """Put the commands into the tree."""
+    schedules = group(
+        root,
+        "schedule",
+        "Make schedules, look at them, change and run them.",
+        "tenuto schedule list",
+        "tenuto schedule add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
+    )
+    command(
+        schedules,
+        "add",
+        "tenuto schedule add nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
+        "tenuto schedule add fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
+        "tenuto schedule add export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
+        "tenuto schedule add both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
+    )(add_schedule)
+    command(
+        schedules,
+        "edit",
+        "tenuto schedule edit nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
+        "tenuto schedule edit nightly --set import_hr.pages=10 --overlap queue_one --end none",
+    )(edit_schedule)
+    scheduleviews.add_to(schedules)
+    schedulepast.add_to(schedules)
+    for word, function in (("enable", enable), ("disable", disable), ("delete", delete)):
+        command(
+            schedules,
+            word,
+            f"tenuto schedule {word} nightly",
+            f"tenuto schedule {word} nightly --reason 'moved to the new server'",
+        )(function)
+    command(
+        schedules,
+        "run",
+        "tenuto schedule run nightly --wait",
+        "tenuto schedule run nightly --set import_hr.pages=1 --app tasks:app",
+    )(run_schedule)
+
+
+# --- making and changing --------------------------------------------------------------------------------------------
+
+
+@with_options
+async def add_schedule(
+    session: Session,
+    name: Name,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Make it, but do not let it run yet.")] = False,
+    reason: Reason = None,
+    **given: Any,
+) -> None:
+    """Make a schedule: when, and which steps.
+
+    Steps run one after the other, those with a comma between them side by side. The app that has the jobs is named
+    with --app.
+    """
+    from tenuto.cli.output import show_json
+    from tenuto.cli.scheduleoptions import definition_of
+
+    new = definition_of(name, given)
+    with session.as_user() as app:
+        made = await app.schedules.create(new, enabled=not disabled, reason=reason)
+    if session.as_json:
+        show_json(scheduleviews.as_data(made))
+        return
+    session.say(f"schedule {name} is made, by {login_name()}: {new.trigger.words()}")
+    await _say_next(session, app, made)
+
+
+@with_options
+async def edit_schedule(
+    session: Session,
+    name: Name,
+    arguments: Arguments = None,
+    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Another name for it.")] = None,
+    reason: Reason = None,
+    **given: Any,
+) -> None:
+    """Change what is given, and nothing else.
+
+    `none` takes away --between, --on, --start, --end, --exclude; --step puts new steps in the place of all there were.
+    Shows what was and what is, and what that does to the next runs. A run that is under way goes on as it began.
+    """
+    from tenuto.cli.output import show_json
+    from tenuto.cli.scheduleoptions import changed
+
+    with session.as_user() as app:
+        async with known(session, app, name):
+            before = await app.schedules.get(name)
+        new = changed(before.definition, {**given, "arguments": arguments, "rename": rename})
+        after = await app.schedules.edit(name, new, reason=reason, version=before.version)
+    now = (await app.open()).clock.now()
+    if session.as_json:
+        show_json(_change_as_data(before, after, now))
+        return
+    if after.version == before.version:
+        session.say(f"nothing changed: schedule {name} is so already")
+        return
+    scheduleviews.show_change(before, after, now)
+    session.say(f"schedule {after.name} is at version {after.version} now, by {login_name()}")
+
+
+def _change_as_data(before: Schedule, after: Schedule, now: datetime) -> dict[str, Any]:
+    from tenuto.model.schedules import changes
+
+    differing = changes(before.definition.to_fields(), after.definition.to_fields())
+    return {
+        "name": after.name,
+        "version": after.version,
+        "changes": {field: {"before": old, "after": new} for field, (old, new) in differing.items()},
+        "next_runs_before": scheduleviews.next_runs(before, now),
+        "next_runs": scheduleviews.next_runs(after, now),
+    }
+
+
+async def enable(session: Session, name: Name, reason: Reason = None) -> None:
+    """Switch a schedule on, from now on: what it would have run meanwhile is not made up for."""
+    with session.as_user() as app:
+        async with known(session, app, name):
+            switched = await app.schedules.enable(name, reason=reason)
+        after = await app.schedules.get(name)
+    await _switched(session, app, after, f"schedule {name} is on{'' if switched else ' already'}")
+
+
+async def disable(session: Session, name: Name, reason: Reason = None) -> None:
+    """Switch a schedule off; it can still be run by hand, and what runs goes on."""
+    with session.as_user() as app:
+        async with known(session, app, name):
+            switched = await app.schedules.disable(name, reason=reason)
+        after = await app.schedules.get(name)
+    again = f"; go on with: tenuto schedule enable {_typed(name)}"
+    await _switched(session, app, after, f"schedule {name} is off{again if switched else ' already'}")
+
+
+async def _switched(session: Session, app: Tenuto, after: Schedule, words: str) -> None:
+    from tenuto.cli.output import show_json
+
+    if session.as_json:
+        show_json(scheduleviews.as_data(after))
+        return
+    session.say(words)
+    if after.enabled:
+        await _say_next(session, app, after)
+
+
+async def _say_next(session: Session, app: Tenuto, schedule: Schedule) -> None:
+    from tenuto.cli.describing import on_the_wall
+
+    now = (await app.open()).clock.now()
+    if not schedule.enabled:
+        session.say(f"it is off; let it run with: tenuto schedule enable {_typed(schedule.name)}")
+        return
+    for number, instant in enumerate(scheduleviews.next_runs(schedule, now, _SHOWN)):
+        away = ago(instant, now)
+        session.say(f"  {'next' if number == 0 else 'then'} {on_the_wall(instant)} ({away})")
+
+
+async def delete(session: Session, name: Name, reason: Reason = None) -> None:
+    """Delete a schedule that is not running; its executions, ledger and history stay."""
+    from tenuto.cli.output import show_json
+
+    with session.as_user() as app:
+        async with known(session, app, name):
+            await app.schedules.delete(name, reason=reason)
+    if session.as_json:
+        show_json({"name": name, "deleted": True})
+        return
+    session.say(f"schedule {name} is deleted, by {login_name()}")
+    if name in app.schedules.declared:
+        session.say("  it is declared in code: the next start of a service of that program makes it again")
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+async def run_schedule(
+    session: Session,
+    name: Name,
+    arguments: Arguments = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it completed.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
+    ] = None,
+) -> int:
+    """Run a schedule now. Prints the id of the execution.
+
+    The overlap rule decides if it is running already: a run that is refused ends with exit code 7 and the reason, one
+    that waits for its turn says so. --set holds for this run only, and needs the app that has the jobs.
+    """
+    from tenuto.cli.executions import follow
+    from tenuto.cli.output import show_json, show_text
+    from tenuto.cli.steptext import overrides_of
+    from tenuto.errors import Conflict
+    from tenuto.ids import new_id
+
+    request = new_id()
+    with session.as_user() as app:
+        async with known(session, app, name):
+            started = await app.schedules.run(name, arguments=overrides_of(arguments), request_id=request)
+    if started.decision in ("skipped", "coalesced", "missed"):
+        raise Conflict(
+            f"{name!r} was not run: {started.reason}",
+            remedy=f"see what is active: tenuto execution list --schedule {_typed(name)} --state in_progress",
+        )
+    id = started.execution_id
+    if wait:
+        if id is None:
+            session.say(f"queued: {started.reason}")
+            id = await _its_turn(app, name, request, timeout)
+        return await follow(session, id, timeout)
+    if session.as_json:
+        show_json({"execution_id": id, "decision": started.decision, "reason": started.reason})
+    elif id is None:
+        session.say(f"queued: {started.reason}")
+    else:
+        show_text(str(id))
+        session.say(f"follow it with: tenuto execution watch {id}")
+    return exits.OK
+
+
+async def _its_turn(app: Tenuto, name: str, request: UUID, timeout: float | None) -> UUID:
+    """Wait until a queued run begins. Asked again with the same request, the app tells what became of it."""
+    import asyncio
+
+    from tenuto.clock import steady
+    from tenuto.errors import Conflict
+
+    deadline = None if timeout is None else steady() + timeout
+    while True:
+        asked = await app.schedules.run(name, request_id=request)
+        if asked.execution_id is not None:
+            return asked.execution_id
+        if asked.decision != "queued":
+            raise Conflict(f"{name!r} was not run: {asked.reason}", remedy=f"tenuto schedule ledger {_typed(name)}")
+        if deadline is not None and steady() > deadline:
+            raise Conflict(f"its turn has not come after {timeout:g} s", remedy="wait longer; it stays queued")
+        await asyncio.sleep(0.3)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def known(session: Session, app: Tenuto, name: str) -> AsyncIterator[None]:
+    """Whoever names a schedule that is not there is told which one they may have meant."""
+    from difflib import get_close_matches
+
+    from tenuto.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        if name in app.schedules.declared:
+            error.remedy = "it is declared in code and comes into force when a service starts, as with: tenuto up"
+        else:
+            names = [each["name"] for each in await app.schedules.list(limit=500)]
+            by_lower = {each.lower(): each for each in names}
+            near = get_close_matches(name.lower(), by_lower, 1)
+            if near:
+                error.remedy = f"did you mean {by_lower[near[0]]!r}? `tenuto schedule list` shows all"
+        raise
+
+
+def _typed(name: str) -> str:
+    from shlex import quote
+
+    return quote(name)

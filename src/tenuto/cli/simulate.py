@@ -1,0 +1,278 @@
+"""``tenuto simulate``: what would fire when, drawn and listed; nothing is changed by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from tenuto.cli import timeline
+from tenuto.cli.frame import Session, command
+from tenuto.cli.words import span
+from tenuto.errors import Invalid
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tenuto.engine.simulation import Clash, Run, Simulation
+    from tenuto.model.schedules import Definition
+
+V = TypeVar("V")
+
+
+def add_to(root: typer.Typer) -> None:
+    """Put the command into the tree."""
+    command(
+        root,
+        "simulate",
+        "tenuto simulate --to 7d",
+        "tenuto simulate --from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
+        "tenuto simulate --file schedules.yaml --slots mail=5 -o json",
+    )(simulate)
+
+
+async def simulate(
+    session: Session,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help="now, a date or an instant such as 2031-03-29T02:00.")
+    ] = "now",
+    end: Annotated[
+        str, typer.Option("--to", metavar="WHEN", help="The same, or how long: 90m, 36h, 7d. Not included.")
+    ] = "1d",
+    schedule: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, enabled or not; may be given again.")
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Schedules of a file, in the place of those of the same name."),
+    ] = None,
+    duration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SPAN",
+            help="How long a run takes, such as 'Nightly=45m'; without a name, of those nothing is known of.",
+        ),
+    ] = None,
+    slots: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[QUEUE=]N", help="How many tasks run at a time; otherwise what the live workers have."),
+    ] = None,
+    outage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FROM/TO", help="No scheduler is there: what falls due is decided afterwards."),
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Whose clock to read and show; otherwise this machine's.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="How many runs and clashes to list; -o json has all.")] = 40,
+) -> None:
+    """Say what would fire when, and what would get in its way.
+
+    Plays the schedules through under their rules for runs that meet and for missed ones, with the time runs have taken
+    lately. Names what is skipped, when a queue is asked for more than it has room for, and what a change of the clock
+    does. Nothing is changed, and nothing runs.
+    """
+    from tenuto.cli.output import show_json
+    from tenuto.engine.rehearsal import Given
+
+    app, here = session.app, _zone(zone)
+    now = (await app.open()).clock.now()
+    begins = _instant(start, here, now, "--from")
+    given = Given(
+        tuple(schedule or ()),
+        _declared(session, file or ()),
+        {name: _seconds(text) for name, text in _named(duration or (), "--duration")},
+        {queue: _number(text) for queue, text in _named(slots or (), "--slots")},
+        [_outage(text, here, now) for text in outage or ()],
+    )
+    found = await app.schedules.simulate(begins, _end(end, here, now, begins), given)
+    if session.as_json:
+        show_json(found)
+        return
+    _show(found, here, limit)
+    for note in found.notes:
+        session.say(f"note: {note}")
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _zone(named: str | None) -> tzinfo:
+    from tenuto.clock import SystemClock
+    from tenuto.model.triggers.zones import zone_named
+
+    if named is not None:
+        return zone_named(named)
+    here = SystemClock().now().astimezone().tzinfo
+    assert here is not None
+    return here
+
+
+def _instant(text: str, zone: tzinfo, now: datetime, field: str) -> datetime:
+    from datetime import UTC
+
+    if text == "now":
+        return now
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(
+            f"{text!r:.60} is not an instant", field=field, remedy="write it as 2031-03-29 or 2031-03-29T02:00"
+        ) from None
+    aware = found.replace(tzinfo=zone) if found.tzinfo is None else found
+    if not 1970 <= aware.year < 9000:
+        raise Invalid(f"the year {aware.year} is out of reach", field=field)
+    return aware.astimezone(UTC)
+
+
+def _end(text: str, zone: tzinfo, now: datetime, begins: datetime) -> datetime:
+    from tenuto.model.tasks import seconds
+
+    if text[-1:] in ("s", "m", "h", "d"):
+        long = seconds(text, field="--to")
+        if long is None or not 0 < long <= 366 * 86_400 * 10:
+            raise Invalid("must be from a second to ten years", field="--to")
+        return begins + timedelta(seconds=long)
+    return _instant(text, zone, now, "--to")
+
+
+def _outage(text: str, zone: tzinfo, now: datetime) -> tuple[datetime, datetime]:
+    begins, slash, ends = text.partition("/")
+    if not slash:
+        raise Invalid("needs two instants", field="--outage", remedy="write it as 2031-03-29T01:00/2031-03-29T05:00")
+    found = _instant(begins, zone, now, "--outage"), _instant(ends, zone, now, "--outage")
+    if found[1] <= found[0]:
+        raise Invalid("ends before it begins", field="--outage")
+    return found
+
+
+def _named(words: Iterable[str], field: str) -> Iterable[tuple[str, str]]:
+    for word in words:
+        name, equals, value = word.rpartition("=")
+        if equals and not name:
+            raise Invalid(f"{word!r:.60} names nothing", field=field)
+        yield name or "*", value
+
+
+def _seconds(text: str) -> float:
+    from tenuto.model.tasks import seconds
+
+    found = seconds(text, field="--duration")
+    if found is None or not 0 <= found <= 366 * 86_400:
+        raise Invalid("must be from 0 s to a year", field="--duration", remedy="write it as 'Nightly=45m'")
+    return found
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise Invalid(f"{text!r:.60} is not a whole number", field="--slots", remedy="write it as mail=5")
+    return int(text)
+
+
+def _declared(session: Session, files: Sequence[str]) -> list[Definition]:
+    """The schedules of files; with an app, each step as its job has it."""
+    from tenuto.cli.plans import read
+
+    found = [each.definition for each in read(files)] if files else []
+    return [session.app.schedules.resolved(each) for each in found] if session.app_name else found
+
+
+# --- showing --------------------------------------------------------------------------------------------------------
+
+
+def _show(found: Simulation, zone: tzinfo, limit: int) -> None:
+    from rich.text import Text
+
+    from tenuto.cli.output import fitted, show
+
+    names = [total.schedule for total in found.totals if total.due]
+    parts: list[RenderableType] = [Text(f"{_when(found.start, zone)} to {_when(found.end, zone)}", style="bold"), ""]
+    if names:
+        drawing = timeline.drawn(names, found.runs, found.start, found.end, zone)
+        parts += [Text("\n".join(drawing)), Text(timeline.LEGEND, style="dim"), ""]
+    parts.append(
+        fitted(
+            ("schedule", "due", "fired", "waited", "skipped", "coalesced", "missed", "cut", "takes", "busy"),
+            [
+                (
+                    total.schedule,
+                    total.due,
+                    *(_or_nothing(getattr(total, what)) for what in _COUNTS),
+                    f"{span(total.seconds)} {_KNOWN[total.duration_is]}".strip(),
+                    span(total.busy_seconds) if total.busy_seconds else "",
+                )
+                for total in found.totals
+            ],
+            spare=("cut", "missed", "coalesced", "busy"),
+            flexible=("schedule",),
+        )
+    )
+    if found.clashes:
+        parts += ["", *_clashes(found.clashes, zone, limit)]
+    if found.clock_changes:
+        parts += ["", Text("changes of the clock", style="bold")]
+        parts += [Text(f"  {each.schedule}: {each.words}") for each in found.clock_changes[: limit or None]]
+    if found.runs and limit:
+        parts += ["", _title("runs", len(found.runs), limit), _runs(found.runs[:limit], zone)]
+    show(*parts)
+
+
+_COUNTS = ("fired", "waited", "skipped", "coalesced", "missed", "cut")
+_KNOWN = {"history": "", "given": "(given)", "assumed": "(assumed)"}
+
+
+def _title(what: str, number: int, limit: int) -> RenderableType:
+    from rich.text import Text
+
+    shown = f" (the first {limit:,} of {number:,}; --limit for more)" if number > limit else f" ({number:,})"
+    return Text(f"{what}{shown}", style="bold")
+
+
+def _clashes(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[RenderableType]:
+    """Those that say the same are told once, with how often they come."""
+    from rich.text import Text
+
+    alike: dict[str, list[Clash]] = {}
+    for clash in clashes:
+        whose = f" ({', '.join(clash.schedules)})" if clash.kind == "slots" else ""
+        alike.setdefault(f"{clash.words}{whose}", []).append(clash)
+    lines: list[RenderableType] = [Text(f"clashes ({len(clashes):,})", style="bold")]
+    for words, same in list(alike.items())[:limit]:
+        first = same[0]
+        until = f" to {first.until.astimezone(zone):%H:%M:%S}" if first.until is not None else ""
+        often = f" — {len(same):,} times, the last {_when(same[-1].at, zone)}" if len(same) > 1 else ""
+        lines.append(Text(f"  {_when(first.at, zone)}{until}  {words}{often}"))
+    if len(alike) > limit:
+        lines.append(Text(f"  … and {len(alike) - limit:,} more kinds; --limit for more"))
+    return lines
+
+
+def _runs(runs: Sequence[Run], zone: tzinfo) -> RenderableType:
+    from tenuto.cli.output import fitted
+
+    return fitted(
+        ("due", "schedule", "decision", "begins", "ends", "reason"),
+        [
+            (
+                _when(run.due_at, zone),
+                run.schedule,
+                "cut" if run.cut else str(run.decision),
+                "" if run.starts_at is None else f"{run.starts_at.astimezone(zone):%H:%M:%S}",
+                "" if run.ends_at is None else f"{run.ends_at.astimezone(zone):%H:%M:%S}",
+                run.reason,
+            )
+            for run in runs
+        ],
+        spare=("ends", "begins"),
+        flexible=("schedule", "reason"),
+    )
+
+
+def _or_nothing(number: int) -> str:
+    return f"{number:,}" if number else ""
+
+
+def _when(instant: datetime, zone: tzinfo) -> str:
+    return f"{instant.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"

@@ -1,0 +1,284 @@
+"""Schedules as values (S3, S6, S13): checked when made, to plain data and back, compared, free of circles."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenuto.errors import Invalid
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.schedules import (
+    MAX_GROUPS,
+    MAX_STEPS,
+    Definition,
+    Late,
+    Misfire,
+    Overlap,
+    Plan,
+    Step,
+    changes,
+    definition_from_fields,
+    misfire_from_fields,
+    plan_from_fields,
+    plan_from_json,
+    policy_of,
+    refuse_cycles,
+    step_from_fields,
+    with_arguments,
+)
+from tenuto.model.tasks import Policy
+from tenuto.model.triggers import cron, manual
+from tests.playing import a_definition, a_plan, a_step
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_called_after_what_it_runs_unless_it_has_a_name() -> None:
+    assert Step("job", "bake").name == "bake"
+    assert Step("job", "bake", name="the bread").name == "the bread"
+
+
+def test_a_step_says_what_it_takes_otherwise_than_its_job() -> None:
+    step = Step.schedule("other", continue_on_failure=True, max_retries=3, queue="slow", priority=5, name="n")
+    assert (step.kind, step.target, step.name, step.continue_on_failure) == ("schedule", "other", "n", True)
+    assert (step.queue, step.priority, step.rules) == ("slow", 5, {"max_retries": 3})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"kind": ""}, "kind"),
+        ({"target": ""}, "target"),
+        ({"name": "a\x00b"}, "name"),
+        ({"arguments": [1]}, "arguments"),
+        ({"continue_on_failure": "yes"}, "continue_on_failure"),
+        ({"queue": "not a name"}, "queue"),
+        ({"priority": True}, "priority"),
+        ({"priority": 1.5}, "priority"),
+        ({"priority": 100_000}, "priority"),
+        ({"rules": {"timeout": "soon"}}, "timeout"),
+        ({"rules": {"timeout": -1}}, "timeout"),
+        ({"rules": {"retry": {"often": 3}}}, "retry.often"),
+        ({"rules": {"retry": 3}}, "retry"),
+        ({"rules": {"retry": {}, "max_retries": 3}}, "max_retries"),
+        ({"rules": {"on_lost": "cry"}}, "on_lost"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        Step(**{"kind": "job", "target": "bake", **fields})
+    assert refused.value.field == field
+
+
+def test_an_option_no_step_has_is_refused() -> None:
+    with pytest.raises(Invalid) as refused:
+        Step.schedule("other", timeuot="1h")
+    assert refused.value.field == "timeuot"
+    with pytest.raises(Invalid) as refused:
+        step_from_fields({"kind": "job", "target": "bake", "colour": "red"})
+    assert refused.value.field == "colour"
+
+
+def test_a_step_goes_to_plain_data_and_back() -> None:
+    full = Step(
+        "job",
+        "bake",
+        {"loaves": 3},
+        "the bread",
+        continue_on_failure=True,
+        policy=Policy(RetryPolicy(max_retries=7), 60.0, "fail"),
+        queue="oven",
+        priority=-3,
+        limit_key="oven",
+        limit_max=2,
+    )
+    for step in (full, Step("job", "bake"), Step.schedule("other", max_retries=3, timeout="90s")):
+        assert step_from_fields(json.loads(json.dumps(step.to_fields()))) == step
+
+
+def test_rules_are_written_down_as_plain_data() -> None:
+    step = Step.schedule("other", retry=RetryPolicy(max_retries=2), timeout=timedelta(minutes=2))
+    written = json.loads(json.dumps(step.to_fields()))
+    assert written["rules"]["timeout"] == 120
+    assert policy_of(Policy(), **step_from_fields(written).rules) == Policy(RetryPolicy(max_retries=2), 120.0)
+
+
+def test_a_rule_changes_what_it_names_and_leaves_the_rest_as_the_job_has_it() -> None:
+    job = Policy(RetryPolicy(max_retries=9, base_seconds=3), 60.0, "fail")
+    assert policy_of(job, max_retries=2) == Policy(RetryPolicy(max_retries=2, base_seconds=3), 60.0, "fail")
+    assert policy_of(job, retry={"base_seconds": 1}).retry == RetryPolicy(max_retries=9, base_seconds=1)
+    assert policy_of(job, timeout="1h", on_lost="retry") == Policy(job.retry, 3600.0, "retry")
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_in_the_list_is_a_parallel_group() -> None:
+    plan = a_plan("a", ["b", "c"], "d")
+    assert [(group, number, step.name) for group, number, step in plan.numbered()] == [
+        (0, 0, "a"),
+        (1, 1, "b"),
+        (1, 2, "c"),
+        (2, 3, "d"),
+    ]
+    assert [plan.step(number).name for number in range(4)] == ["a", "b", "c", "d"]
+    assert plan.total_steps == 4
+
+
+def test_a_plan_has_no_fifth_step_of_four() -> None:
+    with pytest.raises(IndexError):
+        a_plan("a", ["b", "c"], "d").step(4)
+
+
+@pytest.mark.parametrize("groups", [[], ["a", []]], ids=["no steps", "an empty group"])
+def test_a_plan_without_steps_or_with_an_empty_group_is_refused(groups: Any) -> None:
+    with pytest.raises(Invalid) as refused:
+        a_plan(*groups)
+    assert refused.value.field == "steps"
+
+
+def test_what_is_no_step_is_refused() -> None:
+    for steps in (["bake"], [[a_step("a"), 5]], [5]):
+        with pytest.raises(Invalid) as refused:
+            Plan.of(steps)  # type: ignore[arg-type]
+        assert refused.value.field == "steps"
+
+
+def test_a_plan_has_a_size_it_may_not_outgrow() -> None:
+    one = a_step("a")
+    assert Plan(((one,),) * MAX_GROUPS).total_steps == MAX_GROUPS
+    for groups in (((one,),) * (MAX_GROUPS + 1), ((one,) * (MAX_STEPS + 1),)):
+        with pytest.raises(Invalid):
+            Plan(groups)
+
+
+def test_a_plan_goes_to_json_and_back() -> None:
+    plan = a_plan("a", ["b", a_step("c", continue_on_failure=True, arguments={"wörd": "✓"})])
+    assert plan_from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("stored", ["a", {"a": 1}, ["a"], [{"kind": "job"}], [[5]], 5, None])
+def test_what_is_no_plan_is_refused(stored: Any) -> None:
+    with pytest.raises(Invalid):
+        plan_from_fields(stored)
+
+
+def test_arguments_for_one_run_replace_those_named_and_leave_the_others() -> None:
+    plan = a_plan(a_step("a", arguments={"x": 1, "y": 2}), "b")
+    changed = with_arguments(plan, {"a": {"y": 5}})
+    assert dict(changed.step(0).arguments) == {"x": 1, "y": 5}
+    assert changed.step(1) == plan.step(1)
+    assert dict(plan.step(0).arguments) == {"x": 1, "y": 2}
+
+
+def test_arguments_for_a_step_there_is_not_or_that_are_none_are_refused() -> None:
+    with pytest.raises(Invalid) as refused:
+        with_arguments(a_plan("a", "b"), {"c": {}})
+    assert refused.value.field == "c"
+    assert "a, b" in (refused.value.remedy or "")
+    with pytest.raises(Invalid) as refused:
+        with_arguments(a_plan("a"), {"a": 5})  # type: ignore[dict-item]
+    assert refused.value.field == "a"
+
+
+# --- circles --------------------------------------------------------------------------------------------------------
+
+
+def runs(*names: str) -> Plan:
+    return a_plan(*(Step.schedule(name) for name in names))
+
+
+def test_a_schedule_that_runs_itself_is_refused() -> None:
+    with pytest.raises(Invalid, match="A → A"):
+        refuse_cycles("A", runs("A"), {})
+
+
+def test_a_schedule_that_runs_itself_by_way_of_others_is_refused_with_the_way() -> None:
+    with pytest.raises(Invalid, match="A → B → C → A"):
+        refuse_cycles("A", runs("B"), {"B": runs("C"), "C": runs("D", "A"), "D": a_plan("x")})
+
+
+def test_the_plan_that_is_to_be_counts_and_not_the_one_that_was() -> None:
+    refuse_cycles("A", runs("B"), {"A": runs("A"), "B": a_plan("x")})
+
+
+def test_two_ways_to_the_same_schedule_are_no_circle() -> None:
+    refuse_cycles("A", runs("B", "C"), {"B": runs("D"), "C": runs("D"), "D": a_plan("x")})
+
+
+def test_a_circle_that_others_have_among_themselves_does_not_hang_the_search() -> None:
+    refuse_cycles("A", runs("B"), {"B": runs("C"), "C": runs("B")})
+
+
+# --- definitions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_definition_goes_to_plain_data_and_back() -> None:
+    definition = a_definition(
+        "a",
+        ["b", "c"],
+        trigger=cron("0 2 * * mon", zone="Europe/London"),
+        overlap="queue_one",
+        misfire={"policy": "all", "max_runs": 3},
+        description="what it is for",
+    )
+    assert definition_from_fields(json.loads(json.dumps(definition.to_fields()))) == definition
+
+
+def test_what_is_not_said_is_the_usual() -> None:
+    made = definition_from_fields({"name": "n", "steps": [[{"kind": "job", "target": "a"}]]})
+    assert (made.trigger, made.overlap, made.misfire, made.description) == (manual(), Overlap.SKIP, Misfire(), "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": " n"}, "name"),
+        ({"name": "two\nlines"}, "name"),
+        ({"name": "n" * 1000}, "name"),
+        ({"trigger": "0 2 * * *"}, "trigger"),
+        ({"description": "x" * 5000}, "description"),
+        ({"overlap": "fight"}, "overlap"),
+    ],
+)
+def test_a_definition_that_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        Definition(**{"name": "n", "trigger": manual(), "plan": a_plan("a"), **fields})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ("never", "misfire"),
+        (5, "misfire"),
+        ({"policy": "all", "max_runs": 0}, "misfire.max_runs"),
+        ({"policy": "all", "max_runs": 1001}, "misfire.max_runs"),
+        ({"policy": "all", "max_runs": True}, "misfire.max_runs"),
+        ({"policy": "skip", "grace_seconds": 0}, "misfire.grace_seconds"),
+        ({"policy": "skip", "grace_seconds": "5m"}, "misfire.grace_seconds"),
+        ({"policy": "skip", "grace": 5}, "misfire.grace"),
+    ],
+)
+def test_a_misfire_rule_that_cannot_be_is_refused_by_the_name_of_its_field(given: Any, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        misfire_from_fields(given)
+    assert refused.value.field == field
+
+
+def test_a_misfire_rule_is_its_word_or_its_fields() -> None:
+    assert misfire_from_fields("all") == Misfire(Late.ALL)
+    for rule in (Misfire(), Misfire(Late.ALL, max_runs=5), Misfire(Late.SKIP, grace_seconds=90)):
+        assert misfire_from_fields(rule.to_fields()) == rule
+
+
+def test_two_versions_are_compared_field_by_field() -> None:
+    before, after = a_definition("a").to_fields(), a_definition("a", description="new").to_fields()
+    assert changes(before, after) == {"description": ("", "new")}
+    assert changes(after, after) == {}
+    assert changes(None, {"name": "n"}) == {"name": (None, "n")}
+    assert changes({"name": "n"}, None) == {"name": ("n", None)}

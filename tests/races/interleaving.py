@@ -1,0 +1,138 @@
+"""Two things at once, not by luck: while a transaction stands before its n-th statement, another one happens.
+
+`meetings` runs the first act again and again, each time with the second one beginning one statement later, until the
+first has no more statements; then they come one after the other. The second either comes to its end there and then, or
+waits for a lock the first holds; then the first goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import asyncpg
+
+from tenuto.store.database import Connection, Database
+
+T = TypeVar("T")
+
+
+class Stepwise(Database):
+    """A database at whose every statement, and before every commit, something else may happen."""
+
+    deadlocks = 0
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.before: Callable[[], Awaitable[None]] = self.nothing
+        self.after_commit: Callable[[], Awaitable[None]] = self.nothing
+
+    @classmethod
+    async def at(cls, url: str) -> Stepwise:
+        return cast(Stepwise, await cls.open(url, generic_plans=True))
+
+    @staticmethod
+    async def nothing() -> None:
+        """What happens unless a test wants otherwise."""
+
+    async def _persist(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+        async def watched(connection: Connection) -> T:
+            try:
+                return await work(_Watched(connection, self))
+            except asyncpg.DeadlockDetectedError:
+                self.deadlocks += 1
+                raise
+
+        return await super()._persist(watched, tries)
+
+
+class _Watched:
+    def __init__(self, connection: Connection, database: Stepwise) -> None:
+        self._connection = connection
+        self._database = database
+
+    async def fetch(self, *values: Any) -> Any:
+        await self._database.before()
+        return await self._connection.fetch(*values)
+
+    async def fetchrow(self, *values: Any) -> Any:
+        await self._database.before()
+        return await self._connection.fetchrow(*values)
+
+    async def fetchval(self, *values: Any) -> Any:
+        await self._database.before()
+        return await self._connection.fetchval(*values)
+
+    async def execute(self, *values: Any) -> Any:
+        await self._database.before()
+        return await self._connection.execute(*values)
+
+    def terminate(self) -> None:
+        self._connection.terminate()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self._connection.transaction():
+            yield
+            await self._database.before()
+        await self._database.after_commit()
+
+
+class Meeting:
+    """One run of the first act, with the second beginning before its n-th statement."""
+
+    def __init__(self, first: Stepwise, second: Stepwise, place: int) -> None:
+        self._first, self._second, self._place = first, second, place
+        self.took_place = False
+
+    def __repr__(self) -> str:
+        return f"meeting before statement {self._place}"
+
+    async def of(self, one: Callable[[Database], Awaitable[Any]], other: Callable[[Database], Awaitable[Any]]) -> Any:
+        """What the two came to."""
+        seen, begun = 0, None
+
+        async def before() -> None:
+            nonlocal seen, begun
+            seen += 1
+            if seen == self._place:
+                begun = asyncio.create_task(_run(other, self._second))
+                await self._done_or_waiting(begun)
+
+        self._first.before = before
+        try:
+            answer = await one(self._first)
+        finally:
+            self._first.before = self._first.nothing
+            self.took_place = begun is not None
+        return answer, await (begun if begun is not None else other(self._second))
+
+    async def _done_or_waiting(self, begun: asyncio.Task[Any]) -> None:
+        deadline = time.monotonic() + 8
+        async with self._second.connection() as look:
+            while not begun.done():
+                if await look.fetchval(
+                    "SELECT EXISTS (SELECT FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND wait_event_type = 'Lock')"
+                ):
+                    return
+                assert time.monotonic() < deadline, "the second act neither ends nor waits"
+                await asyncio.sleep(0.001)
+
+
+async def _run(act: Callable[[Database], Awaitable[Any]], database: Database) -> Any:
+    return await act(database)
+
+
+async def meetings(first: Stepwise, second: Stepwise) -> AsyncIterator[Meeting]:
+    """One for each place of the first act where the second can begin."""
+    place = 0
+    while True:
+        place += 1
+        meeting = Meeting(first, second, place)
+        yield meeting
+        if not meeting.took_place:
+            return

@@ -1,0 +1,168 @@
+"""Runs of schedules for tests that call the engine directly, and what must be true of them after any fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from tenuto.ids import new_id
+from tenuto.model.schedules import Plan, Step
+from tenuto.model.tasks import Outcome, Policy, Reason, Settlement, Status, Task, settle
+from tenuto.store import executions, finishing
+from tenuto.store import tasks as store
+from tenuto.store.database import Connection, Database
+from tenuto.store.executions import NewExecution
+from tests.races.given import LEASE, SOMEBODY, claim, completed
+
+
+def plan_of(*groups: int, queue: str = "default", kind: str = "job") -> Plan:
+    """So many steps in each group."""
+    return Plan(
+        tuple(
+            tuple(
+                Step(kind, "touch", {"number": step}, name=f"{group}.{step}", policy=Policy(), queue=queue)
+                for step in range(steps)
+            )
+            for group, steps in enumerate(groups)
+        )
+    )
+
+
+def new_run(database: Database, plan: Plan, **options: Any) -> NewExecution:
+    now = database.clock.now()
+    schedule = {"schedule_id": new_id(), "schedule_name": "a schedule", "version": 1, "origin": "retry", "alone": True}
+    return NewExecution(
+        id=new_id(), plan=plan, due_at=now, started_at=now, initiator=SOMEBODY, **{**schedule, **options}
+    )
+
+
+async def begin(database: Database, *plans: Plan, **options: Any) -> list[UUID]:
+    """Runs that nobody's ledger tells of."""
+    new = [new_run(database, plan, **options) for plan in plans]
+
+    async def act(connection: Connection) -> None:
+        await executions.begin(connection, new)
+
+    await database.transaction(act)
+    return [each.id for each in new]
+
+
+def failed_for_good(database: Database, task: Task) -> Settlement:
+    now = database.clock.now()
+    error = '{"type": "ValueError", "message": "no"}'
+    return settle(task, Outcome(Status.FAILED, Reason.ERROR, now, now, error=error, may_retry=False), now, new_id)
+
+
+async def run_to_the_end(database: Database, worker_id: UUID) -> None:
+    """Do whatever there is to do until nothing is left, as workers would: no net is asked for help."""
+    while await database.value("SELECT EXISTS (SELECT FROM tenuto.tasks)"):
+        held = [row["id"] for row in await database.all("SELECT id FROM tenuto.tasks WHERE state = 'running'")]
+        for task_id in held:
+            task = await store.to_cancel(database, task_id)
+            assert task is not None
+            await finishing.finish(database, [completed(database, task)])
+        await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'")
+        await store.promote(database, database.clock.now(), ["default"])
+        taken = await claim(database, worker_id, 500)
+        taken += await store.claim_under_limits(database, worker_id, ["default"], 500, LEASE)
+        assert held or taken, [tuple(row.values()) for row in await _left(database)]
+        if taken:
+            await finishing.finish(database, [completed(database, task) for task in taken])
+
+
+async def _left(database: Database) -> Sequence[Any]:
+    return await database.all(
+        "SELECT task.state, task.group_index, task.waits_for, task.run_at, execution.state AS of, current_group,"
+        " paused_at FROM tenuto.tasks AS task LEFT JOIN tenuto.executions AS execution ON execution.id = execution_id"
+        " LIMIT 10"
+    )
+
+
+# Each answers with the rows that break it.
+_SOUND = {
+    "a task of an execution has one": """
+        SELECT id FROM tenuto.tasks
+        WHERE execution_id IS NOT NULL AND execution_id NOT IN (SELECT id FROM tenuto.executions)""",
+    "an execution that has ended has no tasks": """
+        SELECT execution.id FROM tenuto.executions AS execution JOIN tenuto.tasks ON execution_id = execution.id
+        WHERE execution.ended_at IS NOT NULL""",
+    "an open execution has a task in its current group": """
+        SELECT id, state, current_group FROM tenuto.executions AS execution
+        WHERE ended_at IS NULL AND NOT EXISTS (
+            SELECT FROM tenuto.tasks WHERE execution_id = execution.id AND group_index = current_group)""",
+    "an execution in progress has not ended, and others end": """
+        SELECT id, state FROM tenuto.executions AS execution
+        WHERE (state = 'in_progress' AND ended_at IS NOT NULL)
+           OR (state IN ('completed', 'failed') AND ended_at IS NULL)""",
+    "only steps of the current group can be taken, and none is left behind": """
+        SELECT task.id, task.state, task.group_index, current_group
+        FROM tenuto.tasks AS task JOIN tenuto.executions AS execution ON execution.id = execution_id
+        WHERE group_index <> current_group AND NOT (group_index > current_group AND task.state = 'waiting')""",
+    "what may go on is not held back": """
+        SELECT task.id
+        FROM tenuto.tasks AS task JOIN tenuto.executions AS execution ON execution.id = execution_id
+        WHERE group_index = current_group AND task.state = 'waiting' AND waits_for IS NULL AND paused_at IS NULL""",
+    "what is paused is held back": """
+        SELECT task.id, task.state
+        FROM tenuto.tasks AS task JOIN tenuto.executions AS execution ON execution.id = execution_id
+        WHERE paused_at IS NOT NULL AND task.state IN ('queued', 'scheduled')""",
+    "all that is left of a cancelled execution runs and has been told to stop": """
+        SELECT task.id, task.state, task.cancel_at
+        FROM tenuto.tasks AS task JOIN tenuto.executions AS execution ON execution.id = execution_id
+        WHERE execution.state = 'cancelled' AND (task.state <> 'running' OR cancel_at IS NULL)""",
+    "what a cancelled step has started is cancelled too": """
+        SELECT child.id
+        FROM tenuto.executions AS child
+        WHERE child.state = 'in_progress' AND child.parent_task_id IS NOT NULL
+          AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE id = child.parent_task_id AND cancel_at IS NULL)""",
+    "every step of an ended execution has ended, once": """
+        SELECT execution.id, execution.state, count(past.id) AS ends, count(DISTINCT step_index) AS steps
+        FROM tenuto.executions AS execution
+        LEFT JOIN tenuto.activities AS past ON past.execution_id = execution.id AND past.final
+        WHERE execution.ended_at IS NOT NULL
+        GROUP BY execution.id
+        HAVING count(past.id) <> count(DISTINCT step_index)
+            OR count(past.id) <> (SELECT sum(jsonb_array_length(step)) FROM jsonb_array_elements(execution.plan)
+                                  WITH ORDINALITY AS listed (step, place) WHERE place > execution.first_group)""",
+    "an execution completes only if nothing failed in it that must not": """
+        SELECT execution.id, execution.failed_steps, execution.error
+        FROM tenuto.executions AS execution
+        JOIN tenuto.activities AS past ON past.execution_id = execution.id
+        WHERE execution.state = 'completed' AND past.final
+          AND past.status NOT IN ('completed', 'completed_with_warning')""",
+    "groups run one after the other": """
+        SELECT later.execution_id, later.step_index, earlier.step_index
+        FROM tenuto.activities AS later
+        JOIN tenuto.activities AS earlier
+          ON earlier.execution_id = later.execution_id AND earlier.group_index < later.group_index
+        WHERE earlier.final AND later.claimed_at IS NOT NULL AND earlier.claimed_at IS NOT NULL
+          AND later.claimed_at < earlier.claimed_at""",
+    "a fired instant has its execution": """
+        SELECT id FROM tenuto.occurrences
+        WHERE decision = 'fired' AND execution_id NOT IN (SELECT id FROM tenuto.executions)""",
+    "a run by trigger or hand is in the ledger once": """
+        SELECT execution.id, count(told.id)
+        FROM tenuto.executions AS execution
+        LEFT JOIN tenuto.occurrences AS told ON told.execution_id = execution.id
+        WHERE execution.origin IN ('trigger', 'manual')
+        GROUP BY execution.id
+        HAVING count(told.id) <> 1""",
+    "a due instant is decided once": """
+        SELECT schedule_id, due_at FROM tenuto.occurrences WHERE origin = 'trigger'
+        GROUP BY schedule_id, due_at HAVING count(*) > 1""",
+    "of what must run alone one is active": """
+        SELECT schedule_id FROM tenuto.executions WHERE ended_at IS NULL AND alone
+        GROUP BY schedule_id HAVING count(*) > 1""",
+}
+
+
+_ALL_AT_ONCE = "\nUNION ALL\n".join(
+    f"SELECT '{name}' AS rule, to_jsonb(row)::text AS row FROM ({query}\n LIMIT 5) AS row"
+    for name, query in _SOUND.items()
+)
+
+
+async def broken_rules(database: Database) -> list[tuple[str, str]]:
+    """The rules that do not hold, with the rows that break them."""
+    return [(row["rule"], row["row"]) for row in await database.all(_ALL_AT_ONCE)]

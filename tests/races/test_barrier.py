@@ -1,0 +1,170 @@
+"""The last two steps of a group end at the same moment, in two processes, thousands of times: the next begins once."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Awaitable, Callable, Sequence
+from multiprocessing.synchronize import Barrier
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tenuto.engine import executing
+from tenuto.engine.sweeper import sweep
+from tenuto.errors import Conflict
+from tenuto.model.tasks import Task
+from tenuto.store.database import Database
+from tenuto.store.finishing import finish
+from tests.races.given import SOMEBODY, claim, completed
+from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
+
+RegisterWorker = Callable[..., Awaitable[UUID]]
+PAIRS = 2000
+AT_ONCE = 50
+
+
+def _in_a_process(url: str, barrier: Barrier, work: Callable[[Database, Any], Awaitable[None]], rounds: Any) -> None:
+    """Do one piece of work after the other, each at the same moment as all the others do theirs."""
+
+    async def go() -> None:
+        database = await Database.open(url, generic_plans=True)
+        for piece in rounds:
+            barrier.wait(60)
+            await work(database, piece)
+        await database.close()
+
+    asyncio.run(go())
+
+
+async def end_together(database: Database, tasks: Sequence[Task]) -> None:
+    assert len(await finish(database, [completed(database, task) for task in tasks])) == len(tasks)
+
+
+async def end_or_come_too_late(database: Database, tasks: Sequence[Task]) -> None:
+    await finish(database, [completed(database, task) for task in tasks])
+
+
+async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
+    for run in runs:
+        try:
+            await executing.cancel(database, run, database.clock.now(), SOMEBODY)
+        except Conflict:
+            continue
+
+
+async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
+    for run in runs:
+        for act in (
+            executing.pause(database, run, database.clock.now(), SOMEBODY),
+            executing.resume(database, run, database.clock.now()),
+        ):
+            try:
+                await act
+            except Conflict:
+                continue
+
+
+async def sweep_once(database: Database, _: Sequence[UUID]) -> None:
+    await sweep(database, database.clock.now())
+
+
+async def side_by_side(url: str, *work: tuple[Callable[[Database, Any], Awaitable[None]], Sequence[Any]]) -> int:
+    """Each in a process of its own, round by round; how many deadlocks there were."""
+    before = await _deadlocks(url)
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(len(work))
+    started = [spawn.Process(target=_in_a_process, args=(url, barrier, act, rounds)) for act, rounds in work]
+    for process in started:
+        process.start()
+    for process in started:
+        await asyncio.to_thread(process.join, 100)
+    assert [process.exitcode for process in started] == [0] * len(work)
+    return await _deadlocks(url) - before  # a backend reports what it has counted at the latest when it ends
+
+
+async def _deadlocks(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        found: int = await connection.fetchval(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
+        return found
+    finally:
+        await connection.close()
+
+
+async def pairs(db: Database, worker_id: UUID, count: int) -> tuple[list[UUID], list[Task], list[Task]]:
+    """Executions of two steps, then one; the first two of each are held."""
+    runs = await begin(db, *[plan_of(2, 1)] * count, alone=False)
+    taken: list[Task] = []
+    while len(taken) < 2 * count:
+        taken += await claim(db, worker_id, 500)
+    by_run: dict[UUID | None, list[Task]] = {}
+    for task in taken:
+        by_run.setdefault(task.execution_id, []).append(task)
+    return runs, [by_run[run][0] for run in runs], [by_run[run][1] for run in runs]
+
+
+@pytest.mark.parametrize("at_once", [1, AT_ONCE], ids=["one by one", "in batches the other way round"])
+async def test_pairs_that_end_at_the_same_moment_begin_the_next_group_once(
+    db: Database, register_worker: RegisterWorker, at_once: int
+) -> None:
+    worker_id = await register_worker()
+    runs, left, right = await pairs(db, worker_id, PAIRS)
+    batches = range(0, PAIRS, at_once)
+
+    deadlocks = await side_by_side(
+        db.url,
+        (end_together, [left[first : first + at_once] for first in batches]),
+        (end_together, [right[first : first + at_once][::-1] for first in batches]),
+    )
+
+    assert await broken_rules(db) == []
+    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE current_group = 1") == len(runs)
+    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'queued' AND group_index = 1") == len(runs)
+    assert await executing.repair(db, db.clock.now()) == 0
+    assert deadlocks == 0
+    await run_to_the_end(db, worker_id)
+    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE state = 'completed'") == len(runs)
+    assert await broken_rules(db) == []
+
+
+async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_once_leave_them_sound(
+    db: Database, register_worker: RegisterWorker
+) -> None:
+    worker_id = await register_worker()
+    runs, left, right = await pairs(db, worker_id, 600)
+    # every third lease has run out: the sweep is after the same tasks as their holder
+    await db.all(
+        "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s'"
+        " WHERE state = 'running' AND execution_id = ANY ($1)",
+        runs[::3],
+    )
+    some = range(0, len(runs), 20)
+
+    deadlocks = await side_by_side(
+        db.url,
+        (end_or_come_too_late, [left[first : first + 20] for first in some]),
+        (end_or_come_too_late, [right[first : first + 20][::-1] for first in some]),
+        (cancel_runs, [runs[first : first + 20 : 2] for first in some]),
+        (pause_runs, [runs[first : first + 20][::-1] for first in some]),
+        (sweep_once, [[] for _ in some]),
+    )
+
+    assert await broken_rules(db) == []
+    assert deadlocks == 0
+    assert await executing.repair(db, db.clock.now()) == 0
+    told = {row["id"] for row in await db.all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")}
+    assert told, "no cancellation was in time: nothing was tried"
+    for run in runs:
+        try:
+            await executing.resume(db, run, db.clock.now())
+        except Conflict:
+            continue
+    await run_to_the_end(db, worker_id)
+    assert await broken_rules(db) == []
+    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
+    assert {row["id"] for row in await db.all("SELECT id FROM tenuto.executions WHERE state = 'cancelled'")} == told

@@ -1,0 +1,162 @@
+"""Whoever fires, advances, cancels or repairs dies before any statement it sends: all is sound, and is done in the end.
+
+A death before the n-th statement is a transaction that is never committed; n goes up until the act comes to its end.
+A reply that is lost after the commit is the other half: the act is done a second time, and must not be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from uuid import UUID
+
+import pytest
+
+from tenuto.engine import definitions, executing, firing
+from tenuto.engine.definitions import Author
+from tenuto.model.schedules import Definition, Late, Misfire, Overlap
+from tenuto.model.triggers import every
+from tenuto.store.database import Database
+from tests.races import test_execution_races as of_executions
+from tests.races import test_firing_races as of_firing
+from tests.races.given import SOMEBODY
+from tests.races.interleaving import Stepwise
+from tests.races.runs import broken_rules, plan_of, run_to_the_end
+
+RegisterWorker = Callable[..., Awaitable[UUID]]
+
+
+class Death(BaseException):
+    """The process is gone: nobody catches this."""
+
+
+@pytest.fixture
+async def mortal(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+async def dies(database: Stepwise, act: Callable[[Database], Awaitable[object]], place: int) -> bool:
+    """Let somebody do this and die before the n-th statement; False if he was done by then."""
+    seen = 0
+
+    async def before() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == place:
+            raise Death
+
+    database.before = before
+    try:
+        await act(database)
+    except Death:
+        return True
+    finally:
+        database.before = database.nothing
+    return False
+
+
+async def loses_replies(database: Stepwise, act: Callable[[Database], Awaitable[object]]) -> None:
+    """Let somebody do this whose first commits go unanswered."""
+    left = 1
+
+    async def after() -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise ConnectionResetError("the reply is lost")
+
+    database.after_commit = after
+    try:
+        await act(database)
+    finally:
+        database.after_commit = database.nothing
+
+
+@pytest.mark.parametrize("act", of_executions.ACTS, ids=lambda act: act.__name__)
+async def test_who_moves_an_execution_may_die_before_any_statement(
+    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_executions.Act
+) -> None:
+    worker, other = await register_worker(), await register_worker()
+    place = 1
+    while True:
+        scene = await of_executions.a_scene(db, worker, other, held=2, paused=act is of_executions.resume)
+        died = await dies(mortal, partial(act, scene=scene), place)
+
+        assert await broken_rules(db) == [], place
+        scene.cancelled = False
+        await act(db, scene)
+        await of_executions.resume(db, scene)
+        await run_to_the_end(db, other)
+        assert await broken_rules(db) == [], place
+        if not died:
+            break
+        place += 1
+    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
+    assert await db.value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
+
+
+@pytest.mark.parametrize(("act", "overlap"), of_firing.SCENES, ids=lambda given: getattr(given, "__name__", given))
+async def test_who_fires_a_schedule_may_die_before_any_statement(
+    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_firing.Act, overlap: Overlap
+) -> None:
+    worker = await register_worker()
+    place = 1
+    while True:
+        scene = await of_firing.a_scene(db, worker, overlap)
+        died = await dies(mortal, partial(act, scene=scene), place)
+
+        assert await broken_rules(db) == [], place
+        await of_firing.settled(db, scene, worker)
+        assert await broken_rules(db) == [], place
+        await of_firing.clear(db)
+        if not died:
+            return
+        place += 1
+
+
+@pytest.mark.parametrize(("act", "overlap"), of_firing.SCENES, ids=lambda given: getattr(given, "__name__", given))
+async def test_what_was_committed_without_a_reply_is_not_done_twice(
+    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_firing.Act, overlap: Overlap
+) -> None:
+    worker = await register_worker()
+    scene = await of_firing.a_scene(db, worker, overlap)
+    await loses_replies(mortal, partial(act, scene=scene))
+
+    assert await broken_rules(db) == []
+    by_hand = await db.value("SELECT count(*) FROM tenuto.occurrences WHERE origin = 'manual'")
+    assert by_hand == (act is of_firing.run_by_hand)
+    await of_firing.settled(db, scene, worker)
+    assert await broken_rules(db) == []
+
+
+async def test_whoever_cancels_or_pauses_is_told_so_though_the_first_reply_was_lost(
+    db: Database, mortal: Stepwise, register_worker: RegisterWorker
+) -> None:
+    worker = await register_worker()
+    scene = await of_executions.a_scene(db, worker, worker, held=2, paused=False)
+    now = db.clock.now()
+
+    await loses_replies(mortal, lambda database: executing.pause(database, scene.run, now, SOMEBODY))
+    await loses_replies(mortal, lambda database: executing.cancel(database, scene.run, now, SOMEBODY))
+
+    assert await db.value("SELECT state FROM tenuto.executions") == "cancelled"
+
+
+async def test_a_batch_of_due_schedules_is_fired_as_a_whole_or_not_at_all(db: Database, mortal: Stepwise) -> None:
+    for number in range(30):
+        await definitions.create(
+            db,
+            Definition(f"schedule {number}", every("1m"), plan_of(2, 1), misfire=Misfire(Late.ALL)),
+            Author(SOMEBODY, of_firing.CREATED),
+        )
+    place = 1
+    while await dies(mortal, lambda db: firing.fire_due(db, of_firing.NOW, "a scheduler", set()), place):
+        for table in ("occurrences", "executions", "tasks"):
+            assert await db.value(f"SELECT count(*) FROM tenuto.{table}") == 0
+        place += 1
+    assert place >= 7
+    assert await broken_rules(db) == []
+    assert await db.value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'fired'") == 30
+    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 90

@@ -1,0 +1,192 @@
+"""Whatever two things happen to one execution at once, at whatever statement they meet: it stays sound and ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+import pytest
+
+from tenuto.engine import cancelling, executing
+from tenuto.engine.sweeper import recover, sweep
+from tenuto.errors import Conflict, NotFound
+from tenuto.ids import new_id
+from tenuto.model.tasks import Aside, Outcome, Status, Task, settle
+from tenuto.store import tasks as store
+from tenuto.store.database import Database
+from tenuto.store.executions import Taking
+from tenuto.store.finishing import finish
+from tests.races.given import LEASE, SOMEBODY, claim, completed, failed
+from tests.races.interleaving import Stepwise, meetings
+from tests.races.runs import begin, broken_rules, failed_for_good, plan_of, run_to_the_end
+
+RegisterWorker = Callable[..., Awaitable[UUID]]
+
+
+@dataclass
+class Scene:
+    """An execution of two steps side by side, then one: the first two are held, or one of them is still free."""
+
+    run: UUID
+    worker: UUID
+    other: UUID
+    a: Task
+    b: Task
+    last: UUID
+    cancelled: bool = False
+
+
+class Act(Protocol):
+    """Something that happens to the execution."""
+
+    @property
+    def __name__(self) -> str: ...
+
+    async def __call__(self, db: Database, scene: Scene) -> None: ...
+
+
+async def a_ends(db: Database, scene: Scene) -> None:
+    await finish(db, [completed(db, scene.a)])
+
+
+async def b_ends(db: Database, scene: Scene) -> None:
+    if scene.b.worker_id is not None:
+        await finish(db, [completed(db, scene.b)])
+
+
+async def both_end(db: Database, scene: Scene) -> None:
+    await finish(db, [completed(db, task) for task in (scene.b, scene.a) if task.worker_id is not None])
+
+
+async def both_end_and_the_worker_goes_on(db: Database, scene: Scene) -> None:
+    ended = [completed(db, task) for task in (scene.b, scene.a) if task.worker_id is not None]
+    await finish(db, ended, Taking(scene.worker, LEASE, ["default"], 5))
+
+
+async def a_fails_for_good(db: Database, scene: Scene) -> None:
+    await finish(db, [failed_for_good(db, scene.a)])
+
+
+async def a_is_to_be_repeated(db: Database, scene: Scene) -> None:
+    await finish(db, [failed(db, scene.a)])
+
+
+async def a_is_put_aside(db: Database, scene: Scene) -> None:
+    now = db.clock.now()
+    outcome = Outcome(Status.COMPLETED, started_at=now, ended_at=now, aside=Aside(until=now + timedelta(hours=1)))
+    await finish(db, [settle(scene.a, outcome, now, new_id)])
+
+
+async def a_is_put_back(db: Database, scene: Scene) -> None:
+    await store.put_back(db, scene.worker, [scene.a])
+
+
+async def cancel(db: Database, scene: Scene) -> None:
+    with suppress(Conflict):
+        await executing.cancel(db, scene.run, db.clock.now(), SOMEBODY)
+        scene.cancelled = True
+
+
+async def pause(db: Database, scene: Scene) -> None:
+    with suppress(Conflict):
+        await executing.pause(db, scene.run, db.clock.now(), SOMEBODY)
+
+
+async def resume(db: Database, scene: Scene) -> None:
+    with suppress(Conflict):
+        await executing.resume(db, scene.run, db.clock.now())
+
+
+async def sweeping(db: Database, scene: Scene) -> None:
+    await sweep(db, db.clock.now())
+
+
+async def recovering(db: Database, scene: Scene) -> None:
+    await recover(db, scene.worker, db.clock.now())
+
+
+async def repair(db: Database, scene: Scene) -> None:
+    await executing.repair(db, db.clock.now())
+
+
+async def claiming(db: Database, scene: Scene) -> None:
+    await claim(db, scene.other, 10)
+
+
+async def a_is_cancelled(db: Database, scene: Scene) -> None:
+    with suppress(Conflict, NotFound):
+        await cancelling.cancel(db, scene.a.id, SOMEBODY)
+
+
+async def the_last_is_cancelled(db: Database, scene: Scene) -> None:
+    with suppress(Conflict, NotFound):
+        await cancelling.cancel(db, scene.last, SOMEBODY)
+
+
+ACTS: tuple[Act, ...] = (
+    a_ends, b_ends, both_end, both_end_and_the_worker_goes_on, a_fails_for_good, a_is_to_be_repeated, a_is_put_aside,
+    a_is_put_back, cancel, pause,
+    resume, sweeping, recovering, repair, claiming, a_is_cancelled, the_last_is_cancelled,
+)  # fmt: skip
+SILENT = (claiming,)
+"""One statement outside a transaction: nothing can happen in its middle."""
+
+
+@pytest.fixture
+async def first(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def second(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+async def a_scene(db: Database, worker: UUID, other: UUID, *, held: int, paused: bool) -> Scene:
+    (run,) = await begin(db, plan_of(2, 1))
+    a, *rest = await claim(db, worker, held)
+    rows = await db.all("SELECT id FROM tenuto.tasks WHERE id <> $1 ORDER BY group_index, id", a.id)
+    b = rest[0] if rest else await store.to_cancel(db, rows[0]["id"])
+    assert b is not None
+    await db.all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
+    if paused:
+        await executing.pause(db, run, db.clock.now(), SOMEBODY)
+    return Scene(run, worker, other, a, b, rows[-1]["id"])
+
+
+# (what happens, how many steps are held, whether the execution is paused): the others differ only in a word.
+SCENES = [
+    *((act, 2, False) for act in ACTS if act not in SILENT),
+    *((act, 1, False) for act in (a_ends, cancel, pause, sweeping)),
+    *((act, 2, True) for act in (both_end, a_is_to_be_repeated, a_is_put_back, cancel, resume, sweeping)),
+]
+
+
+@pytest.mark.parametrize(("one", "held", "paused"), SCENES, ids=lambda given: getattr(given, "__name__", given))
+async def test_an_execution_stays_sound_and_ends_whatever_two_things_meet(
+    first: Stepwise, second: Stepwise, register_worker: RegisterWorker, one: Act, held: int, paused: bool
+) -> None:
+    worker, other = await register_worker(), await register_worker()
+    for other_act in ACTS:
+        async for meeting in meetings(first, second):
+            scene = await a_scene(second, worker, other, held=held, paused=paused)
+
+            await meeting.of(partial(one, scene=scene), partial(other_act, scene=scene))
+
+            assert await broken_rules(second) == [], (other_act, meeting)
+            await resume(second, scene)
+            await run_to_the_end(second, other)
+            assert await broken_rules(second) == [], (other_act, meeting)
+            state = await second.value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
+            assert (state == "cancelled") == scene.cancelled, (other_act, meeting)
+    assert await second.value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
+    assert first.deadlocks + second.deadlocks == 0

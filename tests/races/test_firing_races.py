@@ -1,0 +1,208 @@
+"""Whatever two things happen to one schedule at once, at whatever statement they meet: every due instant is decided
+once, what runs runs by the rule, and nothing waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+import pytest
+
+from tenuto.engine import definitions, executing, firing, subschedules
+from tenuto.engine.definitions import Author
+from tenuto.errors import Conflict, NotFound
+from tenuto.handlers.context import Context, PermanentFailure
+from tenuto.ids import new_id
+from tenuto.model.schedules import Definition, Late, Misfire, Overlap
+from tenuto.model.tasks import Task
+from tenuto.model.triggers import every
+from tenuto.store.database import Connection, Database
+from tenuto.store.finishing import finish
+from tests.races.given import SOMEBODY, claim, completed
+from tests.races.interleaving import Stepwise, meetings
+from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
+
+RegisterWorker = Callable[..., Awaitable[UUID]]
+NAME = "a schedule"
+CREATED = datetime(2026, 3, 2, 11, 59, 30, tzinfo=UTC)
+DUE = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+NOW = DUE + timedelta(seconds=5)
+
+
+@dataclass
+class Scene:
+    """A schedule that is due while an earlier run of it is active, and a step of another that wants to run it."""
+
+    schedule: UUID
+    run: UUID
+    held: Task
+    step: Task
+    excluded: set[UUID] = field(default_factory=set)
+
+
+class Act(Protocol):
+    @property
+    def __name__(self) -> str: ...
+
+    async def __call__(self, db: Database, scene: Scene) -> None: ...
+
+
+def by(reason: str | None = None) -> Author:
+    return Author(SOMEBODY, NOW, reason)
+
+
+def definition(overlap: Overlap, interval: str = "1m") -> Definition:
+    return Definition(NAME, every(interval), plan_of(1, 1), overlap=overlap, misfire=Misfire(Late.ALL))
+
+
+async def fire(db: Database, scene: Scene) -> None:
+    await firing.fire_due(db, NOW, "a scheduler", scene.excluded)
+
+
+async def take_turns(db: Database, scene: Scene) -> None:
+    await firing.take_turns(db, NOW, "a scheduler")
+
+
+async def run_by_hand(db: Database, scene: Scene) -> None:
+    request = new_id()
+
+    async def act(connection: Connection) -> None:
+        await firing.run_now(connection, NAME, NOW, SOMEBODY, request_id=request)
+
+    with suppress(NotFound):
+        await db.transaction(act)
+
+
+async def disable(db: Database, scene: Scene) -> None:
+    with suppress(NotFound):
+        await definitions.switch(db, NAME, by(), enabled=False)
+
+
+async def enable(db: Database, scene: Scene) -> None:
+    with suppress(NotFound):
+        await definitions.switch(db, NAME, by(), enabled=True)
+
+
+async def edit(db: Database, scene: Scene) -> None:
+    with suppress(NotFound):
+        present = await definitions.get(db, NAME)
+        await definitions.edit(db, NAME, definition(present.definition.overlap, "2m"), by())
+
+
+async def delete(db: Database, scene: Scene) -> None:
+    with suppress(NotFound, Conflict):
+        await definitions.delete(db, NAME, by())
+
+
+async def cancel(db: Database, scene: Scene) -> None:
+    with suppress(Conflict):
+        await executing.cancel(db, scene.run, NOW, SOMEBODY)
+
+
+async def the_run_ends(db: Database, scene: Scene) -> None:
+    await finish(db, [completed(db, scene.held)])
+
+
+async def the_step_begins(db: Database, scene: Scene) -> None:
+    async def act(connection: Connection) -> UUID:
+        return await subschedules._start(connection, db, Context(scene.step))
+
+    with suppress(PermanentFailure):
+        await db.transaction(act)
+
+
+async def the_step_is_cancelled(db: Database, scene: Scene) -> None:
+    assert scene.step.execution_id is not None
+    with suppress(Conflict):
+        await executing.cancel(db, scene.step.execution_id, NOW, SOMEBODY)
+
+
+async def retry(db: Database, scene: Scene) -> None:
+    with suppress(Conflict, NotFound):
+        await executing.retry(db, scene.run, NOW, SOMEBODY)
+
+
+ACTS: tuple[Act, ...] = (
+    fire, take_turns, run_by_hand, disable, enable, edit, delete, cancel, the_run_ends, the_step_begins,
+    the_step_is_cancelled, retry,
+)  # fmt: skip
+
+
+@pytest.fixture
+async def first(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def second(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+async def a_scene(db: Database, worker: UUID, overlap: Overlap) -> Scene:
+    schedule = await definitions.create(db, definition(overlap), Author(SOMEBODY, CREATED))
+    (outer,) = await begin(db, plan_of(1, kind="schedule"))
+    await db.all("UPDATE tenuto.tasks SET name = $1", NAME)
+    (step,) = await claim(db, worker)
+    assert step.execution_id == outer
+    alone = overlap is not Overlap.ALLOW
+    (run,) = await begin(db, plan_of(1), schedule_id=schedule.id, schedule_name=NAME, alone=alone)
+    (held,) = await claim(db, worker)
+    assert schedule.next_run_at == DUE
+    return Scene(schedule.id, run, held, step)
+
+
+async def settled(db: Database, scene: Scene, worker: UUID) -> None:
+    """A scheduler and a worker go on as usual until nothing is left: the instant that was due has been decided, by one
+    row, and no run waits for a turn that does not come."""
+    await fire(db, scene)
+    assert scene.excluded == set()
+    decided = "SELECT count(*) FROM tenuto.occurrences WHERE origin = 'trigger' AND due_at = $1"
+    assert await db.value(decided, DUE) == 1
+    for _ in range(10):
+        await run_to_the_end(db, worker)
+        if not await firing.take_turns(db, NOW, "a scheduler"):
+            break
+    assert await db.value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued'") == 0
+
+
+async def clear(db: Database) -> None:
+    for table in ("schedules", "occurrences", "executions", "tasks"):
+        await db.all(f"DELETE FROM tenuto.{table}")
+
+
+# Where the rules differ only in a word, one of them stands for the others.
+FIRING = (fire, take_turns, run_by_hand, cancel, the_run_ends)
+SCENES = [
+    *((act, Overlap.SKIP) for act in ACTS),
+    *((act, Overlap.QUEUE_ONE) for act in (fire, take_turns, run_by_hand, the_run_ends)),
+    *((act, Overlap.CANCEL_PREVIOUS) for act in (fire, run_by_hand)),
+    (fire, Overlap.ALLOW),
+]
+
+
+@pytest.mark.parametrize(("one", "overlap"), SCENES, ids=lambda given: getattr(given, "__name__", given))
+async def test_a_due_instant_is_decided_once_whatever_meets_it(
+    first: Stepwise, second: Stepwise, register_worker: RegisterWorker, one: Act, overlap: Overlap
+) -> None:
+    worker = await register_worker()
+    for other in ACTS if overlap is Overlap.SKIP else (*FIRING, disable, the_step_begins):
+        async for meeting in meetings(first, second):
+            scene = await a_scene(second, worker, overlap)
+
+            await meeting.of(partial(one, scene=scene), partial(other, scene=scene))
+
+            assert await broken_rules(second) == [], (other, meeting)
+            await settled(second, scene, worker)
+            assert await broken_rules(second) == [], (other, meeting)
+            await clear(second)
+    assert await second.value("SELECT count(*) FROM tenuto.repairs") == 0
+    assert first.deadlocks + second.deadlocks == 0

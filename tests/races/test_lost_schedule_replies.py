@@ -1,0 +1,173 @@
+"""The database has done it, but the reply is lost: a schedule is made, changed, run, retried, cancelled once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from uuid import UUID
+
+import pytest
+
+from tenuto.engine import definitions, executing
+from tenuto.store import executions, finishing, schedules
+from tenuto.store.database import Database
+from tests.playing import (
+    ANA,
+    MINUTE,
+    NAME,
+    a_definition,
+    author,
+    fire,
+    outcome,
+    play,
+    run_now,
+    saved,
+    started,
+    table,
+    take,
+    task_states,
+    the_execution,
+)
+from tests.races.proxy import Proxy
+from tests.store.given import Register
+
+
+@pytest.fixture
+async def far(proxy: Proxy) -> AsyncIterator[Database]:
+    """The same database, at the far end of a line that loses replies."""
+    database = await Database.open(proxy.url, generic_plans=True)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def me(register_worker: Register) -> UUID:
+    return await register_worker()
+
+
+def lose(proxy: Proxy, statement: str) -> None:
+    """The next transaction with this statement commits, and nobody hears of it."""
+    proxy.lose_reply("COMMIT", within=statement)
+
+
+async def changes(db: Database) -> list[str]:
+    return [version["change"] for version in await table(db, "schedule_versions")]
+
+
+@pytest.fixture
+def now(db: Database) -> datetime:
+    return db.clock.now()
+
+
+async def test_a_schedule_is_made_once_and_its_maker_is_told_so(
+    db: Database, far: Database, proxy: Proxy, now: datetime
+) -> None:
+    lose(proxy, schedules.SQL.insert)
+    made = await definitions.create(far, a_definition(), author(now))
+    assert proxy.lost == 1
+    assert (made.version, await changes(db)) == (1, ["created"])
+
+
+async def test_a_declaration_that_made_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
+    lose(proxy, schedules.SQL.insert)
+    assert await definitions.declare(far, a_definition(), author(now)) == "created"
+    assert proxy.lost == 1
+    assert await changes(db) == ["created"]
+
+
+@pytest.mark.parametrize("name", [NAME, "renamed"])
+async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
+    db: Database, far: Database, proxy: Proxy, now: datetime, name: str
+) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, schedules.SQL.change)
+    made = await definitions.edit(far, NAME, a_definition("b", name=name), author(now + MINUTE), version=1)
+    assert proxy.lost == 1
+    assert (made.version, await changes(db)) == (2, ["created", "edited"])
+
+
+async def test_who_switched_it_is_told_that_it_was_him(
+    db: Database, far: Database, proxy: Proxy, now: datetime
+) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, schedules.SQL.change)
+    assert await definitions.switch(far, NAME, author(now + MINUTE), enabled=False)
+    assert proxy.lost == 1
+    assert await changes(db) == ["created", "disabled"]
+
+
+async def test_who_deleted_it_is_not_told_that_there_is_none(
+    db: Database, far: Database, proxy: Proxy, now: datetime
+) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, schedules.SQL.delete)
+    await definitions.delete(far, NAME, author(now))
+    assert proxy.lost == 1
+    assert await changes(db) == ["created", "deleted"]
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
+async def test_a_run_by_hand_is_started_once(
+    db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool
+) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, executions.SQL.insert_steps)
+    if ended:
+        proxy.meanwhile = lambda: play(db, me)
+    answer = await run_now(far, now=now)
+    assert proxy.lost == 1
+    assert answer.decision == "fired"
+    (run,) = await table(db, "executions")
+    assert (run["id"], run["state"]) == (answer.execution_id, "completed" if ended else "in_progress")
+    assert len(await table(db, "occurrences")) == 1
+
+
+async def test_a_due_instant_is_fired_once(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
+    await saved(db, a_definition(overlap="allow"), now)
+    lose(proxy, executions.SQL.insert_steps)
+    await fire(far, now + MINUTE)
+    assert proxy.lost == 1
+    assert len(await table(db, "executions")) == 1
+    assert len(await table(db, "occurrences")) == 1
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
+async def test_a_retry_is_started_once(
+    db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool
+) -> None:
+    run = await started(db, "a")
+    await play(db, me, a="failed")
+    lose(proxy, executions.SQL.insert_steps)
+    if ended:
+        proxy.meanwhile = lambda: play(db, me)
+    again = await executing.retry(far, run, now, ANA)
+    assert proxy.lost == 1
+    assert [row["id"] for row in await table(db, "executions", "retry_of = $1", run)] == [again]
+
+
+async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
+    db: Database, far: Database, proxy: Proxy, now: datetime
+) -> None:
+    run = await started(db, "a", "b")
+    lose(proxy, executions.SQL.pause)
+    await executing.pause(far, run, now, ANA)
+    assert proxy.lost == 1
+    lose(proxy, executions.SQL.resume)
+    await executing.resume(far, run, now + MINUTE)
+    assert proxy.lost == 1
+    assert await task_states(db) == {"a": "queued", "b": "waiting"}
+    lose(proxy, executions.SQL.cancel_executions)
+    assert await executing.cancel(far, run, now, ANA) == "cancelled"
+    assert proxy.lost == 1
+    assert (await the_execution(db, run))["state"] == "cancelled"
+    assert len(await table(db, "activities")) == 2
+
+
+async def test_the_end_of_a_group_moves_it_on_once(db: Database, far: Database, proxy: Proxy, me: UUID) -> None:
+    run = await started(db, "a", "b", "c")
+    lose(proxy, executions.SQL.go_on)
+    held = await take(far, me)
+    await finishing.finish(far, [outcome(held["a"], far.clock.now())])
+    assert proxy.lost == 1
+    assert (await the_execution(db, run))["current_group"] == 1
+    assert await task_states(db) == {"b": "queued", "c": "waiting"}

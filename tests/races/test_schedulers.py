@@ -1,0 +1,89 @@
+"""Several schedulers in real processes, killed at random: every due instant is decided once, and what fired has run."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from tenuto.engine import definitions
+from tenuto.engine.definitions import Author
+from tenuto.handlers.steps import resolve
+from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan, Step
+from tenuto.model.triggers import every
+from tenuto.store.database import Database
+from tests.races import work
+from tests.races.given import SOMEBODY
+from tests.races.observing import Observer
+from tests.races.processes import Workers
+from tests.races.runs import broken_rules
+
+KILLS = 20
+SCHEDULES = 40
+
+
+def instants(first: datetime, seconds: int, until: datetime) -> Iterator[datetime]:
+    """When something that runs every so many seconds is due: counted by hand."""
+    while first <= until:
+        yield first
+        first += timedelta(seconds=seconds)
+
+
+def definition(number: int) -> Definition:
+    """Each rule for meeting and for being late comes with each interval."""
+    overlap, late = list(Overlap)[number % 4], (Late.ALL, Late.ONCE)[number // 4 % 2]
+    step = Step.job(work.touch, number)
+    pair = [Step.job(work.touch, number, name=name) for name in ("left", "right")]
+    return Definition(
+        f"schedule {number}", every(f"{1 + number % 3}s"), Plan.of([step, pair]), overlap=overlap, misfire=Misfire(late)
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_schedulers_killed_at_random_decide_every_due_instant_once(
+    db: Database, observer: Observer, workers: Workers, count: int
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    worker = await workers.start("worker", slots=50).is_ready()
+    seconds, firsts = {}, {}
+    for number in range(SCHEDULES):
+        new = resolve(definition(number), work.app.jobs)
+        made = await definitions.create(db, new, Author(SOMEBODY, db.clock.now()))
+        assert made.next_run_at is not None
+        seconds[made.id], firsts[made.id] = 1 + number % 3, made.next_run_at
+    names = [f"scheduler-{number}" for number in range(count)]
+    living = {name: workers.start(name, do="schedule") for name in names}
+
+    for _ in range(KILLS):
+        told = await observer.count("occurrences")
+        await observer.until("SELECT count(*) > $1 FROM tenuto.occurrences", told, within=20)
+        await asyncio.sleep(chance.uniform(0, 0.4))  # any moment: before, in the middle of, or after its next firing
+        victim = chance.choice(names)
+        await workers.kill(living[victim])
+        living[victim] = workers.start(victim, do="schedule")
+    told = await observer.value("SELECT max(due_at) FROM tenuto.occurrences")
+    await observer.until("SELECT min(next_run_at) > $1 FROM tenuto.schedules", told, within=20)
+    # Nothing more falls due, and what has begun comes to its end.
+    await db.all("UPDATE tenuto.schedules SET enabled = false")
+    await observer.until("SELECT NOT EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued')", within=40)
+    await observer.until("SELECT NOT EXISTS (SELECT FROM tenuto.executions WHERE ended_at IS NULL)", within=40)
+
+    rows = await observer.rows("SELECT schedule_id, due_at, until FROM tenuto.occurrences WHERE origin = 'trigger'")
+    assert [row for row in rows if row[2] is not None] == []
+    next_runs = dict(await observer.rows("SELECT id, next_run_at FROM tenuto.schedules"))
+    for schedule_id, first in firsts.items():
+        decided = sorted(due_at for each, due_at, _ in rows if each == schedule_id)
+        last = next_runs[schedule_id] - timedelta(seconds=1)
+        assert decided == list(instants(first, seconds[schedule_id], last))
+    assert await broken_rules(db) == []
+    decisions = dict(await observer.rows("SELECT decision, count(*) FROM tenuto.occurrences GROUP BY 1"))
+    print(f"{KILLS} kills of {count} schedulers, {len(rows)} due instants: {decisions}")
+    assert decisions["fired"] == await observer.count("executions")
+    assert await observer.count("activities", "final") == 3 * decisions["fired"]
+    assert await observer.count("repairs", "net = 'execution_stuck'") == 0
+    await workers.stop(worker, *living.values())

@@ -1,0 +1,197 @@
+"""Schedules and the ledger in the database (S4, S5, S13): each due instant decided once, decided for good."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenuto import Step
+from tenuto.ids import new_id
+from tenuto.model.occurrences import Decision
+from tenuto.model.triggers import manual
+from tenuto.store import schedules
+from tenuto.store.database import Database, DatabaseError
+from tenuto.store.schedules import Entry
+from tests.model.making import NOON
+from tests.playing import MINUTE, a_definition, fire, run_now, saved, started, table
+
+SCHEDULE = new_id()
+
+
+def entry(**fields: Any) -> Entry:
+    given: dict[str, Any] = {
+        "id": new_id(),
+        "schedule_id": SCHEDULE,
+        "schedule_name": "Nightly",
+        "due_at": NOON,
+        "until": None,
+        "origin": "trigger",
+        "decision": Decision.SKIPPED,
+        "turn": None,
+        "reason": "why",
+        "execution_id": None,
+        **fields,
+    }
+    return Entry(**given)
+
+
+async def write(db: Database, *entries: Entry) -> None:
+    await db.transaction(lambda connection: schedules.write_ledger(connection, entries, NOON, "test"))
+
+
+async def test_a_schedule_is_read_back_as_it_was_written(db: Database) -> None:
+    definition = a_definition("a", ["b", "c"], overlap="queue_one", misfire={"policy": "all", "max_runs": 7})
+    made = await saved(db, definition)
+    assert await schedules.by_id(db, made.id) == made == await schedules.named(db, "Nightly")
+    assert made.definition == definition
+    assert await schedules.by_id(db, new_id()) is None
+
+
+async def test_a_due_instant_is_decided_once_and_runs_by_hand_as_often_as_one_likes(db: Database) -> None:
+    await write(db, entry())
+    with pytest.raises(DatabaseError, match="occurrences_once"):
+        await write(db, entry(due_at=NOON + MINUTE), entry())
+    assert len(await table(db, "occurrences")) == 1, "all of them or none"
+    await write(db, entry(origin="manual"), entry(origin="manual"), entry(schedule_id=new_id()))
+
+
+async def test_what_the_ledger_says_is_final_but_for_what_waits(db: Database) -> None:
+    await write(db, entry())
+    with pytest.raises(DatabaseError, match="is decided"):
+        await db.all("UPDATE tenuto.occurrences SET reason = 'another'")
+    await write(db, entry(due_at=NOON + MINUTE, decision=Decision.QUEUED, turn="overlap"))
+    run = new_id()
+    await db.transaction(lambda c: queued_takes_its_turn(c, run))
+    (row,) = await table(db, "occurrences", "execution_id IS NOT NULL")
+    assert (row["decision"], row["execution_id"], row["decided_by"]) == ("fired", run, "test")
+
+
+async def queued_takes_its_turn(connection: Any, run: Any) -> None:
+    queued = await schedules.first_queued(connection, SCHEDULE)
+    assert queued is not None
+    await schedules.take_turn(connection, queued.id, run, NOON, "test")
+
+
+async def test_fired_means_there_is_an_execution_and_nothing_else_does(db: Database) -> None:
+    for wrong in (entry(decision=Decision.FIRED), entry(execution_id=new_id())):
+        with pytest.raises(DatabaseError, match="occurrences_fired_means_run"):
+            await write(db, wrong)
+
+
+async def test_one_waits_for_its_turn_but_missed_ones_may_be_many(db: Database) -> None:
+    def waiting(minute: int, turn: str) -> Entry:
+        return entry(due_at=NOON + minute * MINUTE, decision=Decision.QUEUED, turn=turn)
+
+    await write(db, waiting(0, "overlap"), waiting(1, "catch_up"), waiting(2, "catch_up"))
+    with pytest.raises(DatabaseError, match="occurrences_one_queued"):
+        await write(db, waiting(3, "overlap"))
+    with pytest.raises(DatabaseError, match="occurrences_queued_has_a_turn"):
+        await write(db, entry(due_at=NOON + 4 * MINUTE, decision=Decision.QUEUED))
+
+
+async def test_the_next_due_is_that_of_the_earliest_that_is_on(db: Database) -> None:
+    assert await schedules.next_due(db) is None
+    await saved(db, a_definition(name="off"), NOON - MINUTE, enabled=False)
+    await saved(db, a_definition(name="by hand", trigger=manual()))
+    assert await schedules.next_due(db) is None
+    later = await saved(db, a_definition(name="later"), NOON + MINUTE)
+    first = await saved(db, a_definition(name="first"))
+    assert await schedules.next_due(db) == NOON + MINUTE
+    assert await schedules.next_due(db, {first.id}) == NOON + 2 * MINUTE
+    assert await schedules.next_due(db, {first.id, later.id}) is None
+
+
+async def test_schedules_are_listed_by_name_each_with_its_last_run(db: Database) -> None:
+    for name in ("beta", "alpha", "gamma"):
+        await saved(db, a_definition(name=name), enabled=name != "gamma")
+    run = (await run_now(db, "beta")).execution_id
+    everything: dict[str, Any] = {"after": None, "enabled": None, "search": None, "limit": 10}
+
+    async def listed(**given: Any) -> list[dict[str, Any]]:
+        return await schedules.list_schedules(db, **{**everything, **given})
+
+    assert [row["name"] for row in await listed()] == ["alpha", "beta", "gamma"]
+    assert [row["name"] for row in await listed(after="alpha", limit=1)] == ["beta"]
+    assert [row["name"] for row in await listed(enabled=False)] == ["gamma"]
+    assert [row["name"] for row in await listed(search="ALPH")] == ["alpha"]
+    rows = {row["name"]: row for row in await listed()}
+    assert (rows["beta"]["last_execution_id"], rows["beta"]["last_state"]) == (run, "in_progress")
+    assert rows["alpha"]["last_execution_id"] is None
+
+
+async def test_who_runs_a_schedule_as_a_step_is_found(db: Database) -> None:
+    await saved(db, a_definition(name='in "quotes"'))
+    await saved(db, a_definition("a", Step.schedule('in "quotes"'), name="outer"))
+    async with db.connection() as connection:
+        assert await schedules.users_of(connection, 'in "quotes"') == ["outer"]
+        assert await schedules.users_of(connection, "outer") == []
+        assert set(await schedules.plans_with_schedules(connection)) == {"outer"}
+
+
+async def test_the_ledger_is_read_newest_first_by_the_page(db: Database) -> None:
+    for minute in range(4):
+        await write(db, entry(due_at=NOON + minute * MINUTE, decision=Decision.MISSED if minute else Decision.SKIPPED))
+    everything: dict[str, Any] = {"schedule_id": SCHEDULE, "before": None, "decision": None, "limit": 10}
+
+    async def listed(**given: Any) -> list[int]:
+        rows = await schedules.ledger(db, **{**everything, **given})
+        return [int((row["due_at"] - NOON) / MINUTE) for row in rows]
+
+    assert await listed() == [3, 2, 1, 0]
+    assert await listed(limit=2) == [3, 2]
+    assert await listed(before=NOON + 2 * MINUTE) == [1, 0]
+    assert await listed(decision="skipped") == [0]
+    assert await listed(schedule_id=new_id()) == []
+    assert await listed(schedule_id=None) == [3, 2, 1, 0]
+
+
+async def test_the_oldest_rows_of_the_ledger_are_forgotten_in_small_batches_but_never_what_waits(
+    db: Database,
+) -> None:
+    for minute in range(5):
+        await write(db, entry(due_at=NOON + minute * MINUTE))
+    waits = entry(due_at=NOON + 9 * MINUTE, decision=Decision.QUEUED, turn="overlap")
+    await write(db, waits)
+    cutoff = NOON + timedelta(days=90)
+    assert [await schedules.forget_ledger(db, cutoff, 2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [row["id"] for row in await table(db, "occurrences")] == [waits.id]
+    assert await schedules.forget_ledger(db, NOON - MINUTE, 10) == 0
+
+
+async def test_typical_durations_are_those_of_runs_that_went_to_their_end(db: Database) -> None:
+    await started(db, "a")
+    await db.all("UPDATE tenuto.executions SET state = 'completed', ended_at = started_at + interval '90 s'")
+    assert await schedules.typical_durations(db, NOON - timedelta(days=9999)) == {"Nightly": 90.0}
+
+
+async def test_due_schedules_are_held_by_who_found_them(db: Database) -> None:
+    await saved(db, a_definition())
+    async with db.connection() as one, one.transaction():
+        assert len(await schedules.due(one, NOON + MINUTE, 10)) == 1
+        async with db.connection() as other, other.transaction():
+            assert await schedules.due(other, NOON + MINUTE, 10) == []
+        assert await fire(db, NOON + MINUTE) == 0
+    assert await fire(db, NOON + MINUTE) == 1
+    assert (await table(db, "occurrences"))[0]["schedule_name"] == "Nightly"
+
+
+@pytest.mark.parametrize("excluded", [0, 3])
+async def test_the_next_due_of_very_many_is_found_by_the_index(db: Database, excluded: int) -> None:
+    made = await saved(db, a_definition())
+    await db.all(
+        "INSERT INTO tenuto.schedules (id, name, description, enabled, trigger, plan, overlap, misfire, version,"
+        " origin, created_at, updated_at, next_run_at, planned)"
+        " SELECT gen_random_uuid(), 'n' || n, '', true, trigger, plan, overlap, misfire, 1, origin, created_at,"
+        " updated_at, next_run_at + n * interval '1 s', true"
+        " FROM tenuto.schedules, generate_series(1, 20000) AS n"
+    )
+    await db.all("ANALYZE tenuto.schedules")
+    without = [made.id, *(new_id() for _ in range(excluded - 1))] if excluded else []
+    async with db.connection() as connection:
+        plan = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS OFF) {schedules.SQL.next_due}", without)
+    told = "\n".join(row[0] for row in plan)
+    assert "schedules_due" in told, told
+    assert "Seq Scan" not in told, told
+    assert await schedules.next_due(db, without) == NOON + MINUTE + timedelta(seconds=bool(excluded))

@@ -1,0 +1,272 @@
+"""Time moved by hand: everything that falls due happens at its instant, by the code that does it in a service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, cron, every, manual
+from tenuto.engine.rehearsal import Given
+from tenuto.errors import Conflict, Invalid
+from tenuto.testing import TimeMachine, on_database, run_until_idle
+
+MONDAY = datetime(2026, 3, 23, tzinfo=UTC)
+LONDON = ZoneInfo("Europe/London")
+
+
+def minutes(start: datetime, end: datetime) -> list[datetime]:
+    """Every minute after the start up to the end, included."""
+    return [start + timedelta(minutes=n) for n in range(1, int((end - start).total_seconds() // 60) + 1)]
+
+
+async def ledger(app: Tenuto, name: str) -> list[tuple[datetime, str]]:
+    """The whole ledger of a schedule, the oldest first."""
+    rows: list[tuple[datetime, str]] = []
+    before = None
+    while page := await app.schedules.ledger(name, before=before, limit=500):
+        rows += [(row["due_at"], row["decision"]) for row in page]
+        before = page[-1]["due_at"]
+    return rows[::-1]
+
+
+async def test_a_week_of_two_schedules_runs_and_the_ledger_is_complete(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    done: Counter[str] = Counter()
+
+    @app.job
+    async def poll() -> None:
+        done["poll"] += 1
+
+    @app.job
+    def nightly(part: str) -> None:
+        done[part] += 1
+
+    app.schedule("Poll", every("15m"), [Step.job(poll)])
+    app.schedule(
+        "Nightly",
+        cron("30 1 * * *", zone="Europe/London"),
+        [Step.job(nightly, "import", name="import"), [Step.job(nightly, part, name=part) for part in ("a", "b")]],
+    )
+    end = MONDAY + timedelta(days=7)
+    async with app, TimeMachine(app, start=MONDAY) as time:
+        happened = await time.advance(days=7)
+        assert time.now == end
+        # The clock of London jumps on the Sunday: 01:30 is not, and is run at 02:00. Found minute by minute.
+        walls = [(minute, minute.astimezone(LONDON)) for minute in minutes(MONDAY, end)]
+        polls = [minute for minute, _ in walls if minute.minute % 15 == 0]
+        nights = [minute for minute, wall in walls if (wall.hour, wall.minute) == (1, 30)]
+        nights.append(next(minute for minute, wall in walls if wall.date().day == 29 and wall.hour == 2))
+        assert await ledger(app, "Poll") == [(instant, "fired") for instant in polls]
+        assert await ledger(app, "Nightly") == [(instant, "fired") for instant in sorted(nights)]
+        runs = await app.executions.list(schedule="Nightly")
+        assert {(run["state"], run["started_at"] == run["due_at"] == run["ended_at"]) for run in runs} == {
+            ("completed", True)
+        }
+        assert await app.tasks() == []
+    assert (len(polls), len(nights)) == (672, 7)
+    assert done == {"poll": 672, "import": 7, "a": 7, "b": 7}
+    assert (happened.fired, happened.ended) == (679, 672 + 21)
+
+
+async def test_retries_wait_by_the_moved_clock_before_and_after_the_present(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    tries: list[datetime] = []
+
+    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=3600, cap_seconds=86_400, jitter=0))
+    async def fails(ctx: Context) -> None:
+        tries.append(time.now)
+        if ctx.attempt < 3:
+            raise ConnectionError("not yet")
+
+    for start in (datetime(2001, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)):
+        tries.clear()
+        async with TimeMachine(app, start=start) as time:
+            task = await app.enqueue(fails)
+            await time.run_until_idle()
+            assert (await app.task(task.id))["state"] == "scheduled"
+            await time.advance("30m")
+            assert len(tries) == 1
+            await time.advance(days=1)
+            assert tries == [start, start + timedelta(hours=1), start + timedelta(hours=3)]
+            assert [each["status"] for each in await app.attempts(task.id)] == ["failed", "failed", "completed"]
+            assert [each["started_at"] for each in await app.attempts(task.id)] == tries
+
+
+@pytest.mark.parametrize(
+    ("overlap", "decisions"),
+    [
+        ("skip", ["fired", "skipped", "skipped", "fired", "skipped", "skipped"]),
+        ("allow", ["fired"] * 6),
+        ("queue_one", ["fired", "fired", "coalesced", "fired", "coalesced", "coalesced"]),
+        ("cancel_previous", ["fired"] * 6),
+    ],
+)
+async def test_runs_that_take_their_time_meet_each_other(
+    tenuto_app: Tenuto, overlap: str, decisions: list[str]
+) -> None:
+    """Runs of 25 minutes every 10; and the simulation says the same beforehand."""
+    app = tenuto_app
+
+    @app.job
+    async def work() -> None: ...
+
+    app.schedule("Busy", every("10m"), [Step.job(work)], overlap=overlap)
+    async with TimeMachine(app, start=MONDAY, takes={"work": "25m"}) as time:
+        end = MONDAY + timedelta(minutes=65)
+        foreseen = await app.schedules.simulate(MONDAY + timedelta(seconds=1), end, Given(seconds={"Busy": 1500}))
+        await time.advance_to(end)
+        assert await ledger(app, "Busy") == [(run.due_at, str(run.decision)) for run in foreseen.runs]
+        runs = sorted((run["started_at"], run["ended_at"]) for run in await app.executions.list() if run["ended_at"])
+        assert runs == sorted(
+            (run.starts_at, run.ends_at) for run in foreseen.runs if run.ends_at is not None and run.ends_at <= end
+        )
+    assert [str(run.decision) for run in foreseen.runs] == decisions
+
+
+async def test_a_time_limit_is_reached_by_the_moved_clock(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job(timeout="10m", max_retries=1)
+    async def slow() -> None: ...
+
+    async with TimeMachine(app, start=MONDAY, takes={"slow": "1h"}) as time:
+        task = await app.enqueue(slow)
+        await time.advance(minutes=9)
+        assert (await app.task(task.id))["state"] == "running"
+        await time.advance(minutes=1)
+        last = (await app.attempts(task.id))[-1]
+        assert (last["status"], last["reason"], last["ended_at"]) == ("failed", "timed_out", time.now)
+
+
+async def test_what_is_held_can_be_cancelled(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job
+    async def slow() -> None: ...
+
+    app.schedule("Slow", manual(), [Step.job(slow), Step.job(slow, name="second")])
+    async with TimeMachine(app, start=MONDAY, takes={"slow": "1h"}) as time:
+        run = (await app.schedules.run("Slow")).execution_id
+        assert run is not None
+        await time.advance(minutes=5)
+        with app.acting_as(Actor.user("ana")):
+            assert await app.executions.cancel(run) == "stopping"
+        await time.run_until_idle()
+        found = await app.executions.get(run)
+        assert (found["state"], found["ended_at"]) == ("cancelled", time.now)
+
+
+async def test_a_schedule_that_runs_another_goes_through(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job
+    async def work() -> None: ...
+
+    app.schedule("Inner", manual(), [Step.job(work)])
+    app.schedule("Outer", cron("0 6 * * *"), [Step.schedule("Inner"), Step.job(work)])
+    async with TimeMachine(app, start=MONDAY, takes={"work": "20m"}) as time:
+        await time.advance(days=1)
+        (outer,) = await app.executions.list(schedule="Outer")
+        (inner,) = await app.executions.list(schedule="Inner")
+    assert (outer["state"], outer["ended_at"]) == ("completed", MONDAY + timedelta(hours=6, minutes=40))
+    assert (inner["state"], inner["ended_at"]) == ("completed", MONDAY + timedelta(hours=6, minutes=20))
+
+
+async def test_a_limit_and_a_paused_queue_hold_as_ever(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job(limit=1)
+    async def printing() -> None: ...
+
+    @app.job(queue="mail")
+    async def send() -> None: ...
+
+    async with TimeMachine(app, start=MONDAY, takes={"printing": "10m"}) as time:
+        await app.pause_queue("mail")
+        letter = await app.enqueue(send)
+        pages = [await app.enqueue(printing) for _ in range(3)]
+        await time.advance(hours=1)
+        ends = [(await app.attempts(page.id))[-1]["ended_at"] for page in pages]
+        assert ends == [MONDAY + timedelta(minutes=n) for n in (10, 20, 30)]
+        assert (await app.task(letter.id))["state"] == "queued"
+        await app.resume_queue("mail")
+        await time.run_until_idle()
+        assert (await app.attempts(letter.id))[-1]["status"] == "completed"
+
+
+async def test_until_idle_runs_what_is_due_and_what_that_asks_for(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job
+    async def first() -> None:
+        await app.enqueue(second)
+        await app.enqueue(second.using(delay="1h"))
+
+    @app.job
+    def second() -> None: ...
+
+    async with app:
+        await app.enqueue(first)
+        assert (await run_until_idle(app)).ended == 2
+        (later,) = await app.tasks()
+        assert later["state"] == "scheduled"
+        assert (await run_until_idle(app)).ended == 0
+
+
+async def test_a_job_that_asks_for_itself_for_ever_is_told_of(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job
+    async def again() -> None:
+        await app.enqueue(again)
+
+    async with app:
+        await app.enqueue(again)
+        with pytest.raises(Conflict, match="more than 50 attempts"):
+            await run_until_idle(app, most=50)
+
+
+async def test_the_clock_is_given_back_and_the_app_closed_if_it_was(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    async with TimeMachine(app, start=MONDAY) as time:
+        database = await app.open()
+        assert database.clock.now() == time.now == MONDAY
+    was_open = [app.is_open]
+    async with app:
+        database = await app.open()
+        async with TimeMachine(app, start=MONDAY):
+            pass
+        was_open.append(app.is_open)
+        assert abs(datetime.now(UTC) - database.clock.now()) < timedelta(minutes=1)
+        assert await app.workers() == []
+    assert was_open == [False, True]
+
+
+async def test_time_goes_one_way_and_needs_a_zone(tenuto_app: Tenuto) -> None:
+    with pytest.raises(Invalid, match="no time zone"):
+        TimeMachine(tenuto_app, start=datetime(2026, 1, 1))  # noqa: DTZ001
+    machine = TimeMachine(tenuto_app, start=MONDAY)
+    with pytest.raises(Conflict, match="not running"):
+        await machine.advance(days=1)
+    async with machine as time:
+        with pytest.raises(Invalid, match="past"):
+            await time.advance_to(MONDAY - timedelta(seconds=1))
+
+
+async def test_an_app_of_the_program_is_put_on_a_database_of_the_test(tenuto_database: str, tmp_path: Path) -> None:
+    app = Tenuto("postgresql://nowhere.invalid/tenuto", home=tmp_path)
+
+    @app.job
+    async def work() -> int:
+        return 7
+
+    with on_database(app, tenuto_database):
+        async with app:
+            task = await app.enqueue(work)
+            await run_until_idle(app)
+            assert (await app.activity(task.id))["output"] == 7
+    assert app.settings.database == "postgresql://nowhere.invalid/tenuto"
