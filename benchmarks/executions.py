@@ -26,12 +26,14 @@ from benchmarks.redisserver import redis_server
 RUNNERS = {
     "tenuto": "benchmarks.contenders.tenuto_runs",
     "celery": "benchmarks.contenders.celery_runs",
+    "celery-threads": "benchmarks.contenders.celery_runs",
+    "celery-solo": "benchmarks.contenders.celery_runs",
     "dbos": "benchmarks.contenders.dbos_runs",
 }
-ON_REDIS = ("celery",)
+ON_REDIS = ("celery", "celery-threads", "celery-solo")
 
 # So many that a run takes some seconds: in full, and to try.
-COUNTS = {"tenuto": (5_000, 500), "celery": (500, 60), "dbos": (300, 40)}
+COUNTS = {"tenuto": (5_000, 500), "dbos": (300, 40)} | dict.fromkeys(ON_REDIS, (500, 60))
 
 
 async def executions(contenders: Sequence[Contender], size: Size) -> list[Case]:

@@ -17,6 +17,10 @@ from typing import Any
 from benchmarks.peers import ROOT
 
 
+CONTENDER = "BENCH_CONTENDER"
+"""Tells a script under which name it was started, if it serves several."""
+
+
 class ContenderFailed(RuntimeError):
     """A contender's process failed, overstayed, or did not do what it says it did."""
 
@@ -71,7 +75,7 @@ async def started(python: Path, module: str, arguments: Sequence[str], name: str
         module,
         *arguments,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "PYTHONUNBUFFERED": "1", CONTENDER: name},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 24,

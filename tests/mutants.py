@@ -89,7 +89,7 @@ MUTANTS = (
     swapped("claim: what falls due is let in once", SQL, "        LIMIT $2\n        FOR UPDATE SKIP LOCKED\n", "        LIMIT $2\n",
             GUARDS + "what_falls_due_is_let_in_by_one_and_nobody_waits_for_it"),
     swapped("claim: what came too late is not begun", "engine/worker.py",
-            "too_late = steady() > self._asked_at + self._lease.total_seconds() * (1 - SAFETY)", "too_late = False",
+            "too_late = self.stopping or steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)", "too_late = False",
             ZOMBIES + "a_claim_that_took_most_of_its_lease_to_arrive_is_put_back"),
     swapped("claim: under load somebody looks about", "engine/worker.py", " or steady() >= self._looked_at + self.settings.poll_seconds:", ":",
             "races/test_database_away.py::test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a_poll"),

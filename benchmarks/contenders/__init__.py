@@ -1,6 +1,6 @@
 """The contenders: one small script each, with the same verbs, run as processes by the harness.
 
-A script here may import its own product, the standard library, and `stage` and `tally` beside it; nothing of the
+A script here may import its own product, the standard library, and `stage`, `course`, `timetable` and `tally` beside it; nothing of the
 harness, because it runs in another environment. `stage.Contender` says what a script must offer. A further peer is one
-more script here, one more line in `benchmarks/contest.py`, and its packages in `benchmarks/peers.txt`.
+more script here, one more line in the list of its benchmark, and its packages in `benchmarks/peers.txt`.
 """

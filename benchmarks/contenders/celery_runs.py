@@ -1,7 +1,8 @@
 """Celery on the course: a chain with two groups, which it makes chords of, over Redis as broker and result store.
 
-One `celery worker`, with eight threads: that gave more than one or two processes, or one thread. Without the gossip
-and heartbeats between workers, which one worker alone does not need.
+One `celery worker` under three names, because which pool is best depends on the machine: `celery` has two processes
+(its default on two cores), `celery-threads` eight threads, `celery-solo` neither. Without the gossip and heartbeats
+between workers, which one worker alone does not need.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -21,7 +22,11 @@ from celery import Celery, chain, group
 from benchmarks.contenders import course, stage
 from benchmarks.contenders.tally import Starts
 
-POOL = os.environ.get("BENCH_CELERY_POOL", "--pool threads --concurrency 8").split()
+POOLS = {
+    "celery": ["--pool", "prefork", "--concurrency", "2"],
+    "celery-threads": ["--pool", "threads", "--concurrency", "8"],
+    "celery-solo": ["--pool", "solo"],
+}
 ALONE = ["--loglevel", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
 
 
@@ -66,9 +71,10 @@ class CeleryRunner:
         yield Submitter()
 
     async def work(self, url: str, starts: Starts, gate: stage.Gate) -> None:
+        pool = POOLS[os.environ["BENCH_CONTENDER"]]
         await gate.ready()
         worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "ignore", "-m", "celery", "--app", __spec__.name, "worker", *POOL, *ALONE),
+            *(sys.executable, "-W", "ignore", "-m", "celery", "--app", __spec__.name, "worker", *pool, *ALONE),
             env={**os.environ, "BENCH_REDIS": url, "BENCH_FOLDER": str(starts.folder)},
             stdout=asyncio.subprocess.DEVNULL,
         )

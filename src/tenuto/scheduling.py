@@ -305,7 +305,7 @@ class Executions:
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
         """Wait until an execution has ended."""
-        deadline, pause = None if timeout is None else steady() + timeout, 0.01
+        deadline, pause = None if timeout is None else steady() + timeout, 0.002
         database = await self._open()
         while True:
             found = await executions.execution(database, id)
@@ -316,7 +316,7 @@ class Executions:
             if deadline is not None and steady() > deadline:
                 raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.5)
+            pause = min(pause * 1.2, 0.5)  # never much longer than it has lasted so far
 
 
 async def _id_of(database: Database, name: str) -> UUID:

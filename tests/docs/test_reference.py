@@ -11,12 +11,18 @@ from typing import get_args, get_type_hints
 import pytest
 
 import tenuto
-from tenuto import Context, Job, RetryPolicy, Tenuto, demo, errors
+from tenuto import Context, Definition, Job, Misfire, RetryPolicy, Tenuto, at, demo, errors, every
 from tenuto.cli.frame import SHARED
+from tenuto.engine import executing, sweeper
 from tenuto.engine.health import condition
 from tenuto.handlers.jobs import Using
 from tenuto.model.access import ActorType
+from tenuto.model.executions import ExecutionState
+from tenuto.model.occurrences import Decision
+from tenuto.model.schedules import _STEP_OPTIONS, Late, Overlap
 from tenuto.model.tasks import Reason, Status, TaskState
+from tenuto.model.triggers.bounds import Limits
+from tenuto.scheduling import Executions, Schedules
 from tenuto.settings import Settings, WorkerSettings
 from tenuto.store.database import Database
 from tests.docs.generate import FOLDER, PAGES, commands, docstrings, exit_code_rows
@@ -69,6 +75,8 @@ def test_every_state_and_reason_is_explained() -> None:
     text = page("states.md")
     assert missing(set(TaskState), section(text, "Of a task")) == set()
     assert missing(set(Status) | set(Reason), section(text, "Of an activity")) == set()
+    assert missing(set(ExecutionState), section(text, "Of an execution")) == set()
+    assert missing(set(Decision), section(text, "Of a due instant")) == set()
     assert missing(set(get_args(get_type_hints(condition)["return"])), section(text, "Of a worker")) == set()
     assert missing(set(ActorType), section(text, "Who asked")) == set()
 
@@ -103,6 +111,12 @@ async def test_every_table_column_index_and_trigger_is_described(db: Database) -
     } == set()
 
 
+def test_every_repair_net_is_described() -> None:
+    nets = {value for room in (executing, sweeper) for name, value in vars(room).items() if name.startswith("NET_")}
+    assert len(nets) > 3
+    assert missing(nets, section(page("schema.md"), "repairs")) == set()
+
+
 def test_every_public_name_is_in_the_reference_of_the_api() -> None:
     text = page("api.md")
     assert missing(set(tenuto.__all__), text) == set()
@@ -122,6 +136,20 @@ def test_every_verb_and_option_is_in_the_reference_of_the_api() -> None:
     assert missing({field.name for field in dataclasses.fields(RetryPolicy)}, section(text, "RetryPolicy")) == set()
     assert missing({"using", "name", "input_schema", "check_input"}, section(text, "Job")) == set()
     assert all(hasattr(Job, name) or name == "name" for name in ("using", "input_schema", "check_input"))
+
+
+def test_every_verb_of_schedules_and_executions_is_in_the_reference_of_the_api() -> None:
+    text = page("api.md")
+    for verbs in (Schedules, Executions):
+        names = {name for name in vars(verbs) if not name.startswith("_")}
+        assert missing(names, section(text, verbs.__name__)) == set()
+    options = set(inspect.signature(Tenuto.schedule).parameters) - {"self"}
+    for kind in (Misfire, Definition):
+        options |= {field.name for field in dataclasses.fields(kind)}
+    options |= set(Limits.__annotations__) | set(_STEP_OPTIONS) | set(Overlap) | set(Late)
+    for make in (at, every):
+        options |= set(inspect.signature(make).parameters) - {"limits"}
+    assert missing(options, section(text, "Schedules")) == set()
 
 
 def test_the_readme_counts_the_tasks_of_the_demo() -> None:

@@ -76,13 +76,13 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
         (task,) = await claim(db, worker_id)
         await let_leases_run_out(db)
 
-        async def finish(task: Task = task, lag: int = number % 4) -> set[UUID]:
+        async def finish_in_a_while(task: Task = task, lag: int = number % 4) -> set[UUID]:
             for _ in range(lag):  # a round trip or two, so that now one and now another comes first
                 await hands[0].value("SELECT 1")
             return await finish(hands[0], [completed(hands[0], task)])
 
         finished, cancelled, _swept = await at_once(
-            finish,
+            finish_in_a_while,
             partial(cancelling.cancel, hands[1], new.id, SOMEBODY),
             partial(sweep, hands[2], hands[2].clock.now()),
         )

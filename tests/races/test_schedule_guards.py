@@ -94,6 +94,7 @@ async def run_now(db: Database, request: UUID | None = None) -> Started:
         (happens.a_ends, happens.b_ends, 2, False),
         (happens.both_end, happens.pause, 2, False),
         (happens.both_end, happens.resume, 2, True),
+        (happens.a_is_to_be_repeated, happens.resume, 2, True),
         (happens.pause, happens.a_is_put_back, 2, False),
         (happens.cancel, happens.claiming, 1, False),
         (happens.cancel, happens.a_is_to_be_repeated, 2, False),
@@ -450,6 +451,7 @@ async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it
         active = await second.value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
         assert active == await second.value("SELECT count(*) FROM tenuto.schedules"), meeting
         await falls_due.clear(second)
+    assert first.deadlocks + second.deadlocks == 0
 
 
 async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Database, worker_id: UUID) -> None:

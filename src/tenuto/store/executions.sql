@@ -160,7 +160,7 @@ WHERE execution_id = ANY ($1::uuid[])
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
 FROM tenuto.tasks
-WHERE execution_id = ANY ($1::uuid[])
+WHERE id = ANY (ARRAY(SELECT id FROM tenuto.tasks WHERE execution_id = ANY ($1::uuid[])))
   AND state <> 'running'
 ORDER BY id
 FOR UPDATE;
@@ -439,7 +439,6 @@ SELECT id
 FROM tenuto.executions
 WHERE parent_task_id IS NOT NULL
   AND state = 'in_progress'
-  AND ended_at IS NULL
   AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id OFFSET 0)
 ORDER BY id
 LIMIT $1;
