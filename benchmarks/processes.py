@@ -16,7 +16,6 @@ from typing import Any
 
 from benchmarks.peers import ROOT
 
-
 CONTENDER = "BENCH_CONTENDER"
 """Tells a script under which name it was started, if it serves several."""
 

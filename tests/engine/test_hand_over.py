@@ -17,7 +17,11 @@ async def test_a_worker_goes_on_with_the_next_group_itself(app: Tenuto, worker: 
     async def note(ctx: Context) -> None:
         where.append(ctx.task.worker_id)
 
-    steps = [Step.job(note, name="1"), [Step.job(note, name="2"), Step.job(note, name="3")], Step.job(note, name="4")]
+    steps: list[Any] = [
+        Step.job(note, name="1"),
+        [Step.job(note, name="2"), Step.job(note, name="3")],
+        Step.job(note, name="4"),
+    ]
     app.schedule("Notes", manual(), steps)
     async with worker():
         started = await app.schedules.run("Notes")
