@@ -227,7 +227,7 @@ class Worker:
         ahead = self._pace.ahead(self.settings.claim_batch)
         free = self.settings.slots - self._executing - len(self._backlog) + ahead
         # Where tasks end quickly, half a batch is worth waiting for: the rest of it ends within milliseconds.
-        if self._more and free > ahead // 2 and len(self._held) < self._most_held:
+        if (self._more or self._from_the_beginning) and free > ahead // 2 and len(self._held) < self._most_held:
             limit = min(free, self.settings.claim_batch)
             self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
             try:
@@ -241,7 +241,7 @@ class Worker:
                 await self._launch_what_may_begin(taken, self._asked_at)
             if taken and self._from_the_beginning:
                 self._loop.call_later(_A_MOMENT, self._wake.set)
-            elif self._more:
+            elif self._more or self._from_the_beginning:
                 return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
         return self._until_something_is_due()
 
@@ -275,7 +275,7 @@ class Worker:
         self._from_the_beginning = False
         if len(taken) < limit and bounds.after:
             # The shortcut has run out: whatever lies before it is looked at too, once what we have has begun.
-            self._from_the_beginning = self._more = True
+            self._from_the_beginning = True
         elif len(taken) == limit and whole:
             self._bounds.after.clear()  # there may be more between the last of these and where we were
         self._bounds.moved_past(taken)
