@@ -20,9 +20,9 @@ import asyncpg
 from benchmarks.contenders import stage, timetable
 from tenuto import Step, Tenuto, every
 from tenuto.model.triggers import Trigger
-from tenuto.scheduling import definition
 from tenuto.store import migrate, schedules
 from tenuto.store.database import Database
+from tenuto.verbs.schedules import definition
 
 WARM_UP = 5
 AT_ONCE = 100

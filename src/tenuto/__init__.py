@@ -10,19 +10,24 @@ from tenuto.version import __version__
 if TYPE_CHECKING:
     from tenuto.app import Enqueued, Tenuto
     from tenuto.errors import TenutoError
+    from tenuto.handlers.chains import stop
     from tenuto.handlers.context import Context, PermanentFailure, RetryLater
     from tenuto.handlers.jobs import Job
     from tenuto.model.access import Actor
+    from tenuto.model.manifests import Manifest
     from tenuto.model.retries import RetryPolicy
     from tenuto.model.schedules import Definition, Misfire, Step
     from tenuto.model.triggers import Trigger, at, cron, every, manual
+    from tenuto.verbs.batches import Batch
 
 _HOMES = {
     "Actor": "tenuto.model.access",
+    "Batch": "tenuto.verbs.batches",
     "Context": "tenuto.handlers.context",
     "Definition": "tenuto.model.schedules",
     "Enqueued": "tenuto.app",
     "Job": "tenuto.handlers.jobs",
+    "Manifest": "tenuto.model.manifests",
     "Misfire": "tenuto.model.schedules",
     "PermanentFailure": "tenuto.handlers.context",
     "RetryLater": "tenuto.handlers.context",
@@ -35,14 +40,17 @@ _HOMES = {
     "cron": "tenuto.model.triggers",
     "every": "tenuto.model.triggers",
     "manual": "tenuto.model.triggers",
+    "stop": "tenuto.handlers.chains",
 }
 
 __all__ = [
     "Actor",
+    "Batch",
     "Context",
     "Definition",
     "Enqueued",
     "Job",
+    "Manifest",
     "Misfire",
     "PermanentFailure",
     "RetryLater",
@@ -56,6 +64,7 @@ __all__ = [
     "cron",
     "every",
     "manual",
+    "stop",
 ]
 
 

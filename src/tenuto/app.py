@@ -11,35 +11,41 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from tenuto.clock import SystemClock, steady
 from tenuto.connections import Connections
+from tenuto.defining import Defining, new_task
 from tenuto.engine import cancelling, health, service, subschedules, upkeep
 from tenuto.engine.doctor import Finding
+from tenuto.engine.taskservers import MakeServer
+from tenuto.engine.taskservers.native import Native
 from tenuto.engine.why import Why, why_task
 from tenuto.engine.worker import Worker
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.context import current
-from tenuto.handlers.jobs import Job, Jobs, Using
-from tenuto.ids import new_id
+from tenuto.handlers.jobs import Job, Jobs
 from tenuto.model import payloads
 from tenuto.model.access import Actor
-from tenuto.model.retries import RetryPolicy, retry_policy
-from tenuto.model.schedules import SCHEDULE, Definition, Misfire, Step
-from tenuto.model.tasks import NewTask, Policy, check, seconds
-from tenuto.model.triggers import Trigger
-from tenuto.scheduling import Executions, Schedules, definition
+from tenuto.model.manifests import Manifest
+from tenuto.model.schedules import SCHEDULE
+from tenuto.model.tasks import NewTask, check
 from tenuto.settings import Settings, load, load_worker
-from tenuto.store import activities, migrate, workers
+from tenuto.store import activities, chainsteps, migrate, workers
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters, Record
 from tenuto.store.database import Connection, Database
+from tenuto.verbs.batches import Batch, Batches
+from tenuto.verbs.deadletters import DeadLetters
+from tenuto.verbs.executions import Executions
+from tenuto.verbs.manifests import Manifests
+from tenuto.verbs.plans import Plans
+from tenuto.verbs.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +62,7 @@ class Enqueued:
     created: bool = True
 
 
-class Tenuto:
+class Tenuto(Defining):
     """One application: its jobs, its database, its verbs."""
 
     def __init__(
@@ -73,85 +79,19 @@ class Tenuto:
         self._connections = Connections(lambda: self.settings)
         self.schedules = Schedules(self.open, self._who, self.jobs)
         self.executions = Executions(self.open, self._who)
-        self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
-
-    # --- defining ---------------------------------------------------------------------------------------------------
-
-    @overload
-    def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
-
-    @overload
-    def job(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_retries: int | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: float | str | timedelta | None = None,
-        limit: int | None = None,
-        limit_key: str | None = None,
-        on_lost: Literal["retry", "fail"] = "retry",
-        isolated: bool = False,
-        tags: Iterable[str] = (),
-    ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
-
-    def job(
-        self,
-        function: Callable[P, R] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_retries: int | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: float | str | timedelta | None = None,
-        limit: int | None = None,
-        limit_key: str | None = None,
-        on_lost: Literal["retry", "fail"] = "retry",
-        isolated: bool = False,
-        tags: Iterable[str] = (),
-    ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
-        """Register a function as a job.
-
-        ``max_retries`` (3 unless said) is short for ``retry=RetryPolicy(max_retries=…)``: give one of the two.
-        ``limit`` bounds how many of its tasks run at the same time, everywhere; with ``limit_key`` the bound is
-        shared by all tasks of that key. ``isolated`` runs it in a child process that can be killed.
-        """
-        policy = Policy(retry_policy(max_retries, retry), seconds(timeout, field="timeout"), on_lost)
-
-        def register(function: Callable[P, R]) -> Job[P, R]:
-            job_name = name or function.__name__
-            key = limit_key or (f"job:{job_name}" if limit is not None else None)
-            using = Using(queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(tags))
-            job = Job(function, job_name, policy, using, isolated=isolated)
-            check(_new_task(job, "{}", datetime.min.replace(tzinfo=UTC), self._actor))
-            self.jobs.add(job)
-            return job
-
-        return register if function is None else register(function)
-
-    def schedule(
-        self,
-        name: str,
-        trigger: Trigger,
-        steps: Iterable[Step | Iterable[Step]],
-        *,
-        description: str = "",
-        overlap: str = "skip",
-        misfire: Misfire | Mapping[str, Any] | str = "once",
-    ) -> Definition:
-        """Declare a schedule: steps one after the other, a list in the list runs side by side.
-
-        It comes into force when a service of this program starts (or with ``app.schedules.deploy()``).
-        """
-        return self.schedules.declare(
-            definition(name, trigger, steps, description=description, overlap=overlap, misfire=misfire)
+        self.manifests = Manifests(self.open, self._who, self.jobs)
+        self.dead_letters = DeadLetters(
+            self.open, self._who, self.jobs, needs_note=lambda: self.settings.letters_need_notes
         )
+        self.batches = Batches(self.open, self._who, self.manifests, self.dead_letters)
+        self.plans = Plans(
+            self.open,
+            self._who,
+            self.jobs,
+            self.manifests,
+            lambda files, prune: self.schedules.plan(files, prune=prune),
+        )
+        self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
@@ -239,6 +179,19 @@ class Tenuto:
                 created += await storing
         return created
 
+    async def bulk_enqueue(
+        self,
+        manifest: Manifest | str,
+        inputs: Iterable[Any],
+        *,
+        key: Callable[[Any], str] | None = None,
+        batch_key: str | None = None,
+        name: str | None = None,
+        atomic: bool = False,
+    ) -> Batch:
+        """Have a manifest run for thousands of inputs, as one batch; see `Batches.enqueue`."""
+        return await self.batches.enqueue(manifest, inputs, key=key, batch_key=batch_key, name=name, atomic=atomic)
+
     async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
         """Cancel a task: at once if nobody runs it, otherwise its code is told to stop."""
         return await cancelling.cancel(await self.open(), task_id, self._who())
@@ -265,6 +218,10 @@ class Tenuto:
         if found is None:
             raise NotFound(f"there is no open task {task_id}", remedy="ended tasks live on as activities")
         return found
+
+    async def chain_steps(self, task_id: UUID) -> list[dict[str, Any]]:
+        """What the steps of a chain have come to, in order, and until when each slept; of others: nothing."""
+        return await chainsteps.told(await self.open(), task_id)
 
     async def why(self, task_id: UUID) -> Why:
         """Why a task is not running: every reason, in plain words and as a code; what it does, or how it ended."""
@@ -358,17 +315,20 @@ class Tenuto:
 
     # --- services ---------------------------------------------------------------------------------------------------
 
-    def worker(self, **given: Any) -> AbstractAsyncContextManager[Worker]:
-        """A worker in this process, running for as long as the block lasts."""
-        return service.worker_beside(self._for_services, self.jobs, self.settings, load_worker(**given))
+    def worker(self, *, server: MakeServer = Native, **given: Any) -> AbstractAsyncContextManager[Worker]:
+        """A worker in this process, running for as long as the block lasts.
+
+        ``server`` makes what runs the code, if not the worker itself is to.
+        """
+        return service.worker_beside(self._for_services, self.jobs, self.settings, load_worker(**given), server)
 
     def scheduler(self, *, name: str | None = None) -> AbstractAsyncContextManager[None]:
         """A scheduler in this process, running for as long as the block lasts."""
         return service.scheduler_beside(self._for_services, self.settings, name)
 
-    async def run_worker(self, **given: Any) -> None:
+    async def run_worker(self, *, server: MakeServer = Native, **given: Any) -> None:
         """Be a worker until told to stop by a signal."""
-        await service.run_worker(self._for_services, self.jobs, self.settings, load_worker(**given))
+        await service.run_worker(self._for_services, self.jobs, self.settings, load_worker(**given), server)
 
     async def run_scheduler(self, *, name: str | None = None) -> None:
         """Be a scheduler until told to stop by a signal."""
@@ -383,6 +343,7 @@ class Tenuto:
         database = await self.connect(for_worker=True)
         try:
             await self.schedules.deploy(database)
+            await self.manifests.deploy(database)
         except BaseException:
             await database.close()
             raise
@@ -398,7 +359,7 @@ class Tenuto:
         return self._actor if context is None else context.initiator
 
     def _task(self, job: Job[..., Any], input: str, now: datetime) -> NewTask:
-        task = _new_task(job, input, now, self._who())
+        task = new_task(job, input, now, self._who())
         context = current.get()
         if context is not None:  # asked for by a running task: the trail leads back to it
             task.parent_id = context.activity_id
@@ -408,28 +369,6 @@ class Tenuto:
 
 def _enqueued(task: NewTask, standing: UUID) -> Enqueued:
     return Enqueued(standing, created=standing == task.id)
-
-
-def _new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> NewTask:
-    using = job.using_
-    run_at = using.run_at if using.delay is None else now + using.delay
-    return NewTask(
-        new_id(),
-        job.name,
-        input,
-        now,
-        actor,
-        run_at,
-        "job",
-        using.queue,
-        using.priority,
-        job.policy_json,
-        using.key,
-        using.limit_key,
-        using.limit,
-        list(using.tags) or None,
-        using.correlation_id,
-    )
 
 
 def _dump(job: Job[..., Any], row: Any) -> str:

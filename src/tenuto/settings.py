@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     """The address is a transaction pooler's: nothing is kept on a connection and polling replaces notifications."""
     connect_seconds: float = Field(10.0, ge=0, le=600)
     """How long to knock at a database that cannot be reached; at the prompt it is 1, and a service never gives up."""
+    letters_need_notes: bool = False
+    """Whether a dead letter may be resolved only with a note that says why."""
     embedded_stop: Literal["when_unused", "never"] = "when_unused"
     """Whether the embedded server is stopped once its last user has left."""
     sweep_seconds: float = Field(5.0, ge=0.1, le=600)

@@ -91,7 +91,7 @@ def test_a_plan_for_programs_is_one_document(shell: Shell, file: Path) -> None:
         (FILE.replace("zone:", "zome:"), "schedules.yaml, line 5: schedules[0].zome: a schedule has no such field"),
         (FILE.replace('"0 2 * * *"', "*/5 * * * *"), "schedules.yaml, line 4: is not YAML"),
         (FILE.replace('cron: "0 2 * * *"', "times: [18:30]"), "line 4: schedules[0].times[0]: 18:30 without quotes"),
-        ("manifests: []", "schedules.yaml, line 1: manifests: a file has no such field"),
+        ("jobs: []", "schedules.yaml, line 1: jobs: a file has no such field"),
     ],
 )
 def test_what_is_wrong_is_told_by_file_line_and_path_and_nothing_is_done(

@@ -84,7 +84,8 @@ def run_files_and_programs(page: Path, folder: Path, environment: dict[str, str]
 def surroundings(folder: Path) -> dict[str, str]:
     """The environment without settings of the caller's own."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TENUTO_")}
-    return {**kept, "TENUTO_HOME": str(folder / "home"), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return {**kept, "TENUTO_HOME": str(folder / "home"), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:

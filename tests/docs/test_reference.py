@@ -22,9 +22,10 @@ from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import _STEP_OPTIONS, Late, Overlap
 from tenuto.model.tasks import Reason, Status, TaskState
 from tenuto.model.triggers.bounds import Limits
-from tenuto.scheduling import Executions, Schedules
 from tenuto.settings import Settings, WorkerSettings
 from tenuto.store.database import Database
+from tenuto.verbs.executions import Executions
+from tenuto.verbs.schedules import Schedules
 from tests.docs.generate import FOLDER, PAGES, commands, docstrings, exit_code_rows
 from tests.docs.pages import ROOT
 
@@ -130,7 +131,8 @@ def test_every_verb_and_option_is_in_the_reference_of_the_api() -> None:
     options = set(inspect.signature(Tenuto.job).parameters) - {"self", "function"}
     assert missing(verbs | options, section(text, "Tenuto")) == set()
     assert missing(set(Using.__dataclass_fields__), section(text, "Job")) == set()
-    told_elsewhere = {"tell_to_stop", "take_progress", "latest_progress", "log_text"}  # the worker's side of it
+    told_elsewhere = {"tell_to_stop", "take_progress", "latest_progress", "log_text"}
+    told_elsewhere |= {"at_step", "beside", "step_key", "steps"}  # the worker's side of it
     seen = {name for name in vars(Context) if not name.startswith("_")} - told_elsewhere - {"errors", "warnings"}
     assert missing(seen, section(text, "Context")) == set()
     assert missing({field.name for field in dataclasses.fields(RetryPolicy)}, section(text, "RetryPolicy")) == set()

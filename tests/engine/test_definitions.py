@@ -14,9 +14,9 @@ from tenuto.engine import executing
 from tenuto.engine.definitions import Author, create, declare, delete, edit, get, switch
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.schedules import Definition, changes
-from tenuto.scheduling import definition
 from tenuto.store import schedules
 from tenuto.store.database import Database
+from tenuto.verbs.schedules import definition
 from tests.model.making import NOON
 from tests.playing import (
     ANA,

@@ -17,10 +17,10 @@ from tenuto.engine.sweeper import sweep
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.model.tasks import Aside, Outcome, Reason, Settlement, Status, settle
-from tenuto.scheduling import definition
 from tenuto.store import finishing
 from tenuto.store import tasks as store
 from tenuto.store.database import Database, DatabaseError
+from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
 from tests.model.making import NOON
 from tests.playing import (

@@ -11,12 +11,15 @@ import pytest
 
 from tenuto.clock import ManualClock
 from tenuto.engine import housekeeping as module
+from tenuto.engine import letters
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity
+from tenuto.ids import first_id_at, new_id
 from tenuto.model.triggers import every
 from tenuto.settings import load
-from tenuto.store import partitions
+from tenuto.store import manifests, partitions
 from tenuto.store.database import Database
+from tests.manifesting import ANA, a_batch, finish_all, kept
 from tests.playing import a_definition, fire, play, saved, table
 from tests.store.given import Register, rows, start, start_and_claim
 from tests.store.test_partitions import months, record
@@ -142,3 +145,38 @@ async def test_young_executions_and_rows_of_the_ledger_are_kept(db: Database, re
     await play(db, me, past + timedelta(hours=1))
     await house(db, ManualClock(NOW), retention_days=90).round()
     assert len(await table(db, "executions")) == len(await table(db, "occurrences")) == 1
+
+
+async def test_resolved_letters_polls_steps_and_batches_past_their_keeping_are_forgotten_in_small_batches(
+    db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "_BATCHES_PER_ROUND", 2)
+    me, past = await register_worker(), NOW - timedelta(days=400)
+    stored = await kept(db)
+    await a_batch(db, stored, 5)
+    await finish_all(db, me, "failed")
+    await a_batch(db, stored, 1)
+    chosen = [row["id"] for row in await table(db, "dead_letters")]
+    await letters.acknowledge(db, chosen[1:], past, ANA, note=None)
+    await db.all("UPDATE tenuto.batches SET complete_at = $1", past)
+    async with db.connection() as connection, connection.transaction():
+        await connection.execute("SET LOCAL tenuto.retention = 'on'")
+        await connection.execute("DELETE FROM tenuto.activities")
+    for day in range(5):
+        await manifests.record_poll(db, first_id_at(past + timedelta(days=day)), past, "me", 0.1, 0, 0, 0, "{}", None)
+    await manifests.record_poll(db, first_id_at(NOW), NOW, "me", 0.1, 0, 0, 0, "{}", None)
+    open_task = (await table(db, "tasks"))[0]["id"]
+    for task in (open_task, *(new_id() for _ in range(5))):
+        await db.all(
+            "INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at) VALUES ($1, '1 a', '1', 1, $2)",
+            task,
+            past,
+        )
+    keeping = house(db, ManualClock(NOW), housekeeping_seconds=60, retention_days=90)
+    waits = [await keeping.round() for _ in range(3)]
+    assert (waits[0], waits[-1]) == (1.0, 60), "small batches, and soon again while there is more"
+    assert [row["id"] for row in await table(db, "dead_letters")] == chosen[:1], "an open letter stays"
+    assert [row["at"] for row in await table(db, "polls")] == [NOW]
+    assert [row["task_id"] for row in await table(db, "chain_steps")] == [open_task]
+    assert len(await table(db, "batches")) == 2, "of one an item is open, of the other a letter"

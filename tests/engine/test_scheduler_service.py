@@ -10,8 +10,8 @@ import pytest
 
 from tenuto import Step, Tenuto, cron, every, manual
 from tenuto.engine.scheduler import Scheduler
-from tenuto.scheduling import definition
 from tenuto.store.database import Database
+from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
 from tests.playing import a_definition, fire, ledger, repairs, saved, started, table, take
 from tests.store.given import Register

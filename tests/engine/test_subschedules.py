@@ -14,9 +14,9 @@ from tenuto.engine import executing
 from tenuto.engine.sweeper import recover
 from tenuto.model.schedules import Definition
 from tenuto.model.tasks import Aside, Outcome, Settlement, Status
-from tenuto.scheduling import definition
 from tenuto.store import finishing
 from tenuto.store.database import Database
+from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
 from tests.playing import ANA, MINUTE, end, play, repairs, started, table, take, task_states
 from tests.store.given import Register

@@ -13,6 +13,7 @@ from tenuto import Job, Tenuto
 from tenuto.clock import SystemClock, steady
 from tenuto.handlers.attempts import Attempt
 from tenuto.handlers.capture import Capture
+from tenuto.handlers.context import Context
 from tenuto.handlers.runner import Runner
 from tenuto.model.tasks import Outcome
 from tests.model.making import a_held_task
@@ -28,7 +29,7 @@ class Bench:
         self._listening = False
         self._closed = False
         deliver = self._delivered.put
-        self.runner = Runner(self.app.jobs, SystemClock(), lambda *end: deliver(end), threads=8, connect=None)
+        self.runner = Runner(self.app.jobs, SystemClock(), lambda *end: deliver(end), threads=8)
 
     def begin(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Attempt:
         """Start an attempt."""
@@ -37,7 +38,7 @@ class Bench:
             self._listening = True
         given = {"input": job.dump_input(args, kwargs), "name": job.name, "policy_json": job.policy_json}
         task = a_held_task(**{**given, **(_fields or {})})
-        attempt = Attempt(task, self.runner.new_context(task), steady() + 60, steady())
+        attempt = Attempt(task, Context(task), steady() + 60, steady())
         self.runner.launch([attempt])
         return attempt
 

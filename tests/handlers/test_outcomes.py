@@ -389,7 +389,7 @@ def test_code_that_was_to_be_stopped_before_it_began_never_runs(bench: Bench, ki
     ran = []
     job = as_job(bench, kind, lambda: ran.append(1))
     task = a_held_task(name="bake")
-    attempt = Attempt(task, bench.runner.new_context(task), steady() + 60, steady())
+    attempt = Attempt(task, Context(task), steady() + 60, steady())
     attempt.stop(Stop.CANCELLED, ANA)
     bench.runner.launch([attempt])
     outcome = bench.outcome(attempt)

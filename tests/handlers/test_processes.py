@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tenuto import Actor, Job
+from tenuto import Actor, Context, Job
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.model.tasks import Outcome, Reason, Status
 from tests.handlers import isolated_jobs as jobs
@@ -185,7 +185,7 @@ def test_stopping_an_attempt_that_has_its_answer_does_not_hit_the_next_one(bench
     task = jobs.double
     ended = bench.begin(task, 1)
     bench.outcome(ended)
-    late = Attempt(ended.task, bench.runner.new_context(ended.task), 0, 0)
+    late = Attempt(ended.task, Context(ended.task), 0, 0)
     assert children.run(late, task, bench.runner._clock) is not None
     late.stop(Stop.CANCELLED, ANA)
     assert bench.run(jobs.double, 21).output == "42"

@@ -170,11 +170,10 @@ def test_equal_indices_are_a_group_and_indices_may_be_sparse() -> None:
 @pytest.mark.parametrize(
     ("whole", "path", "words"),
     [
-        (None, "file", "has no schedules"),
-        ([], "file", "has no schedules"),
+        (None, "file", "declares nothing"),
+        ([], "file", "declares nothing"),
         ({}, "file: schedules", "is missing"),
         ({"schedule": []}, "file: schedule", "did you mean schedules?"),
-        ({"schedules": [], "manifests": []}, "file: manifests", "manifests cannot be declared in files yet"),
         ({"schedules": {}}, "file: schedules", "is not a list"),
         ({"schedules": ["x"]}, "file: schedules[0]", "is not a set of named fields"),
         ({"schedules": [{"steps": []}]}, "file: schedules[0].name", "is missing"),

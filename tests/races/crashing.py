@@ -10,13 +10,13 @@ from typing import Any, ClassVar, TypeVar
 from tenuto import Tenuto
 from tenuto.engine import watchdog
 from tenuto.settings import Settings
-from tenuto.store import tasks, workers
+from tenuto.store import chainsteps, tasks, workers
 from tenuto.store.database import Connection, Database
 
 T = TypeVar("T")
 EXIT_CODE = 9
 
-_NAMES = {text: name for sql in (tasks.SQL, workers.SQL) for name, text in sql}
+_NAMES = {text: name for sql in (tasks.SQL, workers.SQL, chainsteps.SQL) for name, text in sql}
 
 
 class Points:
@@ -42,6 +42,8 @@ class CrashingDatabase(Database):
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self.points))
 
+        if self.is_elsewhere():  # it comes by here again, on the loop of the pool
+            return await super()._persist(work, tries)
         return await super()._persist(watched, tries)
 
 

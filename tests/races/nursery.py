@@ -12,9 +12,11 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from tenuto import Tenuto, logs
+from tenuto.engine import manager
 from tenuto.settings import Settings
 from tenuto.store import migrate
 from tenuto.store.database import Database
@@ -48,7 +50,7 @@ def _start(order: dict[str, Any]) -> int:
     if os.getppid() != nursery:
         os._exit(1)
     _redirect(order["log"])
-    {"work": _work, "schedule": _schedule, "migrate": _migrate}[order["do"]](order)
+    {"work": _work, "schedule": _schedule, "migrate": _migrate, "manage": _manage}[order["do"]](order)
     raise SystemExit(0)  # through `main`, to an ordinary end of the interpreter
 
 
@@ -85,6 +87,22 @@ def _schedule(order: dict[str, Any]) -> None:
     logs.configure()
     settings = Settings(**order["settings"], scheduler_poll_seconds=0.5)
     asyncio.run(Tenuto(settings=settings).run_scheduler(name=order["worker"]["name"]))
+
+
+def _manage(order: dict[str, Any]) -> None:
+    """Be a manager that polls at once with others: as soon as a file is there."""
+
+    async def go() -> None:
+        database = await Database.open(order["settings"]["database"], generic_plans=True)
+        sys.stderr.write("worker ready\n")
+        sys.stderr.flush()
+        while not Path(order["environment"]["GO"]).exists():  # noqa: ASYNC110 — told by another process
+            await asyncio.sleep(0.001)
+        result = await manager.poll(database, database.clock.now(), order["worker"]["name"])
+        sys.stderr.write(f"enqueued {result.enqueued}\n")
+        await database.close()
+
+    asyncio.run(go())
 
 
 def _migrate(order: dict[str, Any]) -> None:

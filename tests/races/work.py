@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tenuto import Context, Tenuto
+from tenuto import Context, Tenuto, stop
 from tenuto.handlers.jobs import Job
 from tenuto.model.retries import RetryPolicy
 from tests.races.ledger import Ledger
@@ -129,3 +129,62 @@ def linger_in_child(ctx: Context, seconds: float) -> None:
     """A child with a child of its own."""
     with effect(ctx):
         subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=False)
+
+
+# --- chains ---------------------------------------------------------------------------------------------------------
+
+
+def _step(ctx: Context, name: str) -> AbstractContextManager[None]:
+    """One run of a step; the ledger's group says which."""
+    return effect(ctx, name)
+
+
+async def chain_first(number: int, ctx: Context) -> list[int]:
+    with _step(ctx, "first"):
+        return [number]
+
+
+def chain_second(numbers: list[int], ctx: Context) -> str:
+    with _step(ctx, "second"):
+        return f"{numbers}"
+
+
+async def chain_sleeps(text: str, ctx: Context) -> bool:
+    with _step(ctx, "sleeps"):
+        await ctx.sleep(0.05)
+    return True
+
+
+async def chain_last(text: str, ctx: Context) -> dict[str, str]:
+    with _step(ctx, "last"):
+        return {"text": text}
+
+
+async def chain_stop(result: dict[str, str], ctx: Context) -> None:
+    with _step(ctx, "stop"):
+        return stop(result["text"])  # type: ignore[no-any-return]
+
+
+async def chain_never() -> None:
+    raise AssertionError("the chain was stopped")
+
+
+chained = app.chain(
+    "chained", chain_first, chain_second, chain_sleeps, chain_last, chain_stop, chain_never, retry=_at_once
+)
+
+
+async def hold_until_told(flag: str, ctx: Context) -> str:
+    with _step(ctx, "before"):
+        return flag
+
+
+def wait_for_it(flag: str, ctx: Context) -> int:
+    with _step(ctx, "held"):
+        while not Path(flag).exists():
+            ctx.wait(0.01)
+            ctx.check()
+        return 7
+
+
+held_chain = app.chain("held_chain", hold_until_told, wait_for_it, retry=_at_once)

@@ -15,9 +15,11 @@ from tests.conftest import address
 
 OF_THEIR_OWN = {
     "test_doctor.py",
+    "test_doctor_manifests.py",
     "test_doctor_schedules.py",
     "test_embedded.py",
     "test_housekeeping.py",
+    "test_manifest_plans.py",
     "test_migrate.py",
     "test_partitions.py",
     "test_plans.py",
@@ -36,6 +38,13 @@ DELETE FROM tenuto.schedules;
 DELETE FROM tenuto.schedule_versions;
 DELETE FROM tenuto.executions;
 DELETE FROM tenuto.occurrences;
+DELETE FROM tenuto.manifests;
+DELETE FROM tenuto.manifest_versions;
+DELETE FROM tenuto.manifest_groups;
+DELETE FROM tenuto.batches;
+DELETE FROM tenuto.dead_letters;
+DELETE FROM tenuto.polls;
+DELETE FROM tenuto.chain_steps;
 """
 
 

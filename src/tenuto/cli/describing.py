@@ -28,8 +28,17 @@ _OVERLAP = {
     "cancel_previous": "if it is due while it runs, the earlier run is cancelled",
 }
 _CONTEXT = 2
-_ORDER = ("name", "description", "enabled", "trigger", "steps", "overlap", "misfire")
-_TITLES = {"trigger": "when", "misfire": "missed runs"}
+_ORDER = (
+    "name", "description", "enabled", "job", "properties", "trigger", "depends_on", "steps", "overlap", "misfire",
+    "policy",
+)  # fmt: skip
+_TITLES = {
+    "trigger": "when", "misfire": "missed runs", "depends_on": "after", "policy": "rules",
+    "max_active": "at most active",
+}  # fmt: skip
+_AS_USUAL = {"queue": "default", "priority": 0}
+_TOLD_BY_OTHERS = {"property_type": "properties", "schedule_type": "trigger"}
+"""What follows from another field is not told beside it."""
 
 
 def overlap(word: str) -> str:
@@ -85,6 +94,22 @@ def step(fields: Fields) -> str:
     return one_line(f"{fields['name']}{arguments}{told}", 300)
 
 
+def rules(policy: Fields) -> str:
+    """How often and how long something is tried."""
+    from tenuto.model.tasks import policy_from_json
+
+    known = policy_from_json(json.dumps(dict(policy)))
+    most, retry = max(known.retry.max_retries, 1), known.retry
+    wait = f", the first wait {span(retry.base_seconds)}, each next × {retry.factor:g}" if most > 1 else ""
+    up_to = f" up to {span(retry.cap_seconds)}" if most > 2 and retry.factor > 1 else ""
+    parts = ["1 attempt" if most == 1 else f"{most} attempts{wait.replace('.0 s', ' s')}{up_to}"]
+    if known.timeout_seconds:
+        parts.append(f"each at most {span(known.timeout_seconds)}".replace(".0 s", " s"))
+    if known.on_lost != "retry":
+        parts.append("fails if its worker is lost")
+    return "; ".join(parts)
+
+
 def plan(groups: Sequence[Sequence[Fields]]) -> list[tuple[str, str]]:
     """(number and bracket, step) for every step: those of a group are held together by a bracket."""
     width = len(str(len(groups)))
@@ -113,6 +138,10 @@ def differences(before: Fields | None, after: Fields | None) -> Iterator[tuple[s
 
     differing = changes(before, after)
     for name in sorted(differing, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
+        if name == "external_id" or (not before and differing[name][1] == _AS_USUAL.get(name)):
+            continue
+        if _TOLD_BY_OTHERS.get(name) in differing or (name == "schedule_type" and "depends_on" in differing):
+            continue
         if lines := _lines(name, *differing[name]):
             yield _TITLES.get(name, name), lines
 
@@ -138,6 +167,10 @@ def _value(name: str, value: Any) -> str:
             return misfire(value)
         case "enabled":
             return "yes" if value else "no"
+        case "policy":
+            return rules(value)
+        case "properties":
+            return one_line(json.dumps(value, ensure_ascii=False, sort_keys=True), 300)
         case _:
             return one_line(value, 300)
 

@@ -80,6 +80,20 @@ def attempts(records: Sequence[Record], now: datetime) -> RenderableType:
     )
 
 
+def chain(steps: Sequence[Record], now: datetime) -> list[RenderableType]:
+    """What the steps of a chain have come to; nothing for any other task."""
+    if not steps:
+        return []
+    rows = [(step["name"], local(step["ended_at"]), _came_to(step, now)) for step in steps]
+    return ["", fitted(("step", "ended", "result"), rows, spare=("ended",), flexible=("result",))]
+
+
+def _came_to(step: Record, now: datetime) -> str | None:
+    if step["until"] is not None:
+        return f"until {local(step['until'])} ({ago(step['until'], now)})"
+    return f"stopped with {compact(step['output'])}" if step["stopped"] else compact(step["output"])
+
+
 def log_of(record: Record, *, whole: bool) -> list[RenderableType]:
     """The log of an attempt, or the end of it."""
     from rich.text import Text

@@ -125,12 +125,12 @@ async def run_job(
     """
     from tenuto.cli.output import show_json, show_text
 
-    text = _input(given)
-    with session.as_user() as app, _pointing_to_the_list(session):
+    text = text_given(given)
+    with session.as_user() as app, pointing_to_the_list(session):
         registered = session.app_with_jobs.jobs.get(job)
         task = await app.enqueue_json(registered, text)
     if wait:
-        return await _wait(session, app, task.id, timeout)
+        return await wait_for_end(session, app, task.id, timeout)
     if session.as_json:
         show_json({"id": task.id, "created": task.created})
     else:
@@ -140,16 +140,23 @@ async def run_job(
 
 
 @contextmanager
-def _pointing_to_the_list(session: Session) -> Iterator[None]:
+def pointing_to_the_list(session: Session) -> Iterator[None]:
     """Whoever got the name or the input wrong wants to see what there is."""
     try:
         yield
     except (Invalid, UnknownJob) as error:
-        error.remedy = error.remedy or f"tenuto job list --app {session.app_name} shows each job and its input"
+        error.remedy = error.remedy or _list_of(session)
         raise
 
 
-async def _wait(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
+def _list_of(session: Session) -> str:
+    if session.app_name is None:
+        return "name the app that has the job, with --app MODULE:OBJECT"
+    return f"tenuto job list --app {session.app_name} shows each job and its input"
+
+
+async def wait_for_end(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
+    """Wait until a task has ended, and show what it came to; its exit code."""
     from tenuto.cli.history import summary
     from tenuto.cli.output import compact, show_json, show_text
     from tenuto.cli.output import state as in_words
@@ -176,7 +183,8 @@ async def _wait(session: Session, app: Tenuto, task_id: UUID, timeout: float | N
     return exits.OK if well else exits.FAILED
 
 
-def _input(given: str) -> str:
+def text_given(given: str) -> str:
+    """What was typed, or stands in the file named after an @, or comes from stdin."""
     try:
         if given == "-":
             return sys.stdin.read()

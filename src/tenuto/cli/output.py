@@ -40,6 +40,11 @@ _STATES = {
     "coalesced": ("≡", "cyan"),
     "skipped": ("⊘", "yellow"),
     "missed": ("✕", "red"),
+    "filling": ("◔", "cyan"),
+    "some_failed": ("▲", "red"),
+    "awaiting_intervention": ("✉", "red"),
+    "retried": ("↻", "cyan"),
+    "acknowledged": ("✓", "dim"),
     "ok": ("✓", "green"),
     "note": ("i", "cyan"),
     "warning": ("▲", "yellow"),
@@ -135,15 +140,27 @@ def fitted(
     for column in spare:
         if sum(needed.values()) + _GAP * (len(needed) - 1) > console.width:
             needed.pop(column)
+    shown = _widened(needed, widths, console.width)
     lines = box.SIMPLE_HEAD if console.is_terminal else None
     table = Table(
         box=lines, pad_edge=False, show_edge=False, header_style="bold", padding=(0, _GAP - bool(lines), 0, 0)
     )
     for column in needed:
-        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=needed[column])
+        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=shown[column], max_width=shown[column])
     for row in cells:
         table.add_row(*(text for column, text in zip(columns, row, strict=True) if column in needed))
     return table
+
+
+def _widened(needed: dict[str, int], widths: dict[str, int], most: int) -> dict[str, int]:
+    """Columns at the width they need at least, with what is free shared out among those that would like more."""
+    shown = dict(needed)
+    free = most - sum(shown.values()) - _GAP * len(shown)
+    while free > 0 and (wanting := [column for column in shown if shown[column] < widths[column]]):
+        narrowest = min(wanting, key=lambda column: shown[column])
+        shown[narrowest] += 1
+        free -= 1
+    return shown
 
 
 def stacked(columns: Sequence[str], rows: Iterable[Sequence[tuple[Any, Any]]], *, flexible: str) -> Table:

@@ -1,8 +1,8 @@
-"""``tenuto plan`` and ``tenuto apply``: schedules kept in files, what they would change, and doing it."""
+"""``tenuto plan`` and ``tenuto apply``: definitions kept in files, what they would change, and doing it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tenuto.engine.planning import Change, Planned
+    from tenuto.engine.manifestplanning import ManifestChange
+    from tenuto.engine.planning import Change
     from tenuto.model.definitionfiles import Declared
+    from tenuto.model.documents import Document
     from tenuto.model.triggers import Trigger
+    from tenuto.verbs.plans import Declarations, WholePlan
 
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE…", help="YAML or TOML; of a folder, every such file directly in it.")
@@ -49,14 +52,14 @@ def add_to(root: typer.Typer) -> None:
 
 
 async def plan(session: Session, files: Files, prune: Prune = False) -> int:
-    """Show what the schedules of files would change; change nothing.
+    """Show what the schedules and manifests of files would change; change nothing.
 
     Exit 0 if nothing would change, 2 if something would; what is wrong ends with 1 here, so that 2 has one meaning.
     """
     from tenuto.cli.output import show_json
 
     try:
-        planned = await session.app.schedules.plan(read(files), prune=prune)
+        planned = await session.app.plans.plan(read_all(files), prune=prune)
     except Invalid as error:
         message = f"{error.field}: {error.message}" if error.field else error.message
         exits.complain(message, error.remedy or "tenuto plan --help")
@@ -75,21 +78,21 @@ async def apply(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before anything is deleted.")] = False,
     reason: Reason = None,
 ) -> int:
-    """Show what the schedules of files change, and change it: all of it or, if anything is wrong, nothing.
+    """Show what the schedules and manifests of files change, and change it: all of it, or nothing if anything is wrong.
 
-    Doing it again changes nothing. Whether a schedule is enabled, and what an operator has changed since the file said
+    Doing it again changes nothing. Whether something is enabled, and what an operator has changed since the file said
     it, stays. What the files do not declare stays too, unless --prune is given; then it is named and asked for first.
     """
     from tenuto.cli.output import show_json
 
     with session.as_user() as app:
-        planned = await app.schedules.plan(read(files), prune=prune)
+        planned = await app.plans.plan(read_all(files), prune=prune)
         if not session.as_json:
             show_plan(session, planned)
-        if planned.deleted and not yes and not _confirmed([each.name for each in planned.deleted]):
+        if planned.deleted and not yes and not _confirmed(planned.deleted):
             session.say("nothing was changed")
             return exits.FAILED
-        await app.schedules.carry_out(planned, reason=reason)
+        await app.plans.carry_out(planned, reason=reason)
     if session.as_json:
         show_json({**as_data(planned), "applied": True})
     elif planned.changes_something:
@@ -97,7 +100,7 @@ async def apply(
     return exits.OK
 
 
-def _confirmed(names: list[str]) -> bool:
+def _confirmed(names: Sequence[str]) -> bool:
     import sys
 
     if not sys.stdin.isatty():
@@ -112,13 +115,25 @@ def _confirmed(names: list[str]) -> bool:
 
 def read(files: Iterable[str]) -> list[Declared]:
     """Every schedule these files declare."""
-    from tenuto.model import documents
     from tenuto.model.definitionfiles import schedules_of
+
+    return schedules_of(_documents(files))
+
+
+def read_all(files: Iterable[str]) -> Declarations:
+    """Everything these files declare."""
+    from tenuto.verbs.plans import declarations_of
+
+    return declarations_of(_documents(files))
+
+
+def _documents(files: Iterable[str]) -> Iterator[Document]:
+    from tenuto.model import documents
 
     found = list(dict.fromkeys(path for file in files for path in _files_at(Path(file))))
     if len(found) > _MAX_FILES:
         raise Invalid(f"these are {len(found)} files", field="FILE", remedy=f"keep to {_MAX_FILES:,}")
-    return schedules_of(documents.read(str(path), _content(path)) for path in found)
+    return (documents.read(str(path), _content(path)) for path in found)
 
 
 def _files_at(path: Path) -> Iterator[Path]:
@@ -146,13 +161,17 @@ def _content(path: Path) -> bytes:
 # --- showing --------------------------------------------------------------------------------------------------------
 
 
-def as_data(planned: Planned) -> dict[str, Any]:
+def as_data(planned: WholePlan) -> dict[str, Any]:
     """A plan for programs."""
+    from tenuto.cli import manifestplans
+
+    others = [each.name for each in planned.schedules.others]
     return {
         "changes_something": planned.changes_something,
-        "schedules": [_change_as_data(change) for change in planned.changes],
-        "not_declared": [each.name for each in planned.others],
-        "deleted": [each.name for each in planned.deleted],
+        "schedules": [_change_as_data(change) for change in planned.schedules.changes],
+        **manifestplans.as_data(planned.manifests),
+        "not_declared": [*others, *(each.external_id for each in planned.manifests.others)],
+        "deleted": list(planned.deleted),
     }
 
 
@@ -170,35 +189,40 @@ def _change_as_data(change: Change) -> dict[str, Any]:
     }
 
 
-def show_plan(session: Session, planned: Planned) -> None:
+def show_plan(session: Session, planned: WholePlan) -> None:
     """A plan for people: what it is about on stdout, the sum of it on stderr."""
     from rich.text import Text
 
+    from tenuto.cli import manifestplans
     from tenuto.cli.output import show
     from tenuto.cli.words import plain
 
     parts: list[RenderableType] = []
-    for change in planned.changes:
+    for change in planned.schedules.changes:
         parts += _told(change)
-    gone = {each.name for each in planned.deleted}
-    for each in planned.others:
-        if each.name in gone:
-            parts.append(Text(f"- {plain(each.name)}  deleted: the files do not declare it", style="red"))
+    parts += manifestplans.told(planned.manifests)
+    others = [each.name for each in planned.schedules.others]
+    others += [each.external_id for each in planned.manifests.others]
+    for name in others:
+        if name in planned.deleted:
+            parts.append(Text(f"- {plain(name)}  deleted: the files do not declare it", style="red"))
         else:
-            parts.append(Text(f"? {plain(each.name)}  not declared any more; it stays", style="dim"))
+            parts.append(Text(f"? {plain(name)}  not declared any more; it stays", style="dim"))
     if parts:
         show(*parts)
-    effects = [change.effect for change in planned.changes]
+    effects = [change.effect for change in planned.schedules.changes]
+    effects += [change.effect for change in planned.manifests.changes]
+    effects += [group.effect for group in planned.manifests.groups]
     counts = {
         "to create": effects.count("created"),
         "to change": effects.count("changed"),
-        "to delete": len(gone),
+        "to delete": len(planned.deleted),
         "unchanged": effects.count("unchanged"),
         "kept as an operator changed them": effects.count("kept"),
-        "not declared any more": len(planned.others) - len(gone),
+        "not declared any more": len(others) - len(planned.deleted),
     }
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    session.say(told or "no schedules are declared")
+    session.say(told or "nothing is declared")
 
 
 def _told(change: Change) -> list[RenderableType]:
@@ -208,9 +232,7 @@ def _told(change: Change) -> list[RenderableType]:
     from tenuto.cli import describing
     from tenuto.cli.words import plain
 
-    sign, colour = _SIGNS[change.effect]
-    title = Text.assemble((f"{sign} ", colour), (plain(change.name), "bold"), (f"  {change.effect}", colour))
-    lines: list[RenderableType] = [title]
+    lines = [titled(change.name, change.effect)]
     lines += [Text(f"    {note}", style="dim") for note in change.notes]
     if change.present is None:
         lines.append(Text(f"    {plain(change.definition.trigger.words())}"))
@@ -223,18 +245,30 @@ def _told(change: Change) -> list[RenderableType]:
         for what, difference in describing.differences(before, after):
             lines += [Text(f"    {what}"), Padding(describing.painted(difference), (0, 0, 0, 6))]
     if change.effect in ("created", "changed"):
-        lines += [Text("    next runs"), Padding(describing.painted(_runs(change)), (0, 0, 0, 6))]
+        was = None if change.present is None else change.present.definition.trigger
+        lines += [
+            Text("    next runs"),
+            Padding(describing.painted(runs(change, was, change.definition.trigger)), (0, 0, 0, 6)),
+        ]
     return lines
 
 
-def _runs(change: Change) -> list[str]:
+def titled(name: str, effect: str, kind: str = "") -> RenderableType:
+    """What becomes of something, on one line."""
+    from rich.text import Text
+
+    from tenuto.cli.words import plain
+
+    sign, colour = _SIGNS[effect]
+    return Text.assemble((f"{sign} ", colour), (kind, "dim"), (plain(name), "bold"), (f"  {effect}", colour))
+
+
+def runs(change: Change | ManifestChange, was: Trigger | None, trigger: Trigger) -> list[str]:
     """The next runs, before and after."""
-    trigger = change.definition.trigger
     if change.present is not None and not change.present.enabled:
         return ["  none while it is disabled"]
-    if change.present is None:
+    if was is None:
         return [f"+ {_when(each, trigger)}" for each in change.runs_after] or ["  only by hand"]
-    was = change.present.definition.trigger
     if list(change.runs_before) == list(change.runs_after):
         return [f"  {_when(each, trigger)}" for each in change.runs_after] or ["  only by hand"]
     before = [f"- {_when(each, was)}" for each in change.runs_before] or ["- only by hand"]

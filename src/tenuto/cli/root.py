@@ -14,11 +14,14 @@ from typer.exceptions import Abort, TyperException
 
 from tenuto.cli import (
     activities,
+    batches,
     cron,
+    deadletters,
     doctor,
     executions,
     exits,
     jobs,
+    manifests,
     plans,
     queues,
     schedules,
@@ -32,6 +35,7 @@ from tenuto.version import __version__
 _SECTIONS = {
     "Services": ("up", "worker", "scheduler", "health"),
     "Schedules": ("schedule", "execution", "plan", "apply", "simulate", "cron"),
+    "Manifests": ("manifest", "batch", "dead-letter"),
     "Work": ("run", "job", "task", "activity", "queue"),
     "Upkeep": ("doctor", "migrate", "version"),
 }
@@ -74,7 +78,11 @@ root = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for _part in (services, workers, schedules, plans, simulate, executions, cron, jobs, tasks, activities, queues, doctor):
+_PARTS = (
+    services, workers, schedules, plans, simulate, executions, cron, manifests, batches, deadletters, jobs, tasks,
+    activities, queues, doctor,
+)  # fmt: skip
+for _part in _PARTS:
     _part.add_to(root)
 
 
@@ -98,12 +106,39 @@ def _say_version() -> None:
     typer.echo(f"tenuto {__version__}")
 
 
+def _needed(words: Sequence[str]) -> typer.Typer:
+    """The part of the tree the words lead to: making all of it ready takes longer than most commands do."""
+    if "_TENUTO_COMPLETE" in os.environ:  # a shell asks what could come next, at any depth
+        return root
+    first = words[0] if words else "--help"
+    part = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    part.info, part.registered_callback = root.info, root.registered_callback
+    if first in ("-h", "--help"):
+        _name_all(part)
+        return part
+    part.registered_commands = [each for each in root.registered_commands if each.name == first]
+    part.registered_groups = [each for each in root.registered_groups if each.name == first]
+    return part if part.registered_commands or part.registered_groups else root
+
+
+def _name_all(part: typer.Typer) -> None:
+    """Every command by its name and what it is for, and nothing behind it."""
+    for command in root.registered_commands:
+        part.command(command.name, short_help=command.short_help)(_nothing)
+    for group in root.registered_groups:
+        alone = group.typer_instance.registered_callback if group.typer_instance else None
+        part.command(group.name, short_help=alone.short_help if alone else None)(_nothing)
+
+
+def _nothing() -> None: ...
+
+
 def run(words: Sequence[str]) -> int:
     """Run a command line; its exit code."""
     if words[:1] == ["help"]:  # `tenuto help task list` is how some ask; the exit codes stand in the first help
         words = [*(word for word in words[1:] if word != "exit-codes"), "--help"]
     try:
-        code = root(words, prog_name="tenuto", standalone_mode=False)
+        code = _needed(words)(words, prog_name="tenuto", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
         message = error.format_message()

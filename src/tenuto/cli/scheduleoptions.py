@@ -74,19 +74,24 @@ _KINDS = {"cron": "cron", "every": "interval", "at": "times", "manual": "manual"
 _SAID_IN = {"cron": "cron", "every": "every", "at": "times"}
 _LIMITS = ("zone", "start", "end", "excluded", "jitter")
 _OPTION_OF = {"days": "--on", "times": "--at", "excluded": "--exclude", "misfire.max_runs": "--max-runs"}
-_WHEN = ("cron", "every", "at", "manual", "between", "days", *_LIMITS)
+WHEN = ("cron", "every", "at", "manual", "between", "days", *_LIMITS)
 _RULES = ("misfire", "grace", "max_runs")
 
 
 def with_options(function: F) -> F:
     """A command whose ``**given`` stands for all the options of a schedule."""
+    return taking(OPTIONS, function)
+
+
+def taking(options: Mapping[str, tuple[Any, Any]], function: F, *, after: int = 1) -> F:
+    """A command whose ``**given`` stands for these options; they come after so many of its own."""
     signature = inspect.signature(function, eval_str=True)
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in OPTIONS.items()
+        for name, (annotation, default) in options.items()
     ]
-    placed = [*own[:2], *more, *(each.replace(kind=each.KEYWORD_ONLY) for each in own[2:])]
+    placed = [*own[: after + 1], *more, *(each.replace(kind=each.KEYWORD_ONLY) for each in own[after + 1 :])]
     function.__signature__ = signature.replace(parameters=placed)  # type: ignore[attr-defined]
     return function
 
@@ -101,7 +106,7 @@ def definition_of(name: str, given: Given) -> Definition:
         )
     return Definition(
         name,
-        _trigger(None, given),
+        trigger_of(None, given),
         _plan(given["steps"]),
         given["description"] or "",
         Overlap(given["overlap"] or "skip"),
@@ -117,8 +122,8 @@ def changed(present: Definition, given: Given) -> Definition:
     from tenuto.model.schedules import with_arguments
 
     new: dict[str, Any] = {}
-    if any(given[option] for option in _WHEN):
-        new["trigger"] = _trigger(present.trigger, given)
+    if any(given[option] for option in WHEN):
+        new["trigger"] = trigger_of(present.trigger, given)
     if given["steps"]:
         new["plan"] = _plan(given["steps"])
     if overrides := overrides_of(given.get("arguments")):
@@ -143,7 +148,8 @@ def _plan(texts: list[str]) -> Plan:
 # --- the trigger ----------------------------------------------------------------------------------------------------
 
 
-def _trigger(present: Trigger | None, given: Given) -> Trigger:
+def trigger_of(present: Trigger | None, given: Given) -> Trigger:
+    """When something runs: what was given, in the place of what was so far."""
     from tenuto.model.triggers import trigger_from_fields
 
     with by_option():
@@ -191,7 +197,7 @@ def _refuse_what_does_not_fit(kind: str, given: Given) -> None:
         for name in ("between", "days", *_LIMITS):
             if given[name]:
                 raise Invalid(
-                    "goes with a clock, and this schedule has none",
+                    "goes with a clock, and there is none",
                     field=_option(name),
                     remedy="leave it out, or say when it runs",
                 )

@@ -14,6 +14,7 @@ from tenuto.cli.words import ago, local, span
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tenuto.store.manifests import ManifestVersion
     from tenuto.store.schedules import Version
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
@@ -47,13 +48,14 @@ async def history(session: Session, name: Name, limit: Limit = 20) -> None:
     now = (await session.app.open()).clock.now()
     parts: list[RenderableType] = []
     for version in found:
-        parts += [*([""] if parts else []), *_version(version, now)]
+        parts += [*([""] if parts else []), *in_lines(version, now)]
     show(*parts)
     if len(found) == limit:
         session.say(f"the newest {limit}; there may be more: add --limit {min(limit * 5, 500)}")
 
 
-def _version(version: Version, now: datetime) -> list[RenderableType]:
+def in_lines(version: Version | ManifestVersion, now: datetime) -> list[RenderableType]:
+    """One change for a person: who, when, why, and what was and what is."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -102,7 +102,7 @@ async def show_task(
 ) -> None:
     """Show a task, open or ended, and all its attempts.
 
-    The attempts stand side by side in time: when each waited, and when it ran.
+    The attempts stand side by side in time: when each waited, and when it ran. Of a chain also the steps done so far.
     """
     from tenuto.cli import history
     from tenuto.cli.output import pairs, show, show_json
@@ -116,9 +116,10 @@ async def show_task(
         task = None if last["final"] else await app.task(last["task_id"])
     except NotFound:  # it has ended between the two looks
         task = None
-    reasons = await app.why(last["task_id"])
+    reasons, steps = await app.why(last["task_id"]), await app.chain_steps(last["task_id"])
     if session.as_json:
-        show_json({"id": last["task_id"], "task": task, "why": reasons.reasons, "attempts": attempts})
+        found = {"id": last["task_id"], "task": task, "why": reasons.reasons, "attempts": attempts, "steps": steps}
+        show_json(found)
         return
     now = SystemClock().now()
     word = last["status"] if task is None else task["state"]
@@ -131,6 +132,7 @@ async def show_task(
         *([] if task is None else why.in_brief(reasons, now)),
         "",
         history.attempts(attempts, now),
+        *history.chain(steps, now),
     ]
     if task is None:
         parts += history.stack_of(last)

@@ -8,16 +8,20 @@ is never left looking as if it still ran.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
 
 from tenuto.clock import Clock, steady
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.tasks import Outcome, Settlement, Task, error_json, settle
+from tenuto.model.tasks import Outcome, Settlement, Status, Task, error_json, settle
+from tenuto.store import manifests
 from tenuto.store.database import Database, TooSlow
 from tenuto.store.executions import Taking
 from tenuto.store.finishing import finish
@@ -26,6 +30,8 @@ BATCH = 500
 BATCH_SIZE = 4 * 1024 * 1024
 """How much text a batch carries; the outcome that reaches it is the last."""
 GIVE_UP_SECONDS = 30.0
+_TELL_WITHIN = 0.2
+"""How soon a manifest hears that an item of a batch has succeeded."""
 
 log = Log("tenuto.finisher")
 
@@ -52,6 +58,9 @@ class Finisher:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._give_up_at = 0.0
+        self._succeeded: dict[UUID, datetime] = {}
+        """Manifests of which items of batches have succeeded: a row for all of them, so it is told now and then."""
+        self._told_at = 0.0
         self.stale = 0
         """Outcomes that came too late: the task belonged to somebody else by then."""
 
@@ -73,7 +82,7 @@ class Finisher:
 
     async def _run(self) -> None:
         while not (self._stopping and not self._waiting):
-            await self._something.wait()
+            await self._something_or_a_moment()
             self._something.clear()
             while self._waiting:
                 batch = self._next_batch()
@@ -82,6 +91,24 @@ class Finisher:
                 except Exception:  # whatever is wrong with one batch, the next ones must be written
                     log.exception("outcomes could not be written; their leases run out", tasks=len(batch))
                     self._written([attempt for attempt, _ in batch])
+        if self._succeeded:
+            await self._tell_manifests()
+
+    async def _something_or_a_moment(self) -> None:
+        """Wait for the next outcome; if none comes for a moment, manifests hear of the items that have succeeded."""
+        if self._succeeded:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._something.wait(), _TELL_WITHIN)
+            if self._succeeded and (self._stopping or not self._something.is_set()):
+                await self._tell_manifests()
+        await self._something.wait()
+
+    async def _tell_manifests(self) -> None:
+        told, self._succeeded, self._told_at = self._succeeded, {}, steady()
+        try:
+            await manifests.touch(self._database, told, max(told.values()))
+        except StoreError as error:
+            log.warning("manifests could not be told of their success", manifests=len(told), error=str(error))
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
         batch: list[tuple[Attempt, Outcome]] = []
@@ -105,6 +132,12 @@ class Finisher:
                     self.stale += 1
                     log.warning("outcome came too late", task=str(attempt.task.id), fence=attempt.task.fence)
         self._written([attempt for attempt, _ in batch])
+        for settlement in settlements:
+            task, outcome = settlement.task, settlement.outcome
+            if task.batch_id is not None and task.manifest_id is not None and task.id in done and _is_success(outcome):
+                self._succeeded[task.manifest_id] = outcome.ended_at or now
+        if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
+            await self._tell_manifests()
 
     async def _persist(self, settlements: list[Settlement], taking: Taking | None = None) -> set[object]:
         """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
@@ -153,6 +186,10 @@ class Finisher:
                 # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
                 log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
                 return set()
+
+
+def _is_success(outcome: Outcome) -> bool:
+    return outcome.aside is None and outcome.status in (Status.COMPLETED, Status.COMPLETED_WITH_WARNING)
 
 
 def _size(outcome: Outcome) -> int:

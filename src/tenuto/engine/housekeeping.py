@@ -12,7 +12,7 @@ from tenuto.clock import Clock
 from tenuto.engine.identity import Identity
 from tenuto.logs import Log
 from tenuto.settings import Settings
-from tenuto.store import executions, partitions, schedules, workers
+from tenuto.store import batches, chainsteps, deadletters, executions, manifests, partitions, schedules, workers
 from tenuto.store.database import Database
 
 BATCH = 1000
@@ -22,7 +22,15 @@ _BATCHES_PER_ROUND = 50
 """So that one round stays short; what is left is taken in the next."""
 
 Forget = Callable[[Database, datetime, int], Awaitable[int]]
-_FORGET: tuple[Forget, ...] = (partitions.delete_old, executions.forget, schedules.forget_ledger)
+_FORGET: tuple[Forget, ...] = (
+    partitions.delete_old,
+    executions.forget,
+    schedules.forget_ledger,
+    chainsteps.forget,
+    deadletters.forget,
+    batches.forget,
+    manifests.forget_polls,
+)
 """Each lets go a small batch of what is older than the cut-off, and nothing that is still open."""
 
 log = Log("tenuto.housekeeping")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from tenuto.engine import definitions
 from tenuto.engine.definitions import Author, Effect
@@ -112,22 +113,22 @@ async def plan(
 async def carry_out(database: Database, planned: Planned, author: Author) -> None:
     """Do what was planned, in one transaction; refused if something has changed since."""
     ids = {change.name: new_id() for change in planned.changes}
+    await database.transaction(lambda connection: carry_out_within(connection, planned, author, ids))
+
+
+async def carry_out_within(connection: Connection, planned: Planned, author: Author, ids: Mapping[str, UUID]) -> None:
+    """As `carry_out`, as part of a larger change; the ids are for schedules that come to be."""
     deleted = planned.deleted
-    names = [*ids, *(each.name for each in deleted)]
-
-    async def act(connection: Connection) -> None:
-        for change in planned.changes:  # before any schedule is held: everybody takes these locks in this order
-            await schedules.lock_circles(connection, change.definition)
-        present = await schedules.locked_any(connection, names)
-        if _is_done(planned, present):
-            return  # by ourselves, and only the reply was lost; or by somebody who wanted the same
-        _refuse_changed_since(planned, present)
-        for change in planned.changes:
-            await definitions.declare_within(connection, change.definition, author, ids[change.name])
-        for each in deleted:
-            await definitions.delete_within(connection, each.name, author)
-
-    await database.transaction(act)
+    for change in planned.changes:  # before any schedule is held: everybody takes these locks in this order
+        await schedules.lock_circles(connection, change.definition)
+    present = await schedules.locked_any(connection, [*ids, *(each.name for each in deleted)])
+    if _is_done(planned, present):
+        return  # by ourselves, and only the reply was lost; or by somebody who wanted the same
+    _refuse_changed_since(planned, present)
+    for change in planned.changes:
+        await definitions.declare_within(connection, change.definition, author, ids[change.name])
+    for each in deleted:
+        await definitions.delete_within(connection, each.name, author)
 
 
 def those_needed_first(wanted: Iterable[Definition]) -> Sequence[Definition]:

@@ -8,20 +8,17 @@ number of them may run.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
 from tenuto.clock import steady
 from tenuto.engine import executing, firing
-from tenuto.engine.loop import poll_until_stopped
+from tenuto.engine.rounds import Rounds
 from tenuto.engine.sweeper import sweep
 from tenuto.logs import Log
 from tenuto.store import schedules
 from tenuto.store.database import Database
-from tenuto.store.listener import RECONNECTED, Listener
 
 _AT_ONCE = 0.0005
 """What is due within this is waited for no longer."""
@@ -39,32 +36,20 @@ class Scheduler:
         self._name = name
         self._poll_seconds = poll_seconds
         self._beat = beat
-        self._wake = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-        self._listener = Listener(database, self._hear)
+        self._rounds = Rounds("tenuto-scheduler", database, self.round, {"schedules"}, log)
         self._looked_after_at: float | None = None
         self._cannot_be_fired: set[UUID] = set()
         self.fired = 0
         """Schedules fired since the start."""
 
     def start(self) -> None:
-        self._listener.start()
-        self._task = asyncio.create_task(self._run(), name="tenuto-scheduler")
+        self._rounds.start()
 
     async def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-        if self._task is not None:
-            await self._task
-        await self._listener.stop()
-
-    async def _run(self) -> None:
-        await poll_until_stopped(self.round, self._pause, lambda: self._stopping, log)
+        await self._rounds.stop()
 
     async def round(self) -> float:
         """Do whatever there is to do now; how long until the next time."""
-        self._wake.clear()  # before looking: what we are told meanwhile must not be forgotten
         self._beat()
         database = self._database
         if self._is_time_to_look_after():
@@ -93,11 +78,3 @@ class Scheduler:
             return min(_HELD_BY_ANOTHER, self._poll_seconds)
         wait = (next_due - self._database.clock.now()).total_seconds()
         return min(max(wait, _AT_ONCE), self._poll_seconds)
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
-
-    def _hear(self, word: str) -> None:
-        if word in ("schedules", RECONNECTED):
-            self._wake.set()

@@ -18,9 +18,12 @@ from tenuto.engine.health import HealthFile
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import Loop
+from tenuto.engine.managing import Managing
 from tenuto.engine.scheduler import Scheduler
 from tenuto.engine.signals import Signals
 from tenuto.engine.sweeper import sweep
+from tenuto.engine.taskservers import MakeServer
+from tenuto.engine.taskservers.native import Native
 from tenuto.engine.worker import Worker
 from tenuto.errors import Conflict, SchemaBehind, StoreError, TenutoError, Unavailable
 from tenuto.handlers.jobs import Jobs
@@ -36,13 +39,15 @@ log = Log("tenuto.service")
 Connect = Callable[[], Awaitable[Database]]
 
 
-async def run_worker(connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings) -> None:
+async def run_worker(
+    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, server: MakeServer = Native
+) -> None:
     """A worker process: until a signal; with an error if somebody declares it dead."""
     identity = Identity.take("worker", settings.home, given.name)
     async with _process(connect, settings, identity, grace=given.grace_seconds) as process:
         if process.database is None:
             return
-        worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat)
+        worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat, server=server)
         process.signals.lead_to(worker.stop, worker.stop_now)
         async with nets(process.database, settings, identity):
             await worker.run()
@@ -62,7 +67,11 @@ async def run_scheduler(connect: Connect, settings: Settings, *, name: str | Non
 
 
 async def run_all(
-    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, ready: Callable[[Worker], None]
+    connect: Connect,
+    jobs: Jobs,
+    settings: Settings,
+    given: WorkerSettings,
+    ready: Callable[[Worker], None],
 ) -> None:
     """Scheduler and worker in one process: until a signal; with an error if one of them cannot go on."""
     identity = Identity.take("worker", settings.home, given.name)
@@ -80,13 +89,13 @@ async def run_all(
 
 @asynccontextmanager
 async def worker_beside(
-    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings
+    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, server: MakeServer = Native
 ) -> AsyncIterator[Worker]:
     """A worker that runs beside the caller's own code for as long as the block lasts."""
     database = await connect()
     try:
         identity = Identity.take("worker", settings.home, given.name)
-        worker = Worker(database, jobs, identity, given)
+        worker = Worker(database, jobs, identity, given, server=server)
         async with nets(database, settings, identity):
             running = asyncio.create_task(worker.run())
             try:
@@ -144,14 +153,17 @@ async def scheduling(
 
     loop = Loop("tenuto-register", watch, log)
     scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, beat)
+    managing = Managing(database, identity.name, settings.scheduler_poll_seconds)
     async with nets(database, settings, identity, *others):
         scheduler.start()
+        managing.start()
         loop.start()
         log.info("scheduler ready", name=identity.name)
         try:
             yield
         finally:
             await loop.stop()
+            await managing.stop()
             await scheduler.stop()
             with contextlib.suppress(StoreError):
                 await workers.leave(database, identity.id)

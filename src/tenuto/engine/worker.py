@@ -1,4 +1,4 @@
-"""The worker: takes tasks whenever it has free slots, has them run, and sees that every outcome is written.
+"""The worker: takes tasks whenever it has free slots, has them run by its task server, and sees every outcome written.
 
 It claims a batch at a time, most urgent first, and holds no more than it has slots for; only where tasks end within
 milliseconds does it take the next few ahead, so that nobody waits for the database. Notifications wake it;
@@ -13,6 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 from tenuto.clock import DatabaseClock, steady
@@ -20,14 +21,16 @@ from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import poll_until_stopped
 from tenuto.engine.pace import Pace
-from tenuto.engine.stalls import StallDetector
+from tenuto.engine.stepmemory import DatabaseMemory
 from tenuto.engine.sweeper import recover
+from tenuto.engine.taskservers import MakeServer, Terms
+from tenuto.engine.taskservers.native import Native
 from tenuto.engine.watchdog import SAFETY, Watchdog, lost_control
 from tenuto.errors import EngineError, StoreError
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
+from tenuto.handlers.context import Context
 from tenuto.handlers.jobs import Jobs
-from tenuto.handlers.runner import Runner
 from tenuto.logs import Log
 from tenuto.model import payloads
 from tenuto.model.tasks import Outcome, Task
@@ -62,11 +65,11 @@ class Worker:
         settings: WorkerSettings,
         *,
         beat: Callable[[], None] = lambda: None,
+        server: MakeServer = Native,
     ) -> None:
         self.settings = settings
         self.identity = identity
         self._database = database
-        self._jobs = jobs
         self._beat = beat
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
@@ -99,8 +102,8 @@ class Worker:
         self.finished = 0
         """How many attempts have ended here and are off our hands: written, come too late, or left to the sweep."""
         self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._launch_what_may_begin)
-        self._runner = Runner(jobs, self._clock, self._deliver, threads=settings.slots, connect=database.connection)
-        stalls = StallDetector(self._runner.loop)
+        self._server = server(Terms(jobs, self._clock, self._deliver, settings.slots))
+        self._remember = partial(DatabaseMemory, database)
         self._watchdog = Watchdog(
             database.url,
             identity.id,
@@ -109,7 +112,7 @@ class Worker:
             self._clock,
             declared_dead=self._declared_dead,
             behind_pooler=database.behind_pooler,
-            look_for_stalls=lambda: stalls.look(self._runner.loop_thread_id),
+            look_for_stalls=self._server.look,
         )
         self._listener = Listener(database, self._hear)
 
@@ -169,7 +172,7 @@ class Worker:
             taken_back = await recover(self._database, previous, self._clock.now())
             log.info("took back what the previous start held", tasks=taken_back)
         Capture.start()
-        self._runner.start()
+        self._server.start()
         self._finisher.start()
         self._watchdog.start()
         self._listener.start()
@@ -184,7 +187,7 @@ class Worker:
         await self._finisher.stop()
         self._watchdog.stop()
         await self._listener.stop()
-        self._runner.close()
+        self._server.close()
         Capture.stop()
         with contextlib.suppress(StoreError):
             await workers.leave(self._database, self.identity.id)
@@ -291,8 +294,8 @@ class Worker:
 
     def _launch(self, taken: Sequence[Task], asked_at: float) -> None:
         lease_ends = asked_at + self._lease.total_seconds()
-        new_context = self._runner.new_context
-        attempts = [Attempt(task, new_context(task), lease_ends, asked_at) for task in taken]
+        connect, remember = self._database.connection, self._remember
+        attempts = [Attempt(task, Context(task, connect, remember), lease_ends, asked_at) for task in taken]
         self._held.update((attempt.task.id, attempt) for attempt in attempts)
         self._watchdog.something_is_held()
         self._backlog.extend(attempts)
@@ -303,7 +306,7 @@ class Worker:
         free = min(self.settings.slots - self._executing, len(self._backlog))
         if free > 0:
             self._executing += free
-            self._runner.launch([self._backlog.popleft() for _ in range(free)])
+            self._server.launch([self._backlog.popleft() for _ in range(free)])
 
     async def _return_backlog(self) -> None:
         """What never began goes back as if it had not been touched."""

@@ -75,6 +75,12 @@ class AttemptLog:
             self.line(level, self._partial)
             self._partial = ""
 
+    def goes_on_from(self, earlier: str) -> None:
+        """What the same attempt had said before it was put aside stands in front."""
+        kept = payloads.kept_text(earlier, CAP // 2)
+        self._head = [kept, *(self._head or [])]
+        self._size += len(kept)
+
     def text(self) -> str | None:
         """All that was kept, or None if nothing was said."""
         if self._partial:

@@ -6,20 +6,22 @@ the database by the worker.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.handlers.attemptlog import AttemptLog
 from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType
-from tenuto.model.tasks import Aside, Task
+from tenuto.model.tasks import Aside, Task, seconds
 
 current: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
@@ -56,6 +58,37 @@ class PutAside(BaseException):
         self.aside = aside
 
 
+@dataclass(frozen=True, slots=True)
+class Nap:
+    """The sleep a step has come to: the how many-th of it, and whether it is over."""
+
+    number: int
+    until: datetime
+    over: bool
+    log: str | None = None
+    """What the attempt had said before it, if this attempt is the same one."""
+
+
+class StepMemory(Protocol):
+    """What the steps of a task have come to, kept where a crash cannot reach it."""
+
+    async def recorded(self) -> dict[str, str]:
+        """What is stored, by name, as JSON."""
+        ...
+
+    async def record(self, name: str, output: str) -> str:
+        """Store what a step came to; what stands."""
+        ...
+
+    async def sleep(self, step: str, number: int, span: timedelta, log: str | None) -> Nap:
+        """Have the n-th sleep of a step begin now, unless it, or a later one, has begun before."""
+        ...
+
+
+Beside = Callable[[Callable[..., Any], dict[str, Any]], Awaitable[Any]]
+"""Runs a plain function in a thread, for code on the loop."""
+
+
 class Stopped(BaseException):
     """Raised inside a plain function that was told to stop. Not an Exception, so that `except Exception` lets it by."""
 
@@ -63,10 +96,25 @@ class Stopped(BaseException):
 class Context:
     """One attempt, seen from inside."""
 
-    __slots__ = ("_connect", "_log", "_progress", "_stop", "_stop_event", "errors", "task", "warnings")
+    __slots__ = (
+        "_connect", "_log", "_progress", "_remember", "_sleeps", "_steps", "_stop", "_stop_event", "at_step", "beside",
+        "errors", "step_key", "task", "warnings",
+    )  # fmt: skip
 
-    def __init__(self, task: Task, connect: Callable[[], AbstractAsyncContextManager[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        connect: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        remember: Callable[[Task], StepMemory] | None = None,
+    ) -> None:
         self.task = task
+        self.at_step = self.step_key = ""
+        """The step of a chain that is under way: its name, and what it is stored under."""
+        self.beside: Beside | None = None
+        """Set by whoever runs the attempt, if it can run plain functions beside it."""
+        self._remember = remember
+        self._steps: StepMemory | None = None
+        self._sleeps: dict[str, int] | None = None
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self._log: AttemptLog | None = None
@@ -170,6 +218,43 @@ class Context:
         self._stop = True
         if self._stop_event is not None:
             self._stop_event.set()
+
+    @property
+    def steps(self) -> StepMemory:
+        """What the steps of this task have come to, kept over retries and crashes."""
+        if self._steps is None:
+            if self._remember is None:
+                raise EngineError("this job runs in a child process, which can neither keep steps nor sleep")
+            self._steps = self._remember(self.task)
+        return self._steps
+
+    def sleep(self, span: float | str | timedelta) -> Awaitable[None]:
+        """Sleep, for days if need be, without holding a slot: the code is left here and called again when it is time.
+
+        What goes before it is run again then, but not the finished steps of a chain; sleeps that are over are passed.
+        """
+        wait = seconds(span, field="span")
+        if wait is None or not 0 <= wait <= LONGEST_WAIT.total_seconds():
+            raise Invalid(f"must be from 0 s to {LONGEST_WAIT.days} days", field="span")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # in a thread nobody would await it
+            raise EngineError(
+                "only async code can sleep without holding its slot",
+                remedy="make it an async def, or use ctx.wait(seconds), which holds the slot",
+            ) from None
+        return self._sleep(timedelta(seconds=wait))
+
+    async def _sleep(self, span: timedelta) -> None:
+        if self._sleeps is None:
+            self._sleeps = {}
+        number = self._sleeps.get(self.step_key, 0) + 1
+        nap = await self.steps.sleep(self.step_key, number, span, self.log_text)
+        self._sleeps[self.step_key] = number
+        if not nap.over:
+            raise PutAside(Aside(until=nap.until))
+        if nap.log is not None:
+            self.log.goes_on_from(nap.log)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:

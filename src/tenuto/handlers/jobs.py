@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -102,6 +102,20 @@ class Job(Generic[P, R]):
         """Arguments from stored JSON, as the types the signature asks for."""
         return self._input.load(text)
 
+    def check_some(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Some of the arguments, checked each by itself, as plain data."""
+        return self._input.check_some(values)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The names of its parameters with what they are annotated as."""
+        return self._input.annotations
+
+    @property
+    def required(self) -> set[str]:
+        """The parameters that have no default."""
+        return self._input.required
+
     @property
     def context_parameter(self) -> str | None:
         return self._input.context_parameter
@@ -150,6 +164,8 @@ class _InputType:
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[f"field_{name}"] = (annotation, pydantic.Field(default, alias=name))
         self._names = [name.removeprefix("field_") for name in fields]
+        self.annotations = {name.removeprefix("field_"): annotation for name, (annotation, _) in fields.items()}
+        self.required = {name.removeprefix("field_") for name, (_, given) in fields.items() if given.is_required()}
         self._attributes = list(zip(self._names, fields, strict=True))
         try:
             self.model: type[BaseModel] = pydantic.create_model(
@@ -181,6 +197,21 @@ class _InputType:
 
     def normalise(self, text: str) -> str:
         return _written(self._validated(self.model.model_validate_json, text))
+
+    def check_some(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        checked: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in self.annotations:
+                known = ", ".join(self._names) or "none"
+                raise Invalid("there is no such parameter", field=name, remedy=f"it has {known}")
+            adapter = TypeAdapter(self.annotations[name])
+            try:
+                checked[name] = adapter.dump_python(adapter.validate_python(value), mode="json")
+            except pydantic.ValidationError as error:
+                refusal = _invalid(error)
+                where = name if refusal.field == "input" else f"{name}.{refusal.field}"
+                raise Invalid(refusal.message, field=where) from error
+        return checked
 
     def load(self, text: str) -> dict[str, Any]:
         if not self._names:

@@ -32,10 +32,10 @@ def completed(
     outcome = Outcome(Status.COMPLETED, None, attempt.started_at, ended_at, output)
     if errors:
         outcome.status = Status.COMPLETED_WITH_ERROR
-        outcome.error = error_json("tenuto.Error", "; ".join(errors), step=attempt.task.name)
+        outcome.error = error_json("tenuto.Error", "; ".join(errors), step=_step(attempt))
     elif warnings:
         outcome.status = Status.COMPLETED_WITH_WARNING
-        outcome.error = error_json("tenuto.Warning", "; ".join(warnings), step=attempt.task.name)
+        outcome.error = error_json("tenuto.Warning", "; ".join(warnings), step=_step(attempt))
     _keep_words(attempt, outcome)
     return outcome
 
@@ -57,7 +57,7 @@ def of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outc
         may_retry = False
     elif isinstance(error, RetryLater):
         retry_at = ended_at + error.after
-    return failed(attempt, ended_at, reason, describe(error, attempt.task.name), may_retry=may_retry, retry_at=retry_at)
+    return failed(attempt, ended_at, reason, describe(error, _step(attempt)), may_retry=may_retry, retry_at=retry_at)
 
 
 def refused(attempt: Attempt, error: Invalid, ended_at: datetime) -> Outcome:
@@ -91,16 +91,16 @@ def of_stop(attempt: Attempt, ended_at: datetime) -> Outcome | None:
             message = f"stopped after its time limit of {task.policy.timeout_seconds:g} s"
             outcome = Outcome(
                 Status.FAILED, Reason.TIMED_OUT, attempt.started_at, ended_at,
-                error=error_json("tenuto.TimedOut", message, step=task.name),
+                error=error_json("tenuto.TimedOut", message, step=_step(attempt)),
             )  # fmt: skip
         case Stop.HANDED_BACK:
             outcome = Outcome(
                 Status.CANCELLED, Reason.HANDED_BACK, attempt.started_at, ended_at,
-                error=error_json("tenuto.HandedBack", "handed back: its worker was told to stop", step=task.name),
+                error=error_json("tenuto.HandedBack", "handed back: its worker was told to stop", step=_step(attempt)),
             )  # fmt: skip
         case Stop.CANCELLED:
             assert attempt.stop_actor is not None
-            outcome = cancelled(task, ended_at, attempt.stop_actor)
+            outcome = cancelled(task, ended_at, attempt.stop_actor, step=_step(attempt))
             outcome.started_at = attempt.started_at
     _keep_words(attempt, outcome)
     return outcome
@@ -122,7 +122,12 @@ def describe(error: BaseException, step: str) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 — an error that cannot be printed must not keep its attempt from ending
         message = "(it cannot be printed)"
-    return error_json(name, message, step=getattr(error, "tenuto_step", step), stack=stack)
+    return error_json(name, message, step=step, stack=stack)
+
+
+def _step(attempt: Attempt) -> str:
+    """Where it was: the step of its chain, or the job itself."""
+    return attempt.context.at_step or attempt.task.name
 
 
 def _keep_words(attempt: Attempt, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -20,23 +20,28 @@ from tenuto.clock import Clock
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt, Stop
-from tenuto.handlers.context import Context, Stopped, current
+from tenuto.handlers.context import Stopped, current
 from tenuto.handlers.jobs import Job, Jobs
 from tenuto.handlers.processes import Children
-from tenuto.model.tasks import Outcome, Task
+from tenuto.model.tasks import Outcome
 
 Deliver = Callable[[Attempt, Outcome | None], None]
-Connect = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class Runner:
     """Where the code of jobs runs."""
 
-    def __init__(self, jobs: Jobs, clock: Clock, deliver: Deliver, *, threads: int, connect: Connect | None) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        clock: Clock,
+        deliver: Deliver,
+        *,
+        threads: int,
+    ) -> None:
         self._jobs = jobs
         self._clock = clock
         self._deliver = deliver
-        self._connect = connect
         self._loop = _new_loop()
         self._loop_thread = threading.Thread(target=self._run_loop, name="tenuto-jobs", daemon=True)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tenuto-job")
@@ -51,9 +56,6 @@ class Runner:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._loop_thread.join(timeout=5)
-
-    def new_context(self, task: Task) -> Context:
-        return Context(task, self._connect)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -113,6 +115,23 @@ class Runner:
             outcome = outcomes.of_error(attempt, error, self._clock.now())
         self._end(attempt, outcome)
 
+    async def _beside(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """A plain function that belongs to an attempt on the loop: in a thread, stopped as one, and waited for until it
+        has really ended. What it returned although it was told to stop is handed over."""
+        thread = _Interruptible()
+
+        def run() -> Any:
+            with thread:
+                return function(**arguments)
+
+        running = asyncio.wrap_future(self._threads.submit(copy_context().run, run))
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError:  # each time somebody presses
+                thread.interrupt()
+        return running.result()
+
     # --- plain functions --------------------------------------------------------------------------------------------
 
     def _run_in_thread(self, attempt: Attempt, job: Job[..., Any]) -> None:
@@ -159,6 +178,7 @@ class Runner:
         attempt.begins(self._clock.now())
         if job.is_async:  # on the loop every attempt has a copy of the context to itself
             current.set(context)
+            context.beside = self._beside
         if attempt.stop_reason is not None:
             raise Stopped
         try:

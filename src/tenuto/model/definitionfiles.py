@@ -7,35 +7,22 @@ found wrong later, such as a job's input, is told by the same path. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 from tenuto.errors import Invalid
 from tenuto.model.documents import Document, below
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.filereading import RETRY, TRIGGER, Reader
 from tenuto.model.schedules import JOB, SCHEDULE, Definition, Misfire, Overlap, Plan, Step, misfire_from_fields
-from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
 
-T = TypeVar("T")
-
-_CLOCKS = {"cron": "cron", "times": "times", "every": "interval"}
-"""Of each kind of trigger, the field that says when."""
-_TRIGGER = (*_CLOCKS, "zone", "days", "between", "anchor", "start", "end", "excluded", "jitter")
-_SCHEDULE = ("name", "description", "trigger", *_TRIGGER, "overlap", "misfire", "steps")
+_SCHEDULE = ("name", "description", "trigger", *TRIGGER, "overlap", "misfire", "steps")
 _WORK = (JOB, SCHEDULE, "kind")
 _OPTIONS = ("name", "continue_on_failure", "timeout", "retry", "max_retries", "on_lost", "queue", "priority")
 _STEP = (*_WORK, "input", "arguments", "target", "index", *_OPTIONS)
-_RETRY = tuple(each.name for each in fields(RetryPolicy))
 _MISFIRE = tuple(each.name for each in fields(Misfire))
-_TEXTS = {"name", "queue", "on_lost", "description", "overlap", JOB, SCHEDULE, "kind", "target"}
 _MAX_INDEX = 1_000_000
-_ELSEWHERE = {
-    "manifests": "manifests cannot be declared in files yet",
-    "enabled": "whether a schedule is enabled is the operator's to say: `tenuto schedule disable NAME`",
-}
 
 
 class _Placed(NamedTuple):
@@ -82,7 +69,7 @@ class Declared:
                 return f"{placed.path}.{placed.input_field}" + (f".{rest}" if rest else "")
         if not part:
             return self.path
-        of_trigger = self.nested and part.partition(".")[0] in _TRIGGER
+        of_trigger = self.nested and part.partition(".")[0] in TRIGGER
         return f"{self.path}.trigger.{part}" if of_trigger else f"{self.path}.{part}"
 
 
@@ -90,7 +77,7 @@ def schedules_of(documents: Iterable[Document]) -> list[Declared]:
     """Every schedule of these files, in their order; no name twice."""
     found: dict[str, Declared] = {}
     for document in documents:
-        for each in _Reader(document).schedules():
+        for each in _Schedules(document).schedules():
             if (other := found.get(each.name)) is not None:
                 raise each.refused(
                     Invalid(
@@ -103,20 +90,15 @@ def schedules_of(documents: Iterable[Document]) -> list[Declared]:
     return list(found.values())
 
 
-class _Reader:
-    """One document. Whatever is refused is refused with the file, the line and the path."""
+class _Schedules(Reader):
+    """The schedules of one document."""
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "enabled": "whether a schedule is enabled is the operator's to say: `tenuto schedule disable NAME`",
+    }
 
     def schedules(self) -> Iterator[Declared]:
-        whole = self._document.value
-        if not isinstance(whole, Mapping):
-            raise self._no("", "has no schedules", "begin it with schedules: and a list of them")
-        self._only(whole, "", ("schedules",), "a file")
-        if "schedules" not in whole:
-            raise self._no("schedules", "is missing", "begin the file with schedules: and a list of them")
-        for place, stored in enumerate(self._list(whole["schedules"], "schedules")):
+        for place, stored in enumerate(self._section("schedules")):
             yield self._schedule(stored, f"schedules[{place}]")
 
     def _schedule(self, stored: object, path: str) -> Declared:
@@ -139,35 +121,6 @@ class _Reader:
         )
         placed = {each.step.name: each for each in _each(steps)}
         return Declared(definition, self._document, path, "trigger" in given, placed)
-
-    # --- when it runs -----------------------------------------------------------------------------------------------
-
-    def _trigger(self, given: Mapping[str, Any], path: str) -> Trigger:
-        """Said beside the name, or in a field of its own; nothing said means by hand."""
-        beside = {name: given[name] for name in _TRIGGER if name in given}
-        if "trigger" not in given:
-            return self._clock(beside, path, None) if beside else Manual()
-        at = below(path, "trigger")
-        if beside:
-            raise self._no(below(path, next(iter(beside))), "is given beside trigger", "say it within trigger")
-        if given["trigger"] == Manual.kind:
-            return Manual()
-        within = dict(self._fields(given["trigger"], at, ("kind", *_TRIGGER), "a trigger"))
-        kind = within.pop("kind", None)
-        if kind == Manual.kind and not within:
-            return Manual()
-        return self._clock(within, at, kind)
-
-    def _clock(self, given: Mapping[str, Any], path: str, kind: object) -> Trigger:
-        clocks = [name for name in _CLOCKS if name in given]
-        if len(clocks) > 1:
-            raise self._no(below(path, clocks[1]), f"is given beside {clocks[0]}", "a schedule runs by one of them")
-        if not clocks and kind is None:
-            raise self._no(
-                path, "does not say when to run", f"give one of {', '.join(_CLOCKS)}, or leave all of it out"
-            )
-        found = kind if kind is not None else _CLOCKS[clocks[0]]
-        return self._made(path, lambda: trigger_from_fields({"kind": found, **given}))
 
     def _misfire(self, stored: object, path: str) -> Misfire:
         if isinstance(stored, Mapping):
@@ -232,16 +185,11 @@ class _Reader:
         arguments = self._input(given.get(called, {}), below(path, called))
         options = {name: given[name] for name in _OPTIONS if name in given}
         if isinstance(options.get("retry"), Mapping):
-            self._only(options["retry"], below(path, "retry"), _RETRY, "a retry")
+            self._only(options["retry"], below(path, "retry"), RETRY, "a retry")
         within_retry = isinstance(options.get("retry"), Mapping) and "max_retries" not in options
         renamed = {"target": work[0], "max_retries": "retry.max_retries" if within_retry else "max_retries"}
         step = self._made(path, lambda: Step.of_kind(kind, arguments, target=target, **options), renamed)
         return _Placed(path, step, called)
-
-    def _input(self, stored: object, path: str) -> Mapping[str, Any]:
-        if not isinstance(stored, Mapping):
-            raise self._no(path, "is not a set of named values", "write {name: value, …}")
-        return {str(name): value for name, value in stored.items()}
 
     def _refuse_names_twice(self, steps: list[list[_Placed]]) -> None:
         seen: set[str] = set()
@@ -249,52 +197,6 @@ class _Reader:
             if step.name in seen:
                 raise self._no(path, f"two steps are named {step.name!r}", "give it another name")
             seen.add(step.name)
-
-    # --- reading ----------------------------------------------------------------------------------------------------
-
-    def _fields(self, stored: object, path: str, known: Iterable[str], whose: str) -> Mapping[str, Any]:
-        """Named fields, each known and said."""
-        if not isinstance(stored, Mapping):
-            raise self._no(path, "is not a set of named fields", f"{whose} has {', '.join(known)}")
-        self._only(stored, path, known, whose)
-        for name, value in stored.items():
-            if value is None:
-                raise self._no(below(path, name), "is empty", "give it a value, or leave it out")
-            if name in _TEXTS and not isinstance(value, str):
-                raise self._no(below(path, name), f"{value!r:.80} is not a text", "put it in quotes")
-        return stored
-
-    def _only(self, given: Mapping[str, Any], path: str, known: Iterable[str], whose: str) -> None:
-        for name in given:
-            if name not in known:
-                known = list(known)
-                meant = get_close_matches(name, known, 1)
-                remedy = f"did you mean {meant[0]}?" if meant else f"{whose} has {', '.join(known)}"
-                why = f"{whose} has no such field"
-                raise self._no(below(path, name), why, _ELSEWHERE.get(name, remedy))
-
-    def _list(self, stored: object, path: str) -> list[Any]:
-        if not isinstance(stored, list):
-            raise self._no(path, "is not a list", "begin each entry with a dash, or use [ … ]")
-        return stored
-
-    def _made(self, path: str, make: Callable[[], T], renamed: Mapping[str, str] | None = None) -> T:
-        """A value; if it refuses itself, by the path of the field it blames."""
-        try:
-            return make()
-        except _Located:
-            raise
-        except Invalid as error:
-            blamed = (renamed or {}).get(error.field or "", error.field)
-            raise self._no(f"{path}.{blamed}" if blamed else path, error.message, error.remedy) from None
-
-    def _no(self, path: str, why: str, remedy: str | None = None) -> Invalid:
-        place = self._document.place(path)
-        return _Located(why, field=f"{place}: {path}" if path else place, remedy=remedy)
-
-
-class _Located(Invalid):
-    """A refusal that knows its place already."""
 
 
 def _each(steps: Iterable[Iterable[_Placed]]) -> Iterator[_Placed]:

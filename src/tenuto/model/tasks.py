@@ -183,6 +183,9 @@ class Task:
     tags: list[str] | None
     execution_id: UUID | None = None
     """The run of a schedule it is a step of, if any."""
+    manifest_id: UUID | None = None
+    """The manifest it is a run of, if any; and the batch it came in with."""
+    batch_id: UUID | None = None
     claimed_at: datetime | None = None
     """Told to those who find the task in somebody else's hands; its holder knows when it began."""
     cancel_name: str | None = None
@@ -313,14 +316,14 @@ def lost(task: Task, now: datetime) -> Outcome:
     )
 
 
-def cancelled(task: Task, now: datetime, by: Actor) -> Outcome:
-    """The outcome of a task that somebody cancelled."""
+def cancelled(task: Task, now: datetime, by: Actor, *, step: str | None = None) -> Outcome:
+    """The outcome of a task that somebody cancelled, in a step of its own if it has such."""
     return Outcome(
         Status.CANCELLED,
         Reason.REQUESTED,
         started_at=task.claimed_at,
         ended_at=now,
-        error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=task.name, by=by),
+        error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=step or task.name, by=by),
         may_retry=False,
     )
 

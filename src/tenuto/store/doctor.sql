@@ -21,7 +21,7 @@ SELECT greatest($1::uuid, (
 )) AS id;
 
 -- name: triggers_off
--- Where the past can be rewritten: a guard of activities, executions or the ledger that is missing or switched off.
+-- Where the past can be rewritten: a guard of activities, executions, the ledger or letters that is missing or off.
 WITH guarded AS (
     SELECT relation, guard
     FROM (
@@ -34,7 +34,8 @@ WITH guarded AS (
     CROSS JOIN unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS guard
     UNION ALL
     VALUES ('tenuto.executions'::regclass, 'executions_end_once'),
-           ('tenuto.occurrences'::regclass, 'occurrences_are_decided_once')
+           ('tenuto.occurrences'::regclass, 'occurrences_are_decided_once'),
+           ('tenuto.dead_letters'::regclass, 'dead_letters_resolve_once')
 )
 SELECT (SELECT 'tenuto.' || relname FROM pg_class WHERE pg_class.oid = guarded.relation) AS relation,
        guarded.guard,
@@ -50,7 +51,8 @@ LIMIT $1;
 SELECT wanted.key
 FROM unnest(ARRAY[
     'tasks_one_per_key', 'workers_one_alive_per_name', 'executions_one_active', 'occurrences_once',
-    'occurrences_one_queued'
+    'occurrences_one_queued', 'manifests_external_id_key', 'tasks_one_per_item', 'tasks_one_run_per_manifest',
+    'dead_letters_one_open', 'dead_letters_once_per_task', 'batches_key_key'
 ]) AS wanted (key)
 LEFT JOIN pg_class AS found ON found.relname = wanted.key AND found.relnamespace = 'tenuto'::regnamespace
 LEFT JOIN pg_index ON pg_index.indexrelid = found.oid
@@ -548,6 +550,121 @@ WHERE waiting.decision = 'queued'
         AND (executions.ended_at IS NULL OR executions.ended_at > clock_timestamp() - $1::interval)
   )
 ORDER BY waiting.due_at, waiting.id
+LIMIT $2;
+
+-- name: letter_missing
+-- Failures of manifests, the newest $2 of failed records since $1, that left no letter: neither of their own task nor a
+-- later one of the same item. What ended just now may not have been looked at by the net.
+SELECT failed.task_id AS id, failed.name, failed.ended_at
+FROM (
+    SELECT id, task_id, name, status, final, manifest_id, batch_id, item_key, ended_at
+    FROM tenuto.activities
+    WHERE status <> 'completed' AND id > $1
+    ORDER BY id DESC
+    LIMIT $2
+) AS failed
+WHERE failed.status = 'failed'
+  AND failed.final
+  AND failed.manifest_id IS NOT NULL
+  AND failed.ended_at < clock_timestamp() - interval '2 minutes'
+  AND NOT EXISTS (SELECT FROM tenuto.dead_letters WHERE dead_letters.task_id = failed.task_id)
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.dead_letters
+      WHERE dead_letters.manifest_id = failed.manifest_id
+        AND dead_letters.item =
+            coalesce(failed.item_key, CASE WHEN failed.batch_id IS NULL THEN '' ELSE failed.task_id::text END)
+        AND dead_letters.dead_lettered_at >= failed.ended_at
+  )
+ORDER BY failed.task_id
+LIMIT $3;
+
+-- name: cap_overrun
+-- Manifests, groups of them, and all of them ('*'), of which more is held under a living lease than may be.
+WITH held AS MATERIALIZED (
+    SELECT manifest_id, limit_group, count(*) AS active
+    FROM tenuto.tasks
+    WHERE state = 'running' AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
+    GROUP BY manifest_id, limit_group
+)
+SELECT caps.what, caps.active, caps.most
+FROM (
+    SELECT 'manifest ' || manifests.external_id AS what, sum(held.active) AS active, manifests.max_active AS most
+    FROM held
+    JOIN tenuto.manifests ON manifests.id = held.manifest_id
+    GROUP BY manifests.id
+    UNION ALL
+    SELECT 'group ' || groups.name, sum(held.active), groups.max_active
+    FROM held
+    JOIN tenuto.manifest_groups AS groups ON groups.name = held.limit_group
+    GROUP BY groups.name
+    UNION ALL
+    SELECT 'all manifests', sum(held.active), max(groups.max_active)
+    FROM held
+    JOIN tenuto.manifest_groups AS groups ON groups.name = '*'
+) AS caps
+WHERE caps.active > caps.most
+ORDER BY caps.what
+LIMIT $1;
+
+-- name: manifest_runs_twice
+-- Manifests of which more than one run of their own is open.
+SELECT coalesce(min(manifests.external_id), manifest_id::text) AS name, count(*) AS runs
+FROM tenuto.tasks
+LEFT JOIN tenuto.manifests ON manifests.id = tasks.manifest_id
+WHERE tasks.manifest_id IS NOT NULL AND tasks.batch_id IS NULL AND tasks.item_key IS NULL
+GROUP BY tasks.manifest_id
+HAVING count(*) > 1
+ORDER BY 1
+LIMIT $1;
+
+-- name: manifest_gone
+-- Open tasks of manifests that are not there, among the $1 newest of manifests.
+SELECT task.id, task.name, task.manifest_id
+FROM (
+    SELECT id, name, manifest_id
+    FROM tenuto.tasks
+    WHERE manifest_id IS NOT NULL
+    ORDER BY id DESC
+    LIMIT $1
+) AS task
+WHERE NOT EXISTS (SELECT FROM tenuto.manifests WHERE manifests.id = task.manifest_id)
+ORDER BY task.id
+LIMIT $2;
+
+-- name: batch_does_not_add_up
+-- Batches, the 100 newest since $1, whose items are neither open nor on record, or twice.
+SELECT sums.id, sums.name, sums.total, sums.open, sums.ended, sums.again
+FROM (
+    SELECT batch.id, coalesce(batch.name, batch.external_id) AS name, batch.total,
+           (SELECT count(*) FROM tenuto.tasks WHERE tasks.batch_id = batch.id) AS open,
+           (SELECT count(*) FROM tenuto.activities WHERE activities.batch_id = batch.id AND final) AS ended,
+           (SELECT count(*) FROM tenuto.dead_letters
+            WHERE dead_letters.batch_id = batch.id AND dead_letters.status = 'retried') AS again
+    FROM (SELECT * FROM tenuto.batches WHERE id > $1 ORDER BY id DESC LIMIT 100) AS batch
+) AS sums
+WHERE sums.total <> sums.open + sums.ended - sums.again
+ORDER BY sums.id
+LIMIT $2;
+
+-- name: batch_half_done
+-- Items that wait in a batch which is not paused, or go on in one that was cancelled: whoever did it was interrupted.
+SELECT batch.id, coalesce(batch.name, batch.external_id) AS name,
+       CASE WHEN batch.cancelled_at IS NULL THEN 'resume' ELSE 'cancel' END AS verb
+FROM (SELECT * FROM tenuto.batches WHERE paused_at IS NULL ORDER BY id DESC LIMIT 1000) AS batch
+WHERE (batch.cancelled_at IS NULL
+       AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.batch_id = batch.id AND tasks.state = 'waiting'))
+   OR (batch.cancelled_at < clock_timestamp() - interval '1 minute'
+       AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.batch_id = batch.id AND tasks.state <> 'running'))
+ORDER BY batch.id
+LIMIT $1;
+
+-- name: manifest_not_planned
+-- Enabled manifests whose next run nobody has worked out, changed longer than $1 ago.
+SELECT external_id AS name
+FROM tenuto.manifests
+WHERE enabled AND NOT planned AND updated_at < clock_timestamp() - $1::interval
+ORDER BY id
 LIMIT $2;
 
 -- name: old_snapshot

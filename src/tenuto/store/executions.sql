@@ -100,7 +100,8 @@ WITH chosen AS MATERIALIZED (
         lease_until = clock_timestamp() + $3::interval
     WHERE id = ANY (ARRAY(SELECT id FROM chosen))
     RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
+              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+              manifest_id, batch_id
 ), woken AS MATERIALIZED (
     SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
     FROM (
@@ -158,7 +159,8 @@ WHERE execution_id = ANY ($1::uuid[])
 -- name: not_begun
 -- The tasks of executions that nobody holds, as who ends them needs to see them.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       manifest_id, batch_id
 FROM tenuto.tasks
 WHERE id = ANY (ARRAY(SELECT id FROM tenuto.tasks WHERE execution_id = ANY ($1::uuid[])))
   AND state <> 'running'

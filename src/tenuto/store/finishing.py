@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
-from tenuto.store import executions
+from tenuto.store import batches, deadletters, executions, manifests
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import Taking
 from tenuto.store.tasks import SQL
@@ -39,7 +39,10 @@ async def finish(database: Database, settlements: Sequence[Settlement], taking: 
 
 
 def _just_ends(settlement: Settlement) -> bool:
-    return settlement.again is None and settlement.outcome.aside is None and settlement.task.execution_id is None
+    task, outcome = settlement.task, settlement.outcome
+    if settlement.again is not None or outcome.aside is not None or task.execution_id is not None:
+        return False
+    return task.manifest_id is None or (task.batch_id is not None and outcome.status is not Status.FAILED)
 
 
 def concerned(settlements: Sequence[Settlement]) -> set[UUID]:
@@ -53,6 +56,8 @@ async def finish_within(
     connection: Connection, settlements: Sequence[Settlement], taking: Taking | None = None
 ) -> set[UUID]:
     """As `finish`, in a transaction that is already open and holds the executions concerned."""
+    paused = await batches.share(connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None})
+    await manifests.hold(connection, _moved(settlements))
     ended = [s for s in settlements if s.again is None and s.outcome.aside is None]
     again = [s for s in settlements if s.again is not None]
     aside = [s for s in settlements if s.outcome.aside is not None]
@@ -65,11 +70,37 @@ async def finish_within(
         done |= await _stop_instead(connection, [s for s in (*again, *aside) if s.task.id not in done])
         if held := concerned([s for s in again + aside if s.task.execution_id is not None]):
             await executions.hold_back(connection, held)
+        if paused:
+            await batches.hold_these(connection, [s.task.id for s in again + aside], paused)
+    await _of_manifests(connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in done])
     of_executions = [s for s in settlements if s.task.execution_id is not None and s.task.id in done]
     if of_executions:
         instants = [s.outcome.ended_at for s in of_executions if s.outcome.ended_at is not None]
         await advance(connection, concerned(of_executions), max(instants, default=None), taking)
     return done
+
+
+def _moved(settlements: Sequence[Settlement]) -> set[UUID]:
+    """The manifests that are moved by these ends, or get a letter: held before their tasks, as by who starts a run."""
+    return {
+        s.task.manifest_id
+        for s in settlements
+        if s.task.manifest_id is not None
+        and s.again is None
+        and s.outcome.aside is None
+        and (s.task.batch_id is None or s.outcome.status is Status.FAILED)
+    }
+
+
+async def _of_manifests(connection: Connection, ended: Sequence[Settlement]) -> None:
+    """A run that failed for good leaves a dead letter; one that succeeded moves its manifest."""
+    failed = [s for s in ended if s.outcome.status is Status.FAILED]
+    await deadletters.write(connection, [(s.task.activity_id, s.outcome.error) for s in failed])
+    done = [s for s in ended if s.outcome.status in (Status.COMPLETED, Status.COMPLETED_WITH_WARNING)]
+    runs = {s.task.manifest_id for s in done if s.task.manifest_id is not None and s.task.batch_id is None}
+    instants = [s.outcome.ended_at for s in done if s.outcome.ended_at is not None]
+    if runs and instants:
+        await manifests.succeeded(connection, runs, max(instants))
 
 
 async def advance(

@@ -55,7 +55,7 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
 async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     """The careful way: what is there already, or has been, is left alone."""
     columns: list[list[Any]] = [list(column) for column in zip(*(_row(task, 1) for task in tasks), strict=True)]
-    columns[_TAGS] = [None if tags is None else _array_literal(tags) for tags in columns[_TAGS]]
+    columns[_TAGS] = [None if tags is None else array_literal(tags) for tags in columns[_TAGS]]
     return {row["id"] for row in await database.all(SQL.start_many, *columns)}
 
 
@@ -157,7 +157,8 @@ def _row(task: NewTask, ids: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _array_literal(values: list[str]) -> str:
+def array_literal(values: list[str]) -> str:
+    """Texts as an array within an array, which the driver cannot send."""
     quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 

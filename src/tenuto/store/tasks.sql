@@ -113,15 +113,16 @@ WHERE id = ANY (ARRAY(
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id;
+          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+          manifest_id, batch_id;
 
 -- name: lock_limits
 -- Only one claim under limits at a time, so that what it counts stays true until it has taken.
 SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: claim_under_limits
--- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than a queue's or a key's limit,
--- counting live leases. Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where
+-- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than the limit of a queue, a key, a
+-- manifest, its group or all manifests, counting live leases. Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where
 -- that ended (null: at the last key; unchanged: the queue had no room); one without a task tells nothing else.
 WITH RECURSIVE room AS MATERIALIZED (
     SELECT wanted.queue,
@@ -159,19 +160,28 @@ WITH RECURSIVE room AS MATERIALIZED (
     LEFT JOIN (SELECT queue, key FROM keys WHERE hops = $6::integer) AS last ON last.queue = room.queue
 ), key_room AS MATERIALIZED (
     SELECT keys.queue, keys.key,
-           (SELECT limit_max FROM tenuto.tasks
-            WHERE state = 'queued' AND limit_key = keys.key AND tasks.queue = keys.queue
-            ORDER BY rank, run_at, id
-            LIMIT 1) -
-           (SELECT count(*) FROM tenuto.tasks AS held
-            WHERE held.state = 'running' AND held.limit_key = keys.key AND held.lease_until > clock_timestamp()) AS free
+           CASE
+               -- the items of a batch share its key: of one that is paused or cancelled nothing begins
+               WHEN (SELECT coalesce(paused_at, cancelled_at) FROM tenuto.batches WHERE batches.id = foremost.batch_id)
+                    IS NOT NULL THEN 0
+               ELSE foremost.limit_max -
+                    (SELECT count(*) FROM tenuto.tasks AS held
+                     WHERE held.state = 'running' AND held.limit_key = keys.key AND held.lease_until > clock_timestamp())
+           END AS free
     FROM keys
+    CROSS JOIN LATERAL (
+        SELECT limit_max, batch_id
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key = keys.key AND tasks.queue = keys.queue
+        ORDER BY rank, run_at, id
+        LIMIT 1
+    ) AS foremost
     WHERE keys.key IS NOT NULL
 ), candidates AS MATERIALIZED (
     SELECT room.queue, NULL AS key, NULL::bigint AS key_free, picked.*
     FROM room
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at
+        SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = room.queue AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
@@ -182,7 +192,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     SELECT key_room.queue, key_room.key, key_room.free, picked.*
     FROM key_room
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at
+        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key = key_room.key
@@ -192,15 +202,56 @@ WITH RECURSIVE room AS MATERIALIZED (
         LIMIT least($4::integer, key_room.free)
     ) AS picked
     WHERE key_room.free > 0
-), placed AS (
-    -- a key shared by several queues, and a queue shared by several keys, are each cut to their room
-    SELECT candidates.id, candidates.rank, candidates.run_at, room.free,
-           row_number() OVER (PARTITION BY candidates.queue ORDER BY candidates.rank, run_at, id) AS place_in_queue,
-           CASE WHEN key IS NULL THEN 0
-                ELSE row_number() OVER (PARTITION BY key ORDER BY candidates.rank, run_at, id) END AS place_in_key,
-           min(key_free) OVER (PARTITION BY key) AS key_free
+), held AS MATERIALIZED (
+    -- what is active of manifests; looked at only if there is something to take of one
+    SELECT tasks.manifest_id, tasks.limit_group, count(*) AS active
+    FROM tenuto.tasks
+    WHERE state = 'running' AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
+      AND EXISTS (SELECT FROM candidates WHERE candidates.manifest_id IS NOT NULL)
+    GROUP BY tasks.manifest_id, tasks.limit_group
+), within_key AS (
+    -- each cut to its room in turn: a key shared by several queues, manifests, groups, all manifests, the queue. Within a
+    -- rank the keys take turns, so that nobody who has little waiting is shut out by who has much.
+    SELECT *,
+           CASE WHEN key IS NULL THEN row_number() OVER (PARTITION BY queue, key ORDER BY rank, run_at, id)
+                ELSE row_number() OVER (PARTITION BY key ORDER BY rank, run_at, id) END AS turn,
+           min(key_free) OVER (PARTITION BY key) AS room_in_key
     FROM candidates
-    JOIN room ON room.queue = candidates.queue
+), within_manifest AS (
+    SELECT within_key.*,
+           row_number() OVER (PARTITION BY within_key.manifest_id ORDER BY rank, turn, run_at, within_key.id) AS place,
+           (SELECT manifests.max_active - coalesce(
+                (SELECT sum(active) FROM held WHERE held.manifest_id = manifests.id), 0)
+            FROM tenuto.manifests WHERE manifests.id = within_key.manifest_id) AS room_in_manifest
+    FROM within_key
+    WHERE key IS NULL OR turn <= room_in_key
+), within_group AS (
+    SELECT within_manifest.id, rank, run_at, turn, queue, manifest_id, limit_group,
+           row_number() OVER (PARTITION BY limit_group ORDER BY rank, turn, run_at, within_manifest.id) AS place,
+           (SELECT CASE
+                       WHEN NOT enabled THEN 0
+                       ELSE max_active - coalesce(
+                           (SELECT sum(active) FROM held WHERE held.limit_group = manifest_groups.name), 0)
+                   END
+            FROM tenuto.manifest_groups WHERE manifest_groups.name = within_manifest.limit_group) AS room_in_group
+    FROM within_manifest
+    WHERE manifest_id IS NULL OR room_in_manifest IS NULL OR place <= room_in_manifest
+), within_all AS (
+    SELECT id, rank, run_at, turn, queue, manifest_id,
+           count(manifest_id) OVER (ORDER BY rank, turn, run_at, id) AS place,
+           (SELECT CASE
+                       WHEN NOT enabled THEN 0
+                       ELSE max_active - coalesce((SELECT sum(active) FROM held), 0)
+                   END
+            FROM tenuto.manifest_groups WHERE name = '*') AS room_in_all
+    FROM within_group
+    WHERE limit_group IS NULL OR room_in_group IS NULL OR place <= room_in_group
+), placed AS (
+    SELECT within_all.id, rank, run_at, turn, room.free,
+           row_number() OVER (PARTITION BY within_all.queue ORDER BY rank, turn, run_at, within_all.id) AS place_in_queue
+    FROM within_all
+    JOIN room ON room.queue = within_all.queue
+    WHERE manifest_id IS NULL OR room_in_all IS NULL OR within_all.place <= room_in_all
 ), taken AS (
     UPDATE tenuto.tasks
     SET state = 'running',
@@ -216,15 +267,16 @@ WITH RECURSIVE room AS MATERIALIZED (
           AND chosen.id = ANY (ARRAY(
               SELECT id
               FROM placed
-              WHERE place_in_queue <= free AND (key_free IS NULL OR place_in_key <= key_free)
-              ORDER BY rank, run_at, id
+              WHERE place_in_queue <= free
+              ORDER BY rank, turn, run_at, id
               LIMIT $4
           ))
         FOR UPDATE SKIP LOCKED
     ))
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
     RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id
+              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+              manifest_id, batch_id
 )
 SELECT reached.ends, taken.*
 FROM reached
@@ -281,13 +333,13 @@ WITH outcome AS (
               task.input, outcome.output, outcome.error, outcome.log,
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
               task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
-              task.execution_id, task.group_index, task.step_index
+              task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key
 )
 INSERT INTO tenuto.activities (
     id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
     started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
     limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-    group_index, step_index
+    group_index, step_index, manifest_id, batch_id, item_key
 )
 SELECT * FROM ended
 RETURNING task_id;
@@ -346,7 +398,7 @@ WITH outcome AS (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
         started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
         limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-        group_index, step_index
+        group_index, step_index, manifest_id, batch_id, item_key
     )
     SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
            before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
@@ -354,7 +406,7 @@ WITH outcome AS (
            before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
            before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
            before.initiator_name, before.correlation_id, before.parent_id, before.execution_id, before.group_index,
-           before.step_index
+           before.step_index, before.manifest_id, before.batch_id, before.item_key
     FROM before
     JOIN outcome ON outcome.id = before.id
     RETURNING task_id
@@ -387,10 +439,11 @@ WITH aside AS (
       AND task.fence = later.fence
       AND task.worker_id = $1
       AND task.cancel_at IS NULL
-    RETURNING task.id, task.state, task.queue
+    RETURNING task.id, task.queue,
+              CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS word
 ), woken AS (
-    SELECT pg_notify('tenuto', state || ' ' || queue)
-    FROM (SELECT DISTINCT state, queue FROM aside WHERE state <> 'waiting') AS words
+    SELECT pg_notify('tenuto', word || ' ' || queue)
+    FROM (SELECT DISTINCT word, queue FROM aside WHERE word <> 'waiting') AS words
 )
 SELECT id, (SELECT count(*) FROM woken) AS woken
 FROM aside;
@@ -417,9 +470,19 @@ WITH runs AS MATERIALIZED (
     WHERE id = ANY (ARRAY(SELECT execution_id FROM tenuto.tasks WHERE tasks.id = ANY ($2::uuid[])))
     ORDER BY id
     FOR SHARE
+), lots AS MATERIALIZED (
+    SELECT id, paused_at
+    FROM tenuto.batches
+    WHERE id = ANY (ARRAY(SELECT batch_id FROM tenuto.tasks WHERE tasks.id = ANY ($2::uuid[])))
+    ORDER BY id
+    FOR SHARE
 ), returned AS (
     UPDATE tenuto.tasks AS task
-    SET state = CASE WHEN task.execution_id IN (SELECT id FROM runs WHERE paused_at IS NOT NULL) THEN 'waiting' ELSE 'queued' END,
+    SET state = CASE
+            WHEN task.execution_id IN (SELECT id FROM runs WHERE paused_at IS NOT NULL) THEN 'waiting'
+            WHEN task.batch_id IN (SELECT id FROM lots WHERE paused_at IS NOT NULL) THEN 'waiting'
+            ELSE 'queued'
+        END,
         worker_id = NULL,
         lease_until = NULL,
         claimed_at = NULL
@@ -478,7 +541,7 @@ WHERE execution_id IS NOT NULL;
 -- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       claimed_at, cancel_name, cancel_type, cancel_id
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
   AND (execution_id IS NULL OR execution_id = ANY ($2::uuid[]))
@@ -491,7 +554,7 @@ FOR UPDATE SKIP LOCKED;
 -- What a worker that is known to be dead still holds, but none of the tasks $4.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       claimed_at, cancel_name, cancel_type, cancel_id
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $1
   AND (execution_id IS NULL OR execution_id = ANY ($3::uuid[]))
@@ -504,7 +567,7 @@ FOR UPDATE SKIP LOCKED;
 -- One task as a canceller needs to see it.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       claimed_at, cancel_name, cancel_type, cancel_id
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE id = $1;
 

@@ -12,14 +12,17 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from uuid import UUID
 
 from tenuto.clock import steady
+from tenuto.engine.stepmemory import DatabaseMemory
 from tenuto.errors import Conflict
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
+from tenuto.handlers.context import Context
 from tenuto.handlers.jobs import Jobs
 from tenuto.handlers.runner import Runner
 from tenuto.ids import new_id
@@ -54,7 +57,7 @@ class Hands:
         self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
         self._parked: list[Parked] = []
         self._order = count()
-        self._runner = Runner(jobs, database.clock, self._deliver, threads=slots, connect=database.connection)
+        self._runner = Runner(jobs, database.clock, self._deliver, threads=slots)
 
     async def start(self) -> None:
         me = Incarnation(
@@ -110,8 +113,9 @@ class Hands:
         claim = store.claim_under_limits if found.limited else store.claim
         asked = steady()
         taken: list[Task] = await claim(self._database, self._id, found.queues, free, LEASE)
-        new_context = self._runner.new_context
-        attempts = [Attempt(task, new_context(task), asked + LEASE.total_seconds(), asked) for task in taken]
+        remember = partial(DatabaseMemory, self._database)
+        contexts = [Context(task, self._database.connection, remember) for task in taken]
+        attempts = [Attempt(context.task, context, asked + LEASE.total_seconds(), asked) for context in contexts]
         self._running.update((attempt.task.id, attempt) for attempt in attempts)
         self._runner.launch(attempts)
         return len(taken)

@@ -1,26 +1,19 @@
-"""The verbs of schedules and executions: what a program or a person may ask for, beside plain jobs.
-
-Each checks what it is given, does one transaction through the engine, and wakes whoever must know. Nothing here decides
-when something runs or what a step's end means.
-"""
+"""``app.schedules``: definitions, their versions, their ledger, runs by hand."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
-from tenuto.clock import steady
-from tenuto.engine import definitions, executing, firing, narrative, planning
+from tenuto.engine import definitions, firing, planning
 from tenuto.engine.definitions import Author, Effect
 from tenuto.engine.firing import Started
 from tenuto.engine.planning import Planned
 from tenuto.engine.rehearsal import Given, rehearse
 from tenuto.engine.simulation import Simulation
-from tenuto.engine.why import Why, why_execution
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Invalid
 from tenuto.handlers.jobs import Jobs
 from tenuto.handlers.steps import resolve, resolve_plan
 from tenuto.ids import new_id
@@ -29,15 +22,11 @@ from tenuto.model.definitionfiles import Declared
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields, with_arguments
 from tenuto.model.triggers import Trigger
-from tenuto.store import activities, executions, schedules
+from tenuto.store import schedules
 from tenuto.store import tasks as queue
 from tenuto.store.database import Database
 from tenuto.store.schedules import Schedule, Version
-
-Open = Callable[[], Awaitable[Database]]
-Record = dict[str, Any]
-
-_MAX_LISTED = 500
+from tenuto.verbs.asking import Open, Record, listed
 
 
 def definition(
@@ -172,7 +161,7 @@ class Schedules:
     ) -> Sequence[Record]:
         """Schedules by name, each with its last run."""
         return await schedules.list_schedules(
-            await self._open(), after=after, enabled=enabled, search=search, limit=_listed(limit)
+            await self._open(), after=after, enabled=enabled, search=search, limit=listed(limit)
         )
 
     async def next(self, name: str, n: int = 5) -> Sequence[datetime]:
@@ -187,7 +176,7 @@ class Schedules:
 
     async def versions(self, name: str, *, limit: int = 50) -> Sequence[Version]:
         """The changes of a schedule, the newest first; also of one that has been deleted."""
-        found = await schedules.versions(await self._open(), name, _listed(limit))
+        found = await schedules.versions(await self._open(), name, listed(limit))
         if not found:
             raise definitions.unknown(name)
         return found
@@ -204,11 +193,11 @@ class Schedules:
         """What became of every due instant, the newest first. The next page begins ``before`` the last instant of this
         one and ``below`` its id: many schedules may be due at one instant."""
         database = await self._open()
-        schedule_id = None if name is None else await _id_of(database, name)
+        schedule_id = None if name is None else await id_of(database, name)
         if decision is not None and decision not in tuple(Decision):
             raise Invalid(f"{decision!r:.60} is none", field="decision", remedy=f"use one of {', '.join(Decision)}")
         return await schedules.ledger(
-            database, schedule_id=schedule_id, before=before, decision=decision, limit=_listed(limit), below=below
+            database, schedule_id=schedule_id, before=before, decision=decision, limit=listed(limit), below=below
         )
 
     # --- running ----------------------------------------------------------------------------------------------------
@@ -240,94 +229,9 @@ class Schedules:
         await queue.wake(database, ["schedules"])
 
 
-class Executions:
-    """``app.executions``: what runs and ran, and what may be done to it."""
-
-    def __init__(self, open: Open, who: Callable[[], Actor]) -> None:
-        self._open = open
-        self._who = who
-
-    async def get(self, id: UUID) -> Record:
-        """An execution with every step: its state, activity, wait, duration and error, running ones live."""
-        database = await self._open()
-        found = await executions.execution(database, id)
-        if found is None:
-            raise NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
-        return narrative.told(found, await executions.steps(database, id), database.clock.now())
-
-    async def find(self, prefix: str) -> UUID:
-        """The one execution whose id begins so."""
-        found = await executions.find(await self._open(), *activities.ids_beginning(prefix))
-        if not found:
-            raise NotFound(f"no execution's id begins with {prefix}", remedy="copy one from `tenuto execution list`")
-        if len(found) > 1:
-            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
-        return found[0]
-
-    async def why(self, id: UUID) -> Why:
-        """Why an execution does not go on: the reasons of every open step of the group it has come to."""
-        return await why_execution(await self._open(), id)
-
-    async def list(
-        self,
-        *,
-        below: UUID | None = None,
-        state: str | None = None,
-        schedule: str | None = None,
-        limit: int = 50,
-    ) -> Sequence[Record]:
-        """Executions, the newest first."""
-        database = await self._open()
-        schedule_id = None if schedule is None else await _id_of(database, schedule)
-        return await executions.list_executions(
-            database, below=below, state=state, schedule_id=schedule_id, limit=_listed(limit)
-        )
-
-    async def cancel(self, id: UUID, *, reason: str | None = None) -> Literal["cancelled", "stopping"]:
-        """Cancel: what has not begun is removed at once, what runs is told to stop."""
-        database = await self._open()
-        return await executing.cancel(database, id, database.clock.now(), self._who(), reason)
-
-    async def pause(self, id: UUID) -> None:
-        """Let nothing more of it begin; what runs goes on to its end."""
-        database = await self._open()
-        await executing.pause(database, id, database.clock.now(), self._who())
-
-    async def resume(self, id: UUID) -> None:
-        """Let a paused one go on."""
-        database = await self._open()
-        await executing.resume(database, id, database.clock.now())
-
-    async def retry(self, id: UUID) -> UUID:
-        """Run one that failed or was cancelled again from the group it came to; the id of the new one."""
-        database = await self._open()
-        return await executing.retry(database, id, database.clock.now(), self._who())
-
-    async def wait(self, id: UUID, timeout: float | None = None) -> Record:
-        """Wait until an execution has ended."""
-        deadline, pause = None if timeout is None else steady() + timeout, 0.002
-        database = await self._open()
-        while True:
-            found = await executions.execution(database, id)
-            if found is None:
-                raise NotFound(f"there is no execution {id}")
-            if found["ended_at"] is not None:
-                return await self.get(id)
-            if deadline is not None and steady() > deadline:
-                raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.2, 0.5)  # never much longer than it has lasted so far
-
-
-async def _id_of(database: Database, name: str) -> UUID:
+async def id_of(database: Database, name: str) -> UUID:
     """The schedule that has this name, or had it last."""
     id = await schedules.last_named(database, name)
     if id is None:
         raise definitions.unknown(name)
     return id
-
-
-def _listed(limit: int) -> int:
-    if not 1 <= limit <= _MAX_LISTED:
-        raise Invalid(f"must be from 1 to {_MAX_LISTED}", field="limit")
-    return limit

@@ -1,0 +1,105 @@
+"""What a plan says of manifests and their groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tenuto.engine.manifestplanning import GroupChange, ManifestChange, PlannedManifests
+
+
+def as_data(planned: PlannedManifests) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "manifests": [
+            {
+                "external_id": change.name,
+                "effect": change.effect,
+                "file": change.declared.document.name,
+                "path": change.declared.path,
+                "version": None if change.present is None else change.present.version,
+                "changes": _before_and_after(change),
+                "definition": change.manifest.to_fields(),
+                "notes": list(change.notes),
+                "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
+            }
+            for change in planned.changes
+        ],
+        "groups": [
+            {
+                "name": change.name,
+                "effect": change.effect,
+                "file": change.declared.document.name,
+                "path": change.declared.path,
+                "changes": _before_and_after(change),
+            }
+            for change in planned.groups
+        ],
+    }
+
+
+def _before_and_after(change: ManifestChange | GroupChange) -> dict[str, Any]:
+    return {field: {"before": before, "after": after} for field, (before, after) in change.differences.items()}
+
+
+def told(planned: PlannedManifests) -> list[RenderableType]:
+    """For people."""
+    lines: list[RenderableType] = []
+    for group in planned.groups:
+        lines += _group(group)
+    for change in planned.changes:
+        lines += _manifest(change)
+    return lines
+
+
+def _manifest(change: ManifestChange) -> list[RenderableType]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from tenuto.cli import describing
+    from tenuto.cli.manifestviews import when
+    from tenuto.cli.plans import runs, titled
+    from tenuto.cli.words import plain
+
+    lines: list[RenderableType] = [titled(change.name, change.effect, "manifest ")]
+    lines += [Text(f"    {note}", style="dim") for note in change.notes]
+    before = None if change.present is None else change.present.manifest.to_fields()
+    if before is None:
+        lines.append(Text(f"    {plain(when(change.manifest))}"))
+    for what, difference in describing.differences(before, change.manifest.to_fields()):
+        if before is not None or what not in (
+            "name",
+            "when",
+            "after",
+            "schedule_type",
+        ):  # of a new one these stand above
+            lines += [Text(f"    {what}"), Padding(describing.painted(difference), (0, 0, 0, 6))]
+    if change.effect in ("created", "changed") and (change.runs_before or change.runs_after):
+        was = None if change.present is None else change.present.manifest.trigger
+        painted = describing.painted(runs(change, was, change.manifest.trigger))
+        lines += [Text("    next runs"), Padding(painted, (0, 0, 0, 6))]
+    return lines
+
+
+def _group(change: GroupChange) -> list[RenderableType]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from tenuto.cli import describing
+    from tenuto.cli.plans import titled
+
+    name = "* (all manifests together)" if change.name == "*" else change.name
+    lines: list[RenderableType] = [titled(name, change.effect, "group ")]
+    for field, (before, after) in change.differences.items():
+        title = {"max_active": "at most active"}.get(field, field)
+        words = [f"- {_word(before)}", f"+ {_word(after)}"]
+        lines += [Text(f"    {title}"), Padding(describing.painted(words), (0, 0, 0, 6))]
+    return lines
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "no limit" if value is None else str(value)

@@ -1,0 +1,246 @@
+"""The manifest manager: reap, determine, enqueue.
+
+A poll reaps first (what failed for good without leaving a letter, what runs far beyond its time limit), then looks
+which manifests are due and free to run, and enqueues those. Each part persists on its own: what was reaped stays reaped
+whatever comes after. Any number of managers may poll at once; a manifest is held while it is decided on, so nothing
+runs twice. Every poll says what it did.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from tenuto.clock import steady
+from tenuto.errors import StoreError, TenutoError
+from tenuto.ids import first_id_at, new_id
+from tenuto.logs import Log
+from tenuto.model.access import Actor
+from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields
+from tenuto.model.tasks import MAX_PRIORITY, Outcome, Reason, Status, Task, error_json, settle
+from tenuto.store import deadletters, manifests, workers
+from tenuto.store.database import Connection, Database
+from tenuto.store.finishing import finish
+from tenuto.store.manifests import DueManifest, NewRun, Standing
+
+BATCH = 100
+MANAGER = Actor.system("manifest manager")
+NET_LETTER = "letter_missing"
+NET_TIME_LIMIT = "time_limit_not_kept"
+UNLIMITED = 100_000
+_LOOK_BACK = timedelta(days=2)
+_SETTLED = timedelta(seconds=30)
+"""What ended within this may still be having its letter written."""
+_TIME_LIMIT_GRACE = timedelta(seconds=60)
+"""A worker keeps its time limits itself; after this it has shown that it does not."""
+_BLOCKED_FOR = timedelta(seconds=30)
+"""When a manifest that runs after another, and could not, is looked at again."""
+_NAMED = 10
+"""How many of those passed over for the same reason a poll names."""
+
+log = Log("tenuto.manager")
+
+
+@dataclass(slots=True)
+class PollResult:
+    """What one poll did."""
+
+    enqueued: int = 0
+    dead_lettered: int = 0
+    timed_out: int = 0
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    """The manifests passed over, by reason."""
+    error: str | None = None
+
+    def skip(self, reason: str, external_id: str) -> None:
+        self.skipped.setdefault(reason, []).append(external_id)
+
+    def skipped_json(self) -> str:
+        told = {reason: {"count": len(ids), "some": ids[:_NAMED]} for reason, ids in self.skipped.items()}
+        return json.dumps(told, ensure_ascii=False)
+
+
+async def poll(database: Database, now: datetime, by: str) -> PollResult:
+    """Reap, determine, enqueue; and write down what was done."""
+    result, began, enqueued = PollResult(), steady(), set[UUID]()
+    try:
+        await _reap(database, now, result)
+        await _plan_missing(database, now)
+        more = True
+        while more:
+            some = await database.transaction(lambda connection: _enqueue_some(connection, now, enqueued))
+            result.enqueued, more = len(enqueued), some.more
+            for reason, external_id in some.skipped:
+                result.skip(reason, external_id)
+    except TenutoError as error:
+        result.error = str(error)
+        raise
+    finally:
+        await _record(database, now, by, steady() - began, result)
+    return result
+
+
+async def _record(database: Database, now: datetime, by: str, took: float, result: PollResult) -> None:
+    try:
+        await manifests.record_poll(
+            database, new_id(), now, by, took, result.enqueued, result.dead_lettered, result.timed_out,
+            result.skipped_json(), result.error,
+        )  # fmt: skip
+    except StoreError as error:
+        log.warning("a poll could not be recorded", error=str(error))
+
+
+# --- reap -----------------------------------------------------------------------------------------------------------
+
+
+async def _reap(database: Database, now: datetime, result: PollResult) -> None:
+    result.dead_lettered = await database.transaction(lambda connection: _write_missing(connection, now))
+    for task in await manifests.overdue(database, _TIME_LIMIT_GRACE, BATCH):
+        settlement = settle(task, _timed_out(task, now), now, new_id)
+        if await finish(database, [settlement]):
+            result.timed_out += 1
+            result.dead_lettered += settlement.again is None
+            log.warning("a time limit was not kept by its worker", task=str(task.id))
+    if result.timed_out:
+        await database.transaction(
+            lambda connection: workers.count_repair(connection, NET_TIME_LIMIT, result.timed_out)
+        )
+
+
+async def _write_missing(connection: Connection, now: datetime) -> int:
+    """The net beneath `finish`, which writes the letter with the failure."""
+    failures = await deadletters.missing(connection, first_id_at(now - _LOOK_BACK), now - _SETTLED, BATCH)
+    written = await deadletters.write(connection, failures)
+    if written:
+        await workers.count_repair(connection, NET_LETTER, written)
+        log.warning("failures that had left no dead letter", letters=written)
+    return written
+
+
+def _timed_out(task: Task, now: datetime) -> Outcome:
+    message = f"ran far beyond its time limit of {task.policy.timeout_seconds:g} s, and its worker did not stop it"
+    return Outcome(
+        Status.FAILED,
+        Reason.TIMED_OUT,
+        started_at=task.claimed_at,
+        ended_at=now,
+        error=error_json("tenuto.TimedOut", message, step=task.name),
+    )
+
+
+# --- determine and enqueue ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Some:
+    """What was decided in one transaction; thrown away with it if it must be repeated."""
+
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    more: bool = False
+
+    def skip(self, reason: str, external_id: str) -> None:
+        self.skipped.append((reason, external_id))
+
+
+async def _enqueue_some(connection: Connection, now: datetime, enqueued: set[UUID]) -> _Some:
+    """Decide on some manifests that are due; ``enqueued`` gathers those that run, each once however often it is
+    tried."""
+    result = _Some()
+    found = await manifests.due(connection, now, BATCH)
+    if not found:
+        return result
+    # Asked after the manifests are held: what somebody else has just committed must be seen.
+    standing = await manifests.standing(connection, [each.id for each in found])
+    runs: list[NewRun] = []
+    moved: list[tuple[UUID, datetime | None, datetime | None]] = []
+    for each in found:
+        try:
+            manifest = each.manifest()
+            next_run = _next_run(manifest, each, now)
+        except (TenutoError, ValueError, KeyError, TypeError) as error:
+            log.error("a manifest cannot be read", manifest=each.external_id, error=str(error))
+            result.skip("cannot be read", each.external_id)
+            moved.append((each.id, None, None))
+            continue
+        reason = _why_not(each, standing[each.id])
+        if reason is None:
+            runs.append(run_of(each.id, manifest, now, MANAGER, group_priority=each.group_priority))
+            moved.append((each.id, now, next_run))
+        else:
+            result.skip(reason, each.external_id)
+            blocked = manifest.schedule_type is ScheduleType.DEPENDENT
+            moved.append((each.id, None, now + _BLOCKED_FOR if blocked else next_run))
+    created = await manifests.start_runs(connection, runs)
+    await manifests.ran(connection, moved)
+    enqueued.update(run.manifest_id for run in runs if run.id in created)
+    result.more = len(found) == BATCH
+    return result
+
+
+def _next_run(manifest: Manifest, due: DueManifest, now: datetime) -> datetime | None:
+    return manifest.trigger.next_after(now, str(due.id))
+
+
+def _why_not(due: DueManifest, standing: Standing) -> str | None:
+    if due.group_disabled:
+        return "its group is disabled"
+    if standing.dead_lettered:
+        return "it has an open dead letter"
+    if standing.open_task is not None:
+        return "its last run is not over"
+    return None
+
+
+def run_of(
+    manifest_id: UUID,
+    manifest: Manifest,
+    now: datetime,
+    by: Actor,
+    *,
+    group_priority: int = 0,
+    input: str | None = None,
+    item_key: str | None = None,
+    batch_id: UUID | None = None,
+    id: UUID | None = None,
+) -> NewRun:
+    """A run of a manifest, or one item of it.
+
+    Every run has a place in line by key: of the manifest, or of its batch. Whoever has little waiting is not shut out
+    by whoever has much, and the caps of manifest, group and all of them are looked at when it is claimed.
+    """
+    return NewRun(
+        id or new_id(),
+        manifest_id,
+        manifest.job,
+        input or json.dumps(dict(manifest.properties), ensure_ascii=False),
+        manifest.policy.to_json(),
+        manifest.queue,
+        max(-MAX_PRIORITY, min(MAX_PRIORITY, manifest.priority + group_priority)),
+        now,
+        by,
+        limit_key=f"batch:{batch_id}" if batch_id is not None else manifest.limit_key,
+        limit_max=UNLIMITED,
+        limit_group=manifest.group,
+        batch_id=batch_id,
+        item_key=item_key,
+    )
+
+
+async def _plan_missing(database: Database, now: datetime) -> None:
+    async def some(connection: Connection) -> int:
+        found = await manifests.to_plan(connection, BATCH)
+        rows: list[tuple[UUID, datetime | None, datetime | None]] = []
+        for id, definition in found:
+            try:
+                trigger = manifest_from_fields(json.loads(definition)).trigger
+                rows.append((id, None, trigger.next_after(now, str(id))))
+            except (TenutoError, ValueError, KeyError, TypeError) as error:
+                log.error("a manifest cannot be read", manifest=str(id), error=str(error))
+                rows.append((id, None, None))
+        await manifests.ran(connection, rows)
+        return len(found)
+
+    while await database.transaction(some) == BATCH:
+        pass

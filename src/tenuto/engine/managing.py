@@ -1,0 +1,45 @@
+"""The manager's rounds: a poll whenever a manifest is due, when one is changed, and now and then."""
+
+from __future__ import annotations
+
+from tenuto.engine import manager
+from tenuto.engine.rounds import Rounds
+from tenuto.logs import Log
+from tenuto.store import manifests
+from tenuto.store.database import Database
+
+_SOON = 0.001
+_HELD_BY_ANOTHER = 0.05
+"""What was due and yet not ours to enqueue, because somebody else holds it, is looked at again so soon."""
+
+log = Log("tenuto.manager")
+
+
+class Managing:
+    """One manager, from start to stop."""
+
+    def __init__(self, database: Database, name: str, poll_seconds: float) -> None:
+        self._database = database
+        self._name = name
+        self._poll_seconds = poll_seconds
+        self._rounds = Rounds("tenuto-manager", database, self.round, {"manifests"}, log)
+
+    def start(self) -> None:
+        self._rounds.start()
+
+    async def stop(self) -> None:
+        await self._rounds.stop()
+
+    async def round(self) -> float:
+        """One poll; how long until the next."""
+        now = self._database.clock.now()
+        result = await manager.poll(self._database, now, self._name)
+        if result.enqueued:
+            log.debug("manifests enqueued", manifests=result.enqueued)
+        due = await manifests.next_due(self._database)
+        if due is None:
+            return self._poll_seconds
+        if due <= now:
+            return min(_HELD_BY_ANOTHER, self._poll_seconds)
+        wait = (due - self._database.clock.now()).total_seconds()
+        return min(max(wait, _SOON), self._poll_seconds)

@@ -1,0 +1,172 @@
+-- name: write
+-- Tasks that failed for good leave a letter each, in the transaction that records the failure. An item that has an open
+-- letter keeps that one; it tells of the newest failure.
+WITH failed AS (
+    SELECT new.id, new.reason, new.fingerprint, past.manifest_id, past.batch_id, past.task_id, past.id AS activity_id,
+           past.ended_at, past.failures + past.losses AS attempts, past.input,
+           coalesce(past.item_key, CASE WHEN past.batch_id IS NULL THEN '' ELSE past.task_id::text END) AS item
+    FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) AS new (id, activity_id, reason, fingerprint)
+    JOIN tenuto.activities AS past ON past.id = new.activity_id
+    WHERE past.id = ANY ($2::uuid[])
+      AND past.final
+      AND past.manifest_id IS NOT NULL
+)
+INSERT INTO tenuto.dead_letters (
+    id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint, attempts,
+    input
+)
+SELECT DISTINCT ON (manifest_id, item) id, manifest_id,
+       coalesce((SELECT external_id FROM tenuto.manifests WHERE manifests.id = failed.manifest_id), manifest_id::text), item,
+       batch_id, task_id, activity_id, ended_at, reason, fingerprint, attempts, input
+FROM failed
+ORDER BY manifest_id, item, ended_at DESC, activity_id DESC
+ON CONFLICT (manifest_id, item) WHERE status = 'awaiting_intervention' DO UPDATE
+SET task_id = excluded.task_id,
+    activity_id = excluded.activity_id,
+    batch_id = excluded.batch_id,
+    dead_lettered_at = excluded.dead_lettered_at,
+    reason = excluded.reason,
+    fingerprint = excluded.fingerprint,
+    attempts = dead_letters.attempts + excluded.attempts,
+    input = excluded.input
+RETURNING id;
+
+-- name: missing
+-- The net: final failures of manifests, of late, that left no letter. In normal operation there are none.
+SELECT past.id, past.error
+FROM tenuto.activities AS past
+WHERE past.manifest_id IS NOT NULL
+  AND past.final
+  AND past.status = 'failed'
+  AND past.id >= $1
+  AND past.ended_at < $2
+  AND (SELECT dead_letters.id FROM tenuto.dead_letters WHERE dead_letters.task_id = past.task_id) IS NULL
+  AND (
+      SELECT dead_letters.id
+      FROM tenuto.dead_letters
+      WHERE dead_letters.manifest_id = past.manifest_id
+        AND dead_letters.item = coalesce(past.item_key, CASE WHEN past.batch_id IS NULL THEN '' ELSE past.task_id::text END)
+        AND dead_letters.dead_lettered_at >= past.ended_at
+      LIMIT 1
+  ) IS NULL
+ORDER BY past.id
+LIMIT $3;
+
+-- name: letter
+-- One letter.
+SELECT *
+FROM tenuto.dead_letters
+WHERE id = $1;
+
+-- name: concerned
+-- The manifests and batches of letters: to be held before the letters are.
+SELECT DISTINCT external_id, batch_id
+FROM tenuto.dead_letters
+WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
+ORDER BY external_id, batch_id;
+
+-- name: lock_letters
+-- Letters that wait for a decision, held until the transaction ends.
+SELECT id, manifest_id, external_id, item, batch_id, task_id, input
+FROM tenuto.dead_letters
+WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
+ORDER BY id
+FOR UPDATE;
+
+-- name: resolved_so
+-- Which of these letters have been resolved in just this way: by these tasks, or at this instant by this actor.
+SELECT letter.id
+FROM unnest($1::uuid[], $2::uuid[]) AS wanted (id, retry_task_id)
+JOIN tenuto.dead_letters AS letter ON letter.id = wanted.id
+WHERE letter.id = ANY ($1::uuid[])
+  AND letter.status <> 'awaiting_intervention'
+  AND letter.retry_task_id IS NOT DISTINCT FROM wanted.retry_task_id
+  AND letter.resolved_at = $3
+  AND letter.resolved_name = $4
+ORDER BY letter.id;
+
+-- name: resolve
+-- Letters are resolved: run again as a new task, or acknowledged.
+UPDATE tenuto.dead_letters
+SET status = CASE WHEN new.retry_task_id IS NULL THEN 'acknowledged' ELSE 'retried' END,
+    resolved_at = $3,
+    resolved_type = $4,
+    resolved_id = $5,
+    resolved_name = $6,
+    note = $7,
+    retry_task_id = new.retry_task_id
+FROM unnest($1::uuid[], $2::uuid[]) AS new (id, retry_task_id)
+WHERE dead_letters.id = ANY ($1::uuid[])
+  AND dead_letters.id = new.id
+  AND dead_letters.status = 'awaiting_intervention'
+RETURNING dead_letters.id;
+
+-- name: list_letters
+-- Letters, the newest first, below a key; every filter may be left out.
+SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
+       attempts, status, resolved_at, resolved_name, note, retry_task_id
+FROM tenuto.dead_letters
+WHERE ($1::uuid IS NULL OR id < $1)
+  AND ($2::text IS NULL OR status = $2)
+  AND ($3::text IS NULL OR external_id = $3)
+  AND ($4::text IS NULL OR fingerprint = $4)
+  AND ($5::uuid IS NULL OR batch_id = $5)
+ORDER BY id DESC
+LIMIT $6;
+
+-- name: groups
+-- Open letters by the kind of failure, the most frequent first.
+SELECT fingerprint, count(*) AS letters, count(DISTINCT external_id) AS manifests, min(external_id) AS external_id,
+       min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
+       (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason
+FROM tenuto.dead_letters
+WHERE status = 'awaiting_intervention'
+  AND ($1::text IS NULL OR external_id = $1)
+  AND ($3::uuid IS NULL OR batch_id = $3)
+GROUP BY fingerprint
+ORDER BY count(*) DESC, fingerprint
+LIMIT $2;
+
+-- name: selection
+-- The open letters a filter stands for, frozen as a list of ids.
+SELECT id
+FROM tenuto.dead_letters
+WHERE status = 'awaiting_intervention'
+  AND ($1::text IS NULL OR external_id = $1)
+  AND ($2::text IS NULL OR fingerprint = $2)
+  AND ($3::uuid IS NULL OR batch_id = $3)
+  AND ($4::timestamptz IS NULL OR dead_lettered_at <= $4)
+ORDER BY id
+LIMIT $5;
+
+-- name: summary
+-- What some letters are about: of each manifest and kind of failure, how many.
+SELECT external_id, fingerprint, count(*) AS letters, min(dead_lettered_at) AS first_at,
+       max(dead_lettered_at) AS last_at, (array_agg(reason ORDER BY id DESC))[1] AS reason
+FROM tenuto.dead_letters
+WHERE id = ANY ($1::uuid[])
+GROUP BY external_id, fingerprint
+ORDER BY count(*) DESC, external_id, fingerprint
+LIMIT $2;
+
+-- name: find_letters
+-- Ids that begin with what a person typed.
+SELECT id
+FROM tenuto.dead_letters
+WHERE id BETWEEN $1 AND $2
+ORDER BY id
+LIMIT 3;
+
+-- name: forget_resolved
+-- A small batch of letters that were resolved before the cut-off and whose failure is no longer on record: as long as it
+-- is, the letter says what became of it.
+DELETE FROM tenuto.dead_letters
+WHERE id = ANY (ARRAY(
+    SELECT id
+    FROM tenuto.dead_letters
+    WHERE resolved_at < $1
+      AND NOT EXISTS (SELECT FROM tenuto.activities WHERE activities.id = dead_letters.activity_id)
+    ORDER BY resolved_at
+    LIMIT $2
+))
+RETURNING id;

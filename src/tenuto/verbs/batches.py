@@ -1,0 +1,277 @@
+"""``app.batches``: bulk work as one thing that can be watched, paused and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from tenuto.clock import steady
+from tenuto.engine import bulk, manifesting
+from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.ids import fresh_ids, new_id
+from tenuto.model import payloads
+from tenuto.model.access import Actor
+from tenuto.model.manifests import Manifest
+from tenuto.store import activities, batches
+from tenuto.store.database import Connection, Database
+from tenuto.store.manifests import NewRun, StoredManifest
+from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+from tenuto.verbs.deadletters import DeadLetters
+from tenuto.verbs.manifests import Manifests
+
+Key = Callable[[Any], str]
+
+_PART = 2000
+_RATE_OVER = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A handle on many inputs for one manifest."""
+
+    id: UUID
+    _batches: Batches
+
+    async def progress(self) -> Record:
+        """Counts by state, rate, and when it will be done."""
+        return await self._batches.get(self.id)
+
+    async def pause(self) -> None:
+        await self._batches.pause(self.id)
+
+    async def resume(self) -> None:
+        await self._batches.resume(self.id)
+
+    async def cancel(self) -> None:
+        await self._batches.cancel(self.id)
+
+    async def retry_failed(self, *, note: str | None = None) -> int:
+        """Run what failed for good again; how many."""
+        return await self._batches.retry_failed(self.id, note=note)
+
+    async def wait(self, timeout: float | None = None) -> Record:
+        """Wait until every item has come to its end."""
+        return await self._batches.wait(self.id, timeout)
+
+    def items(self, *, status: str | None = None) -> AsyncIterator[Record]:
+        """Every item with what became of it."""
+        return self._batches.items(self.id, status=status)
+
+
+class Batches:
+    """``app.batches``: bulk work under control."""
+
+    def __init__(self, open: Open, who: Callable[[], Actor], kept: Manifests, dead_letters: DeadLetters) -> None:
+        self._open = open
+        self._who = who
+        self._manifests = kept
+        self._dead_letters = dead_letters
+
+    async def enqueue(
+        self,
+        manifest: Manifest | str,
+        inputs: Iterable[Any],
+        *,
+        key: Key | None = None,
+        batch_key: str | None = None,
+        name: str | None = None,
+        atomic: bool = False,
+    ) -> Batch:
+        """Have a manifest run for each of these inputs, taken in as they come; memory stays flat.
+
+        ``key`` gives each item a key: one whose key has an open task already is not created again. ``batch_key`` makes
+        a repeated or interrupted call go on where it was, given the same inputs. If an input is refused, what went
+        before it stands, and the batch waits for the rest; ``atomic`` takes in all or nothing.
+        """
+        database = await self._open()
+        external_id = manifest if isinstance(manifest, str) else manifest.external_id
+        stored = await manifesting.get(database, external_id)
+        now, by = database.clock.now(), self._who()
+        if batch_key is not None:
+            payloads.label(batch_key, field="batch_key")
+        if name is not None:
+            payloads.label(name, field="name")
+        items, dump = iter(inputs), self._manifests.dumper(stored)
+        if atomic:
+            return await self._all_or_nothing(database, stored, list(_parts(items, dump, key)), now, batch_key, name)
+        batch = await bulk.open_batch(database, stored, now, by, key=batch_key, name=name)
+        if batch["complete_at"] is None:
+            like = await bulk.pattern(database, stored, batch["id"], now, by)
+            rest = islice(items, bulk.items_in(batch), None)  # the others are in since the last time
+            await self._part_by_part(database, batch, like, _parts(rest, dump, key))
+        return Batch(batch["id"], self)
+
+    async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: Iterator[_Part]) -> None:
+        """The next part is made ready while the database takes in the last."""
+        storing: asyncio.Task[int] | None = None
+        start = bulk.items_in(batch)
+        try:
+            for part in parts:
+                if storing is not None:
+                    await storing
+                storing = asyncio.create_task(bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys))
+                start += len(part.inputs)
+                await asyncio.sleep(0)  # let it be sent before the next part is made
+        finally:
+            if storing is not None:
+                await storing
+        await bulk.complete(database, batch["id"], database.clock.now())
+
+    async def _all_or_nothing(
+        self,
+        database: Database,
+        stored: StoredManifest,
+        parts: Sequence[_Part],
+        now: datetime,
+        key: str | None,
+        name: str | None,
+    ) -> Batch:
+        """Every item was checked before; the batch and all of them are one transaction."""
+        new, by = new_id(), self._who()
+        ids = [fresh_ids(len(part.inputs)) for part in parts]
+        like = await bulk.pattern(database, stored, new, now, by)
+
+        async def act(connection: Connection) -> UUID:
+            batch = await bulk.open_within(connection, new, stored, now, by, key=key, name=name)
+            if batch["id"] != new and batch["complete_at"] is None:
+                raise Conflict(f"batch {batch['id']} with this key is being filled in parts", field="batch_key")
+            if batch["complete_at"] is None:
+                start = 0
+                for some, part in zip(ids, parts, strict=True):
+                    await bulk.take_in_within(connection, new, start, like, some, part.inputs, part.keys)
+                    start += len(part.inputs)
+                await batches.complete(connection, new, now)
+            id: UUID = batch["id"]
+            return id
+
+        return Batch(await database.transaction(act), self)
+
+    async def get(self, id: UUID) -> Record:
+        """A batch: counts by state, rate, and when it will be done."""
+        database = await self._open()
+        found = await batches.batch(database, id)
+        if found is None:
+            raise NotFound(f"there is no batch {id}", remedy="see `tenuto batch list`")
+        now = database.clock.now()
+        since = max(now - _RATE_OVER, found["created_at"])  # one that has just begun is not slow
+        over = max((now - since).total_seconds(), 0.5)
+        return _told(found, await batches.ended_since(database, id, since) / over)
+
+    async def find(self, text: str) -> UUID:
+        """The one batch with this key, or whose id begins so."""
+        database = await self._open()
+        if (known := await batches.with_key(database, text)) is not None:
+            return known
+        found = await batches.find(database, *activities.ids_beginning(text))
+        if not found:
+            raise NotFound(f"no batch's id begins with {text}", remedy="copy one from `tenuto batch list`")
+        if len(found) > 1:
+            raise Conflict(f"several ids begin with {text}", field="id", remedy="type more of it")
+        return found[0]
+
+    async def list(
+        self, *, below: UUID | None = None, manifest: str | None = None, limit: int = 50
+    ) -> Sequence[Record]:
+        """Batches, the newest first."""
+        return await batches.list_batches(await self._open(), below=below, manifest=manifest, limit=listed(limit))
+
+    async def items(self, id: UUID, *, status: str | None = None) -> AsyncIterator[Record]:
+        """Every item of a batch with what became of it, by page."""
+        database, after = await self._open(), None
+        while page := await batches.items(database, id, after=after, status=status, limit=MAX_LISTED):
+            for item in page:
+                yield item
+            after = page[-1]["task_id"]
+
+    async def pause(self, id: UUID) -> None:
+        """Let nothing more of a batch begin; what runs goes on to its end."""
+        database = await self._open()
+        await bulk.pause(database, id, database.clock.now(), self._who())
+
+    async def resume(self, id: UUID) -> None:
+        """Let a paused batch go on."""
+        database = await self._open()
+        await bulk.resume(database, id, database.clock.now())
+
+    async def cancel(self, id: UUID) -> None:
+        """Cancel: what has not begun is removed, what runs is told to stop."""
+        database = await self._open()
+        await bulk.cancel(database, id, database.clock.now(), self._who())
+
+    async def retry_failed(self, id: UUID, *, note: str | None = None) -> int:
+        """Run what failed for good again; how many."""
+        await self.get(id)
+        return await self._dead_letters.retry_all(batch=id, note=note)
+
+    async def wait(self, id: UUID, timeout: float | None = None) -> Record:
+        """Wait until every item of a batch has come to its end."""
+        deadline, pause = None if timeout is None else steady() + timeout, 0.02
+        while True:
+            found = await self.get(id)
+            if found["ended_at"] is not None or (found["complete_at"] is not None and found["left"] == 0):
+                return found
+            if deadline is not None and steady() > deadline:
+                raise Conflict(f"batch {id} has not ended after {timeout:g} s", remedy="wait longer")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    inputs: Sequence[str]
+    keys: Sequence[str] | None
+
+
+def _parts(items: Iterator[Any], dump: Callable[[Any], str], key: Key | None) -> Iterator[_Part]:
+    """The inputs, some thousand at a time. If one is refused, first comes what went before it."""
+    refusal: Invalid | None = None
+    while refusal is None:
+        texts: list[str] = []
+        keys: list[str] = []
+        try:
+            for item in islice(items, _PART):
+                text = dump(item)
+                if key is not None:
+                    keys.append(payloads.label(str(key(item)), field="key"))
+                texts.append(text)
+        except Invalid as error:
+            refusal = error
+        if texts:
+            yield _Part(texts, None if key is None else keys)
+        elif refusal is None:
+            return
+    raise refusal
+
+
+def _told(batch: Record, rate: float) -> Record:
+    """A batch with its sums: how many are left, how fast they go, how long it will take."""
+    left = sum(batch["open"].values())
+    past: Mapping[str, int] = batch["past"]
+    done = past.get("completed", 0) + past.get("completed_with_warning", 0)
+    return {
+        **batch,
+        "left": left,
+        "done": done,
+        # An item that was run again is told of by its new task: of the old one only the letter remains.
+        "failed": sum(past.values()) - done - past.get("cancelled", 0) - batch["retried"],
+        "cancelled": past.get("cancelled", 0),
+        "running": batch["open"].get("running", 0),
+        "rate": rate,
+        "seconds_left": left / rate if rate and left else None,
+        "state": _state(batch, left),
+    }
+
+
+def _state(batch: Record, left: int) -> str:
+    if batch["cancelled_at"] is not None:
+        return "cancelled"
+    if batch["paused_at"] is not None:
+        return "paused"
+    if batch["complete_at"] is None:
+        return "filling"
+    return "in_progress" if left else "ended"

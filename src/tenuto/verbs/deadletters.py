@@ -1,0 +1,147 @@
+"""``app.dead_letters``: what failed for good, and waits for somebody to decide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tenuto.engine import letters, manifesting
+from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.handlers.jobs import Jobs
+from tenuto.model import payloads
+from tenuto.model.access import Actor
+from tenuto.model.deadletters import LetterStatus
+from tenuto.store import activities, deadletters
+from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+
+
+class DeadLetters:
+    """``app.dead_letters``: what failed for good, and waits for somebody to decide."""
+
+    def __init__(self, open: Open, who: Callable[[], Actor], jobs: Jobs, *, needs_note: Callable[[], bool]) -> None:
+        self._open = open
+        self._who = who
+        self._jobs = jobs
+        self._needs_note = needs_note
+
+    async def list(
+        self,
+        *,
+        below: UUID | None = None,
+        status: str | None = LetterStatus.AWAITING_INTERVENTION,
+        manifest: str | None = None,
+        fingerprint: str | None = None,
+        batch: UUID | None = None,
+        limit: int = 50,
+    ) -> Sequence[Record]:
+        """Letters, the newest first."""
+        return await deadletters.list_letters(
+            await self._open(),
+            below=below,
+            status=status,
+            manifest=manifest,
+            fingerprint=fingerprint,
+            batch=batch,
+            limit=listed(limit),
+        )
+
+    async def groups(
+        self, *, manifest: str | None = None, batch: UUID | None = None, limit: int = 100
+    ) -> Sequence[Record]:
+        """Open letters by the kind of failure, the most frequent first."""
+        return await deadletters.groups(await self._open(), manifest, batch, listed(limit))
+
+    async def summary(self, chosen: Sequence[UUID], *, limit: int = 20) -> Sequence[Record]:
+        """What a selection is about: of each manifest and kind of failure, how many."""
+        return await deadletters.summary_of(await self._open(), chosen, listed(limit))
+
+    async def find(self, prefix: str) -> UUID:
+        """The one letter whose id begins so."""
+        found = await deadletters.find(await self._open(), *activities.ids_beginning(prefix))
+        if not found:
+            raise NotFound(
+                f"no dead letter's id begins with {prefix}", remedy="copy one from `tenuto dead-letter list`"
+            )
+        if len(found) > 1:
+            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
+        return found[0]
+
+    async def get(self, id: UUID) -> Record:
+        """A letter with every attempt it tells of, the first one first."""
+        database = await self._open()
+        found = await deadletters.letter(database, id)
+        if found is None:
+            raise await letters.refusal(database, id)
+        return {**found, "tried": await activities.attempts(database, found["task_id"])}
+
+    async def retry(self, id: UUID, *, input: Mapping[str, Any] | None = None, note: str | None = None) -> UUID:
+        """Run what a letter stands for again, with another input if given; the id of the new task."""
+        self._check_note(note)
+        database = await self._open()
+        text = None
+        if input is not None:
+            letter = await self.get(id)
+            manifest = await manifesting.get(database, letter["external_id"])
+            text = self._jobs.get(manifest.manifest.job).check_input(json.dumps(dict(input)))
+        done = await letters.retry(
+            database, [id], database.clock.now(), self._who(), note=note, input=text, refuse=True
+        )
+        if id not in done:
+            raise await letters.refusal(database, id)
+        return done[id]
+
+    async def acknowledge(self, id: UUID, *, note: str | None = None) -> None:
+        """Say that somebody has seen to it; nothing is run."""
+        self._check_note(note)
+        database = await self._open()
+        if not await letters.acknowledge(database, [id], database.clock.now(), self._who(), note=note):
+            raise await letters.refusal(database, id)
+
+    async def select(
+        self,
+        *,
+        manifest: str | None = None,
+        fingerprint: str | None = None,
+        batch: UUID | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[UUID]:
+        """The open letters a filter stands for now: a frozen list, so that what is shown is what is done."""
+        database = await self._open()
+        return await deadletters.selection(
+            database, manifest=manifest, fingerprint=fingerprint, batch=batch, until=until, limit=100_000
+        )
+
+    async def retry_all(self, *, note: str | None = None, **where: Any) -> int:
+        """Run all open letters of a filter again; how many."""
+        return await self.retry_these(await self.select(**where), note=note)
+
+    async def retry_these(self, chosen: Sequence[UUID], *, note: str | None = None) -> int:
+        """Run letters again, as selected; how many. Those somebody has resolved meanwhile are left out."""
+        self._check_note(note)
+        database, done = await self._open(), 0
+        for start in range(0, len(chosen), MAX_LISTED):
+            some = chosen[start : start + MAX_LISTED]
+            done += len(await letters.retry(database, some, database.clock.now(), self._who(), note=note))
+        return done
+
+    async def acknowledge_all(self, *, note: str | None = None, **where: Any) -> int:
+        """Acknowledge all open letters of a filter; how many."""
+        return await self.acknowledge_these(await self.select(**where), note=note)
+
+    async def acknowledge_these(self, chosen: Sequence[UUID], *, note: str | None = None) -> int:
+        """Acknowledge letters, as selected; how many. Those somebody has resolved meanwhile are left out."""
+        self._check_note(note)
+        database, done = await self._open(), 0
+        for start in range(0, len(chosen), MAX_LISTED):
+            some = chosen[start : start + MAX_LISTED]
+            done += len(await letters.acknowledge(database, some, database.clock.now(), self._who(), note=note))
+        return done
+
+    def _check_note(self, note: str | None) -> None:
+        if note is not None:
+            payloads.storable_text(note, field="note", limit=4000)
+        if self._needs_note() and not (note or "").strip():
+            raise Invalid("is needed here", field="note", remedy="say why, or set TENUTO_LETTERS_NEED_NOTES=false")

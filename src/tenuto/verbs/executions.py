@@ -1,0 +1,96 @@
+"""``app.executions``: what runs and ran of schedules, and what may be done to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal
+from uuid import UUID
+
+from tenuto.clock import steady
+from tenuto.engine import executing, narrative
+from tenuto.engine.why import Why, why_execution
+from tenuto.errors import Conflict, NotFound
+from tenuto.model.access import Actor
+from tenuto.store import activities, executions
+from tenuto.verbs.asking import Open, Record, listed
+from tenuto.verbs.schedules import id_of
+
+
+class Executions:
+    """``app.executions``: what runs and ran, and what may be done to it."""
+
+    def __init__(self, open: Open, who: Callable[[], Actor]) -> None:
+        self._open = open
+        self._who = who
+
+    async def get(self, id: UUID) -> Record:
+        """An execution with every step: its state, activity, wait, duration and error, running ones live."""
+        database = await self._open()
+        found = await executions.execution(database, id)
+        if found is None:
+            raise NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
+        return narrative.told(found, await executions.steps(database, id), database.clock.now())
+
+    async def find(self, prefix: str) -> UUID:
+        """The one execution whose id begins so."""
+        found = await executions.find(await self._open(), *activities.ids_beginning(prefix))
+        if not found:
+            raise NotFound(f"no execution's id begins with {prefix}", remedy="copy one from `tenuto execution list`")
+        if len(found) > 1:
+            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
+        return found[0]
+
+    async def why(self, id: UUID) -> Why:
+        """Why an execution does not go on: the reasons of every open step of the group it has come to."""
+        return await why_execution(await self._open(), id)
+
+    async def list(
+        self,
+        *,
+        below: UUID | None = None,
+        state: str | None = None,
+        schedule: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Record]:
+        """Executions, the newest first."""
+        database = await self._open()
+        schedule_id = None if schedule is None else await id_of(database, schedule)
+        return await executions.list_executions(
+            database, below=below, state=state, schedule_id=schedule_id, limit=listed(limit)
+        )
+
+    async def cancel(self, id: UUID, *, reason: str | None = None) -> Literal["cancelled", "stopping"]:
+        """Cancel: what has not begun is removed at once, what runs is told to stop."""
+        database = await self._open()
+        return await executing.cancel(database, id, database.clock.now(), self._who(), reason)
+
+    async def pause(self, id: UUID) -> None:
+        """Let nothing more of it begin; what runs goes on to its end."""
+        database = await self._open()
+        await executing.pause(database, id, database.clock.now(), self._who())
+
+    async def resume(self, id: UUID) -> None:
+        """Let a paused one go on."""
+        database = await self._open()
+        await executing.resume(database, id, database.clock.now())
+
+    async def retry(self, id: UUID) -> UUID:
+        """Run one that failed or was cancelled again from the group it came to; the id of the new one."""
+        database = await self._open()
+        return await executing.retry(database, id, database.clock.now(), self._who())
+
+    async def wait(self, id: UUID, timeout: float | None = None) -> Record:
+        """Wait until an execution has ended."""
+        deadline, pause = None if timeout is None else steady() + timeout, 0.002
+        database = await self._open()
+        while True:
+            found = await executions.execution(database, id)
+            if found is None:
+                raise NotFound(f"there is no execution {id}")
+            if found["ended_at"] is not None:
+                return await self.get(id)
+            if deadline is not None and steady() > deadline:
+                raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, 0.5)  # never much longer than it has lasted so far

@@ -1,0 +1,365 @@
+"""``app.manifests``: job definitions, their versions, groups and runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from tenuto.engine import manager, manifesting
+from tenuto.engine.definitions import Author, Effect
+from tenuto.engine.manager import PollResult
+from tenuto.errors import Conflict, Invalid
+from tenuto.handlers.jobs import Job, Jobs
+from tenuto.ids import new_id
+from tenuto.model import payloads
+from tenuto.model.access import Actor
+from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, those_needed_first
+from tenuto.model.retries import RetryPolicy, retry_policy
+from tenuto.model.tasks import Policy, seconds
+from tenuto.model.triggers import Manual, Trigger
+from tenuto.store import manifests
+from tenuto.store import tasks as queue
+from tenuto.store.database import Connection, Database
+from tenuto.store.manifests import ManifestVersion, StoredManifest
+from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+
+
+class Manifests:
+    """``app.manifests``: job definitions, their versions, groups and runs."""
+
+    def __init__(self, open: Open, who: Callable[[], Actor], jobs: Jobs) -> None:
+        self._open = open
+        self._who = who
+        self._jobs = jobs
+        self.declared: dict[str, Manifest] = {}
+        """What this program declares, by external id."""
+
+    # --- declared in code -------------------------------------------------------------------------------------------
+
+    def declare(self, new: Manifest) -> Manifest:
+        """Remember a manifest of this program; it comes into force when a service starts, or with `deploy`."""
+        if new.external_id in self.declared:
+            raise Invalid(f"{new.external_id!r} is declared already", field="external_id")
+        self.declared[new.external_id] = new
+        return new
+
+    async def deploy(self, database: Database | None = None) -> dict[str, Effect]:
+        """Bring everything this program declares into force, as far as it says something new."""
+        if not self.declared:
+            return {}
+        return await self.apply(self.declared.values(), origin="code", reason="declared in code", database=database)
+
+    async def apply(
+        self,
+        wanted: Iterable[Manifest],
+        *,
+        origin: str = "file",
+        reason: str | None = None,
+        database: Database | None = None,
+    ) -> dict[str, Effect]:
+        """Bring definitions into force, those that others run after first; what became of each."""
+        database = database or await self._open()
+        effects: dict[str, Effect] = {}
+        for each in those_needed_first([self.checked(each) for each in wanted]):
+            effects[each.external_id] = await manifesting.declare(
+                database, each, self._author(database, reason, origin)
+            )
+        await self._tell(database)
+        return effects
+
+    def checked(self, manifest: Manifest) -> Manifest:
+        """A manifest whose job is known and whose properties fit it."""
+        job = self._jobs.get(manifest.job)
+        properties = _fitting(job, manifest.properties)
+        if manifest.schedule_type not in (ScheduleType.ON_DEMAND, ScheduleType.NONE):
+            missing = sorted(job.required - properties.keys())
+            if missing:
+                raise Invalid("is needed: it runs by itself", field=f"properties.{missing[0]}")
+        kept = ", ".join(f"{name}: {_type_name(job.parameters[name])}" for name in properties)
+        return replace(manifest, properties=properties, property_type=kept)
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def create(self, new: Manifest, *, enabled: bool = True, reason: str | None = None) -> StoredManifest:
+        """Make a manifest."""
+        database = await self._open()
+        made = await manifesting.create(database, self.checked(new), self._author(database, reason), enabled=enabled)
+        await self._tell(database)
+        return made
+
+    async def edit(
+        self, external_id: str, new: Manifest, *, reason: str | None = None, version: int | None = None
+    ) -> StoredManifest:
+        """Change a manifest; with ``version``, only if nobody has changed it since that one."""
+        database = await self._open()
+        author = self._author(database, reason)
+        present = (await manifesting.get(database, external_id)).manifest
+        if _input_of(new) != _input_of(present):  # else checked when it was saved: no need to have its job at hand
+            new = self.checked(new)
+        changed = await manifesting.edit(database, external_id, new, author, version=version)
+        await self._tell(database)
+        return changed
+
+    async def enable(self, external_id: str, *, reason: str | None = None) -> bool:
+        """Switch a manifest on, from now on; False if it was on."""
+        return await self._switch(external_id, reason, enabled=True)
+
+    async def disable(self, external_id: str, *, reason: str | None = None) -> bool:
+        """Switch a manifest off: it does not run by itself. False if it was off."""
+        return await self._switch(external_id, reason, enabled=False)
+
+    async def _switch(self, external_id: str, reason: str | None, *, enabled: bool) -> bool:
+        database = await self._open()
+        switched = await manifesting.switch(database, external_id, self._author(database, reason), enabled=enabled)
+        await self._tell(database)
+        return switched
+
+    async def delete(self, external_id: str, *, reason: str | None = None) -> None:
+        """Delete a manifest of which nothing is open; what it did stays on record."""
+        database = await self._open()
+        await manifesting.delete(database, external_id, self._author(database, reason))
+
+    async def prune(self, *, keep: Iterable[str], origin: str, reason: str | None = None) -> Sequence[str]:
+        """Delete what was declared by ``origin`` once and is not any more; only ever on request."""
+        database, kept, after = await self._open(), set(keep), None
+        undeclared: list[Manifest] = []
+        while page := await self.list(after=after, limit=MAX_LISTED):
+            after = page[-1]["external_id"]
+            undeclared += [
+                manifest_from_fields(record["definition"])
+                for record in page
+                if record["origin"] == origin and record["external_id"] not in kept
+            ]
+        gone = [each.external_id for each in reversed(those_needed_first(undeclared))]
+        for external_id in gone:
+            await manifesting.delete(database, external_id, self._author(database, reason, origin))
+        return gone
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def get(self, external_id: str) -> StoredManifest:
+        """The manifest of that external id."""
+        return await manifesting.get(await self._open(), external_id)
+
+    async def list(
+        self,
+        *,
+        after: str | None = None,
+        enabled: bool | None = None,
+        group: str | None = None,
+        search: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """Manifests by external id, each with what is open of it."""
+        return await manifests.list_manifests(
+            await self._open(), after=after, enabled=enabled, group=group, search=search, limit=listed(limit)
+        )
+
+    async def versions(self, external_id: str, *, limit: int = 50) -> Sequence[ManifestVersion]:
+        """The changes of a manifest, the newest first; also of one that has been deleted."""
+        found = await manifests.versions(await self._open(), external_id, listed(limit))
+        if not found:
+            raise manifesting.unknown(external_id)
+        return found
+
+    async def details(self, external_id: str, *, limit: int = 5) -> Record:
+        """What goes on with a manifest: what is open of it, its last runs, its group, who runs after it, letters."""
+        database = await self._open()
+        stored = await manifesting.get(database, external_id)
+        return {"manifest": stored, **await manifests.details(database, stored, listed(limit))}
+
+    async def polls(self, *, below: UUID | None = None, busy: bool = False, limit: int = 50) -> Sequence[Record]:
+        """What the manager did, the newest first; with ``busy`` only where it did something."""
+        return await manifests.polls(await self._open(), below=below, busy=busy, limit=listed(limit))
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    async def groups(self) -> Sequence[Record]:
+        """The groups of manifests (``*``: all together), with what is active of each."""
+        return await manifests.list_groups(await self._open())
+
+    async def change_group(
+        self,
+        name: str,
+        *,
+        max_active: int | Literal["keep"] | None = "keep",
+        priority: int | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        """Set how many of a group may be active, its priority, and whether anything of it may begin."""
+        if name != manifests.ALL:
+            payloads.name(name, field="group", limit=64)
+        database = await self._open()
+        await manifesting.change_group(
+            database,
+            name,
+            database.clock.now(),
+            self._who(),
+            max_active=max_active,
+            priority=priority,
+            enabled=enabled,
+        )
+        await queue.wake(database, ["limits"])
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    async def run(self, external_id: str, arguments: Mapping[str, Any] | None = None) -> UUID:
+        """Run a manifest once, now, with its properties and these arguments; the id of the task.
+
+        Refused while an earlier run of it is not over.
+        """
+        database = await self._open()
+        stored = await manifesting.get(database, external_id)
+        text = self._job(stored).dump_input((), {**stored.manifest.properties, **(arguments or {})})
+        return await self._start(database, stored, text, None)
+
+    async def enqueue(self, external_id: str, item: Any, *, key: str | None = None) -> UUID:
+        """Have a manifest run for one item; the id of the task. An item whose key is open already is refused."""
+        database = await self._open()
+        stored = await manifesting.get(database, external_id)
+        dump = _dumper(self._job(stored), stored.manifest.properties)
+        return await self._start(database, stored, dump(item), key or str(new_id()))
+
+    async def _start(self, database: Database, stored: StoredManifest, text: str, key: str | None) -> UUID:
+        now, by, id = database.clock.now(), self._who(), new_id()
+        sent = False
+
+        async def act(connection: Connection) -> UUID:
+            nonlocal sent
+            if sent and await connection.fetchval(queue.SQL.standing, id, None) is not None:
+                return id  # only the reply was lost; by now it may even have ended
+            sent = True
+            held = await manifests.locked(connection, stored.external_id)
+            if held is None:
+                raise manifesting.unknown(stored.external_id)
+            group = await manifests.group(connection, held.manifest.group) if held.manifest.group else None
+            run = manager.run_of(
+                held.id, held.manifest, now, by, id=id, input=text, item_key=key,
+                group_priority=0 if group is None else group["priority"],
+            )  # fmt: skip
+            if not await manifests.start_runs(connection, [run]):
+                what = f"an earlier run of {stored.external_id!r}" if key is None else f"the item {key!r}"
+                raise Conflict(f"{what} is not over", remedy="wait for it, or cancel it")
+            if key is None:
+                await manifests.ran(connection, [(held.id, now, held.next_run_at)])
+            return id
+
+        return await database.transaction(act)
+
+    async def poll(self) -> PollResult:
+        """Reap, determine and enqueue here and now, as a manager does."""
+        database = await self._open()
+        return await manager.poll(database, database.clock.now(), self._who().name)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _job(self, stored: StoredManifest) -> Job[..., Any]:
+        return self._jobs.get(stored.manifest.job)
+
+    def dumper(self, stored: StoredManifest) -> Callable[[Any], str]:
+        """What makes the stored input of one item."""
+        return _dumper(self._job(stored), stored.manifest.properties)
+
+    def _author(self, database: Database, reason: str | None, origin: str = "hand") -> Author:
+        return Author(self._who(), database.clock.now(), reason, origin)
+
+    async def _tell(self, database: Database) -> None:
+        await queue.wake(database, ["manifests", "limits"])
+
+
+def _input_of(manifest: Manifest) -> tuple[Any, ...]:
+    by_itself = manifest.schedule_type not in (ScheduleType.ON_DEMAND, ScheduleType.NONE)
+    return manifest.job, dict(manifest.properties), by_itself
+
+
+def manifest_of(
+    job: Job[..., Any],
+    external_id: str,
+    *,
+    trigger: Trigger | None = None,
+    on_demand: bool = False,
+    after: Manifest | str | None = None,
+    properties: Any = None,
+    name: str = "",
+    description: str = "",
+    max_retries: int | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: float | str | timedelta | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    group: str | None = None,
+    max_active: int | None = None,
+) -> Manifest:
+    """A manifest of a job: what is not said is as the job has it."""
+    own_retry = job.policy.retry if max_retries is None and retry is None else retry_policy(max_retries, retry)
+    limit = job.policy.timeout_seconds if timeout is None else seconds(timeout, field="timeout")
+    return Manifest(
+        external_id,
+        job.name,
+        name,
+        description,
+        _fitting(job, properties_of(job, properties)),
+        "",
+        trigger or Manual(),
+        on_demand,
+        after.external_id if isinstance(after, Manifest) else after,
+        Policy(own_retry, limit, job.policy.on_lost),
+        queue or job.using_.queue,
+        job.using_.priority if priority is None else priority,
+        group,
+        job.using_.limit if max_active is None else max_active,
+    )
+
+
+def _fitting(job: Job[..., Any], properties: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return job.check_some(properties)
+    except Invalid as error:
+        raise Invalid(error.message, field=f"properties.{error.field}", remedy=error.remedy) from error
+
+
+def properties_of(job: Job[..., Any], given: Any) -> dict[str, Any]:
+    """Properties as arguments: a mapping of them, or a value of the type of one parameter."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    fitting = [name for name, annotation in job.parameters.items() if annotation is type(given)]
+    if len(fitting) == 1:
+        return {fitting[0]: given}
+    if isinstance(given, BaseModel):
+        fields = {name: getattr(given, name) for name in type(given).model_fields}
+    elif dataclasses.is_dataclass(given) and not isinstance(given, type):
+        fields = {each.name: getattr(given, each.name) for each in dataclasses.fields(given)}
+    else:
+        fields = {}
+    if fields and fields.keys() <= job.parameters.keys():
+        return fields
+    known = ", ".join(f"{name}: {_type_name(kind)}" for name, kind in job.parameters.items()) or "no parameters"
+    raise Invalid(
+        f"{type(given).__name__} fits no parameter of {job.name}", field="properties", remedy=f"it has {known}"
+    )
+
+
+def _dumper(job: Job[..., Any], properties: Mapping[str, Any]) -> Callable[[Any], str]:
+    free = [name for name in job.parameters if name not in properties]
+    names = job.parameters.keys()
+
+    def dump(item: Any) -> str:
+        if isinstance(item, Mapping) and item.keys() <= names:
+            return job.dump_input((), {**properties, **item})
+        if not free:
+            raise Invalid(f"{job.name} has no parameter left for it", field="input")
+        return job.dump_input((), {**properties, free[0]: item})
+
+    return dump
+
+
+def _type_name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", str(annotation))

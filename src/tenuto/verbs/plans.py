@@ -1,0 +1,116 @@
+"""``app.plans``: what files declare: schedules, manifests and groups together, shown first and done as one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tenuto.engine import manifestplanning, planning
+from tenuto.engine.definitions import Author
+from tenuto.engine.manifestplanning import PlannedManifests
+from tenuto.engine.planning import Planned
+from tenuto.errors import Invalid, UnknownJob
+from tenuto.handlers.jobs import Jobs
+from tenuto.ids import new_id
+from tenuto.model.access import Actor
+from tenuto.model.definitionfiles import Declared, schedules_of
+from tenuto.model.documents import Document
+from tenuto.model.manifestfiles import DeclaredGroup, DeclaredManifest, groups_of, manifests_of
+from tenuto.model.manifests import Manifest
+from tenuto.model.schedules import policy_of
+from tenuto.store import tasks as queue
+from tenuto.store.database import Connection
+from tenuto.verbs.asking import Open
+from tenuto.verbs.manifests import Manifests, manifest_of
+
+PlanSchedules = Callable[[Sequence[Declared], bool], Awaitable[Planned]]
+
+_RULES = ("timeout", "retry", "max_retries", "on_lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """Everything some files declare."""
+
+    schedules: Sequence[Declared] = ()
+    manifests: Sequence[DeclaredManifest] = ()
+    groups: Sequence[DeclaredGroup] = ()
+
+
+def declarations_of(documents: Iterable[Document]) -> Declarations:
+    """Read what files declare; nothing is declared twice."""
+    held = list(documents)
+    return Declarations(schedules_of(held), manifests_of(held), groups_of(held))
+
+
+@dataclass(frozen=True, slots=True)
+class WholePlan:
+    """What bringing some files into force would do."""
+
+    schedules: Planned
+    manifests: PlannedManifests = field(default_factory=PlannedManifests)
+
+    @property
+    def changes_something(self) -> bool:
+        return self.schedules.changes_something or self.manifests.changes_something
+
+    @property
+    def deleted(self) -> Sequence[str]:
+        """The names of what is to go."""
+        gone = [each.name for each in self.schedules.deleted]
+        return [*gone, *(each.external_id for each in self.manifests.deleted)]
+
+
+class Plans:
+    """``app.plans``: what files would change, and doing it."""
+
+    def __init__(
+        self, open: Open, who: Callable[[], Actor], jobs: Jobs, kept: Manifests, plan_schedules: PlanSchedules
+    ) -> None:
+        self._open = open
+        self._who = who
+        self._jobs = jobs
+        self._manifests = kept
+        self._plan_schedules = plan_schedules
+
+    async def plan(self, wanted: Declarations, *, prune: bool = False) -> WholePlan:
+        """What bringing files into force would change. Nothing is changed.
+
+        With ``prune``, schedules and manifests that a file declared once and these do not are to be deleted.
+        """
+        for each in wanted.manifests:
+            if each.external_id in self._manifests.declared:
+                why = f"{each.external_id!r} is declared in code too"
+                raise each.refused(Invalid(why, field="external_id", remedy="keep it in one place"))
+        database = await self._open()
+        schedules = await self._plan_schedules(wanted.schedules, prune)
+        manifests = await manifestplanning.plan(
+            database, wanted.manifests, wanted.groups, self._whole, database.clock.now(), prune=prune
+        )
+        return WholePlan(schedules, manifests)
+
+    async def carry_out(self, planned: WholePlan, *, reason: str | None = None) -> None:
+        """Do what was planned, all of it or nothing; refused if something has changed since."""
+        database = await self._open()
+        author = Author(self._who(), database.clock.now(), reason, "file")
+        of_schedules = {change.name: new_id() for change in planned.schedules.changes}
+        of_manifests = {change.name: new_id() for change in planned.manifests.changes}
+
+        async def act(connection: Connection) -> None:
+            await planning.carry_out_within(connection, planned.schedules, author, of_schedules)
+            await manifestplanning.carry_out_within(connection, planned.manifests, author, of_manifests)
+
+        await database.transaction(act)
+        if planned.changes_something:
+            await queue.wake(database, ["schedules", "manifests", "limits"])
+
+    def _whole(self, declared: DeclaredManifest) -> Manifest:
+        """A manifest of a file, with what the file leaves to the job."""
+        try:
+            job = self._jobs.get(declared.job)
+        except UnknownJob as error:
+            raise Invalid(str(error), field="job", remedy="name a job of the app, or the app with --app") from error
+        rules = {name: declared.said[name] for name in _RULES if name in declared.said}
+        said = {name: value for name, value in declared.said.items() if name not in _RULES}
+        made = manifest_of(job, declared.external_id, **said)
+        return self._manifests.checked(replace(made, policy=policy_of(job.policy, **rules)))

@@ -1,0 +1,233 @@
+"""Bulk as an object (J6): thousands of inputs, streamed, counted, resumable; the seed's hundred table slices."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tenuto import RetryPolicy, Tenuto
+from tenuto.errors import Conflict, Invalid
+from tests.engine.conftest import Quick
+from tests.manifesting import counts
+from tests.waiting import eventually
+
+
+@dataclass
+class Source:
+    name: str
+
+
+@dataclass
+class TableSlice:
+    table: str
+    number: int
+
+
+@pytest.fixture
+async def replicating(app: Tenuto) -> Tenuto:
+    """The seed's example: one manifest, a configuration of its own, and a slice of a table for each run."""
+
+    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.01, jitter=0))
+    async def replicate(source: Source, slice: TableSlice) -> str:
+        if slice.number < 0:
+            raise ValueError(f"slice {slice.number} is not there")
+        return f"{source.name}.{slice.table}#{slice.number}"
+
+    app.manifest("replicate", replicate, on_demand=True, properties=Source("prod"), max_active=7)
+    await app.manifests.deploy()
+    return app
+
+
+def slices(*numbers: int) -> Iterator[TableSlice]:
+    return (TableSlice("users", number) for number in numbers)
+
+
+async def open_tasks(app: Tenuto) -> int:
+    return int(await (await app.open()).value("SELECT count(*) FROM tenuto.tasks"))
+
+
+async def test_the_seeds_hundred_table_slices_run_under_one_manifest(replicating: Tenuto, worker: Quick) -> None:
+    async with worker(slots=20):
+        batch = await replicating.bulk_enqueue("replicate", slices(*range(100)), name="users by slices")
+        told = await batch.wait(30)
+    assert (told["total"], told["done"], told["left"], told["failed"]) == (100, 100, 0, 0)
+    assert (told["state"], told["name"], told["external_id"]) == ("ended", "users by slices", "replicate")
+    outputs = {item["output"] async for item in batch.items()}
+    assert outputs == {f"prod.users#{number}" for number in range(100)}
+
+
+async def test_what_failed_is_run_again_and_only_that(replicating: Tenuto, worker: Quick) -> None:
+    async with worker():
+        batch = await replicating.bulk_enqueue("replicate", slices(1, -2, 3, -4))
+        told = await batch.wait(10)
+        assert (told["done"], told["failed"]) == (2, 2)
+        assert {item["input"]["slice"]["number"] async for item in batch.items(status="failed")} == {-2, -4}
+        assert await batch.retry_failed() == 2
+        told = await batch.wait(10)
+        assert (told["total"], told["done"], told["failed"], told["left"]) == (4, 2, 2, 0)
+        assert await batch.retry_failed() == 2
+        await batch.wait(10)
+        assert await replicating.dead_letters.acknowledge_all(batch=batch.id) == 2
+        assert await batch.retry_failed() == 0, "what was acknowledged is not run again"
+        assert len([item async for item in batch.items()]) == 4
+
+
+async def test_the_counts_add_up_while_it_runs_is_paused_resumed_and_cancelled(
+    replicating: Tenuto, worker: Quick
+) -> None:
+    database, seen, over = await replicating.open(), 0, asyncio.Event()
+    batch = await replicating.bulk_enqueue("replicate", slices(*(n if n % 5 else -n - 1 for n in range(600))))
+
+    async def watch() -> None:
+        nonlocal seen
+        while not over.is_set():
+            await counts(database, batch.id)
+            seen += 1
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    async with worker(slots=20):
+
+        async def some_are_done() -> bool:
+            return int((await batch.progress())["done"]) > 30
+
+        await eventually(some_are_done)
+        await batch.pause()
+        assert (await batch.progress())["state"] == "paused"
+
+        async def nothing_runs() -> bool:
+            return int((await batch.progress())["running"]) == 0
+
+        await eventually(nothing_runs)
+        before = await batch.progress()
+        await asyncio.sleep(0.2)  # retries fall due meanwhile: a hundredth of a second
+        assert (await batch.progress())["past"] == before["past"]
+        assert set((await batch.progress())["open"]) == {"waiting"}
+        await batch.resume()
+        await eventually(lambda: _moved_on(batch, before["done"]))
+        await batch.cancel()
+        told = await batch.wait(10)
+    over.set()
+    await watching
+    assert told["state"] == "cancelled"
+    assert told["total"] == 600 == told["done"] + told["failed"] + told["cancelled"]
+    assert seen > 10
+
+
+async def _moved_on(batch: Any, done: int) -> bool:
+    return int((await batch.progress())["done"]) > done
+
+
+async def test_items_are_streamed_and_memory_stays_flat(app: Tenuto) -> None:
+    @app.job
+    async def note(text: str) -> None: ...
+
+    app.manifest("note", note, on_demand=True)
+    await app.manifests.deploy()
+
+    def texts(count: int) -> Iterator[str]:
+        for number in range(count):
+            yield f"{number:0100}"
+
+    await app.bulk_enqueue("note", texts(4000))  # whatever is allocated once
+    peaks = []
+    for count in (10_000, 100_000):
+        tracemalloc.start()
+        batch = await app.bulk_enqueue("note", texts(count))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert (await batch.progress())["total"] == count
+    assert peaks[1] < peaks[0] * 1.5 + 1_000_000, peaks
+    assert peaks[1] < 20_000_000, peaks
+
+
+async def test_a_submission_that_was_interrupted_goes_on_after_the_last_part_that_is_in(replicating: Tenuto) -> None:
+    def breaking_off(at: int) -> Iterator[TableSlice]:
+        for number in range(at):
+            yield TableSlice("users", number)
+        raise RuntimeError("the power is gone")
+
+    with pytest.raises(RuntimeError, match="power"):
+        await replicating.bulk_enqueue("replicate", breaking_off(4500), batch_key="monday")
+    (interrupted,) = await replicating.batches.list()
+    assert interrupted["complete_at"] is None
+    assert 0 < interrupted["total"] < 4500
+    batch = await replicating.bulk_enqueue("replicate", slices(*range(5000)), batch_key="monday")
+    assert batch.id == interrupted["id"]
+    again = await replicating.bulk_enqueue("replicate", slices(*range(5000)), batch_key="monday")
+    assert again.id == batch.id
+    numbers = [item["input"]["slice"]["number"] async for item in batch.items()]
+    assert sorted(numbers) == list(range(5000))
+
+
+async def test_all_or_nothing_is_all_or_nothing(replicating: Tenuto) -> None:
+    bad: list[Any] = [*slices(*range(3000)), {"slice": {"table": "users"}}]
+    with pytest.raises(Invalid) as refused:
+        await replicating.bulk_enqueue("replicate", bad, atomic=True)
+    assert refused.value.field == "slice.number"
+    assert await open_tasks(replicating) == 0
+    assert await replicating.batches.list() == []
+    batch = await replicating.bulk_enqueue("replicate", slices(*range(3000)), atomic=True, batch_key="k")
+    assert (await replicating.bulk_enqueue("replicate", slices(1), atomic=True, batch_key="k")).id == batch.id
+    assert (await batch.progress())["total"] == await open_tasks(replicating) == 3000
+
+
+async def test_all_or_nothing_does_not_take_over_what_is_being_filled_in_parts(replicating: Tenuto) -> None:
+    with pytest.raises(Invalid):
+        await replicating.bulk_enqueue("replicate", [TableSlice("a", 1), 17], batch_key="k")
+    with pytest.raises(Conflict, match="filled in parts"):
+        await replicating.bulk_enqueue("replicate", slices(1, 2), batch_key="k", atomic=True)
+
+
+async def test_an_item_whose_key_is_open_is_not_created_again(replicating: Tenuto) -> None:
+    def key(slice: TableSlice) -> str:
+        return f"{slice.table}/{slice.number}"
+
+    first = await replicating.bulk_enqueue("replicate", slices(1, 2, 3), key=key)
+    second = await replicating.bulk_enqueue("replicate", slices(2, 3, 4, 4), key=key)
+    told = [await first.progress(), await second.progress()]
+    assert [(each["total"], each["duplicates"]) for each in told] == [(3, 0), (1, 3)]
+    assert await open_tasks(replicating) == 4
+    assert [item["item_key"] async for item in second.items()] == ["users/4"]
+
+
+async def test_a_batch_of_nothing_has_ended(replicating: Tenuto) -> None:
+    told = await (await replicating.bulk_enqueue("replicate", [])).wait(1)
+    assert (told["total"], told["left"], told["state"]) == (0, 0, "ended")
+
+
+async def test_a_batch_says_how_fast_it_goes_and_how_long_it_will_take(replicating: Tenuto, worker: Quick) -> None:
+    batch = await replicating.bulk_enqueue("replicate", slices(*range(40)))
+    fresh = await batch.progress()
+    assert (fresh["state"], fresh["rate"], fresh["seconds_left"]) == ("in_progress", 0, None)
+    async with worker():
+        told = await batch.wait(10)
+        assert told["rate"] > 0
+        assert told["ended_at"] is not None
+    assert [each["id"] for each in await replicating.batches.list(manifest="replicate")] == [batch.id]
+
+
+async def test_an_urgent_task_does_not_wait_behind_a_large_batch(app: Tenuto, worker: Quick) -> None:
+    ended: list[str] = []
+
+    @app.job
+    async def note(name: str) -> None:
+        ended.append(name)
+
+    app.manifest("many", note, on_demand=True, max_active=5)
+    app.manifest("urgent", note, on_demand=True, priority=9)
+    await app.manifests.deploy()
+    await app.bulk_enqueue("many", ("many" for _ in range(20_000)))
+    async with worker(slots=5):
+        await eventually(lambda: len(ended) > 50)
+        before = len(ended)
+        await app.wait(await app.manifests.enqueue("urgent", "urgent"), 10)
+        await app.wait(await app.enqueue(note.using(priority=9), "plain"), 10)
+        after = ended[before:]
+    assert after.index("urgent") < 1000
+    assert after.index("plain") < 2000

@@ -1,0 +1,157 @@
+"""Manifests and groups of files: looking changes nothing, doing changes what was shown, all of it or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+from tenuto import Tenuto, cron
+from tenuto.errors import Conflict, Invalid
+from tenuto.model.documents import Document
+from tenuto.verbs.plans import Declarations, WholePlan, declarations_of
+
+Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def app(app: Tenuto) -> Tenuto:
+    @app.job(timeout="1h", max_retries=7)
+    async def load(rows: int = 1) -> None: ...
+
+    return app
+
+
+def manifest(external_id: str, **fields: Any) -> dict[str, Any]:
+    return {"external_id": external_id, "job": "load", **fields}
+
+
+def files(*manifests: dict[str, Any], **sections: Any) -> Declarations:
+    return declarations_of([Document("file.yaml", {"manifests": list(manifests), **sections})])
+
+
+async def applied(app: Tenuto, wanted: Declarations, *, prune: bool = False) -> WholePlan:
+    planned = await app.plans.plan(wanted, prune=prune)
+    await app.plans.carry_out(planned, reason="because")
+    return planned
+
+
+def effects(planned: WholePlan) -> dict[str, str]:
+    return {change.name: change.effect for change in planned.manifests.changes}
+
+
+async def names(app: Tenuto) -> list[str]:
+    return [row["external_id"] for row in await app.manifests.list()]
+
+
+async def test_a_plan_changes_nothing_and_doing_it_again_neither(app: Tenuto, sql: Sql) -> None:
+    wanted = files(manifest("b", after="a"), manifest("a", cron="@daily"), groups=[{"name": "g", "max_active": 3}])
+    planned = await app.plans.plan(wanted)
+    assert list(effects(planned)) == ["a", "b"], "what others run after comes first"
+    assert await sql("SELECT * FROM tenuto.manifests") == []
+    await app.plans.carry_out(planned)
+    assert await names(app) == ["a", "b"]
+    assert [group["max_active"] for group in await app.manifests.groups()] == [3]
+    before = await sql("SELECT * FROM tenuto.manifests ORDER BY id")
+    again = await applied(app, wanted)
+    assert (again.changes_something, effects(again)) == (False, {"a": "unchanged", "b": "unchanged"})
+    assert await sql("SELECT * FROM tenuto.manifests ORDER BY id") == before
+    assert len(await app.manifests.versions("a")) == 1
+
+
+async def test_what_a_file_leaves_out_is_as_the_job_has_it(app: Tenuto) -> None:
+    await applied(app, files(manifest("x", retry={"base_seconds": 1}, properties={"rows": "5"})))
+    found = (await app.manifests.get("x")).manifest
+    assert (found.policy.retry.max_retries, found.policy.retry.base_seconds, found.policy.timeout_seconds) == (
+        7,
+        1,
+        3600,
+    )
+    assert (found.properties, found.property_type) == ({"rows": 5}, "rows: int")
+
+
+async def test_an_operators_change_stays_until_the_file_says_something_new(app: Tenuto) -> None:
+    await applied(app, files(manifest("x", max_active=3)))
+    present = await app.manifests.get("x")
+    await app.manifests.edit("x", replace(present.manifest, max_active=9))
+    await app.manifests.disable("x")
+    kept = await applied(app, files(manifest("x", max_active=3)))
+    assert effects(kept) == {"x": "kept"}
+    assert (await app.manifests.get("x")).manifest.max_active == 9
+    changed = await applied(app, files(manifest("x", max_active=4)))
+    assert effects(changed) == {"x": "changed"}
+    found = await app.manifests.get("x")
+    assert (found.manifest.max_active, found.enabled) == (4, False)
+
+
+async def test_of_a_group_only_what_is_said_is_changed(app: Tenuto) -> None:
+    await app.manifests.change_group("g", max_active=5, priority=2, enabled=False)
+    planned = await applied(app, files(groups=[{"name": "g", "max_active": "none"}]))
+    assert [(each.effect, each.differences) for each in planned.manifests.groups] == [
+        ("changed", {"max_active": (5, None)})
+    ]
+    (found,) = await app.manifests.groups()
+    assert (found["max_active"], found["priority"], found["enabled"]) == (None, 2, False)
+
+
+async def test_what_changed_since_it_was_planned_is_refused_and_nothing_is_done(app: Tenuto) -> None:
+    await applied(app, files(manifest("x")))
+    step = {"name": "s", "steps": [{"job": "load"}]}
+    planned = await app.plans.plan(files(manifest("x", cron="@daily"), manifest("y"), schedules=[step]))
+    await app.manifests.disable("x")
+    with pytest.raises(Conflict, match="'x' was changed while this was planned"):
+        await app.plans.carry_out(planned)
+    assert await names(app) == ["x"]
+    assert await app.schedules.list() == []
+
+
+async def test_only_what_a_file_declared_is_pruned_dependents_first(app: Tenuto) -> None:
+    await app.manifests.create((await app.plans.plan(files(manifest("by-hand")))).manifests.changes[0].manifest)
+    await applied(app, files(manifest("a"), manifest("b", after="a"), manifest("c", after="b")))
+    named = await applied(app, files(manifest("a")))
+    assert [each.external_id for each in named.manifests.others] == ["b", "c"]
+    assert await names(app) == ["a", "b", "by-hand", "c"]
+    with pytest.raises(Invalid, match="there is no manifest 'b'"):
+        await app.plans.plan(files(manifest("z", after="b")), prune=True)
+    pruned = await applied(app, files(), prune=True)
+    assert pruned.deleted == ["c", "b", "a"]
+    assert await names(app) == ["by-hand"]
+
+
+async def test_a_circle_through_what_is_stored_is_refused(app: Tenuto) -> None:
+    await applied(app, files(manifest("a"), manifest("b", after="a")))
+    with pytest.raises(Invalid, match="would run after itself") as refused:
+        await app.plans.plan(files(manifest("a", after="b")))
+    assert refused.value.field == "file.yaml: manifests[0].after"
+
+
+async def test_what_code_declares_is_not_declared_in_a_file_too(app: Tenuto) -> None:
+    app.manifest("x", app.jobs.get("load"))
+    with pytest.raises(Invalid, match="declared in code too"):
+        await app.plans.plan(files(manifest("x")))
+
+
+async def test_many_who_apply_the_same_file_at_once_make_it_once(app: Tenuto) -> None:
+    wanted = files(manifest("a"), manifest("b", after="a"), groups=[{"name": "g", "max_active": 1}])
+    planned = [await app.plans.plan(wanted) for _ in range(6)]
+    await asyncio.gather(*(app.plans.carry_out(each) for each in planned))
+    assert await names(app) == ["a", "b"]
+    assert len(await app.manifests.versions("b")) == 1
+
+
+async def test_a_service_starts_though_a_manifest_of_its_program_is_over_by_now(app: Tenuto, sql: Sql) -> None:
+    database = await app.open()
+    soon: date = (database.clock.now() + timedelta(days=2)).date()
+    app.manifest("short", app.jobs.get("load"), trigger=cron("@daily", end=soon))
+    assert await app.manifests.deploy() == {"short": "created"}
+    past = cron("@daily", end=(database.clock.now() - timedelta(days=2)).date())
+    over = replace(app.manifests.declared["short"], trigger=past)
+    stored = json.dumps(over.to_fields())  # as if the days had gone by
+    await sql("UPDATE tenuto.manifests SET definition = $1, declared = $1 WHERE external_id = 'short'", stored)
+    app.manifests.declared["short"] = over
+    assert await app.manifests.deploy() == {"short": "unchanged"}

@@ -1,0 +1,150 @@
+"""A worker dies at any point of a chain (J10): what is stored ran once, what was under way runs again, nothing is lost.
+
+The points are those of docs/how-to/chains.md: before a step, in it, between its end and the store, behind the store,
+and between the last store and the end of the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.store import chainsteps
+from tests.races import work
+from tests.races.audit import assert_sound
+from tests.races.crashing import EXIT_CODE
+from tests.races.ledger import Ledger, overlaps
+from tests.races.observing import Observer
+from tests.races.processes import Workers, eventually
+from tests.races.proxy import Proxy
+from tests.races.test_crash_points import until_dead_or_gone
+
+STEPS = ("first", "second", "sleeps", "last", "stop")
+STATEMENTS = ("recorded", "record", "sleep", "put_aside", "commit of put_aside", "end_tasks")
+DOOMED: dict[str, Any] = {"lease_seconds": 1.5, "poll_seconds": 10.0, "slots": 1}
+AT_ONCE = 8
+
+
+async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    points = [f"{when} {statement}" for statement in STATEMENTS for when in ("before", "after")]
+    deaths: Counter[str] = Counter()
+    tasks: dict[UUID, str] = {}
+    round = 0
+    while points:  # the first time, the second time, … until it no longer comes to that
+        round += 1
+        reached = []
+        for start in range(0, len(points), AT_ONCE):
+            some = points[start : start + AT_ONCE]
+            crashes = [f"{point} {round}" for point in some]
+            queues = [crash.replace(" ", "-") for crash in crashes]
+            for crash, queue in zip(crashes, queues, strict=True):
+                tasks[(await app.enqueue(work.chained.using(queue=queue), 7)).id] = crash
+            doomed = [
+                workers.start(f"doomed-{queue}", queues=(queue,), crash_at=crash, **DOOMED)
+                for queue, crash in zip(queues, crashes, strict=True)
+            ]
+            pairs = zip(doomed, queues, strict=True)
+            await asyncio.gather(*(until_dead_or_gone(observer, worker, queue) for worker, queue in pairs))
+            assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
+            healthy = await workers.start("healthy", queues=tuple(queues), slots=10).is_ready()
+            await observer.until_all_ended(within=40)
+            await workers.stop(healthy)
+            reached += [point for point, worker in zip(some, doomed, strict=True) if worker.exit_code == EXIT_CODE]
+        deaths.update(reached)
+        points = reached
+
+    print(f"{len(tasks)} chains, {deaths.total()} deaths: {dict(deaths)}")
+    assert deaths["before record"] == deaths["after record"] == len(STEPS)
+    assert all(deaths[f"{when} {statement}"] for statement in STATEMENTS for when in ("before", "after"))
+    await assert_sound(url, len(tasks))
+    assert await observer.count("activities", "final AND status = 'completed' AND output = '\"[7]\"'") == len(tasks)
+    assert overlaps([effect for effect in ledger.effects() if effect.ended is not None], {}) == []
+    runs: dict[UUID, Counter[str]] = defaultdict(Counter)
+    for effect in ledger.effects():
+        runs[effect.task][effect.group] += 1
+    for task, crash in tasks.items():
+        assert runs[task] == expected(crash), f"{crash}: {runs[task]}"
+
+
+def expected(crash: str) -> Counter[str]:
+    """How often each step runs if the worker dies there: once, and once more what was not stored; the step that sleeps
+    is called again when it wakes."""
+    what, _, number = crash.rpartition(" ")
+    times = Counter(dict.fromkeys(STEPS, 1))
+    times["sleeps"] = 2
+    if what == "before record":
+        if int(number) <= len(STEPS):
+            times[STEPS[int(number) - 1]] += 1  # it had come to its end, and nobody knows
+    elif crash in ("before sleep 1", "before sleep 2", "after sleep 2"):
+        times["sleeps"] += 1  # behind the first its sleep is known, and over by the time somebody else comes
+    return times
+
+
+async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_no_other(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    victim = await workers.start("victim", lease_seconds=1.5).is_ready()
+    task = await app.enqueue(work.held_chain, str(flag))
+    for life in range(2):
+
+        async def in_the_middle(lives: int = life + 1) -> bool:
+            return sum(effect.group == "held" for effect in ledger.effects()) == lives
+
+        await eventually("it is in the middle of the step", in_the_middle, within=10)
+        await workers.kill(victim)
+        victim = await workers.start("victim", lease_seconds=1.5).is_ready()
+    flag.touch()
+    await observer.until_all_ended(within=20)
+
+    groups = Counter(effect.group for effect in ledger.of(task.id))
+    assert groups == {"before": 1, "held": 3}
+    record = await app.wait(task, timeout=1)
+    assert (record["status"], record["output"], record["losses"]) == ("completed", 7, 2)
+    await assert_sound(url, 1)
+
+
+async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
+) -> None:
+    tasks = [await app.enqueue(work.chained, number) for number in range(20)]
+    for life in range(6):
+        victim = workers.start(f"life-{life}", lease_seconds=1.0, sweep=0.2, slots=2)
+
+        async def some_more_has_begun(goal: int = ledger.begun() + 8) -> bool:
+            return ledger.begun() >= goal or not await observer.count("tasks")
+
+        await eventually("work goes on", some_more_has_begun, within=20)
+        await workers.kill(victim)
+    workers.start("last", lease_seconds=1.0, sweep=0.2, slots=2)
+    await observer.until_all_ended(within=60)
+
+    await assert_sound(url, len(tasks))
+    assert await observer.count("activities", "final AND status = 'completed'") == len(tasks)
+    assert overlaps(ledger.effects(), workers.died) == []
+    # A step has been begun once for each death it was hit by, and once to its end.
+    lost = await observer.count("activities", "reason = 'lost'")
+    repeated = Counter((effect.task, effect.group) for effect in ledger.effects() if effect.group != "sleeps")
+    assert sum(repeated.values()) - len(repeated) <= lost
+
+
+@pytest.mark.parametrize("lose", ["lose_request", "lose_reply"])
+async def test_a_step_whose_result_cannot_be_stored_for_a_while_is_stored_later_and_not_done_again(
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, lose: str
+) -> None:
+    getattr(proxy, lose)(chainsteps.SQL.record, times=8)  # more often than one statement is sent
+    await workers.start("far", url=proxy.url).is_ready()
+    task = await app.enqueue(work.chained, 7)
+    await observer.until_all_ended(within=40)
+
+    assert proxy.lost == 8
+    assert Counter(effect.group for effect in ledger.of(task.id)) == {**dict.fromkeys(STEPS, 1), "sleeps": 2}
+    assert (await app.wait(task, timeout=1))["attempt"] == 1

@@ -1,0 +1,259 @@
+"""Any number of managers (J5): whatever meets a poll, at whatever statement, a manifest runs once and nothing waits
+for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import pytest
+
+from tenuto.engine import letters, manager, manifesting
+from tenuto.engine.manager import run_of
+from tenuto.errors import Conflict, NotFound
+from tenuto.model.tasks import Task
+from tenuto.model.triggers import every
+from tenuto.store import manifests
+from tenuto.store.database import Connection, Database
+from tenuto.store.finishing import finish
+from tests.manifesting import ANA, a_manifest, author, end, kept, outcome, started, table, take
+from tests.races.interleaving import Stepwise, meetings
+from tests.races.observing import Observer
+from tests.races.processes import Workers
+from tests.store.given import Register
+
+MANIFESTS = 500
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_managers_that_poll_at_once_enqueue_every_manifest_once(
+    db: Database, workers: Workers, observer: Observer, tmp_path: Path, count: int
+) -> None:
+    now = db.clock.now()
+    for number in range(MANIFESTS):
+        await kept(db, f"m{number:03}", now - timedelta(hours=1), trigger=every("1m"))
+    go = {"GO": str(tmp_path / "go")}
+    racing = [workers.start(f"manager-{n}", do="manage", environment=go) for n in range(count)]
+    for each in racing:
+        await each.is_ready()
+    (tmp_path / "go").touch()
+    for each in racing:
+        assert await each.end(within=60) == 0
+    assert await observer.count("tasks") == MANIFESTS
+    assert await observer.value("SELECT count(DISTINCT manifest_id) FROM tenuto.tasks") == MANIFESTS
+    assert await observer.value("SELECT sum(enqueued) FROM tenuto.polls") == MANIFESTS
+    assert await observer.count("polls", "error IS NOT NULL") == 0
+    assert await observer.count("polls") == count
+    assert await observer.value("SELECT min(next_run_at) FROM tenuto.manifests") > now
+
+
+# --- whatever meets a poll ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Scene:
+    """A manifest that is due, one of whose items is held; and one that runs after it, with an open letter."""
+
+    now: datetime
+    stored: UUID
+    held: Task
+    running: Task
+    letter: UUID
+
+
+class Act(Protocol):
+    @property
+    def __name__(self) -> str: ...
+
+    async def __call__(self, db: Database, scene: Scene) -> None: ...
+
+
+async def poll(db: Database, scene: Scene) -> None:
+    await manager.poll(db, scene.now, "test")
+
+
+async def by_hand(db: Database, scene: Scene) -> None:
+    async def act(connection: Connection) -> None:
+        held = await manifests.locked(connection, "a")
+        if held is not None:
+            await manifests.start_runs(connection, [run_of(held.id, held.manifest, scene.now, ANA)])
+
+    await db.transaction(act)
+
+
+async def an_item(db: Database, scene: Scene) -> None:
+    async def act(connection: Connection) -> None:
+        held = await manifests.locked(connection, "a")
+        if held is not None:
+            run = run_of(held.id, held.manifest, scene.now, ANA, item_key="i")
+            await manifests.start_runs(connection, [run])
+
+    await db.transaction(act)
+
+
+async def the_item_ends(db: Database, scene: Scene) -> None:
+    await finish(db, [outcome(scene.held, scene.now)])
+
+
+async def the_item_fails(db: Database, scene: Scene) -> None:
+    await finish(db, [outcome(scene.held, scene.now, "failed")])
+
+
+async def the_other_ends(db: Database, scene: Scene) -> None:
+    await finish(db, [outcome(scene.running, scene.now)])
+
+
+async def disable(db: Database, scene: Scene) -> None:
+    with suppress(NotFound):
+        await manifesting.switch(db, "a", author(scene.now), enabled=False)
+
+
+async def edit(db: Database, scene: Scene) -> None:
+    with suppress(NotFound):
+        await manifesting.edit(db, "b", a_manifest("b", depends_on="a", priority=3), author(scene.now))
+
+
+async def declare(db: Database, scene: Scene) -> None:
+    with suppress(NotFound):
+        await manifesting.declare(db, a_manifest("b", depends_on="a", priority=5), author(scene.now, "code"))
+
+
+async def retry(db: Database, scene: Scene) -> None:
+    await letters.retry(db, [scene.letter], scene.now, ANA)
+
+
+async def acknowledge(db: Database, scene: Scene) -> None:
+    await letters.acknowledge(db, [scene.letter], scene.now, ANA, note=None)
+
+
+async def delete(db: Database, scene: Scene) -> None:
+    with suppress(NotFound, Conflict):
+        await manifesting.delete(db, "c", author(scene.now))
+
+
+ACTS: tuple[Act, ...] = (
+    poll, by_hand, an_item, the_item_ends, the_item_fails, the_other_ends, disable, edit, declare, retry, acknowledge,
+    delete,
+)  # fmt: skip
+
+
+@pytest.fixture
+async def first(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def second(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+async def a_scene(db: Database, worker: UUID) -> Scene:
+    now = db.clock.now()
+    stored = await kept(db, "a", now - timedelta(hours=1), trigger=every("1m"))
+    later = await kept(db, "b", now, depends_on="a")
+    await kept(db, "c", now)
+    await started(db, later, now)
+    (failed,) = await take(db, worker)
+    await end(db, failed, "failed")
+    await started(db, later, now, item_key="x")
+    (running,) = await take(db, worker)
+    await started(db, stored, now, item_key="i")
+    (held,) = await take(db, worker)
+    (letter,) = await table(db, "dead_letters")
+    return Scene(now, stored.id, held, running, letter["id"])
+
+
+async def clear(db: Database) -> None:
+    for name in ("manifests", "manifest_versions", "polls", "dead_letters", "tasks"):
+        await db.all(f"DELETE FROM tenuto.{name}")
+
+
+@pytest.mark.parametrize("one", ACTS, ids=lambda act: act.__name__)
+async def test_a_manifest_runs_once_whatever_meets_it(
+    first: Stepwise, second: Stepwise, register_worker: Register, one: Act
+) -> None:
+    worker = await register_worker()
+    for other in ACTS:
+        async for meeting in meetings(first, second):
+            scene = await a_scene(second, worker)
+
+            await meeting.of(partial(one, scene=scene), partial(other, scene=scene))
+
+            assert await broken(second) == [], (other, meeting)
+            await poll(second, scene)
+            await finish(second, [outcome(scene.held, scene.now)])
+            await manager.poll(second, scene.now + timedelta(hours=1), "test")
+            assert await broken(second) == [], (other, meeting)
+            await clear(second)
+    assert first.deadlocks + second.deadlocks == 0
+
+
+_RULES = (
+    "SELECT 'twice', manifest_id::text FROM tenuto.tasks WHERE batch_id IS NULL AND item_key IS NULL"
+    " GROUP BY manifest_id HAVING count(*) > 1",
+    "SELECT 'one open per item', item FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'"
+    " GROUP BY manifest_id, item HAVING count(*) > 1",
+    "SELECT 'a run without its manifest', id::text FROM tenuto.tasks"
+    " WHERE manifest_id NOT IN (SELECT id FROM tenuto.manifests)",
+    "SELECT 'a retry without its task', id::text FROM tenuto.dead_letters WHERE status = 'retried' AND retry_task_id"
+    " NOT IN (SELECT id FROM tenuto.tasks UNION ALL SELECT id FROM tenuto.activities)",
+    "SELECT 'due and never looked at', external_id FROM tenuto.manifests WHERE enabled AND NOT planned",
+)
+
+
+async def broken(db: Database) -> list[tuple[str, str]]:
+    return [tuple(row) for row in await db.all("\nUNION ALL\n".join(_RULES))]
+
+
+async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
+    first: Stepwise, second: Stepwise
+) -> None:
+    """Neither of the two changes touches what the other one does, and each by itself is no circle."""
+
+    async def change(db: Database, name: str, after: str) -> None:
+        with suppress(Exception):
+            await manifesting.edit(db, name, a_manifest(name, depends_on=after), author())
+
+    async for meeting in meetings(first, second):
+        for name, after in (("a", None), ("b", "a"), ("c", None), ("d", "c")):
+            await kept(second, name, depends_on=after)
+        await meeting.of(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
+        changed = [row["external_id"] for row in await table(second, "manifests", "version > 1")]
+        assert len(changed) == 1, meeting
+        await clear(second)
+    assert first.deadlocks + second.deadlocks == 0
+
+
+async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
+    first: Stepwise, second: Stepwise, register_worker: Register
+) -> None:
+    """Started by hand and failed for good between two statements of a poll: with its letter open, nothing runs."""
+    worker = await register_worker()
+
+    async def run_and_fail(db: Database, now: datetime) -> None:
+        async def act(connection: Connection) -> None:
+            held = await manifests.locked(connection, "a")
+            assert held is not None
+            await manifests.start_runs(connection, [run_of(held.id, held.manifest, now, ANA)])
+
+        await db.transaction(act)
+        for task in await take(db, worker):
+            await end(db, task, "failed")
+
+    async for meeting in meetings(first, second):
+        now = second.clock.now()
+        await kept(second, "a", now - timedelta(hours=1), trigger=every("1m"))
+        await meeting.of(partial(manager.poll, now=now, by="test"), partial(run_and_fail, now=now))
+        if await table(second, "dead_letters"):
+            assert await table(second, "tasks") == [], meeting
+        await clear(second)

@@ -1,0 +1,115 @@
+"""The doctor on manifests, batches and letters: silent on sound data, and each kind of damage, done by hand, is
+named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tenuto.engine.invariants import Verdict
+from tenuto.model.triggers import every
+from tenuto.settings import Settings, load
+from tenuto.store.database import Database
+from tests.manifesting import a_batch, end, kept, started, take
+from tests.store.given import Register
+from tests.store.test_doctor import damage, findings
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    """As the doctor opens it, not as a worker does."""
+    opened = await Database.open(url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def settings(url: str, tmp_path: Path) -> Settings:
+    return load(database=url, home=tmp_path)
+
+
+@pytest.fixture
+async def busy(db: Database, register_worker: Register) -> UUID:
+    """A batch, one item of which failed, two run and one waits; a manifest with a run of its own; caps."""
+    me = await register_worker()
+    stored = await kept(db, group="g", max_active=2, trigger=every("1h"), now=db.clock.now())
+    await db.all(
+        "INSERT INTO tenuto.manifest_groups VALUES ('g', 2, 0, true, now(), 'me'), ('*', 2, 0, true, now(), 'me')"
+    )
+    batch = await a_batch(db, stored, 4)
+    await started(db, await kept(db, "other", priority=-9, now=db.clock.now()), db.clock.now())
+    (failed,) = await take(db, me, 1)
+    await end(db, failed, "failed")
+    assert len(await take(db, me)) == 2
+    return batch
+
+
+async def test_sound_manifests_leave_the_doctor_nothing_to_say(
+    database: Database, settings: Settings, busy: UUID
+) -> None:
+    assert await findings(database, settings) == {}
+
+
+@pytest.mark.parametrize(
+    ("damaged", "name", "said"),
+    [
+        (
+            "DELETE FROM tenuto.dead_letters; UPDATE tenuto.activities SET ended_at = ended_at - interval '1 hour'",
+            "letter_missing",
+            "(bake) failed for good",
+        ),
+        ("UPDATE tenuto.manifests SET max_active = 1", "cap_overrun", "manifest bake: 2 active, 1 allowed"),
+        ("UPDATE tenuto.manifest_groups SET max_active = 1 WHERE name = 'g'", "cap_overrun", "group g: 2 active"),
+        ("UPDATE tenuto.manifest_groups SET max_active = 1 WHERE name = '*'", "cap_overrun", "all manifests: 2 active"),
+        (
+            "DROP INDEX tenuto.tasks_one_run_per_manifest; UPDATE tenuto.tasks SET batch_id = NULL",
+            "manifest_runs_twice",
+            "bake: 3 runs are open",
+        ),
+        ("DROP INDEX tenuto.tasks_one_per_item", "keys_missing", "tasks_one_per_item is missing"),
+        ("DROP INDEX tenuto.dead_letters_one_open", "keys_missing", "dead_letters_one_open is missing"),
+        ("DROP TRIGGER dead_letters_resolve_once ON tenuto.dead_letters", "triggers_off", "dead_letters_resolve_once"),
+        ("DELETE FROM tenuto.manifests", "manifest_gone", "which is not there"),
+        (
+            "DELETE FROM tenuto.tasks WHERE state = 'queued' AND batch_id IS NOT NULL",
+            "batch_does_not_add_up",
+            "4 items, 2 open, 1 ended",
+        ),
+        ("DELETE FROM tenuto.activities", "batch_does_not_add_up", "4 items, 3 open, 0 ended"),
+        (
+            "UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND batch_id IS NOT NULL",
+            "batch_half_done",
+            "tenuto batch resume",
+        ),
+        (
+            "UPDATE tenuto.batches SET cancelled_at = now() - interval '1 hour', cancelled_by = 'me'",
+            "batch_half_done",
+            "tenuto batch cancel",
+        ),
+        (
+            "UPDATE tenuto.manifests SET planned = false, next_run_at = NULL, updated_at = now() - interval '1 day'",
+            "manifest_not_planned",
+            "nobody has worked out",
+        ),
+    ],
+)  # fmt: skip
+async def test_damage_to_manifests_is_found(
+    database: Database, settings: Settings, busy: UUID, damaged: str, name: str, said: str
+) -> None:
+    await damage(database, damaged)
+    found = (await findings(database, settings))[name]
+    warned = name in ("cap_overrun", "batch_half_done", "manifest_not_planned")
+    assert found.verdict is (Verdict.WARNING if warned else Verdict.PROBLEM)
+    assert [detail for detail in found.details if said in detail], found.details
+
+
+async def test_a_paused_batch_may_wait(database: Database, settings: Settings, busy: UUID) -> None:
+    await damage(
+        database,
+        "UPDATE tenuto.batches SET paused_at = now(), paused_by = 'me';"
+        "UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND batch_id IS NOT NULL",
+    )
+    assert await findings(database, settings) == {}

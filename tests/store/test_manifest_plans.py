@@ -1,0 +1,151 @@
+"""How the statements of manifests, batches and letters reach their rows: by index, never over a whole table, however
+many manifests, items and records there are."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tenuto.engine import manager
+from tenuto.ids import new_id
+from tenuto.store.batches import SQL as BATCHES
+from tenuto.store.database import Connection, Database
+from tenuto.store.deadletters import SQL as LETTERS
+from tenuto.store.manifests import SQL as MANIFESTS
+from tenuto.store.tasks import KEYS_PER_CLAIM
+from tenuto.store.tasks import SQL as TASKS
+from tests.store.given import Register
+from tests.store.test_plans import nodes, plan_of
+
+# Each with the tables it must not read through, and the indexes that lead it.
+LED: dict[str, tuple[str, set[str], set[str]]] = {
+    "due": (MANIFESTS.due, {"manifests"}, {"manifests_due"}),
+    "next_due": (MANIFESTS.next_due, {"manifests"}, {"manifests_due"}),
+    "to_plan": (MANIFESTS.to_plan, {"manifests"}, {"manifests_to_plan"}),
+    "standing": (MANIFESTS.standing, {"tasks", "dead_letters"}, {"tasks_one_run_per_manifest"}),
+    "ran": (MANIFESTS.ran, {"manifests"}, {"manifests_pkey"}),
+    "succeeded": (MANIFESTS.succeeded, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "hold": (MANIFESTS.hold, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "overdue": (MANIFESTS.overdue, {"tasks"}, {"tasks_held"}),
+    "batch": (BATCHES.batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
+    "items": (BATCHES.items, {"tasks"}, {"tasks_of_batch"}),
+    "hold_back": (BATCHES.hold_back, {"tasks"}, {"tasks_pkey"}),
+    "not_begun": (BATCHES.not_begun, {"tasks"}, set()),
+    "claim_under_limits": (
+        TASKS.claim_under_limits,
+        {"tasks", "batches", "manifests"},
+        {"tasks_to_take_by_key", "batches_pkey", "manifests_pkey"},
+    ),
+}  # fmt: skip
+
+MANIFESTS_ALL_OVER = """
+INSERT INTO tenuto.manifests (id, external_id, name, enabled, definition, job, schedule_type, depends_on, version,
+                              origin, created_at, updated_at, next_run_at, planned)
+SELECT gen_random_uuid(), 'm' || n, 'm' || n, true,
+       jsonb_build_object('external_id', 'm' || n, 'job', 'bake', 'schedule_type', 'interval',
+                          'trigger', jsonb_build_object('kind', 'interval', 'every', 3600)),
+       'bake', 'interval', CASE WHEN n % 10 = 0 THEN 'm' || n - 1 END, 1, 'test', now(), now(),
+       now() + CASE WHEN n <= {due} THEN interval '-1 minute' ELSE n * interval '1 minute' END, true
+FROM generate_series(1, {many}) AS n
+"""
+
+
+async def many_manifests(connection: Connection, many: int, due: int = 100) -> None:
+    await connection.execute(MANIFESTS_ALL_OVER.format(many=many, due=due))
+    await connection.execute("ANALYZE tenuto.manifests")
+
+
+@pytest.mark.parametrize("state", ["never analysed", "full"])
+async def test_a_statement_of_manifests_goes_by_index_whatever_the_planner_believes(state: str, db: Database) -> None:
+    astray: dict[str, Any] = {}
+    async with db.connection() as connection:
+        if state == "full":
+            await many_manifests(connection, 5000)
+        for name, (statement, tables, wanted) in LED.items():
+            plan = await plan_of(connection, name, statement)
+            through = {
+                node["Relation Name"]
+                for node in plan
+                if node["Node Type"].startswith("Seq Scan") and node.get("Relation Name") in tables
+            }
+            by = {node["Index Name"] for node in plan if "Index Name" in node}
+            if through or not wanted <= by:
+                astray[name] = (through, by)
+    assert astray == {}
+
+
+LETTERS_ALL_OVER = """
+INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, task_id, activity_id, dead_lettered_at, reason,
+                                 fingerprint, attempts, input)
+SELECT gen_random_uuid(), gen_random_uuid(), 'm', '', gen_random_uuid(), gen_random_uuid(), now(), 'r', 'f', 1, '{}'
+FROM generate_series(1, 20000)
+"""
+
+
+async def test_of_many_open_letters_only_those_are_looked_at_that_are_meant(db: Database) -> None:
+    """The net looks at failures of late; a decision at its letters; a poll at the letter of each manifest."""
+    since, nobody = "'01972000-0000-7000-8000-000000000000'", "ARRAY[gen_random_uuid()]"
+    async with db.connection() as connection:
+        await connection.execute(LETTERS_ALL_OVER)
+        await connection.execute("VACUUM ANALYZE tenuto.dead_letters")
+        assert await touched(connection, MANIFESTS.standing, nobody) < 20
+        assert await touched(connection, LETTERS.lock_letters, nobody) < 20
+        assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50
+
+
+async def touched(connection: Connection, statement: str, *values: str) -> int:
+    """How many pages a statement looks at."""
+    await connection.execute(f"PREPARE looked AS {statement}")
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked({', '.join(values)})")
+    await connection.execute("DEALLOCATE looked")
+    (top, *_) = nodes(json.loads(text))
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
+async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_due(db: Database) -> None:
+    pages = []
+    async with db.connection() as connection:
+        for many in (1000, 100_000):
+            await connection.execute("TRUNCATE tenuto.manifests")
+            await many_manifests(connection, many, due=20)
+            await connection.execute("VACUUM ANALYZE tenuto.manifests")
+            pages.append(await touched(connection, MANIFESTS.due, "now()", "100"))
+    assert pages[1] < pages[0] * 3, pages
+    began = time.monotonic()
+    result = await manager.poll(db, db.clock.now(), "test")
+    assert result.enqueued == 20
+    assert time.monotonic() - began < 2.0, "many times what it takes on a machine with nothing else to do"
+
+
+ITEMS = """
+INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, name, input, policy, limit_key, limit_max,
+                          manifest_id, batch_id, initiator_type, initiator_name)
+SELECT id, id, 'queued', 'default', 0, 'job', 'bake', '{{}}', '{{}}', 'batch:{batch}', 100000, '{manifest}', '{batch}',
+       'system', 'test'
+FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {many})) AS many
+"""
+
+
+async def test_a_claim_costs_the_same_of_a_batch_of_a_thousand_and_of_fifty_thousand_even_if_it_is_paused(
+    db: Database, register_worker: Register
+) -> None:
+    worker, pages = await register_worker(), []
+    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {KEYS_PER_CLAIM}, '{{}}'"
+    async with db.connection() as connection:
+        await many_manifests(connection, 1)
+        manifest, batch = await connection.fetchval("SELECT id FROM tenuto.manifests"), new_id()
+        await connection.execute(
+            "INSERT INTO tenuto.batches (id, manifest_id, external_id, created_at, initiator_type, initiator_name)"
+            f" VALUES ('{batch}', '{manifest}', 'm1', now(), 'system', 'test')"
+        )
+        for many in (1000, 49_000):
+            await connection.execute(ITEMS.format(batch=batch, manifest=manifest, many=many))
+            await connection.execute("VACUUM ANALYZE tenuto.tasks")
+            pages.append(await touched(connection, TASKS.claim_under_limits, values))
+        await connection.execute("UPDATE tenuto.batches SET paused_at = now()")
+        pages.append(await touched(connection, TASKS.claim_under_limits, values))
+    assert pages[1] < pages[0] * 2, pages
+    assert pages[2] < pages[0], pages

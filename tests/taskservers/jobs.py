@@ -1,0 +1,144 @@
+"""The jobs with which task servers are tried: at the top of a module, so that any process can import them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
+
+app = Tenuto("postgresql://nobody@nowhere.invalid/none", home="/tmp/tenuto-never-made")
+_at_once = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+
+
+@app.job
+async def double(n: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * n
+
+
+@app.job
+def double_plainly(n: int) -> int:
+    return 2 * n
+
+
+@app.job
+async def nothing() -> None:
+    """Returns nothing."""
+
+
+@app.job
+def who(ctx: Context) -> dict[str, Any]:
+    return {"key": ctx.idempotency_key, "attempt": ctx.attempt, "fence": ctx.fence, "by": ctx.initiator.name}
+
+
+@app.job
+async def fail() -> None:
+    raise ValueError("no flour")
+
+
+@app.job
+def fail_for_good() -> None:
+    raise PermanentFailure("no oven")
+
+
+@app.job
+def fail_for_now() -> None:
+    raise RetryLater("no heat yet", after=90)
+
+
+@app.job
+def leave() -> None:
+    raise SystemExit(3)
+
+
+@app.job(retry=_at_once)
+async def fail_once(ctx: Context) -> int:
+    if ctx.attempt == 1:
+        raise ValueError("not yet")
+    return ctx.attempt
+
+
+@app.job
+def warn(ctx: Context) -> int:
+    ctx.warn("low on flour")
+    return 7
+
+
+@app.job
+async def err(ctx: Context) -> int:
+    ctx.error("one loaf is burnt")
+    return 7
+
+
+@app.job
+def unstorable() -> object:
+    return object()
+
+
+@app.job
+async def tell(flag: Path, ctx: Context) -> None:
+    """Says how far it has come, then waits to be let go."""
+    ctx.log.info("kneading")
+    ctx.progress(3, 10, "kneading")
+    while not flag.exists():  # noqa: ASYNC110 — told by another process
+        await asyncio.sleep(0.01)
+
+
+def _tick(file: Path, number: int) -> None:
+    with file.open("a", encoding="ascii") as ticks:
+        ticks.write(f"{os.getpid()} {number}\n")
+
+
+@app.job(retry=_at_once)
+async def tick(file: Path) -> None:
+    """Works on and on, and leaves a trace of it."""
+    number = 0
+    while True:
+        _tick(file, number := number + 1)
+        await asyncio.sleep(0.005)
+
+
+@app.job(retry=_at_once)
+def tick_plainly(file: Path) -> None:
+    number = 0
+    while True:
+        _tick(file, number := number + 1)
+        time.sleep(0.005)
+
+
+@app.job(retry=_at_once)
+def meet(folder: Path, name: str, count: int) -> None:
+    """Ends when so many are here at the same time."""
+    (folder / name).touch()
+    while len(list(folder.iterdir())) < count:
+        time.sleep(0.005)
+
+
+@app.job(retry=_at_once, limit=2)
+def count_neighbours(folder: Path, name: str) -> int:
+    """How many run at the same time, this one included."""
+    mine = folder / name
+    mine.touch()
+    most = 0
+    for _ in range(20):
+        most = max(most, len(list(folder.iterdir())))
+        time.sleep(0.005)
+    mine.unlink()
+    return most
+
+
+async def _first(n: int) -> int:
+    return n + 1
+
+
+def _second(n: int, ctx: Context) -> str:
+    if ctx.attempt == 1:
+        raise ValueError("not yet")
+    return f"{n}"
+
+
+chained = app.chain("chained", _first, _second, retry=_at_once)
