@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
     from tenuto.engine.manifestplanning import GroupChange, ManifestChange, PlannedManifests
 
+_TOLD_ABOVE = ("name", "when", "after", "schedule_type")
+"""What the first lines say of a new one."""
+
 
 def as_data(planned: PlannedManifests) -> dict[str, Any]:
     """For programs."""
@@ -69,12 +72,7 @@ def _manifest(change: ManifestChange) -> list[RenderableType]:
     if before is None:
         lines.append(Text(f"    {plain(when(change.manifest))}"))
     for what, difference in describing.differences(before, change.manifest.to_fields()):
-        if before is not None or what not in (
-            "name",
-            "when",
-            "after",
-            "schedule_type",
-        ):  # of a new one these stand above
+        if before is not None or what not in _TOLD_ABOVE:
             lines += [Text(f"    {what}"), Padding(describing.painted(difference), (0, 0, 0, 6))]
     if change.effect in ("created", "changed") and (change.runs_before or change.runs_after):
         was = None if change.present is None else change.present.manifest.trigger

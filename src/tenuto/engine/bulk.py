@@ -22,8 +22,6 @@ from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import NewRun, StoredManifest
 
 SOME = 5000
-ENDED_AT_ONCE = 500
-"""Ending costs more than its share with many at once: outside a worker the planner joins them one by one."""
 
 
 async def open_batch(
@@ -161,7 +159,7 @@ async def cancel(database: Database, id: UUID, now: datetime, by: Actor) -> None
         standing = (await batches.shared(connection, [id])).get(id)
         if standing is None or not standing["cancelled"]:
             return 0
-        tasks = await batches.not_begun(connection, id, ENDED_AT_ONCE)
+        tasks = await batches.not_begun(connection, id, SOME)
         await finishing.end_within(connection, [Settlement(task, cancelled(task, now, by)) for task in tasks])
         return len(tasks)
 

@@ -163,7 +163,8 @@ async def cancel(connection: Connection, id: UUID, now: datetime, by: Actor) -> 
 
 
 async def not_begun(connection: Connection, id: UUID, limit: int) -> list[Task]:
-    """Some tasks of a batch that nobody holds."""
+    """Some tasks of a batch that nobody holds, to be ended together."""
+    await connection.execute(SQL.for_many)
     return [Task(*row) for row in await connection.fetch(SQL.not_begun, id, limit)]
 
 

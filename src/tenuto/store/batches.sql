@@ -152,6 +152,11 @@ SET cancelled_at = $2, cancelled_by = $3, complete_at = coalesce(complete_at, $2
 WHERE id = $1 AND cancelled_at IS NULL
 RETURNING id;
 
+-- name: for_many
+-- Thousands of ids at once are joined as a whole for the rest of the transaction, as in a worker's session: one by one,
+-- each would be looked for in the list of all.
+SELECT set_config('enable_nestloop', 'off', true);
+
 -- name: not_begun
 -- Some tasks of a batch that nobody holds, as who ends them needs to see them.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
