@@ -18,6 +18,7 @@ from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
 from benchmarks.figures import Size
 from benchmarks.load import Watch
+from benchmarks.manifests import BULK, MANAGERS, bulk, managers
 from benchmarks.measure import progress
 from benchmarks.processes import ContenderFailed
 from benchmarks.report import report, table
@@ -32,6 +33,8 @@ BENCHMARKS = {
     "growth": (growth.growth, QUEUES),
     "executions": (executions, RUNNERS),
     "schedules": (schedules, CLOCKS),
+    "bulk": (bulk, BULK),
+    "manager": (managers, MANAGERS),
 }
 EVERYBODY = sorted({name for _, scripts in BENCHMARKS.values() for name in scripts})
 

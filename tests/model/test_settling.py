@@ -52,6 +52,8 @@ TABLE: list[Row] = [
     (Status.CANCELLED, Reason.REQUESTED, False, 0, 0, "retry", "ends"),
     (Status.CANCELLED, Reason.REQUESTED, True, 0, 0, "retry", "ends"),
     (Status.CANCELLED, Reason.REQUESTED, True, 2, 2, "fail", "ends"),
+    # so is a step its execution never came to
+    (Status.CANCELLED, Reason.NOT_RUN, False, 0, 0, "retry", "ends"),
     # a loss is the worker's doing: tried again until the third, failures do not count
     (Status.FAILED, Reason.LOST, True, 0, 0, "retry", "lost again"),
     (Status.FAILED, Reason.LOST, True, 2, 0, "retry", "lost again"),
@@ -177,7 +179,7 @@ def test_only_success_and_completed_with_error_end_without_asking_the_policy() -
         for status, reason in product(Status, (None, *Reason))
         if settle(a_held_task(generous), Outcome(status, reason), NOON, new_id).again is None
     }
-    unblamed = {None, Reason.ERROR, Reason.TIMED_OUT, Reason.REFUSED, Reason.REQUESTED}
+    unblamed = {None, Reason.ERROR, Reason.TIMED_OUT, Reason.REFUSED, Reason.REQUESTED, Reason.NOT_RUN}
     assert ends == {(status, reason) for status in Status if status is not Status.FAILED for reason in unblamed}
 
 

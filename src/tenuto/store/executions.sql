@@ -26,7 +26,8 @@ SELECT execution.id, execution.state, execution.plan, execution.current_group, e
            WHERE past.execution_id = execution.id
              AND past.group_index = execution.current_group
              AND past.final
-             AND past.status NOT IN ('completed', 'completed_with_warning')
+             -- (coalesce: no planner is to think of the index of all that did not complete)
+             AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')
        ) AS failures
 FROM execution
 WHERE execution.ended_at IS NULL

@@ -1,0 +1,174 @@
+"""Tenuto's manifests for `bulk` and `manager`: typed items in bulk, memory while streaming, caps, polls over very many.
+
+Everything goes through the public face but the many copies of one manifest, which are made with one statement, because
+making them is not what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+
+import asyncpg
+
+from benchmarks.contenders import stage
+from tenuto import Manifest, Tenuto, every
+from tenuto.engine import manager
+from tenuto.store import migrate
+
+CAP = 50
+WARM_UP = 3
+
+COPY = """
+INSERT INTO tenuto.manifests (id, external_id, name, enabled, definition, job, schedule_type, version, origin,
+                              created_at, updated_at, next_run_at, planned)
+SELECT gen_random_uuid(), external_id || '-' || n, name, true,
+       definition || jsonb_build_object('external_id', external_id || '-' || n), job, schedule_type, 1, origin,
+       created_at, updated_at, next_run_at + n * interval '1 second', true
+FROM tenuto.manifests, generate_series(1, $2::integer) AS n
+WHERE external_id = $1
+"""
+SOME_DUE = """
+UPDATE tenuto.manifests
+SET next_run_at = now() - interval '1 millisecond'
+WHERE id IN (SELECT id FROM tenuto.manifests ORDER BY id LIMIT $1)
+"""
+
+
+@dataclass
+class TableSlice:
+    """A typed item: what the seed's example replicates."""
+
+    table: str
+    number: int
+
+
+def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest]]:
+    app = Tenuto(database=url, home=home)
+
+    @app.job
+    async def replicate(slice: TableSlice) -> None:
+        """Nothing but its record."""
+
+    @app.job
+    async def tick() -> None:
+        """The job of every manifest with a clock."""
+
+    made = {
+        "free": app.manifest("free", replicate, on_demand=True),
+        "capped": app.manifest("capped", replicate, on_demand=True, max_active=CAP),
+        "clock": app.manifest("clock", tick, trigger=every("1d", anchor=datetime.now(UTC) + timedelta(days=1))),
+    }
+    return app, made
+
+
+def slices(count: int) -> Iterator[TableSlice]:
+    return (TableSlice("users", number) for number in range(count))
+
+
+async def prepare(url: str) -> None:
+    app, _ = build(url)
+    database = await app.connect(check_schema=False)
+    await migrate.migrate(database)
+    await database.close()
+    async with app:
+        await app.manifests.deploy()
+
+
+async def fill(url: str, count: int, which: str) -> None:
+    """So many items of a manifest in one call; answers with the rate and with how far memory grew meanwhile."""
+    app, made = build(url)
+    async with app:
+        await app.bulk_enqueue(made[which], slices(2_000))  # statements prepared, connections made
+        before = _megabytes()
+        began = time.monotonic()
+        batch = await app.bulk_enqueue(made[which], slices(count))
+        seconds = time.monotonic() - began
+        grown = _megabytes() - before
+        total = (await batch.progress())["total"]
+    if total != count:
+        raise SystemExit(f"{count} items were sent, {total} are in")
+    stage.answer(rate=count / seconds, grown=grown)
+
+
+async def drain(url: str, count: int, which: str) -> None:
+    """So many items of a manifest worked off by one worker; answers with the rate."""
+    with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
+        app, made = build(url, home)
+        async with app:
+            batch = await app.bulk_enqueue(made[which], slices(count))
+            connection = await asyncpg.connect(url)
+            await connection.execute("VACUUM (ANALYZE) tenuto.tasks")
+            await connection.close()
+            began = time.monotonic()
+            async with app.worker():
+                ended = await batch.wait(timeout=600)
+            seconds = time.monotonic() - began
+    if ended["done"] != count:
+        raise SystemExit(f"{count} items were sent, {ended['done']} were done")
+    stage.answer(rate=count / seconds)
+
+
+async def many(url: str, count: int) -> None:
+    """So many manifests with a clock, none of them due."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(COPY, "clock", count - 1, timeout=600)
+    await connection.execute("VACUUM (ANALYZE)", timeout=600)
+    await connection.close()
+    stage.answer(filled=count)
+
+
+async def poll(url: str, times: int, due: int) -> None:
+    """What one poll takes while so many are due, again and again; answers in milliseconds."""
+    app, _ = build(url)
+    taken = []
+    database = await app.connect(for_worker=True)
+    connection = await asyncpg.connect(url)
+    for _ in range(WARM_UP + times):
+        await connection.execute("DELETE FROM tenuto.tasks")
+        await connection.execute(SOME_DUE, due)
+        began = time.monotonic_ns()
+        result = await manager.poll(database, database.clock.now(), "bench")
+        taken.append((time.monotonic_ns() - began) / 1e6)
+        if result.enqueued != due:
+            raise SystemExit(f"{due} were due, {result.enqueued} were enqueued: {json.dumps(result.skipped)}")
+    await connection.close()
+    await database.close()
+    stage.answer(milliseconds=taken[WARM_UP:])
+
+
+def _megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=["versions", "prepare", "fill", "drain", "many", "poll"])
+    parser.add_argument("--url", default="")
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--due", type=int, default=0)
+    parser.add_argument("--which", default="free")
+    asked = parser.parse_args()
+    match asked.verb:
+        case "versions":
+            stage.versions(("tenuto", "asyncpg"))
+        case "prepare":
+            stage.run(prepare(asked.url))
+        case "fill":
+            stage.run(fill(asked.url, asked.count, asked.which))
+        case "drain":
+            stage.run(drain(asked.url, asked.count, asked.which))
+        case "many":
+            stage.run(many(asked.url, asked.count))
+        case _:
+            stage.run(poll(asked.url, asked.count, asked.due))
+
+
+if __name__ == "__main__":
+    main()
