@@ -86,7 +86,8 @@ async def test_what_moves_executions_goes_by_index_whatever_the_planner_believes
             plan = await plan_of(connection, name, STATEMENTS[name])
             by_index = {node["Index Name"] for node in plan if "Index Name" in node}
             whole = [_named(node) for node in plan if _reads_the_whole_of_something(node)]
-            if whole or not wanted <= by_index:
+            # Of a table nobody has looked at, any index that leads to few rows will do: which one is chance.
+            if whole or (state != "never analysed" and not wanted <= by_index):
                 astray[name] = {"over the whole": whole, "by index": by_index}
     assert astray == {}
 
