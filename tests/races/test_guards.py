@@ -288,9 +288,10 @@ async def test_a_task_started_twice_is_there_once(db: Database) -> None:
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 1
 
 
-async def test_tasks_that_have_ended_are_not_started_again(db: Database, worker_id: UUID) -> None:
-    tasks = await enqueue(db, 3)
-    await finish(db, [completed(db, task) for task in await claim(db, worker_id, 3)])
+@pytest.mark.parametrize("many", [3, 200])
+async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Database, worker_id: UUID) -> None:
+    tasks = await enqueue(db, many)
+    await finish(db, [completed(db, task) for task in await claim(db, worker_id, many)])
 
     assert await store.start(db, tasks[:1]) == set()
     assert await store.start(db, tasks) == set()

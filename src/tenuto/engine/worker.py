@@ -94,6 +94,8 @@ class Worker:
         self._looked_at = self._asked_at = steady()
         self._more = True
         """There may be something to take: we were told so, or the last claim got all it asked for."""
+        self._asking = 0
+        """How many slots the claim under way may fill."""
         self._still_stopping: set[UUID] = set()
         """Tasks that came back to us while our own earlier attempt had not stopped: not to be taken before it has."""
         self._leave_now = False
@@ -233,11 +235,14 @@ class Worker:
         if (self._more or self._from_the_beginning) and free > ahead // 2 and len(self._held) < self._most_held:
             limit = min(free, self.settings.claim_batch)
             self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
+            self._asking = limit
             try:
                 taken = await self._claim(limit)
             except BaseException:
                 self._more = True  # what we were told of is still there
                 raise
+            finally:
+                self._asking = 0
             self._pace.claimed(steady() - self._asked_at)
             self._more = self._more or len(taken) == limit
             if taken:
@@ -287,7 +292,7 @@ class Worker:
     def _may_take_over(self) -> Taking | None:
         """What we would go on with when a step group ends here. Only slots nobody else has a claim to: while there may
         be other work in the queues, the next group gets in line."""
-        free = self.settings.slots - self._executing - len(self._backlog)
+        free = self.settings.slots - self._executing - len(self._backlog) - self._asking
         if free <= 0 or self._more or self.stopping:
             return None
         return Taking(self.identity.id, self._lease, self._queues, free)

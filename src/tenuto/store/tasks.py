@@ -18,7 +18,7 @@ from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
 from tenuto.store import executions
-from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
+from tenuto.store.database import Connection, Database, Row
 from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap
 from tenuto.store.statements import beside
 
@@ -29,7 +29,6 @@ _COLUMNS = (
     "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
     "correlation_id", "parent_id",
 )  # fmt: skip
-_COPY_FROM = 50
 _TAGS = 13
 KEYS_PER_CLAIM = 200
 """How many limited keys of a queue one claim looks at."""
@@ -41,13 +40,9 @@ KEYS_PER_CLAIM = 200
 async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     """Create tasks and wake who may take them; the ids that were not there before.
 
-    Repeating it with the same tasks is harmless: an id that exists, or a unique key in use, is left alone.
+    Repeating it with the same tasks is harmless: an id that exists or has been, or a unique key in use, is left alone.
     """
-    created: set[UUID] | None = None
-    if len(tasks) >= _COPY_FROM and all(task.unique_key is None for task in tasks):
-        created = await _copy(database, tasks)
-    if created is None:
-        created = await _start_many(database, tasks)
+    created = await _start_many(database, tasks)
     await wake(database, {_word(task) for task in tasks})
     return created
 
@@ -133,19 +128,6 @@ async def wake(database: Database, words: Iterable[str]) -> None:
     """Tell the services that something has changed; if that fails, polling finds out anyway."""
     with suppress(StoreError):
         await database.all(SQL.wake, list(words))
-
-
-async def _copy(database: Database, tasks: Sequence[NewTask]) -> set[UUID] | None:
-    """The fast way for many. None if an id was there already or no reply came: then each must be looked at."""
-    try:
-        await database.copy("tasks", _COLUMNS, [_row(task, 2) for task in tasks])
-    except Unavailable:
-        return None
-    except DatabaseError as error:
-        if error.state == UNIQUE_VIOLATION:
-            return None
-        raise
-    return {task.id for task in tasks}
 
 
 def _row(task: NewTask, ids: int) -> tuple[Any, ...]:
