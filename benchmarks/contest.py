@@ -106,15 +106,19 @@ class Contender:
         began = min(tally.first_ns for tally in tallies if tally.starts)
         return count * 1e9 / (max(tally.last_ns for tally in tallies) - began)
 
-    async def latency(self, samples: int) -> list[float]:
-        """Milliseconds from just before the enqueue call to the start of the handler, on an idle system."""
+    async def latency(self, samples: int) -> tuple[list[float], list[float]]:
+        """Milliseconds to the start of the handler on an idle system: from the commit, and from before the call."""
         async with self.prepared() as url, self.working(url, 1, samples + 1) as (processes, files):
             words = files[0]
             arguments = ["--url", url, "--samples", str(samples + 1), "--words", str(words.path)]
             answer = await self.ask("sample", *arguments, limit=START_LIMIT + samples * 12)
             await self._stop(processes[0])
-            times = [(words.started(sample) - sent) / 1e6 for sample, sent in enumerate(answer["sent"])]
-            return times[1:]
+            starts = [words.started(sample) for sample in range(samples + 1)]
+            from_commit, from_call = (
+                [(start - then) / 1e6 for start, then in zip(starts, answer[key], strict=True)]
+                for key in ("committed", "sent")
+            )
+            return from_commit[1:], from_call[1:]
 
     async def idle(self, seconds: float) -> tuple[float, float]:
         """An idle worker's CPU in ms per minute, and the statements it sends per minute (counted as transactions)."""

@@ -112,11 +112,12 @@ async def _enqueue(contender: Contender, url: str, count: int, *, bulk: bool) ->
 
 
 async def _sample(contender: Contender, url: str, samples: int, words: Words) -> None:
-    """Enqueue one job at a time into an idle system; answer with the time just before each call.
+    """Enqueue one job at a time into an idle system; answer with the times just before and just after each call.
 
     Sample 0 warms up both sides and is not counted. The next job waits until the one before has been picked up.
     """
     sent: list[int] = []
+    committed: list[int] = []
     dice = random.Random(20)
     async with contender.sender(url) as sender:
         for sample in range(samples):
@@ -124,12 +125,13 @@ async def _sample(contender: Contender, url: str, samples: int, words: Words) ->
             text = payload(sample)
             sent.append(time.monotonic_ns())
             await sender.one(text)
+            committed.append(time.monotonic_ns())
             overdue = time.monotonic() + OVERDUE
             while not words.started(sample):
                 if time.monotonic() > overdue:
                     raise SystemExit(f"sample {sample} was not picked up within {OVERDUE} s")
                 await asyncio.sleep(0.010)
-    answer(sent=sent)
+    answer(sent=sent, committed=committed)
 
 
 async def _work(contender: Contender, url: str, on_job: OnJob) -> None:

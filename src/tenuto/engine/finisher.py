@@ -139,13 +139,13 @@ class Finisher:
         if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
             await self._tell_manifests()
 
-    async def _persist(self, settlements: list[Settlement], taking: Taking | None = None) -> set[object]:
+    async def _persist(self, settlements: list[Settlement], taking: Taking | None = None) -> set[UUID]:
         """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
         something in it cannot be stored."""
         pause = 0.1
         while True:
             try:
-                return set(await finish(self._database, settlements, taking))
+                return await finish(self._database, settlements, taking)
             except Unavailable as error:
                 taking = None  # perhaps only the reply was lost: what was taken comes back when its lease has run out
                 if isinstance(error, TooSlow) and len(settlements) > 1:
@@ -159,12 +159,12 @@ class Finisher:
             except (StoreError, Invalid) as error:
                 if len(settlements) == 1:
                     return await self._write_bare(settlements[0], error)
-                done: set[object] = set()
+                done: set[UUID] = set()
                 for settlement in settlements:
                     done |= await self._persist([settlement])
                 return done
 
-    async def _write_bare(self, settlement: Settlement, cause: Exception) -> set[object]:
+    async def _write_bare(self, settlement: Settlement, cause: Exception) -> set[UUID]:
         """The outcome without anything that may have been the reason why it could not be stored."""
         outcome = settlement.outcome
         log.error("outcome could not be stored whole", task=str(settlement.task.id), error=str(cause))
@@ -177,7 +177,7 @@ class Finisher:
         )
         while True:
             try:
-                return set(await finish(self._database, [replace(settlement, outcome=bare)]))
+                return await finish(self._database, [replace(settlement, outcome=bare)])
             except Unavailable:
                 if self._stopping and steady() > self._give_up_at:
                     return set()
@@ -193,4 +193,4 @@ def _is_success(outcome: Outcome) -> bool:
 
 
 def _size(outcome: Outcome) -> int:
-    return sum(len(text) for text in (outcome.output, outcome.error, outcome.log, outcome.progress) if text is not None)
+    return len(outcome.output or "") + len(outcome.error or "") + len(outcome.log or "") + len(outcome.progress or "")

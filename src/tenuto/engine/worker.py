@@ -19,7 +19,7 @@ from uuid import UUID
 from tenuto.clock import DatabaseClock, steady
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
-from tenuto.engine.loop import poll_until_stopped
+from tenuto.engine.loop import collect_garbage_less_often, poll_until_stopped
 from tenuto.engine.pace import Pace
 from tenuto.engine.stepmemory import DatabaseMemory
 from tenuto.engine.sweeper import recover
@@ -173,6 +173,7 @@ class Worker:
         if previous is not None:
             taken_back = await recover(self._database, previous, self._clock.now())
             log.info("took back what the previous start held", tasks=taken_back)
+        collect_garbage_less_often()
         Capture.start()
         self._server.start()
         self._finisher.start()
@@ -326,11 +327,14 @@ class Worker:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
         earlier attempt at it has stopped: that one may be taken by others, and by us when it has."""
         too_late = self.stopping or steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)
-        for task in taken:
-            earlier = self._held.get(task.id)
-            if earlier is not None and not earlier.over:
-                earlier.stop(Stop.LEASE_LOST)
-                self._still_stopping.add(task.id)
+        held = self._held
+        back = [earlier for task in taken if (earlier := held.get(task.id)) is not None and not earlier.over]
+        for earlier in back:
+            earlier.stop(Stop.LEASE_LOST)
+            self._still_stopping.add(earlier.task.id)
+        if not too_late and not self._still_stopping:
+            self._launch(taken, asked_at)
+            return
         refused = [task for task in taken if too_late or task.id in self._still_stopping]
         self._launch([task for task in taken if not too_late and task.id not in self._still_stopping], asked_at)
         if refused:
@@ -404,7 +408,7 @@ class Worker:
         while self._delivered:
             attempt, outcome = self._delivered.popleft()
             self._executing -= 1
-            if attempt.task.id in self._still_stopping:  # now that it has stopped, the task may be taken anew
+            if self._still_stopping and attempt.task.id in self._still_stopping:  # stopped: it may be taken anew
                 self._still_stopping.discard(attempt.task.id)
                 self._bounds.more_urgent(attempt.task.queue)
                 self._more = True

@@ -27,7 +27,7 @@ async def finish(database: Database, settlements: Sequence[Settlement], taking: 
     """
     if all(_just_ends(settlement) for settlement in settlements):
         # The common case: one statement, one round trip.
-        return {row["task_id"] for row in await database.all(SQL.end_tasks, *_outcomes(settlements))}
+        return _ended(settlements, await database.value(SQL.end_tasks, *_outcomes(settlements)))
 
     async def write(connection: Connection) -> set[UUID]:
         if taking is not None:
@@ -117,7 +117,11 @@ async def advance(
 
 
 async def _end(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    return {row["task_id"] for row in await connection.fetch(SQL.end_tasks, *_outcomes(settlements))}
+    return _ended(settlements, await connection.fetchval(SQL.end_tasks, *_outcomes(settlements)))
+
+
+def _ended(settlements: Sequence[Settlement], only_these: Sequence[UUID] | None) -> set[UUID]:
+    return {settlement.task.id for settlement in settlements} if only_these is None else set(only_these)
 
 
 async def end_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -169,24 +173,34 @@ async def _stop_instead(connection: Connection, settlements: Sequence[Settlement
 def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
     holder = settlements[0].task.worker_id
     assert all(settlement.task.worker_id == holder for settlement in settlements)
-    rows = [
-        (
-            s.task.id, s.task.fence, None if s.outcome.status is Status.COMPLETED else s.outcome.status,
-            _microseconds(s.outcome.ended_at), s.outcome.reason, _microseconds(s.outcome.started_at),
-            s.outcome.output, s.outcome.error, s.outcome.log, s.outcome.progress,
-        )
-        for s in settlements
-    ]  # fmt: skip
+    outcomes = [settlement.outcome for settlement in settlements]
     # Most attempts just complete: a column in which nobody has anything to say is not sent element by element.
-    return [holder, *(_nothing_or_list(column) for column in zip(*rows, strict=True))]
+    return [
+        holder,
+        [settlement.task.id for settlement in settlements],
+        _numbers([settlement.task.fence for settlement in settlements]),
+        _said([None if outcome.status is Status.COMPLETED else outcome.status for outcome in outcomes]),
+        _numbers([_microseconds(outcome.ended_at) for outcome in outcomes]),
+        _said([outcome.reason for outcome in outcomes]),
+        _numbers([_microseconds(outcome.started_at) for outcome in outcomes]),
+        _said([outcome.output for outcome in outcomes]),
+        _said([outcome.error for outcome in outcomes]),
+        _said([outcome.log for outcome in outcomes]),
+        _said([outcome.progress for outcome in outcomes]),
+    ]
 
 
-def _microseconds(instant: datetime | None) -> int | None:
-    return None if instant is None else round(instant.timestamp() * 1_000_000)
+def _microseconds(instant: datetime | None) -> int | str:
+    return "NULL" if instant is None else round(instant.timestamp() * 1_000_000)
 
 
-def _nothing_or_list(column: Sequence[Any]) -> list[Any] | None:
-    return list(column) if any(value is not None for value in column) else None
+def _numbers(column: Iterable[int | str]) -> str:
+    """An array as PostgreSQL writes it."""
+    return "{" + ",".join(map(str, column)) + "}"
+
+
+def _said(column: list[Any]) -> list[Any] | None:
+    return None if column.count(None) == len(column) else column
 
 
 def _agains(agains: Sequence[Again]) -> list[Any]:

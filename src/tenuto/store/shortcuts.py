@@ -44,8 +44,9 @@ class Bounds:
             del self.after[queue]
 
     def moved_past(self, tasks: Iterable[Task]) -> None:
-        """The claim has taken these, unless something was told meanwhile that goes before them."""
-        for task in tasks:
+        """The claim has taken these, most urgent first, unless something was told meanwhile that goes before them."""
+        last_of = {task.queue: task for task in tasks}
+        for task in last_of.values():
             place = (-task.priority, task.run_at, task.id)
             heard = self._heard.get(task.queue)
             if heard is not None and heard < place[0]:

@@ -1,17 +1,16 @@
 -- name: start_one
 -- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing. To be sent once, with an
 -- id that was made for it: whoever got no reply must ask start_many, which also looks whether the task has been and gone.
-WITH created AS (
-    INSERT INTO tenuto.tasks (
-        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
-        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
-    )
-    VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
-    ON CONFLICT DO NOTHING
-    RETURNING id, state, queue, limit_key, rank
+INSERT INTO tenuto.tasks (
+    id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
+    tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
 )
-SELECT id, pg_notify('tenuto', concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank))
-FROM created;
+VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+ON CONFLICT DO NOTHING
+RETURNING id, pg_notify(
+    'tenuto',
+    concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
+);
 
 -- name: start_many
 -- Create many tasks at once; those whose id (as a task or as an activity) or unique key is there already are left out of
@@ -308,15 +307,17 @@ LIMIT 1000;
 -- The tasks leave and their last activities remain, in one statement. Only the holder $1 may (null: nobody holds them):
 -- a stale fence or another worker's id matches nothing and changes nothing. The list of ids is named twice so that the
 -- rows are reached by index whatever the planner believes about the size of the table; the join then only pairs them
--- with their outcomes. Instants come as microseconds, which the driver writes many times faster; no status: completed.
+-- with their outcomes. Numbers come as text, and instants as such numbers, which the driver writes many times faster; no
+-- status: completed.
+-- The answer names the tasks that were ended only if not all of them were.
 WITH outcome AS (
     SELECT o.*,
            coalesce(word, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
-        $2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::jsonb[], $9::jsonb[],
-        $10::text[], $11::jsonb[]
+        $2::uuid[], $3::text::bigint[], $4::text[], $5::text::bigint[], $6::text[], $7::text::bigint[], $8::jsonb[],
+        $9::jsonb[], $10::text[], $11::jsonb[]
     ) AS o (id, fence, word, ended, reason, started, output, error, log, progress)
 ), ended AS (
     DELETE FROM tenuto.tasks AS task
@@ -334,15 +335,18 @@ WITH outcome AS (
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
               task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
               task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key
+), recorded AS (
+    INSERT INTO tenuto.activities (
+        id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
+        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
+        group_index, step_index, manifest_id, batch_id, item_key
+    )
+    SELECT * FROM ended
+    RETURNING task_id
 )
-INSERT INTO tenuto.activities (
-    id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-    started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-    limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-    group_index, step_index, manifest_id, batch_id, item_key
-)
-SELECT * FROM ended
-RETURNING task_id;
+SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(task_id), '{}') END AS only_these
+FROM recorded;
 
 -- name: repeat_tasks
 -- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
@@ -354,8 +358,9 @@ WITH outcome AS (
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
-        $2::uuid[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::jsonb[], $9::jsonb[],
-        $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[], $16::boolean[]
+        $2::uuid[], $3::text::bigint[], $4::text[], $5::text::bigint[], $6::text[], $7::text::bigint[], $8::jsonb[],
+        $9::jsonb[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[],
+        $16::boolean[]
     ) AS o (
         id, fence, word, ended, reason, started, output, error, log, progress, run_at, activity_id, failures, losses,
         last_chance
