@@ -28,9 +28,10 @@ RUNNERS = {
     "celery": "benchmarks.contenders.celery_runs",
     "celery-threads": "benchmarks.contenders.celery_runs",
     "celery-solo": "benchmarks.contenders.celery_runs",
+    "celery-durable": "benchmarks.contenders.celery_runs",
     "dbos": "benchmarks.contenders.dbos_runs",
 }
-ON_REDIS = ("celery", "celery-threads", "celery-solo")
+ON_REDIS = ("celery", "celery-threads", "celery-solo", "celery-durable")
 
 # So many that a run takes some seconds: in full, and to try.
 COUNTS = {"tenuto": (5_000, 500), "dbos": (300, 40)} | dict.fromkeys(ON_REDIS, (500, 60))
@@ -41,7 +42,13 @@ async def executions(contenders: Sequence[Contender], size: Size) -> list[Case]:
     with contextlib.ExitStack() as stack:
         if any(contender.name in ON_REDIS for contender in contenders):
             socket = stack.enter_context(redis_server())
-            contenders = [replace(each, server=socket or "") if each.name in ON_REDIS else each for each in contenders]
+            durable = stack.enter_context(redis_server(durable=True))
+            contenders = [
+                replace(each, server=(durable if each.name == "celery-durable" else socket) or "")
+                if each.name in ON_REDIS
+                else each
+                for each in contenders
+            ]
             contenders = [contender for contender in contenders if contender.server]
         return [*await throughput(contenders, size), *await single(contenders, size)]
 

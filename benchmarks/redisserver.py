@@ -1,5 +1,5 @@
-"""A Redis server for the peers that need one: Debian's, with the settings it comes with, on a socket in a temporary
-folder; stopped and removed after the last case. Without the program, and without the right to install it, those peers
+"""A Redis server for the peers that need one: Debian's, with the settings it comes with or made durable, on a socket in a
+temporary folder; stopped and removed after the last case. Without the program, and without the right to install it, those peers
 are left out.
 """
 
@@ -21,8 +21,11 @@ PROGRAM = "redis-server"
 
 
 @contextlib.contextmanager
-def redis_server() -> Iterator[str | None]:
-    """Yield the path of a fresh server's socket, or None if there is no Redis to be had here."""
+def redis_server(*, durable: bool = False) -> Iterator[str | None]:
+    """Yield the path of a fresh server's socket, or None if there is no Redis to be had here.
+
+    As it comes, Redis answers before anything is on disk; ``durable`` has it write and sync first, as PostgreSQL does.
+    """
     if not _is_there():
         progress(f"no {PROGRAM} here: Celery is left out (Debian: apt-get install {PROGRAM})")
         yield None
@@ -30,6 +33,8 @@ def redis_server() -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="tenuto-bench-redis-", dir="/var/tmp") as folder:
         socket = Path(folder) / "socket"
         arguments = [PROGRAM, "--port", "0", "--unixsocket", str(socket), "--dir", folder, "--loglevel", "warning"]
+        if durable:
+            arguments += ["--appendonly", "yes", "--appendfsync", "always"]
         process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             limit = time.monotonic() + 10

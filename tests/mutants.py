@@ -52,7 +52,7 @@ MEET = "races/test_letter_races.py::test_one_decides_the_sums_are_right_and_noth
 # fmt: off
 MUTANTS = (
     # --- start
-    swapped("start: a task there is once", SQL, "    ON CONFLICT DO NOTHING\n    RETURNING id, state", "    RETURNING id, state",
+    swapped("start: a task there is once", SQL, "ON CONFLICT DO NOTHING\nRETURNING id, pg_notify(", "RETURNING id, pg_notify(",
             GUARDS + "a_task_started_twice_is_there_once"),
     swapped("start: many there are once", SQL, "ON CONFLICT DO NOTHING\nRETURNING id;", "RETURNING id;",
             "store/test_start.py::test_of_tasks_partly_there_only_the_new_ones_are_created"),
@@ -270,7 +270,9 @@ MUTANTS = (
     swapped("embedded: an app holds it once", "connections.py", "            if self._hold is None:\n                self._hold = self._take_hold()", "            self._hold = self._take_hold()",
             "engine/test_revival.py::test_an_app_that_is_connected_several_times_at_once_holds_its_server_once"),
     # --- executions
-    swapped("executions: finish holds them", FINISHING, "        await executions.lock(connection, concerned(settlements))\n", "",
+    swapped("executions: finish holds them", FINISHING, "        await executions.lock(connection, held)\n", "",
+            RUNS + "two_things_at_once_leave_an_execution_sound"),
+    swapped("executions: what ends is ended under their lock", SQL, "    WHERE id = ANY ($12::uuid[])\n    ORDER BY id\n    FOR UPDATE\n", "    WHERE id = ANY ($12::uuid[])\n    ORDER BY id\n",
             RUNS + "two_things_at_once_leave_an_execution_sound"),
     swapped("executions: what is put aside holds what it waits for", FINISHING, "    found |= {settlement.outcome.aside.execution for settlement in settlements if settlement.outcome.aside is not None}\n", "",
             RUNS + "what_would_wait_for_an_execution_that_has_just_ended_goes_on"),
@@ -316,7 +318,7 @@ MUTANTS = (
             RUNS + "an_execution_that_has_ended_cannot_be_changed"),
     swapped("executions: a cancelled one stays cancelled at its end", RUNS_SQL, "CASE WHEN execution.state = 'in_progress' THEN verdict.state ELSE execution.state END", "verdict.state",
             RUNS + "a_cancelled_execution_never_becomes_anything_else"),
-    taken("executions: who is dead does not go on with the next group", RUNS_SQL, "      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $2 AND ended_at IS NULL)\n",
+    taken("executions: who is dead does not go on with the next group", RUNS_SQL, "      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $5::uuid AND ended_at IS NULL)\n",
           RUNS + "a_worker_declared_dead_does_not_go_on_with_the_next_group"),
     swapped("put aside: fence", SQL, "      AND task.id = later.id\n      AND task.fence = later.fence\n", "      AND task.id = later.id\n",
             RUNS + "a_stale_fence_or_another_worker_puts_nothing_aside"),
@@ -343,7 +345,7 @@ MUTANTS = (
             RUNS + "what_is_due_while_another_run_is_active_is_not_fired"),
     swapped("schedules: what is to be cancelled is held in the order of all", "engine/firing.py", "        await executions.lock_family(connection, previous)\n", "        pass\n",
             RUNS + "previous_runs_are_cancelled_in_the_order_in_which_everybody_locks_them"),
-    swapped("schedules: a request is decided once", "engine/firing.py", "    if (before := await schedules.decided_before(connection, request_id)) is not None:", "    if (before := await schedules.decided_before(connection, new_id())) is not None:",
+    swapped("schedules: a request is decided once", "engine/firing.py", "None if schedule is None else schedule.id, request_id)", "None if schedule is None else schedule.id, new_id())",
             RUNS + "a_request_made_twice_is_decided_once"),
     swapped("schedules: what is decided is passed over", "engine/firing.py", "if standing.decided_until is not None and first <= standing.decided_until:", "if standing.decided_until is not None and first < standing.decided_until:",
             RUNS + "an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again"),

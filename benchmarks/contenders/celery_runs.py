@@ -26,6 +26,7 @@ POOLS = {
     "celery": ["--pool", "prefork", "--concurrency", "2"],
     "celery-threads": ["--pool", "threads", "--concurrency", "8"],
     "celery-solo": ["--pool", "solo"],
+    "celery-durable": ["--pool", "prefork", "--concurrency", "2"],
 }
 ALONE = ["--loglevel", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
 

@@ -113,6 +113,8 @@ class Tenuto(Defining):
 
         Only who opened it closes it: for a job or a portal that used the app of a running service this does nothing.
         """
+        if self._connections.are_ours_to_close():
+            await self.executions.close()
         await self._connections.close()
 
     async def __aenter__(self) -> Tenuto:

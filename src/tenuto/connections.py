@@ -89,9 +89,13 @@ class Connections:
                 raise
         return database
 
+    def are_ours_to_close(self) -> bool:
+        """Whether this is the loop they live on."""
+        return not self._is_away_from_home()
+
     async def close(self) -> None:
         """Let go, if it is ours to let go."""
-        if self._is_away_from_home():
+        if not self.are_ours_to_close():
             return
         async with self._one_at_a_time():
             database, self._database = self._database, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tenuto.clock import SystemClock, steady
 from tenuto.handlers.attempts import Attempt
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.context import Context
-from tenuto.handlers.runner import Runner
+from tenuto.handlers.runner import End, Runner
 from tenuto.model.tasks import Outcome
 from tests.model.making import a_held_task
 
@@ -24,12 +24,15 @@ class Bench:
 
     def __init__(self, home: Path) -> None:
         self.app = Tenuto("postgresql://nobody@nowhere.invalid/none", home=home)
-        self._delivered: queue.Queue[tuple[Attempt, Outcome | None]] = queue.Queue()
-        self._ended: dict[int, tuple[Attempt, Outcome | None]] = {}
+        self._delivered: queue.Queue[End] = queue.Queue()
+        self._ended: dict[int, End] = {}
         self._listening = False
         self._closed = False
-        deliver = self._delivered.put
-        self.runner = Runner(self.app.jobs, SystemClock(), lambda *end: deliver(end), threads=8)
+        self.runner = Runner(self.app.jobs, SystemClock(), self._deliver, threads=8)
+
+    def _deliver(self, ends: Sequence[End]) -> None:
+        for end in ends:
+            self._delivered.put(end)
 
     def begin(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Attempt:
         """Start an attempt."""

@@ -111,7 +111,7 @@ async def test_a_run_by_hand_is_started_once(
     db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool
 ) -> None:
     await saved(db, a_definition(), now)
-    lose(proxy, executions.SQL.insert_steps)
+    lose(proxy, executions.SQL.begin)
     if ended:
         proxy.meanwhile = lambda: play(db, me)
     answer = await run_now(far, now=now)
@@ -124,7 +124,7 @@ async def test_a_run_by_hand_is_started_once(
 
 async def test_a_due_instant_is_fired_once(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
     await saved(db, a_definition(overlap="allow"), now)
-    lose(proxy, executions.SQL.insert_steps)
+    lose(proxy, executions.SQL.begin)
     await fire(far, now + MINUTE)
     assert proxy.lost == 1
     assert len(await table(db, "executions")) == 1
@@ -137,7 +137,7 @@ async def test_a_retry_is_started_once(
 ) -> None:
     run = await started(db, "a")
     await play(db, me, a="failed")
-    lose(proxy, executions.SQL.insert_steps)
+    lose(proxy, executions.SQL.begin)
     if ended:
         proxy.meanwhile = lambda: play(db, me)
     again = await executing.retry(far, run, now, ANA)

@@ -158,7 +158,7 @@ async def test_a_decision_that_comes_after_the_cancellation_begins_nothing(db: D
     scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
     await happens.cancel(db, scene)
 
-    await db.all(executions.SQL.go_on, [scene.run], [1], [0], None, False)
+    await db.all(executions.SQL.go_on, [scene.run], [1], [0], None, None, None, [], 0)
 
     assert await db.value("SELECT current_group FROM tenuto.executions") == 0
 

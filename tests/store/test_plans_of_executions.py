@@ -23,7 +23,6 @@ HOT = {
     "lock": {"executions_pkey"},
     "groups_that_ended": {"executions_pkey", "tasks_of_execution"},
     "go_on": {"executions_pkey", "tasks_of_execution"},
-    "take_over": {"tasks_of_execution"},
     "end_executions": {"executions_pkey", "tasks_suspended", "occurrences_queued"},
     "hold_back": {"tasks_of_execution", "executions_pkey"},
     "not_begun": {"tasks_of_execution"},
@@ -116,7 +115,7 @@ FEW = f"ARRAY[{_IDS}]::uuid[]"
 MOVING = {
     "lock": FEW,
     "groups_that_ended": FEW,
-    "go_on": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), false",
+    "go_on": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{}', 0",
     "end_executions": f"{FEW}, array_fill('completed'::text, ARRAY[50]), array_fill(0, ARRAY[50]),"
     " array_fill(NULL::text, ARRAY[50]), now()",
     "hold_back": FEW,

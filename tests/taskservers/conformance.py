@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from tenuto.engine.taskservers import MakeServer, TaskServer, Terms
 from tenuto.engine.worker import Worker
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Context
+from tenuto.handlers.runner import End
 from tenuto.model.tasks import Outcome, Policy, Reason, Status
 from tests.model.making import a_held_task
 from tests.taskservers import jobs
@@ -40,10 +41,14 @@ class Court:
     """A server on trial: attempts go in, reports come out."""
 
     def __init__(self, make: MakeServer) -> None:
-        self._reports: queue.Queue[tuple[Attempt, Outcome | None]] = queue.Queue()
-        self.reported: list[tuple[Attempt, Outcome | None]] = []
-        self.server = make(Terms(jobs.app.jobs, SystemClock(), lambda *report: self._reports.put(report), SLOTS))
+        self._reports: queue.Queue[End] = queue.Queue()
+        self.reported: list[End] = []
+        self.server = make(Terms(jobs.app.jobs, SystemClock(), self._deliver, SLOTS))
         self.server.start()
+
+    def _deliver(self, ends: Sequence[End]) -> None:
+        for end in ends:
+            self._reports.put(end)
 
     def attempt(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
         given = {"input": job.dump_input(args, {}), "name": job.name, "policy_json": job.policy_json}

@@ -61,7 +61,7 @@ class FreshProcesses:
             outcome = outcomes.of_error(attempt, error, self._terms.clock.now())
         self._waiting.discard(threading.current_thread())
         attempt.ended()
-        self._terms.deliver(attempt, outcome)
+        self._terms.deliver([(attempt, outcome)])
 
     def _outcome(self, attempt: Attempt) -> Outcome | None:
         job = self._terms.jobs.of(attempt.task.kind, attempt.task.name)

@@ -222,14 +222,14 @@ async def run_now(
     asking twice starts it once.
     """
     schedule = await schedules.locked(connection, name)
-    if (before := await schedules.decided_before(connection, request_id)) is not None:
+    standing, before = await schedules.before_a_run(connection, None if schedule is None else schedule.id, request_id)
+    if before is not None:
         if schedule is not None and before["schedule_id"] != schedule.id:
             raise Conflict(f"that was a request to run {before['schedule_name']!r}", field="request_id")
         return Started(Decision(before["decision"]), before["reason"], before["execution_id"])
     if schedule is None:
         raise NotFound(f"there is no schedule named {name!r}", remedy="see `tenuto schedule list`")
     plan = schedule.plan if change is None else change(schedule.plan)
-    standing = (await schedules.standing(connection, [schedule.id]))[schedule.id]
     overlap = schedule.definition.overlap
     if overlap is Overlap.CANCEL_PREVIOUS and standing.active is not None:
         standing = Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
@@ -250,10 +250,9 @@ async def run_now(
         run,
         request,
     )
-    await schedules.write_ledger(connection, [entry], now, by.name)
+    await schedules.write_ledger(connection, [entry], now, by.name, ran=None if run is None else schedule.id)
     if run is not None:
         await executions.begin(connection, [_by_hand(run, schedule, plan, now, now, by)])
-        await schedules.ran(connection, schedule.id, now)
     return Started(decision, reason, run)
 
 

@@ -31,9 +31,10 @@ from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.context import Context
 from tenuto.handlers.jobs import Jobs
+from tenuto.handlers.runner import End
 from tenuto.logs import Log
 from tenuto.model import payloads
-from tenuto.model.tasks import Outcome, Task
+from tenuto.model.tasks import Task
 from tenuto.settings import WorkerSettings
 from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
@@ -80,7 +81,7 @@ class Worker:
         self._pace = Pace()
         self._most_held = settings.slots * 2 + settings.claim_batch * 2
         """With what has ended but is not written yet: the database may fall behind only so far."""
-        self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
+        self._delivered: deque[End] = deque()
         self._collecting = False
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
@@ -392,9 +393,9 @@ class Worker:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
+    def _deliver(self, ends: Sequence[End]) -> None:
         """From whichever thread the code ended on."""
-        self._delivered.append((attempt, outcome))
+        self._delivered.extend(ends)
         # Added first, asked then; the collector lowers the flag first and collects then. So nothing is left lying,
         # however many threads come at once.
         if not self._collecting:

@@ -1,7 +1,7 @@
 """Runs attempts: `async def` on a loop of its own, plain functions in threads, isolated ones in child processes.
 
-Never touches the store. Every attempt, however it ends, leads to exactly one call of `deliver`, from whichever thread
-it ended on; the outcome is None when nothing may be reported. Lists are handed over, not single attempts: crossing
+Never touches the store. Every attempt, however it ends, is delivered exactly once, from whichever thread it ended
+on; the outcome is None when nothing may be reported. Lists are handed over, not single attempts: crossing
 into another thread is dear.
 """
 
@@ -25,7 +25,8 @@ from tenuto.handlers.jobs import Job, Jobs
 from tenuto.handlers.processes import Children
 from tenuto.model.tasks import Outcome
 
-Deliver = Callable[[Attempt, Outcome | None], None]
+End = tuple[Attempt, Outcome | None]
+Deliver = Callable[[Sequence[End]], None]
 
 
 class Runner:
@@ -46,6 +47,7 @@ class Runner:
         self._loop_thread = threading.Thread(target=self._run_loop, name="tenuto-jobs", daemon=True)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tenuto-job")
         self._children = Children()
+        self._ended_on_the_loop: list[End] = []
 
     def start(self) -> None:
         self._loop_thread.start()
@@ -113,7 +115,15 @@ class Runner:
             outcome = outcomes.refused(attempt, refusal.why, self._clock.now())
         except BaseException as error:  # noqa: BLE001 — code that raises SystemExit ends here like any other
             outcome = outcomes.of_error(attempt, error, self._clock.now())
-        self._end(attempt, outcome)
+        attempt.ended()
+        # What ends in the same turn of the loop is delivered together: the steps of a group are then written at once.
+        if not self._ended_on_the_loop:
+            self._loop.call_soon(self._deliver_what_ended)
+        self._ended_on_the_loop.append((attempt, outcome))
+
+    def _deliver_what_ended(self) -> None:
+        ended, self._ended_on_the_loop = self._ended_on_the_loop, []
+        self._deliver(ended)
 
     async def _beside(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """A plain function that belongs to an attempt on the loop: in a thread, stopped as one, and waited for until it
@@ -191,7 +201,7 @@ class Runner:
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         attempt.ended()
-        self._deliver(attempt, outcome)
+        self._deliver([(attempt, outcome)])
 
 
 class _InputRefused(Exception):

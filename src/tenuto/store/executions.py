@@ -63,9 +63,8 @@ async def begin(connection: Connection, new: Sequence[NewExecution]) -> None:
         )
         for each in new
     ]  # fmt: skip
-    await connection.execute(SQL.insert_executions, *_columns(rows))
     steps = [row for each in new for row in _step_rows(each)]
-    await connection.execute(SQL.insert_steps, *_columns(steps))
+    await connection.execute(SQL.begin, *_columns(rows), *_columns(steps))
 
 
 def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
@@ -134,10 +133,7 @@ async def _move_on(
     going = [(id, step) for id, step in decided if isinstance(step, GoOn)]
     ending = [(id, step) for id, step in decided if not isinstance(step, GoOn)]
     if going:
-        rows = [(id, step.group, step.failed) for id, step in going]
-        empty = await connection.fetchval(SQL.go_on, *_columns(rows), now, taking is not None)
-        if taking is not None:
-            await _take_over(connection, [id for id, _ in going], taking)
+        empty = await _go_on(connection, going, now, taking)
     if ending:
         verdicts = [(id, *_verdict(step)) for id, step in ending]
         answer = await connection.fetchrow(SQL.end_executions, *_columns(verdicts), now)
@@ -152,10 +148,15 @@ async def _move_on(
     return len(decided), cut, empty
 
 
-async def _take_over(connection: Connection, ids: Sequence[UUID], taking: Taking) -> None:
-    values = (ids, taking.worker_id, taking.lease, list(taking.queues), taking.limit)
-    rows = await connection.fetch(SQL.take_over, *values)
-    taking.taken = [Task(*row[1:]) for row in rows if row["id"] is not None]
+async def _go_on(
+    connection: Connection, going: Sequence[tuple[UUID, GoOn]], now: datetime | None, taking: Taking | None
+) -> list[UUID]:
+    columns = _columns([(id, step.group, step.failed) for id, step in going])
+    taker = (None, None, [], 0) if taking is None else (taking.worker_id, taking.lease, taking.queues, taking.limit)
+    rows = await connection.fetch(SQL.go_on, *columns, now, *taker)
+    if taking is not None:
+        taking.taken = [Task(*row[2:]) for row in rows if row["id"] is not None]
+    return list(rows[0]["empty"])
 
 
 async def hold_back(connection: Connection, ids: Iterable[UUID]) -> None:

@@ -41,9 +41,10 @@ WHERE execution.ended_at IS NULL
 ORDER BY execution.id;
 
 -- name: go_on
--- The next group of each execution begins, unless the execution is paused, and whoever may take its tasks is woken.
--- (Not if $5: then take_over follows.) Answers with those whose next group has no task left, because all its steps were
--- cancelled beforehand.
+-- The next group of each execution begins, unless the execution is paused. Whoever has just ended the last one, the worker
+-- $5 (null: nobody), goes on with up to $8 of its tasks itself, under the same conditions as any claim; whoever may take
+-- the others is woken. Each row also tells which executions have no task left in their next group, because all its steps
+-- were cancelled beforehand; one without a task tells nothing else.
 WITH moved AS (
     UPDATE tenuto.executions AS execution
     SET current_group = next.group_index, failed_steps = next.failed
@@ -52,72 +53,67 @@ WITH moved AS (
       AND execution.id = next.id
       AND execution.state = 'in_progress'
     RETURNING execution.id, execution.current_group, execution.paused_at
-), released AS (
-    UPDATE tenuto.tasks AS task
-    SET state = CASE WHEN moved.paused_at IS NULL THEN 'queued' ELSE 'waiting' END,
-        run_at = coalesce($4::timestamptz, clock_timestamp())
-    FROM moved
+), next AS MATERIALIZED (
+    SELECT task.id, task.queue, task.rank, task.limit_key, moved.paused_at
+    FROM tenuto.tasks AS task
+    JOIN moved ON task.execution_id = moved.id AND task.group_index = moved.current_group
     WHERE task.execution_id = ANY ($1::uuid[])
       AND task.group_index = ANY ($2::integer[])
-      AND task.execution_id = moved.id
-      AND task.group_index = moved.current_group
       AND task.state = 'waiting'
-    RETURNING task.state, task.queue, task.rank, task.limit_key IS NOT NULL AS limited
-)
-SELECT ARRAY(
-           SELECT moved.id
-           FROM moved
-           WHERE NOT EXISTS (
-               SELECT
-               FROM tenuto.tasks
-               WHERE tasks.execution_id = moved.id AND tasks.group_index = moved.current_group
-               OFFSET 0
-           )
-       ) AS empty,
-       (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
-        FROM (SELECT DISTINCT queue, rank, limited FROM released WHERE state = 'queued' AND NOT $5) AS words) AS woken;
-
--- name: take_over
--- Whoever has just ended a group, and has room, goes on with the next one itself, in the same transaction: up to $5 tasks
--- of these executions, under the same conditions as any claim. Whoever may take the others is woken.
-WITH chosen AS MATERIALIZED (
+), chosen AS MATERIALIZED (
     SELECT id
-    FROM tenuto.tasks
-    WHERE execution_id = ANY ($1::uuid[])
-      AND state = 'queued'
+    FROM next
+    WHERE paused_at IS NULL
       AND limit_key IS NULL
-      AND queue = ANY ($4::text[])
+      AND queue = ANY ($7::text[])
       AND queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
-      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $2 AND ended_at IS NULL)
-    ORDER BY rank, run_at, id
-    LIMIT $5
-    FOR UPDATE SKIP LOCKED
-), taken AS (
-    UPDATE tenuto.tasks
-    SET state = 'running',
-        worker_id = $2,
-        fence = fence + 1,
-        claimed_at = clock_timestamp(),
-        lease_until = clock_timestamp() + $3::interval
-    WHERE id = ANY (ARRAY(SELECT id FROM chosen))
-    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-              manifest_id, batch_id
-), woken AS MATERIALIZED (
-    SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
-    FROM (
-        SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited
-        FROM tenuto.tasks
-        WHERE execution_id = ANY ($1::uuid[]) AND state = 'queued' AND id <> ALL (ARRAY(SELECT id FROM chosen))
-    ) AS words
+      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $5::uuid AND ended_at IS NULL)
+    ORDER BY rank, id
+    LIMIT $8
+), begun AS (
+    UPDATE tenuto.tasks AS task
+    SET state = CASE
+            WHEN next.paused_at IS NOT NULL THEN 'waiting'
+            WHEN chosen.id IS NULL THEN 'queued'
+            ELSE 'running'
+        END,
+        run_at = coalesce($4::timestamptz, clock_timestamp()),
+        worker_id = CASE WHEN chosen.id IS NOT NULL THEN $5::uuid END,
+        fence = task.fence + (chosen.id IS NOT NULL)::integer,
+        claimed_at = CASE WHEN chosen.id IS NOT NULL THEN clock_timestamp() END,
+        lease_until = CASE WHEN chosen.id IS NOT NULL THEN clock_timestamp() + $6::interval END
+    FROM next
+    LEFT JOIN chosen ON chosen.id = next.id
+    WHERE task.id = ANY (ARRAY(SELECT id FROM next))
+      AND task.id = next.id
+      AND task.state = 'waiting'
+    RETURNING task.*
+), told AS MATERIALIZED (
+    SELECT ARRAY(
+               SELECT moved.id
+               FROM moved
+               WHERE NOT EXISTS (
+                   SELECT
+                   FROM tenuto.tasks
+                   WHERE tasks.execution_id = moved.id AND tasks.group_index = moved.current_group
+                   OFFSET 0
+               )
+           ) AS empty,
+           (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
+            FROM (
+                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM begun WHERE state = 'queued'
+            ) AS words) AS woken
 )
-SELECT woken.count, taken.*
-FROM woken
-LEFT JOIN taken ON true;
+SELECT told.empty, told.woken, begun.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures,
+       losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
+       execution_id, manifest_id, batch_id
+FROM told
+LEFT JOIN begun ON begun.state = 'running';
 
 -- name: end_executions
 -- Executions come to their end; the step of another that waited for one is free to be taken again (the caller holds it
--- back if that other is paused), and schedulers look whether something was waiting for room.
+-- back if that other is paused), schedulers look whether something was waiting for room, and whoever waits for one of
+-- them hears of it.
 WITH ended AS (
     UPDATE tenuto.executions AS execution
     SET state = CASE WHEN execution.state = 'in_progress' THEN verdict.state ELSE execution.state END,
@@ -147,7 +143,8 @@ SELECT (SELECT array_agg(DISTINCT execution_id) FROM woken) AS waited,
             SELECT
             FROM tenuto.occurrences
             WHERE decision = 'queued' AND schedule_id = ANY (ARRAY(SELECT schedule_id FROM ended))
-        ));
+        )),
+       (SELECT count(pg_notify('tenuto_ended', id::text)) FROM ended);
 
 -- name: hold_back
 -- What would be tried again, of executions that are paused, waits for them to be resumed.
@@ -168,27 +165,25 @@ WHERE id = ANY (ARRAY(SELECT id FROM tenuto.tasks WHERE execution_id = ANY ($1::
 ORDER BY id
 FOR UPDATE;
 
--- name: insert_executions
--- Executions come to be.
-INSERT INTO tenuto.executions (
-    id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
-    total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
-)
-SELECT id, schedule_id, schedule_name, version, origin, 'in_progress', alone, plan, first_group, first_group,
-       total_groups, total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id,
-       retry_of
-FROM unnest(
-    $1::uuid[], $2::uuid[], $3::text[], $4::integer[], $5::text[], $6::boolean[], $7::jsonb[], $8::integer[],
-    $9::integer[], $10::integer[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
-    $16::uuid[], $17::uuid[]
-) AS new (
-    id, schedule_id, schedule_name, version, origin, alone, plan, first_group, total_groups, total_steps, due_at,
-    started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
-);
-
--- name: insert_steps
--- All tasks of executions at once: those of the first group may be taken, the others wait for theirs.
-WITH created AS (
+-- name: begin
+-- Executions come to be, with all their tasks: those of the first group may be taken, the others wait for theirs.
+WITH execution AS (
+    INSERT INTO tenuto.executions (
+        id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
+        total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
+    )
+    SELECT id, schedule_id, schedule_name, version, origin, 'in_progress', alone, plan, first_group, first_group,
+           total_groups, total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id,
+           retry_of
+    FROM unnest(
+        $1::uuid[], $2::uuid[], $3::text[], $4::integer[], $5::text[], $6::boolean[], $7::jsonb[], $8::integer[],
+        $9::integer[], $10::integer[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
+        $16::uuid[], $17::uuid[]
+    ) AS new (
+        id, schedule_id, schedule_name, version, origin, alone, plan, first_group, total_groups, total_steps, due_at,
+        started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
+    )
+), step AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, limit_key, limit_max,
         initiator_type, initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
@@ -197,9 +192,9 @@ WITH created AS (
            policy, created_at, limit_key, limit_max, initiator_type, initiator_id, initiator_name, correlation_id,
            execution_id, group_index, step_index
     FROM unnest(
-        $1::uuid[], $2::boolean[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[],
-        $9::timestamptz[], $10::text[], $11::integer[], $12::text[], $13::text[], $14::text[], $15::text[],
-        $16::uuid[], $17::integer[], $18::integer[]
+        $18::uuid[], $19::boolean[], $20::text[], $21::smallint[], $22::text[], $23::text[], $24::jsonb[], $25::jsonb[],
+        $26::timestamptz[], $27::text[], $28::integer[], $29::text[], $30::text[], $31::text[], $32::text[],
+        $33::uuid[], $34::integer[], $35::integer[]
     ) AS new (
         id, first, queue, rank, kind, name, input, policy, created_at, limit_key, limit_max, initiator_type,
         initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
@@ -207,7 +202,7 @@ WITH created AS (
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
-FROM (SELECT DISTINCT queue, rank, limited FROM created WHERE state = 'queued') AS words;
+FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS words;
 
 -- name: cancel_executions
 -- Executions are cancelled: final, whatever their running steps still come to.

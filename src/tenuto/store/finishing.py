@@ -27,12 +27,17 @@ async def finish(database: Database, settlements: Sequence[Settlement], taking: 
     """
     if all(_just_ends(settlement) for settlement in settlements):
         # The common case: one statement, one round trip.
-        return _ended(settlements, await database.value(SQL.end_tasks, *_outcomes(settlements)))
+        return _ended(settlements, await database.value(SQL.end_tasks, *_outcomes(settlements), None))
 
     async def write(connection: Connection) -> set[UUID]:
         if taking is not None:
             taking.taken = []  # should this be the second try
-        await executions.lock(connection, concerned(settlements))
+        held = sorted(concerned(settlements))
+        if all(_ends_a_step(settlement) for settlement in settlements):
+            done = await _end(connection, settlements, held)
+            await _move_executions(connection, settlements, done, taking)
+            return done
+        await executions.lock(connection, held)
         return await finish_within(connection, settlements, taking)
 
     return await database.transaction(write)
@@ -43,6 +48,11 @@ def _just_ends(settlement: Settlement) -> bool:
     if settlement.again is not None or outcome.aside is not None or task.execution_id is not None:
         return False
     return task.manifest_id is None or (task.batch_id is not None and outcome.status is not Status.FAILED)
+
+
+def _ends_a_step(settlement: Settlement) -> bool:
+    """Whether nobody but its execution, if it has one, needs to be held before it ends."""
+    return settlement.again is None and settlement.outcome.aside is None and settlement.task.manifest_id is None
 
 
 def concerned(settlements: Sequence[Settlement]) -> set[UUID]:
@@ -73,11 +83,17 @@ async def finish_within(
         if paused:
             await batches.hold_these(connection, [s.task.id for s in again + aside], paused)
     await _of_manifests(connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in done])
+    await _move_executions(connection, settlements, done, taking)
+    return done
+
+
+async def _move_executions(
+    connection: Connection, settlements: Sequence[Settlement], done: set[UUID], taking: Taking | None
+) -> None:
     of_executions = [s for s in settlements if s.task.execution_id is not None and s.task.id in done]
     if of_executions:
         instants = [s.outcome.ended_at for s in of_executions if s.outcome.ended_at is not None]
         await advance(connection, concerned(of_executions), max(instants, default=None), taking)
-    return done
 
 
 def _moved(settlements: Sequence[Settlement]) -> set[UUID]:
@@ -116,8 +132,11 @@ async def advance(
     return moved
 
 
-async def _end(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    return _ended(settlements, await connection.fetchval(SQL.end_tasks, *_outcomes(settlements)))
+async def _end(
+    connection: Connection, settlements: Sequence[Settlement], hold: Sequence[UUID] | None = None
+) -> set[UUID]:
+    """End tasks; ``hold`` are the executions to be held first, unless they are."""
+    return _ended(settlements, await connection.fetchval(SQL.end_tasks, *_outcomes(settlements), hold))
 
 
 def _ended(settlements: Sequence[Settlement], only_these: Sequence[UUID] | None) -> set[UUID]:

@@ -22,11 +22,12 @@ Hear = Callable[[str], None]
 
 
 class Listener:
-    """Calls back with each word that is notified on the channel ``tenuto``."""
+    """Calls back with each word that is notified on a channel; what services tell each other is on ``tenuto``."""
 
-    def __init__(self, database: Database, hear: Hear) -> None:
+    def __init__(self, database: Database, hear: Hear, channel: str = "tenuto") -> None:
         self._database = database
         self._hear = hear
+        self._channel = channel
         self._task: asyncio.Task[None] | None = None
         self.connected = False
 
@@ -61,7 +62,7 @@ class Listener:
         broken = asyncio.Event()
         connection.add_termination_listener(lambda *_: broken.set())
         try:
-            await connection.add_listener("tenuto", lambda _c, _pid, _channel, word: self._hear(str(word)))
+            await connection.add_listener(self._channel, lambda _c, _pid, _channel, word: self._hear(str(word)))
             self.connected = True
             self._hear(RECONNECTED)
             while not broken.is_set():

@@ -322,8 +322,10 @@ class Entry:
     request: str | None = None
 
 
-async def write_ledger(connection: Connection, entries: Sequence[Entry], now: datetime, by: str) -> None:
-    """One row for each due instant; a second decision on the same instant fails."""
+async def write_ledger(
+    connection: Connection, entries: Sequence[Entry], now: datetime, by: str, ran: UUID | None = None
+) -> None:
+    """One row for each due instant; a second decision on the same instant fails. ``ran`` is a schedule run by hand."""
     if not entries:
         return
     rows = [
@@ -334,12 +336,15 @@ async def write_ledger(connection: Connection, entries: Sequence[Entry], now: da
         for e in entries
     ]  # fmt: skip
     *columns, requests = (list(column) for column in zip(*rows, strict=True))
-    await connection.execute(SQL.write_ledger, *columns, now, by, requests)
+    await connection.execute(SQL.write_ledger, *columns, now, by, requests, ran)
 
 
-async def decided_before(connection: Connection, id: UUID) -> Row | None:
-    """What was decided on a request that may be made for the second time, because the first reply was lost."""
-    return await connection.fetchrow(SQL.decided_before, id)
+async def before_a_run(connection: Connection, id: UUID | None, request: UUID) -> tuple[Standing, Row | None]:
+    """To be asked while the schedule is held: what stands in the way of a run of it by hand, and what was decided on
+    the request, which may be made for the second time because the first reply was lost."""
+    row = await connection.fetchrow(SQL.before_a_run, id, request)
+    assert row is not None
+    return Standing(row["active"], row["queued"]), None if row["id"] is None else row
 
 
 async def to_plan(connection: Connection, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str]]:

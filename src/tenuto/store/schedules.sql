@@ -200,7 +200,13 @@ SET last_run_at = $2
 WHERE id = $1;
 
 -- name: write_ledger
--- One row for each due instant. The unique key is what makes a second decision on the same instant fail.
+-- One row for each due instant. The unique key is what makes a second decision on the same instant fail. The schedule $14,
+-- if there is one, has been run by hand.
+WITH run AS (
+    UPDATE tenuto.schedules
+    SET last_run_at = $11
+    WHERE id = $14::uuid
+)
 INSERT INTO tenuto.occurrences (
     id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, decided_at, decided_by,
     request
@@ -213,11 +219,18 @@ FROM unnest(
     id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, request
 );
 
--- name: decided_before
--- What was decided on a request by hand.
-SELECT schedule_id, schedule_name, decision, reason, execution_id
-FROM tenuto.occurrences
-WHERE id = $1;
+-- name: before_a_run
+-- What stands in the way of a run of the schedule $1 by hand, and what was decided on the request $2 if it was made before.
+SELECT before.id, before.schedule_id, before.schedule_name, before.decision, before.reason, before.execution_id,
+       (SELECT executions.id FROM tenuto.executions
+        WHERE executions.schedule_id = $1 AND executions.ended_at IS NULL
+        ORDER BY executions.id
+        LIMIT 1) AS active,
+       EXISTS (SELECT FROM tenuto.occurrences
+               WHERE occurrences.schedule_id = $1 AND occurrences.decision = 'queued'
+               OFFSET 0) AS queued
+FROM (VALUES (true)) AS request
+LEFT JOIN tenuto.occurrences AS before ON before.id = $2;
 
 -- name: known
 -- Which of these names are names of schedules.

@@ -309,8 +309,15 @@ LIMIT 1000;
 -- rows are reached by index whatever the planner believes about the size of the table; the join then only pairs them
 -- with their outcomes. Numbers come as text, and instants as such numbers, which the driver writes many times faster; no
 -- status: completed.
--- The answer names the tasks that were ended only if not all of them were.
-WITH outcome AS (
+-- The answer names the tasks that were ended only if not all of them were. The executions $12 are held first, in the order
+-- of all (see the lock of executions).
+WITH held AS MATERIALIZED (
+    SELECT id
+    FROM tenuto.executions
+    WHERE id = ANY ($12::uuid[])
+    ORDER BY id
+    FOR UPDATE
+), outcome AS (
     SELECT o.*,
            coalesce(word, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
@@ -322,7 +329,8 @@ WITH outcome AS (
 ), ended AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
-    WHERE task.id = ANY ($2::uuid[])
+    WHERE (SELECT count(*) FROM held) >= 0
+      AND task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
       AND task.fence = outcome.fence
       AND task.worker_id IS NOT DISTINCT FROM $1::uuid

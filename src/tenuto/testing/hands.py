@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
@@ -24,7 +24,7 @@ from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.context import Context
 from tenuto.handlers.jobs import Jobs
-from tenuto.handlers.runner import Runner
+from tenuto.handlers.runner import End, Runner
 from tenuto.ids import new_id
 from tenuto.model.tasks import Outcome, Settlement, Task, cancelled, settle
 from tenuto.store import tasks as store
@@ -54,7 +54,7 @@ class Hands:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._running: dict[UUID, Attempt] = {}
-        self._delivered: deque[tuple[Attempt, Outcome | None]] = deque()
+        self._delivered: deque[End] = deque()
         self._parked: list[Parked] = []
         self._order = count()
         self._runner = Runner(jobs, database.clock, self._deliver, threads=slots)
@@ -152,9 +152,9 @@ class Hands:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
+    def _deliver(self, ends: Sequence[End]) -> None:
         """From whichever thread the code ended on."""
-        self._delivered.append((attempt, outcome))
+        self._delivered.extend(ends)
         self._loop.call_soon_threadsafe(self._news.set)
 
     async def _collect(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal
 from uuid import UUID
@@ -15,6 +14,7 @@ from tenuto.model.access import Actor
 from tenuto.store import activities, executions
 from tenuto.verbs.asking import Open, Record, listed
 from tenuto.verbs.schedules import id_of
+from tenuto.verbs.waiting import Endings
 
 
 class Executions:
@@ -23,6 +23,11 @@ class Executions:
     def __init__(self, open: Open, who: Callable[[], Actor]) -> None:
         self._open = open
         self._who = who
+        self._endings = Endings()
+
+    async def close(self) -> None:
+        """Nobody waits here any more."""
+        await self._endings.close()
 
     async def get(self, id: UUID) -> Record:
         """An execution with every step: its state, activity, wait, duration and error, running ones live."""
@@ -82,15 +87,15 @@ class Executions:
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
         """Wait until an execution has ended."""
-        deadline, pause = None if timeout is None else steady() + timeout, 0.002
+        deadline = None if timeout is None else steady() + timeout
         database = await self._open()
-        while True:
-            found = await executions.execution(database, id)
-            if found is None:
-                raise NotFound(f"there is no execution {id}")
-            if found["ended_at"] is not None:
-                return await self.get(id)
-            if deadline is not None and steady() > deadline:
-                raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.2, 0.5)  # never much longer than it has lasted so far
+        with self._endings.of(database, id) as ending:
+            while True:
+                found = await executions.execution(database, id)
+                if found is None:
+                    raise NotFound(f"there is no execution {id}")
+                if found["ended_at"] is not None:
+                    return narrative.told(found, await executions.steps(database, id), database.clock.now())
+                if deadline is not None and steady() > deadline:
+                    raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
+                await ending.pause()

@@ -28,7 +28,7 @@ class TaskServer(Protocol):
     def launch(self, attempts: Sequence[Attempt]) -> None:
         """Start these, and return at once. Called on the worker's loop; never more are under way than there are slots.
 
-        Each leads to exactly one call of ``deliver``, once its code has really stopped.
+        Each is delivered exactly once, once its code has really stopped.
         """
         ...
 
@@ -50,7 +50,8 @@ class Terms:
     clock: Clock
     """The database's: for when code began and ended."""
     deliver: Deliver
-    """Where every attempt is reported, from any thread; None for one of which nothing may be said."""
+    """Where every attempt is reported, from any thread, alone or with others that ended at the same moment; with None
+    as the outcome of one of which nothing may be said."""
     slots: int
     """How many attempts may be under way at the same time."""
 
