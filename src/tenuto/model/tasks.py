@@ -124,6 +124,8 @@ class NewTask:
     tags: list[str] | None = None
     correlation_id: str | None = None
     parent_id: UUID | None = None
+    origin: str | None = None
+    """Which front door it came in by: ``once`` for a one-shot; nothing for the others, which their columns tell."""
 
     @property
     def state(self) -> TaskState:

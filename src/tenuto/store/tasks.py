@@ -27,7 +27,7 @@ SQL = beside(__file__)
 _COLUMNS = (
     "id", "activity_id", "state", "queue", "rank", "run_at", "kind", "name", "input", "policy", "created_at",
     "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
-    "correlation_id", "parent_id",
+    "correlation_id", "parent_id", "origin",
 )  # fmt: skip
 _TAGS = 13
 KEYS_PER_CLAIM = 200
@@ -135,7 +135,7 @@ def _row(task: NewTask, ids: int) -> tuple[Any, ...]:
     return (task.id,) * ids + (
         task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name, task.input,
         task.policy, task.created_at, task.unique_key, task.limit_key, task.limit_max, task.tags, actor.type, actor.id,
-        actor.name, task.correlation_id, task.parent_id,
+        actor.name, task.correlation_id, task.parent_id, task.origin,
     )  # fmt: skip
 
 

@@ -3,9 +3,9 @@
 -- id that was made for it: whoever got no reply must ask start_many, which also looks whether the task has been and gone.
 INSERT INTO tenuto.tasks (
     id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
-    tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+    tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
 )
-VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 ON CONFLICT DO NOTHING
 RETURNING id, pg_notify(
     'tenuto',
@@ -17,17 +17,18 @@ RETURNING id, pg_notify(
 -- the answer.
 INSERT INTO tenuto.tasks (
     id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
-    limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+    limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
 )
 SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
-       limit_max, tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+       limit_max, tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+       origin
 FROM unnest(
     $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
     $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[], $16::text[],
-    $17::text[], $18::text[], $19::uuid[]
+    $17::text[], $18::text[], $19::uuid[], $20::text[]
 ) AS new (
     id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
-    initiator_type, initiator_id, initiator_name, correlation_id, parent_id
+    initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
 )
 WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
 ON CONFLICT DO NOTHING
@@ -342,13 +343,14 @@ WITH held AS MATERIALIZED (
               task.input, outcome.output, outcome.error, outcome.log,
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
               task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
-              task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key
+              task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
+              task.origin
 ), recorded AS (
     INSERT INTO tenuto.activities (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
         started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
         limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-        group_index, step_index, manifest_id, batch_id, item_key
+        group_index, step_index, manifest_id, batch_id, item_key, origin
     )
     SELECT * FROM ended
     RETURNING task_id
@@ -411,7 +413,7 @@ WITH outcome AS (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
         started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
         limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-        group_index, step_index, manifest_id, batch_id, item_key
+        group_index, step_index, manifest_id, batch_id, item_key, origin
     )
     SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
            before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
@@ -419,7 +421,8 @@ WITH outcome AS (
            before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
            before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
            before.initiator_name, before.correlation_id, before.parent_id, before.execution_id, before.group_index,
-           before.step_index, before.manifest_id, before.batch_id, before.item_key
+           before.step_index, before.manifest_id, before.batch_id, before.item_key,
+           before.origin
     FROM before
     JOIN outcome ON outcome.id = before.id
     RETURNING task_id

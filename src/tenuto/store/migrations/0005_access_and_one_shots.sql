@@ -1,0 +1,125 @@
+-- Who may ask for what (keys, sessions), what was asked (requests, audit), secrets, named logs, and one-shot jobs.
+
+CREATE TABLE tenuto.api_keys (
+    id            uuid PRIMARY KEY,
+    name          text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    prefix        text NOT NULL UNIQUE,               -- what people see of it; it also finds the row
+    digest        bytea NOT NULL,                     -- SHA-256 of the whole key, which is random and long
+    role          text NOT NULL CHECK (role IN ('viewer', 'operator', 'editor', 'admin')),
+    created_at    timestamptz NOT NULL,
+    created_by    text NOT NULL,
+    expires_at    timestamptz,
+    last_used_at  timestamptz,                        -- about: written at most once a minute
+    revoked_at    timestamptz,
+    revoked_by    text
+);
+CREATE UNIQUE INDEX api_keys_one_in_use_per_name ON tenuto.api_keys (name) WHERE revoked_at IS NULL;
+
+CREATE TABLE tenuto.sessions (
+    id          uuid PRIMARY KEY,
+    key_id      uuid NOT NULL REFERENCES tenuto.api_keys (id),
+    link        bytea UNIQUE,                         -- SHA-256 of the one-time link; null once it was followed
+    token       bytea UNIQUE,                         -- SHA-256 of what the browser holds
+    created_at  timestamptz NOT NULL,
+    expires_at  timestamptz NOT NULL,                 -- of the link first, then of the session
+    ended_at    timestamptz
+);
+CREATE INDEX sessions_by_end ON tenuto.sessions (expires_at);
+
+CREATE TABLE tenuto.requests (
+    actor        text NOT NULL,
+    key          text NOT NULL CHECK (length(key) BETWEEN 1 AND 255),
+    fingerprint  bytea NOT NULL,                      -- SHA-256 of method, path and body
+    subject      uuid NOT NULL,                       -- the id of what the request makes
+    at           timestamptz NOT NULL,
+    answer       jsonb,                               -- status, headers and body, once it was given
+    PRIMARY KEY (actor, key)
+);
+CREATE INDEX requests_by_age ON tenuto.requests (at);
+
+CREATE TABLE tenuto.audit (
+    id           uuid PRIMARY KEY,
+    at           timestamptz NOT NULL,
+    actor_type   text NOT NULL,
+    actor_id     text,
+    actor_name   text NOT NULL,
+    source       text NOT NULL,                       -- from where: an address, 'cli', 'code'
+    request_id   text,
+    action       text NOT NULL,                       -- 'schedule.change', 'task.cancel'
+    target       text,                                -- name or id of what was changed
+    reason       text,
+    before       jsonb,                               -- both with secrets masked
+    after        jsonb
+);
+
+CREATE TABLE tenuto.audit_chain (
+    position  bigint PRIMARY KEY CHECK (position > 0),
+    audit_id  uuid NOT NULL UNIQUE,
+    sealed_at timestamptz NOT NULL,
+    seal      bytea NOT NULL                          -- over the seal before and the whole row
+);
+
+CREATE FUNCTION tenuto.refuse_to_change_the_audit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the audit trail is written once' USING ERRCODE = 'raise_exception';
+END $$;
+CREATE TRIGGER written_once BEFORE UPDATE OR DELETE ON tenuto.audit
+    FOR EACH ROW EXECUTE FUNCTION tenuto.refuse_to_change_the_audit();
+CREATE TRIGGER kept BEFORE TRUNCATE ON tenuto.audit
+    FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_audit();
+CREATE TRIGGER written_once BEFORE UPDATE OR DELETE ON tenuto.audit_chain
+    FOR EACH ROW EXECUTE FUNCTION tenuto.refuse_to_change_the_audit();
+CREATE TRIGGER kept BEFORE TRUNCATE ON tenuto.audit_chain
+    FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_audit();
+
+CREATE TABLE tenuto.secrets (
+    name         text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
+    version      integer NOT NULL DEFAULT 1,
+    key_id       text NOT NULL,                       -- which master key wraps the data key
+    wrapped      bytea NOT NULL,                      -- nonce and data key, sealed by the master key
+    sealed       bytea NOT NULL,                      -- nonce and value, sealed by the data key; name and version bound in
+    created_at   timestamptz NOT NULL,
+    updated_at   timestamptz NOT NULL,
+    updated_by   text NOT NULL
+);
+
+CREATE TABLE tenuto.log_entries (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    log          text NOT NULL CHECK (length(log) BETWEEN 1 AND 200),
+    at           timestamptz NOT NULL,
+    message      text NOT NULL,
+    fields       jsonb,
+    task_id      uuid UNIQUE                          -- a task appends once, however often it is tried
+);
+CREATE INDEX log_entries_of_log ON tenuto.log_entries (log, id);
+
+ALTER TABLE tenuto.tasks
+    ADD COLUMN origin text CHECK (origin IN ('once'));
+CREATE INDEX tasks_once ON tenuto.tasks (run_at, id) WHERE origin = 'once';
+
+ALTER TABLE tenuto.activities
+    ADD COLUMN origin text;
+CREATE INDEX activities_once ON tenuto.activities (id) WHERE origin = 'once';
+
+CREATE OR REPLACE VIEW tenuto.all_activities AS
+SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
+       limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
+       group_index, step_index, manifest_id, batch_id, item_key, origin
+FROM tenuto.activities
+UNION ALL
+SELECT id, id, attempt, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, false, kind, name, queue,
+       (-rank)::smallint, created_at, run_at, claimed_at, coalesce(began_at, claimed_at), NULL, fence, worker_id,
+       failures, losses, input, NULL, NULL, NULL, progress, unique_key, limit_key, tags, initiator_type, initiator_id,
+       initiator_name, correlation_id, parent_id, execution_id, group_index, step_index, manifest_id, batch_id,
+       item_key, origin
+FROM tenuto.tasks
+WHERE attempt = 1
+UNION ALL
+SELECT activity_id, id, attempt, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, false, kind, name,
+       queue, (-rank)::smallint, created_at, run_at, claimed_at, coalesce(began_at, claimed_at), NULL, fence, worker_id,
+       failures, losses, input, NULL, NULL, NULL, progress, unique_key, limit_key, tags, initiator_type, initiator_id,
+       initiator_name, correlation_id, parent_id, execution_id, group_index, step_index, manifest_id, batch_id,
+       item_key, origin
+FROM tenuto.tasks
+WHERE attempt > 1;
