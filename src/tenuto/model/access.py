@@ -6,7 +6,7 @@ Type, id and the name as it was then, kept together so that the trail survives t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from tenuto.errors import Invalid
 
@@ -40,3 +40,43 @@ class Actor:
     @classmethod
     def system(cls, name: str) -> Actor:
         return cls(ActorType.SYSTEM, None, name)
+
+
+class Role(IntEnum):
+    """What somebody may do; each may do what those before it may."""
+
+    VIEWER = 1
+    """Look."""
+    OPERATOR = 2
+    """Run, enqueue, cancel, pause, retry, resolve."""
+    EDITOR = 3
+    """Change definitions and limits."""
+    ADMIN = 4
+    """Keys, secrets, the audit trail, wiping."""
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def named(cls, word: str) -> Role:
+        """The role of this name."""
+        for role in cls:
+            if role.word == word:
+                return role
+        raise Invalid(
+            f"{word!r:.60} is no role", field="role", remedy=f"use one of {', '.join(role.word for role in cls)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who has shown who they are."""
+
+    actor: Actor
+    role: Role
+    session: bool = False
+    """By way of a browser's session rather than with the key itself."""
+
+    def may(self, needed: Role) -> bool:
+        return self.role >= needed

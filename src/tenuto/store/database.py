@@ -19,6 +19,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from tenuto.clock import DatabaseClock, steady
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
+from tenuto.store import auditing
 from tenuto.store.pool import Pool
 
 OLDEST_SERVER = 150000
@@ -167,18 +168,20 @@ class Database:
     async def all(self, statement: str, *values: Any) -> list[Row]:
         """The rows a statement answers with; sent again if the reply was lost."""
 
-        async def ask(connection: Connection) -> list[Row]:
-            return await connection.fetch(statement, *values)
-
-        return await self._persist(ask)
+        return await self._send(statement, values, tries=6)
 
     async def once(self, statement: str, *values: Any) -> list[Row]:
         """As `all`, but sent once: for what the caller would rather ask anew."""
 
+        return await self._send(statement, values, tries=1)
+
+    async def _send(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         async def ask(connection: Connection) -> list[Row]:
             return await connection.fetch(statement, *values)
 
-        return await self._persist(ask, tries=1)
+        if auditing.to_be_written() is not None and auditing.changes_something(statement):
+            return await self.transaction(ask, tries)
+        return await self._persist(ask, tries)
 
     async def one(self, statement: str, *values: Any) -> Row | None:
         """The first row a statement answers with."""
@@ -191,13 +194,24 @@ class Database:
         return None if row is None else row[0]
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
-        """Do the work in one transaction; the whole of it again if the database asks for that."""
+        """Do the work in one transaction; the whole of it again if the database asks for that.
+
+        If it is done for somebody whose deeds go on record, and changes anything, the entry is part of it.
+        """
+        deed = auditing.to_be_written()
+        on_record = False
 
         async def whole(connection: Connection) -> T:
+            nonlocal on_record
             async with connection.transaction():
-                return await work(connection)
+                done = await work(connection)
+                on_record = deed is not None and await auditing.write_down(connection, deed)
+                return done
 
-        return await self._persist(whole, tries)
+        done = await self._persist(whole, tries)
+        if deed is not None and on_record:
+            deed.written = True
+        return done
 
     async def copy(self, table: str, columns: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
         """Load records with COPY, all or none, once: if the reply is lost, the caller must look what is there."""
@@ -205,7 +219,10 @@ class Database:
         async def load(connection: Connection) -> None:
             await connection.copy_records_to_table(table, schema_name="tenuto", columns=list(columns), records=records)
 
-        await self._persist(load, tries=1)
+        if auditing.to_be_written() is not None:
+            await self.transaction(load, tries=1)
+        else:
+            await self._persist(load, tries=1)
 
     async def _persist(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         if self.is_elsewhere():
