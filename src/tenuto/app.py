@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,6 +43,8 @@ from tenuto.store.database import Connection, Database
 from tenuto.verbs.batches import Batch, Batches
 from tenuto.verbs.deadletters import DeadLetters
 from tenuto.verbs.executions import Executions
+from tenuto.verbs.keys import Keys
+from tenuto.verbs.logs import Logs
 from tenuto.verbs.manifests import Manifests
 from tenuto.verbs.plans import Plans
 from tenuto.verbs.schedules import Schedules
@@ -91,6 +93,8 @@ class Tenuto(Defining):
             self.manifests,
             lambda files, prune: self.schedules.plan(files, prune=prune),
         )
+        self.keys = Keys(self.open, self._who)
+        self.logs = Logs(self.open)
         self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
 
     # --- opening and closing ----------------------------------------------------------------------------------------
@@ -115,6 +119,7 @@ class Tenuto(Defining):
         """
         if self._connections.are_ours_to_close():
             await self.executions.close()
+            await self.keys.close()
         await self._connections.close()
 
     async def __aenter__(self) -> Tenuto:
@@ -336,9 +341,19 @@ class Tenuto(Defining):
         """Be a scheduler until told to stop by a signal."""
         await service.run_scheduler(self._for_services, self.settings, name=name)
 
-    async def run(self, *, ready: Callable[[Worker], None] = lambda _worker: None, **given: Any) -> None:
-        """Be scheduler and worker in one process until told to stop by a signal."""
-        await service.run_all(self._for_services, self.jobs, self.settings, load_worker(**given), ready)
+    async def run(
+        self,
+        *,
+        ready: Callable[[Worker], None] = lambda _worker: None,
+        beside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        **given: Any,
+    ) -> None:
+        """Be scheduler and worker in one process until told to stop by a signal; ``beside`` is entered meanwhile."""
+        await service.run_all(self._for_services, self.jobs, self.settings, load_worker(**given), ready, beside)
+
+    async def connect_for_services(self) -> Database:
+        """A database for a service that runs here, with what this program declares brought into force."""
+        return await self._for_services()
 
     async def _for_services(self) -> Database:
         self._connections.are_at_home_here()

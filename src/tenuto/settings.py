@@ -6,7 +6,9 @@ The file is ``tenuto.toml`` in the working folder, or the one named by ``TENUTO_
 
 from __future__ import annotations
 
+import re
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -99,10 +101,41 @@ class Settings(BaseSettings):
     """How long activities are kept, at least; whole months are dropped together."""
     retention_every_seconds: float = Field(6 * 3600.0, ge=1)
     """How often each service drops what is past its keeping."""
+    web_host: str = "127.0.0.1"
+    """Where the web service listens; beyond loopback only with TLS, or behind a proxy."""
+    web_port: int = Field(8321, ge=0, le=65_535)
+    """Its port; 0 takes any that is free."""
+    web_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """The names it answers to besides loopback's, as in the Host header; ``*`` for any."""
+    web_behind_proxy: bool = False
+    """A proxy has the TLS, and says who is calling."""
+    web_proxies: Annotated[tuple[str, ...], NoDecode] = ()
+    """The addresses of that proxy; only what comes from them is believed."""
+    web_tls_certificate: Path | None = None
+    """A file with the certificate, for TLS without a proxy."""
+    web_tls_key: Path | None = None
+    """A file with its key."""
+    api_rate: float = Field(5000.0, ge=0, le=1_000_000)
+    """How many requests a second one caller may send to one web service; 0 for as many as it likes."""
+    http_allow: Annotated[tuple[str, ...], NoDecode] = ()
+    """Host names and networks that the steps of a worker may call by HTTP although they are not public."""
     log_format: Literal["console", "json"] = "console"
     """How the services of the command line write their log, on stderr: for people, or one JSON object a line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """From which level on they write."""
+
+    @field_validator("web_hosts", "web_proxies", "http_allow", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("http_allow", mode="after")
+    @classmethod
+    def _hosts_or_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", each) or re.fullmatch(r"[0-9.]+", each):
+                ip_network(each.strip("[]"))
+        return value
 
     @field_validator("home", mode="after")
     @classmethod

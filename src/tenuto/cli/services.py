@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -9,6 +11,9 @@ import typer
 from tenuto.cli.frame import SERVICE, Session, command
 from tenuto.cli.words import plain, without_password
 from tenuto.cli.workers import Grace, Lease, Queues, ServiceName, Slots
+
+Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where the web service listens.")]
+Port = Annotated[int | None, typer.Option(metavar="NUMBER", help="Its port; 0 for any that is free.", min=0, max=65535)]
 
 if TYPE_CHECKING:
     from tenuto.app import Tenuto
@@ -35,6 +40,14 @@ def add_to(root: typer.Typer) -> None:
     )(scheduler)
     command(
         root,
+        "web",
+        "tenuto web --app tasks:app",
+        "tenuto web --host 0.0.0.0 --port 8443",
+        shared=SERVICE,
+        service=True,
+    )(web)
+    command(
+        root,
         "health",
         "tenuto health worker",
         "tenuto health scheduler --name scheduler-1 -q",
@@ -55,18 +68,19 @@ async def up(
     name: ServiceName = None,
     lease: Lease = None,
     grace: Grace = None,
+    host: Host = None,
+    port: Port = None,
+    no_web: Annotated[bool, typer.Option("--no-web", help="Without the web service.")] = False,
 ) -> None:
     """Run everything in one process.
 
-    That is a scheduler and a worker, on an embedded database in the home unless another one is named.
-    Ctrl-C lets running work end within the grace; a second one hands it back at once.
+    That is a scheduler, a worker and the web service, on an embedded database in the home unless another one is named.
+    On the first start it makes a key for the web service and says where it is kept. Ctrl-C lets running work end
+    within the grace; a second one hands it back at once.
     """
     app = session.app
     if not app.jobs.by_name:
-        session.say("no jobs are known here, so none are run; name your app with --app MODULE:OBJECT")
-        session.say(f"database   {_where(app)}")
-        await app.run_scheduler()
-        return
+        session.say("no jobs of your own are known here; name your app with --app MODULE:OBJECT")
     if app.settings.database is None:
         session.say(f"starting the embedded database in {app.settings.home} …")
 
@@ -74,10 +88,41 @@ async def up(
         given = worker.settings
         session.say(f"database   {_where(app)}")
         session.say(f"worker     {worker.identity.name}: {given.slots} slots, queues {', '.join(given.queues)}")
-        session.say(f"jobs       {', '.join(sorted(app.jobs.by_name))}")
+        if app.jobs.by_name:
+            session.say(f"jobs       {', '.join(sorted(app.jobs.by_name))}")
         session.say("stop with Ctrl-C")
 
-    await app.run(ready=ready, queues=queues, slots=slots, name=name, lease_seconds=lease, grace_seconds=grace)
+    def beside() -> AbstractAsyncContextManager[object]:
+        return nullcontext() if no_web else _web_beside(session, host, port)
+
+    options = {"queues": queues, "slots": slots, "name": name, "lease_seconds": lease, "grace_seconds": grace}
+    await app.run(ready=ready, beside=beside, **options)
+
+
+@asynccontextmanager
+async def _web_beside(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
+    from tenuto.api.server import serving
+
+    made = await session.app.keys.first(session.app.settings.home)
+    async with serving(session.app, host, port) as address:
+        session.say(f"web        {address}")
+        if made is not None:
+            session.say(f"key        an administrator's, in {plain(made[0])}")
+        yield
+
+
+async def web(session: Session, host: Host = None, port: Port = None, name: ServiceName = None) -> None:
+    """Be the web service, until told to stop.
+
+    It answers under /api. Any number may run; each listens on a port of its own. Beyond loopback it asks for TLS, or
+    for the word that a proxy has it (settings web_…).
+    """
+    from tenuto.api.server import run_web
+
+    app = session.app
+    if (made := await app.keys.first(app.settings.home)) is not None:
+        session.say(f"key        an administrator's, in {plain(made[0])}")
+    await run_web(app, host=host, port=port, name=name, ready=lambda address: session.say(f"web        {address}"))
 
 
 def _where(app: Tenuto) -> str:
@@ -97,7 +142,8 @@ async def scheduler(session: Session, name: ServiceName = None) -> None:
 def health(
     session: Session,
     service: Annotated[
-        Literal["worker", "scheduler"], typer.Argument(metavar="worker|scheduler", help="Which kind of service.")
+        Literal["worker", "scheduler", "web"],
+        typer.Argument(metavar="worker|scheduler|web", help="Which kind of service."),
     ],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only the one of this name.")] = None,
 ) -> int:

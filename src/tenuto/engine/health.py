@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tenuto.clock import Clock, SystemClock, steady
 
-STALE_AFTER = {"worker": timedelta(seconds=60), "scheduler": timedelta(seconds=120)}
+STALE_AFTER = {"worker": timedelta(seconds=60), "scheduler": timedelta(seconds=120), "web": timedelta(seconds=60)}
 _EVERY = 1.0
 
 

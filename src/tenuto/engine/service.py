@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
 from tenuto.engine.health import HealthFile
@@ -66,14 +66,32 @@ async def run_scheduler(connect: Connect, settings: Settings, *, name: str | Non
             await stopped.wait()
 
 
+async def run_beside(
+    connect: Connect,
+    settings: Settings,
+    identity: Identity,
+    serve: Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]],
+) -> None:
+    """A process that neither takes tasks nor fires schedules: until a signal. It carries the nets all the same."""
+    async with _process(connect, settings, identity) as process:
+        if process.database is None:
+            return
+        stopped = asyncio.Event()
+        process.signals.lead_to(stopped.set, stopped.set)
+        async with nets(process.database, settings, identity):
+            await serve(stopped, process.health[identity.service].beat)
+
+
 async def run_all(
     connect: Connect,
     jobs: Jobs,
     settings: Settings,
     given: WorkerSettings,
     ready: Callable[[Worker], None],
+    beside: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> None:
-    """Scheduler and worker in one process: until a signal; with an error if one of them cannot go on."""
+    """Scheduler and worker in one process, with something beside them: until a signal; with an error if one of them
+    cannot go on."""
     identity = Identity.take("worker", settings.home, given.name)
     scheduler = Identity.take("scheduler", settings.home)
     async with _process(connect, settings, identity, scheduler, grace=given.grace_seconds) as process:
@@ -82,7 +100,10 @@ async def run_all(
         worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat)
         process.signals.lead_to(worker.stop, worker.stop_now)
         beat = process.health["scheduler"].beat
-        async with scheduling(process.database, settings, scheduler, beat, identity, give_up=process.give_up):
+        async with (
+            scheduling(process.database, settings, scheduler, beat, identity, give_up=process.give_up),
+            beside(),
+        ):
             ready(worker)
             await worker.run()
 

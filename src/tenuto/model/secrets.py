@@ -16,7 +16,7 @@ class SecretRef(BaseModel):
 
     secret: str = Field(min_length=1, max_length=200)
     """The name it is kept under."""
-    prefix: str = Field("", max_length=200)
+    prefix: str = Field(default="", max_length=200)
     """What goes before it, such as ``Bearer ``."""
 
 

@@ -20,28 +20,28 @@ Record = dict[str, Any]
 async def activity(database: Database, activity_id: UUID) -> Record | None:
     """One activity, whether it lies ahead, is in progress or is past."""
     row = await database.one(SQL.activity, activity_id)
-    return None if row is None else _record(row)
+    return None if row is None else record(row)
 
 
 async def attempts(database: Database, task_id: UUID) -> list[Record]:
     """Every attempt at a task so far, the first one first."""
-    return [_record(row) for row in await database.all(SQL.attempts_of_task, task_id)]
+    return [record(row) for row in await database.all(SQL.attempts_of_task, task_id)]
 
 
 async def task(database: Database, task_id: UUID) -> Record | None:
     """One open task."""
     row = await database.one(SQL.task, task_id)
-    return None if row is None else _record(row)
+    return None if row is None else record(row)
 
 
 async def list_activities(database: Database, filters: Filters) -> list[Record]:
     """Past activities, newest first."""
-    return [_record(row) for row in await database.all(SQL.list_activities, *filters.values())]
+    return [record(row) for row in await database.all(SQL.list_activities, *filters.values())]
 
 
 async def list_tasks(database: Database, filters: Filters) -> list[Record]:
     """Open tasks, newest first."""
-    return [_record(row) for row in await database.all(SQL.list_tasks, *filters.values())]
+    return [record(row) for row in await database.all(SQL.list_tasks, *filters.values())]
 
 
 async def find(database: Database, prefix: str) -> list[UUID]:
@@ -85,5 +85,6 @@ class Filters:
         return self._values
 
 
-def _record(row: Row) -> Record:
+def record(row: Row) -> Record:
+    """A row as plain data."""
     return {key: json.loads(value) if key in _JSON and value is not None else value for key, value in row.items()}

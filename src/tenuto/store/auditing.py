@@ -1,7 +1,7 @@
 """What somebody asked for, on the record: written in the very transaction that does it.
 
-Whoever acts for a person or a key says so with `on_record`. From then on the database writes the entry together with the
-first thing that is changed; what changes nothing leaves no entry, and no change can be kept without its entry. The entry
+Whoever acts for a person or a key says so with `on_record`. From then on the database writes the entry together with
+the first thing that is changed; what changes nothing leaves no entry, and no change is kept without its entry. The entry
 is linked into the chain a moment later (`store.audit`), because a chain that everybody waits for would make all wait.
 """
 

@@ -49,7 +49,7 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
 
 async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     """The careful way: what is there already, or has been, is left alone."""
-    columns: list[list[Any]] = [list(column) for column in zip(*(_row(task, 1) for task in tasks), strict=True)]
+    columns: list[list[Any]] = [list(column) for column in zip(*(row_of(task, 1) for task in tasks), strict=True)]
     columns[_TAGS] = [None if tags is None else array_literal(tags) for tags in columns[_TAGS]]
     return {row["id"] for row in await database.all(SQL.start_many, *columns)}
 
@@ -64,7 +64,7 @@ async def start_alike(
     soon as there is only the database to wait for.
     """
     assert like.unique_key is None
-    row = dict(zip(_COLUMNS, _row(like, 2), strict=True))
+    row = dict(zip(_COLUMNS, row_of(like, 2), strict=True))
     constant = {
         column: value
         for column, value in row.items()
@@ -110,14 +110,14 @@ async def _start_new(database: Database, task: NewTask) -> bool:
     """Nobody can have done a task yet whose id nobody knows: whether it has been and gone is looked at only when it is
     sent again, because no reply came."""
     try:
-        return bool(await database.once(SQL.start_one, *_row(task, 1)))
+        return bool(await database.once(SQL.start_one, *row_of(task, 1)))
     except Unavailable:
         return bool(await start(database, [task]))
 
 
 async def start_or_find_within(connection: Connection, task: NewTask) -> UUID:
     """As `start_or_find`, in a transaction somebody else commits: the task exists if and only if their work does."""
-    while await connection.fetchrow(SQL.start_one, *_row(task, 1)) is None:
+    while await connection.fetchrow(SQL.start_one, *row_of(task, 1)) is None:
         standing: UUID | None = await connection.fetchval(SQL.standing, task.id, task.unique_key)
         if standing is not None:
             return standing
@@ -130,7 +130,8 @@ async def wake(database: Database, words: Iterable[str]) -> None:
         await database.all(SQL.wake, list(words))
 
 
-def _row(task: NewTask, ids: int) -> tuple[Any, ...]:
+def row_of(task: NewTask, ids: int = 1) -> tuple[Any, ...]:
+    """A task as the statements that create one take it; its id stands so many times."""
     actor = task.initiator
     return (task.id,) * ids + (
         task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name, task.input,

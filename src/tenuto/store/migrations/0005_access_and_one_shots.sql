@@ -89,9 +89,11 @@ CREATE TABLE tenuto.log_entries (
     at           timestamptz NOT NULL,
     message      text NOT NULL,
     fields       jsonb,
-    task_id      uuid UNIQUE                          -- a task appends once, however often it is tried
+    key          uuid NOT NULL UNIQUE,                -- of the task, which appends once however often it is tried
+    task_id      uuid
 );
 CREATE INDEX log_entries_of_log ON tenuto.log_entries (log, id);
+CREATE INDEX log_entries_by_age ON tenuto.log_entries (at);
 
 ALTER TABLE tenuto.tasks
     ADD COLUMN origin text CHECK (origin IN ('once'));

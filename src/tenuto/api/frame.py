@@ -1,0 +1,94 @@
+"""The web application put together: the routers, what guards them, and how errors are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, Response
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp
+
+from tenuto.api import problems
+from tenuto.api.door import Needs, Replay, replayed
+from tenuto.api.guards import Guard
+from tenuto.api.problems import Problem
+from tenuto.api.rates import Rates
+from tenuto.api.reading import StrictRoute
+from tenuto.api.routes import ROUTERS
+from tenuto.app import Tenuto
+from tenuto.model.access import Role
+from tenuto.version import __version__
+
+_STREAMS = (re.compile(r"/api/v1/manifests/[^/]+/bulk"),)
+"""Where a body may go on for as long as it likes: it is taken in line by line."""
+
+
+def web_app(tenuto: Tenuto) -> ASGIApp:
+    """Everything the web service answers to."""
+    return guarded(tenuto, api(tenuto))
+
+
+def api(tenuto: Tenuto, routers: Sequence[APIRouter] | None = None) -> FastAPI:
+    """The routes, without what stands before them."""
+    made = FastAPI(
+        title="Tenuto",
+        version=__version__,
+        summary="A durable scheduler: schedules, executions, tasks, manifests, one-shots.",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=problems.described(),
+    )
+    made.router.route_class = StrictRoute
+    made.state.tenuto = tenuto
+    made.state.rates = Rates(tenuto.settings.api_rate)
+    problems.install(made)
+    made.add_exception_handler(Replay, _replay)
+    for router in ROUTERS if routers is None else routers:
+        made.include_router(router)
+    made.include_router(_document())
+    return made
+
+
+def guarded(tenuto: Tenuto, inner: FastAPI) -> ASGIApp:
+    """The application behind its guards."""
+    return Guard(GZipMiddleware(inner, minimum_size=1024), tenuto.settings.web_hosts, _STREAMS)
+
+
+async def _replay(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Replay)
+    return replayed(error)
+
+
+def _document() -> APIRouter:
+    """The OpenAPI document, for those who may look."""
+    router = APIRouter(route_class=StrictRoute, tags=["about"])
+
+    @router.get("/api/v1/openapi.json", dependencies=[Depends(Needs(Role.VIEWER, "openapi.read"))])
+    async def openapi(request: Request) -> JSONResponse:
+        """This document."""
+        return JSONResponse(describe(request.app))
+
+    return router
+
+
+def describe(made: FastAPI) -> dict[str, object]:
+    """The OpenAPI document."""
+    if made.openapi_schema is None:
+        schema = get_openapi(
+            title=made.title, version=made.version, summary=made.summary, routes=made.routes, openapi_version="3.1.0"
+        )
+        components = schema.setdefault("components", {})
+        components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema(
+            ref_template="#/components/schemas/{model}"
+        )
+        definitions = components["schemas"]["Problem"].pop("$defs", {})
+        components["schemas"].update(definitions)
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"key": []}]
+        made.openapi_schema = schema
+    return made.openapi_schema

@@ -1,0 +1,107 @@
+"""What every request passes before a route sees it: an id, the name it was sent to, its size; and what every answer
+carries on its way out.
+
+Plain ASGI: these few lines run for each request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tenuto.api.problems import Problem, Refused, answer
+from tenuto.ids import new_id
+
+MAX_BODY = 1024 * 1024
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ALWAYS_WELCOME = ("localhost", "127.0.0.1", "[::1]")
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_FOR_DATA = {"content-security-policy": "default-src 'none'; frame-ancestors 'none'", "cache-control": "no-store"}
+
+
+class Guard:
+    """Around the whole application."""
+
+    def __init__(self, inner: ASGIApp, hosts: Iterable[str], unbounded: Iterable[re.Pattern[str]] = ()) -> None:
+        """``hosts`` are the names we answer to; on the paths ``unbounded`` a body may go on for as long as it likes."""
+        self._inner = inner
+        self._hosts = {host.lower() for host in (*_ALWAYS_WELCOME, *hosts)}
+        self._unbounded = tuple(unbounded)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else new_id().hex
+        scope["tenuto_request_id"] = request_id
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                out = MutableHeaders(scope=message)
+                out["x-request-id"] = request_id
+                for name, value in _HEADERS.items():
+                    out.setdefault(name, value)
+                if not out.get("content-type", "").startswith("text/html"):
+                    for name, value in _FOR_DATA.items():
+                        out.setdefault(name, value)
+            await send(message)
+
+        problem = self._refusal(scope, headers)
+        if problem is not None:
+            await answer(Request(scope), problem)(scope, receive, sending)
+            return
+        bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
+        await self._inner(scope, _counted(receive) if bounded else receive, sending)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
+        host = headers.get("host", "").lower()
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if name not in self._hosts and "*" not in self._hosts:
+            return Problem(
+                type="urn:tenuto:misdirected",
+                title="this is not the name of this service",
+                status=421,
+                remedy="name it in the setting web_hosts",
+            )
+        length = headers.get("content-length", "")
+        bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
+        if bounded and length.isdigit() and int(length) > MAX_BODY:
+            return _too_large()
+        return None
+
+
+def _too_large() -> Problem:
+    return Problem(
+        type="urn:tenuto:too-large",
+        title="the body is too large",
+        status=413,
+        detail=f"it may have {MAX_BODY:,} bytes",
+        remedy="send less at once; bulk goes as a stream of lines to …/bulk",
+    )
+
+
+def _counted(receive: Receive) -> Receive:
+    size = 0
+
+    async def counting() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > MAX_BODY:
+            raise Refused(413, f"the body may have {MAX_BODY:,} bytes", remedy="send less at once")
+        return message
+
+    return counting

@@ -1,0 +1,7 @@
+"""All routers, in the order in which they are documented. A new one is added here, and nowhere else."""
+
+from __future__ import annotations
+
+from tenuto.api import schedules
+
+ROUTERS = (schedules.router,)

@@ -1,0 +1,145 @@
+"""The web service's process: a uvicorn server for as long as it is wanted.
+
+It binds to loopback unless told otherwise; further out it asks for TLS, or for the word that a proxy has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
+
+import uvicorn
+
+from tenuto.api.frame import web_app
+from tenuto.app import Tenuto
+from tenuto.engine import service
+from tenuto.engine.identity import Identity
+from tenuto.engine.loop import collect_garbage_less_often
+from tenuto.errors import Conflict, Invalid
+from tenuto.logs import Log
+from tenuto.settings import Settings
+
+_BACKLOG = 2048
+_BEAT_SECONDS = 5.0
+
+log = Log("tenuto.web")
+
+
+@asynccontextmanager
+async def serving(app: Tenuto, host: str | None = None, port: int | None = None) -> AsyncIterator[str]:
+    """The web service beside the caller's own code, for as long as the block lasts; its address."""
+    settings = app.settings
+    host, port = host or settings.web_host, settings.web_port if port is None else port
+    refuse_to_be_seen(settings, host)
+    listening = _listen(host, port)
+    config = uvicorn.Config(
+        web_app(app),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        date_header=True,
+        proxy_headers=settings.web_behind_proxy,
+        forwarded_allow_ips=",".join(settings.web_proxies) or "127.0.0.1",
+        ssl_certfile=settings.web_tls_certificate,
+        ssl_keyfile=settings.web_tls_key,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=64 * 1024,
+        limit_concurrency=5000,
+    )
+    server = _Server(config)
+    collect_garbage_less_often()
+    running = asyncio.create_task(server.serve(sockets=[listening]), name="tenuto-web")
+    scheme = "https" if settings.web_tls_certificate else "http"
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        while not server.started:
+            if running.done():
+                await running
+                raise Conflict("the web server did not start")
+            await asyncio.sleep(0.005)
+        yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    """Signals are the service's business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None: see `engine.signals`."""
+        yield
+
+
+async def run_web(
+    app: Tenuto,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    name: str | None = None,
+    ready: Callable[[str], None] = lambda _address: None,
+) -> None:
+    """Be a web service until told to stop by a signal."""
+    identity = Identity.take("web", app.settings.home, name)
+
+    async def serve(stopped: asyncio.Event, beat: Callable[[], None]) -> None:
+        async with serving(app, host, port) as address:
+            log.info("web ready", address=address)
+            ready(address)
+            while not stopped.is_set():
+                beat()
+                try:
+                    async with asyncio.timeout(_BEAT_SECONDS):
+                        await stopped.wait()
+                except TimeoutError:
+                    continue
+
+    try:
+        await service.run_beside(app.connect_for_services, app.settings, identity, serve)
+    finally:
+        await app.close()
+
+
+def refuse_to_be_seen(settings: Settings, host: str) -> None:
+    """Beyond this machine only with TLS, or behind a proxy that has it."""
+    if _is_loopback(host) or settings.web_behind_proxy or settings.web_tls_certificate:
+        return
+    raise Invalid(
+        f"{host} can be reached from other machines, and there is no TLS",
+        field="web_host",
+        remedy="give web_tls_certificate and web_tls_key, or say web_behind_proxy if a proxy has them",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise Conflict(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            field="web_port",
+            remedy="another process may have it: give another port, or 0 for any that is free",
+        ) from error
+    listening.listen(_BACKLOG)
+    listening.setblocking(False)
+    return listening

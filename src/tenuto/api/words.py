@@ -1,0 +1,34 @@
+"""Words of the wire: states as the API writes them (``InProgress``), and as all inside do (``in_progress``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from tenuto.errors import Invalid
+
+_STATES = ("state", "status", "decision", "last_state", "runtime_status")
+
+
+def outward(word: str) -> str:
+    """``in_progress`` as ``InProgress``."""
+    return "".join(part.capitalize() for part in word.split("_"))
+
+
+def told(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with its states in the words of the wire."""
+    return {
+        name: outward(value) if name in _STATES and isinstance(value, str) else value for name, value in record.items()
+    }
+
+
+def inward(word: str | None, known: type[StrEnum] | Iterable[str], *, field: str) -> str | None:
+    """The word inside that a word of the wire stands for; either spelling will do."""
+    if word is None:
+        return None
+    spellings = {spelling: each for each in known for spelling in (str(each), outward(str(each)))}
+    if word not in spellings:
+        allowed = ", ".join(sorted({outward(str(each)) for each in known}))
+        raise Invalid(f"{word!r:.60} is none of them", field=field, remedy=f"use one of {allowed}")
+    return str(spellings[word])

@@ -1,0 +1,97 @@
+"""One-shots: creating them, and reading the registry, which is no table but a view of the tasks themselves.
+
+Nothing here decides, and nothing ends a task: that is `store.finishing`, for one-shots as for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from tenuto.model.access import Actor
+from tenuto.model.tasks import NewTask, Task
+from tenuto.store.activities import Record, ids_beginning, record
+from tenuto.store.database import Connection, Database
+from tenuto.store.statements import beside
+from tenuto.store.tasks import row_of
+
+SQL = beside(__file__)
+
+Standing = Literal["open", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a list is narrowed to; everything may be left out."""
+
+    prompt_type: str | None = None
+    tags: list[str] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    search: str | None = None
+
+
+async def create(database: Database, task: NewTask) -> bool:
+    """Create a one-shot, in one statement; False if its id is there already, also as the record of what has ended."""
+    return bool(await database.all(SQL.create, *row_of(task)))
+
+
+async def standing(database: Database, id: UUID) -> Standing | None:
+    """Whether a one-shot is open or has ended; None if there is none of this id."""
+    found: Standing | None = await database.value(SQL.standing, id)
+    return found
+
+
+async def attempts(database: Database, id: UUID) -> list[Record]:
+    """Every attempt at a one-shot so far, the first one first; none if there is no such one-shot."""
+    return [record(row) for row in await database.all(SQL.attempts, id)]
+
+
+async def registry(
+    database: Database, wanted: Wanted, *, running: bool | None, after: tuple[datetime, UUID] | None, limit: int
+) -> list[Record]:
+    """What is still to end, the next one first."""
+    run_at, id = after or (None, None)
+    values = (run_at, id, wanted.prompt_type, wanted.tags, running, wanted.since, wanted.until, wanted.search, limit)
+    return [record(row) for row in await database.all(SQL.registry, *values)]
+
+
+async def past(
+    database: Database, wanted: Wanted, *, statuses: Sequence[str] | None, below: UUID | None, limit: int
+) -> list[Record]:
+    """What has ended, the newest first."""
+    values: tuple[Any, ...] = (
+        below, wanted.prompt_type, wanted.tags, None if statuses is None else list(statuses), wanted.since,
+        wanted.until, wanted.search, limit,
+    )  # fmt: skip
+    return [record(row) for row in await database.all(SQL.past, *values)]
+
+
+async def find(database: Database, prefix: str) -> list[UUID]:
+    """Up to three one-shots whose ids begin with what a person typed."""
+    return [row["id"] for row in await database.all(SQL.find_by_prefix, *ids_beginning(prefix))]
+
+
+# --- what a wipe needs ----------------------------------------------------------------------------------------------
+
+
+async def hold_some(connection: Connection, limit: int) -> list[Task]:
+    """Some of the registry, held until the transaction ends; fewer than the limit means: all there were.
+
+    Their input is left out: who ends them does not need it.
+    """
+    await connection.execute(SQL.for_many)
+    return [Task(*row) for row in await connection.fetch(SQL.hold_some, limit)]
+
+
+async def ask_to_stop(connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor) -> None:
+    """Running one-shots are asked to stop; they are no longer part of the registry."""
+    await connection.execute(SQL.ask_to_stop, list(ids), now, by.type, by.id, by.name)
+
+
+async def stopped_at(database: Database, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+    """Which of these were ended or asked to stop at this instant."""
+    return {row["id"] for row in await database.all(SQL.stopped_at, list(ids), now)}

@@ -1,0 +1,144 @@
+-- name: create
+-- Create a one-shot and wake who may take it. An id that is there already, as a task or as the record of one, changes
+-- nothing.
+INSERT INTO tenuto.tasks (
+    id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
+    tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+)
+SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20
+WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
+ON CONFLICT DO NOTHING
+RETURNING id, pg_notify(
+    'tenuto',
+    concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
+);
+
+-- name: standing
+-- Whether a one-shot of this id is open or has ended; nothing if there is none.
+SELECT 'open' AS standing
+FROM tenuto.tasks
+WHERE id = $1 AND origin = 'once'
+UNION ALL
+SELECT 'ended'
+FROM tenuto.activities
+WHERE id = $1 AND origin = 'once'
+  AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = $1)
+LIMIT 1;
+
+-- name: attempts
+-- Every attempt at a one-shot so far, the first one first, with who has asked for it to be stopped.
+SELECT attempt.*,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = attempt.worker_id) AS worker,
+       task.cancel_at,
+       task.cancel_name
+FROM (
+    SELECT id, task_id, attempt, status, reason, final, name, created_at, run_at, started_at, ended_at, worker_id, input,
+           output, error, progress, tags, initiator_name
+    FROM tenuto.all_activities
+    WHERE id = $1 AND attempt = 1 AND origin = 'once'
+    UNION ALL
+    SELECT id, task_id, attempt, status, reason, final, name, created_at, run_at, started_at, ended_at, worker_id, input,
+           output, error, progress, tags, initiator_name
+    FROM tenuto.all_activities
+    WHERE task_id = $1 AND attempt > 1 AND origin = 'once'
+) AS attempt
+LEFT JOIN tenuto.tasks AS task ON task.id = $1
+ORDER BY attempt.attempt;
+
+-- name: registry
+-- One-shots that are still to end and that nobody has asked to stop, the next one first, after a place in that order;
+-- every filter may be left out. Of one that is tried again, the instant it was asked for stands in its first record.
+SELECT id, name, state, run_at, kind, queue, attempt, created_at, initiator_name, tags,
+       CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
+           (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = tasks.id), run_at
+       ) END AS exec_at
+FROM tenuto.tasks
+WHERE origin = 'once' AND cancel_at IS NULL
+  AND ($1::timestamptz IS NULL OR (run_at, id) > ($1, $2::uuid))
+  AND ($3::text IS NULL OR name = $3)
+  AND ($4::text[] IS NULL OR tags @> $4)
+  AND ($5::boolean IS NULL OR (state = 'running') = $5)
+  AND ($6::timestamptz IS NULL OR run_at >= $6)
+  AND ($7::timestamptz IS NULL OR run_at < $7)
+  AND (
+      $8::text IS NULL
+      OR strpos(lower(name), lower($8)) > 0
+      OR strpos(lower(array_to_string(tags, ' ')), lower($8)) > 0
+      OR strpos(lower(input::text), lower($8)) > 0
+  )
+ORDER BY run_at, id
+LIMIT $9;
+
+-- name: past
+-- One-shots that have ended, the newest first, below a key; every filter may be left out.
+SELECT id, task_id, name, status, reason, run_at, created_at, started_at, ended_at, attempt, initiator_name, tags, output,
+       error,
+       CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
+           (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = activities.task_id), run_at
+       ) END AS exec_at
+FROM tenuto.activities
+WHERE origin = 'once' AND final
+  AND ($1::uuid IS NULL OR id < $1)
+  AND ($2::text IS NULL OR name = $2)
+  AND ($3::text[] IS NULL OR tags @> $3)
+  AND ($4::text[] IS NULL OR status = ANY ($4))
+  AND ($5::timestamptz IS NULL OR run_at >= $5)
+  AND ($6::timestamptz IS NULL OR run_at < $6)
+  AND (
+      $7::text IS NULL
+      OR strpos(lower(name), lower($7)) > 0
+      OR strpos(lower(array_to_string(tags, ' ')), lower($7)) > 0
+      OR strpos(lower(input::text), lower($7)) > 0
+  )
+ORDER BY id DESC
+LIMIT $8;
+
+-- name: find_by_prefix
+-- Up to three one-shots whose ids begin with what a person typed: the uuids between two bounds.
+(SELECT id FROM tenuto.tasks WHERE origin = 'once' AND id BETWEEN $1 AND $2 ORDER BY id LIMIT 3)
+UNION
+(SELECT task_id FROM tenuto.activities
+ WHERE origin = 'once' AND attempt = 1 AND id BETWEEN $1 AND $2 ORDER BY id LIMIT 3)
+ORDER BY id
+LIMIT 3;
+
+-- name: for_many
+-- Thousands of ids at once are joined as a whole for the rest of the transaction.
+SELECT set_config('enable_nestloop', 'off', true);
+
+-- name: hold_some
+-- Some of the registry, whatever their state, held until the transaction ends: nobody takes, ends or repeats them
+-- meanwhile. Those that have ended or were asked to stop while we waited for them are left out.
+SELECT id, activity_id, fence, worker_id, kind, name, '{}'::jsonb AS input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       manifest_id, batch_id
+FROM tenuto.tasks
+WHERE origin = 'once' AND cancel_at IS NULL
+ORDER BY run_at, id
+LIMIT $1
+FOR UPDATE;
+
+-- name: ask_to_stop
+-- Running one-shots, held by us, are asked to stop; their workers hear of it.
+WITH asked AS (
+    UPDATE tenuto.tasks
+    SET cancel_at = $2,
+        cancel_type = $3,
+        cancel_id = $4,
+        cancel_name = $5
+    WHERE id = ANY ($1::uuid[]) AND state = 'running'
+    RETURNING worker_id
+)
+SELECT pg_notify('tenuto', 'cancel ' || worker_id::text)
+FROM (SELECT DISTINCT worker_id FROM asked) AS workers;
+
+-- name: stopped_at
+-- Which of these one-shots were ended, or asked to stop, at this very instant: by whoever named it, then.
+SELECT id
+FROM tenuto.tasks
+WHERE id = ANY ($1::uuid[]) AND cancel_at = $2
+UNION ALL
+SELECT task_id
+FROM tenuto.activities
+WHERE final AND ended_at = $2 AND reason = 'requested'
+  AND (id = ANY ($1::uuid[]) OR (task_id = ANY ($1::uuid[]) AND attempt > 1));
