@@ -10,21 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from tenuto.clock import Clock, steady
+from tenuto.engine.metrics import counters
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.tasks import Outcome, Settlement, Status, Task, error_json, settle
+from tenuto.model.tasks import Outcome, Settlement, Status, error_json, settle
 from tenuto.store import manifests
 from tenuto.store.database import Database, TooSlow
 from tenuto.store.executions import Taking
 from tenuto.store.finishing import finish
+from tenuto.store.tasks import Refill
 
 BATCH = 500
 BATCH_SIZE = 4 * 1024 * 1024
@@ -44,10 +46,11 @@ class Finisher:
         database: Database,
         clock: Clock,
         written: Callable[[Sequence[Attempt]], None],
-        taking: Callable[[], Taking | None] = lambda: None,
-        took: Callable[[Sequence[Task], float], Awaitable[None]] | None = None,
+        taking: Callable[[bool], Taking | Refill | None] = lambda _of_executions: None,
+        took: Callable[[Taking | Refill, float], Awaitable[None]] | None = None,
     ) -> None:
-        """``taking`` says what the worker would go on with if a step group ends here, ``took`` is told what it got."""
+        """``taking`` says what the worker would go on with, if a step group ends here or if not; ``took`` is told what
+        it got."""
         self._database = database
         self._clock = clock
         self._written = written
@@ -122,10 +125,18 @@ class Finisher:
         now = self._clock.now()
         settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in batch]
         of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
-        taking, asked_at = self._taking() if of_executions else None, steady()
-        done = await self._persist(settlements, taking)
-        if taking is not None and taking.taken and self._took is not None:
-            await self._took(taking.taken, asked_at)
+        taking, asked_at = self._taking(of_executions), steady()
+        try:
+            done = await self._persist(settlements, taking)
+        except BaseException:
+            if taking is not None:
+                taking.taken = []
+            raise
+        finally:
+            if taking is not None and self._took is not None:
+                await self._took(taking, asked_at)
+        counters.finish(settlements, done)
+        _tell(settlements, done)
         if len(done) < len(batch):
             for attempt, _ in batch:
                 if attempt.task.id not in done:
@@ -139,7 +150,7 @@ class Finisher:
         if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
             await self._tell_manifests()
 
-    async def _persist(self, settlements: list[Settlement], taking: Taking | None = None) -> set[UUID]:
+    async def _persist(self, settlements: list[Settlement], taking: Taking | Refill | None = None) -> set[UUID]:
         """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
         something in it cannot be stored."""
         pause = 0.1
@@ -147,7 +158,9 @@ class Finisher:
             try:
                 return await finish(self._database, settlements, taking)
             except Unavailable as error:
-                taking = None  # perhaps only the reply was lost: what was taken comes back when its lease has run out
+                if taking is not None:  # perhaps only the reply was lost: what was taken comes back when its lease ends
+                    taking.taken = []
+                taking = None
                 if isinstance(error, TooSlow) and len(settlements) > 1:
                     half = len(settlements) // 2
                     return await self._persist(settlements[:half]) | await self._persist(settlements[half:])
@@ -186,6 +199,24 @@ class Finisher:
                 # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
                 log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
                 return set()
+
+
+def _tell(settlements: Sequence[Settlement], done: Collection[UUID]) -> None:
+    """A line for every attempt that failed; for the others only if somebody wants to hear of each."""
+    every = log.tells_all
+    for settlement in settlements:
+        outcome = settlement.outcome
+        if (not every and outcome.status is Status.COMPLETED) or settlement.task.id not in done:
+            continue
+        failed = outcome.status in (Status.FAILED, Status.COMPLETED_WITH_ERROR)
+        say = log.debug if not failed else log.info if settlement.again is not None else log.warning
+        say(
+            "attempt failed" if failed else "attempt ended" if outcome.aside is None else "attempt put aside",
+            **settlement.task.about,
+            status=str(outcome.status),
+            reason=None if outcome.reason is None else str(outcome.reason),
+            again=settlement.again is not None,
+        )
 
 
 def _is_success(outcome: Outcome) -> bool:

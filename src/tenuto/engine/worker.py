@@ -20,6 +20,7 @@ from tenuto.clock import DatabaseClock, steady
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import collect_garbage_less_often, poll_until_stopped
+from tenuto.engine.metrics import counters
 from tenuto.engine.pace import Pace
 from tenuto.engine.stepmemory import DatabaseMemory
 from tenuto.engine.sweeper import recover
@@ -40,8 +41,9 @@ from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.executions import Taking
-from tenuto.store.listener import RECONNECTED, Listener
+from tenuto.store.listener import Listener
 from tenuto.store.shortcuts import Bounds, Lap
+from tenuto.store.tasks import Refill
 
 _LAST_RESORT = 5.0
 """How long code may take to stop at the very end, before the process ends with it."""
@@ -97,6 +99,8 @@ class Worker:
         """There may be something to take: we were told so, or the last claim got all it asked for."""
         self._asking = 0
         """How many slots the claim under way may fill."""
+        self._refills = self._refilled = False
+        """Under limits there was more than may run, so whatever ends makes room for it; and it has just been filled."""
         self._still_stopping: set[UUID] = set()
         """Tasks that came back to us while our own earlier attempt had not stopped: not to be taken before it has."""
         self._leave_now = False
@@ -104,7 +108,7 @@ class Worker:
         self.stopping = False
         self.finished = 0
         """How many attempts have ended here and are off our hands: written, come too late, or left to the sweep."""
-        self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._launch_what_may_begin)
+        self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._took_over)
         self._server = server(Terms(jobs, self._clock, self._deliver, settings.slots))
         self._remember = partial(DatabaseMemory, database)
         self._watchdog = Watchdog(
@@ -113,7 +117,7 @@ class Worker:
             self._held,
             self._lease,
             self._clock,
-            declared_dead=self._declared_dead,
+            declared_dead=lambda: self._loop.call_soon_threadsafe(self._give_up),  # from a thread of its own
             behind_pooler=database.behind_pooler,
             look_for_stalls=self._server.look,
         )
@@ -158,11 +162,8 @@ class Worker:
             attempt.stop(Stop.HANDED_BACK)
         self._wake.set()
 
-    def _declared_dead(self) -> None:
-        """From the watchdog's thread: somebody has taken our name or given us up."""
-        self._loop.call_soon_threadsafe(self._give_up)
-
     def _give_up(self) -> None:
+        """Somebody has taken our name or given us up."""
         self._dead = True
         self.stop()
 
@@ -184,6 +185,7 @@ class Worker:
         log.info("worker ready", name=self.identity.name, queues=self._queues, slots=self.settings.slots)
 
     async def _leave(self) -> None:
+        counters.no_worker()
         with contextlib.suppress(StoreError):
             await workers.draining(self._database, self.identity.id)
         await self._return_backlog()
@@ -227,14 +229,16 @@ class Worker:
         self._beat()
         self._wake.clear()
         # The net beneath the notifications is cast by the clock: under load nothing ever times out.
-        if self._look_ahead or self._due_now() or steady() >= self._looked_at + self.settings.poll_seconds:
+        due = self._next_due is not None and self._next_due <= self._clock.now()
+        if self._look_ahead or due or steady() >= self._looked_at + self.settings.poll_seconds:
             await self._look()
         if self._backlog and steady() >= self._backlog[0].taken_at + _AHEAD_AT_MOST:
             await self._return_backlog()  # the slots have filled with long work: let others have what waits here
         ahead = self._pace.ahead(self.settings.claim_batch)
         free = self.settings.slots - self._executing - len(self._backlog) + ahead
         # Where tasks end quickly, half a batch is worth waiting for: the rest of it ends within milliseconds.
-        if (self._more or self._from_the_beginning) and free > ahead // 2 and len(self._held) < self._most_held:
+        wanted = (self._more or self._from_the_beginning) and not self._asking
+        if wanted and free > ahead // 2 and len(self._held) < self._most_held:
             limit = min(free, self.settings.claim_batch)
             self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
             self._asking = limit
@@ -265,6 +269,7 @@ class Worker:
         except BaseException:
             self._look_ahead = True
             raise
+        counters.poll()
         self._next_due, self._limited = outlook.next_due, outlook.limited or self._told_of_limits
         self._bounds = Bounds()
         if outlook.promoted:
@@ -277,7 +282,9 @@ class Worker:
             lap = self._lap
             taken = await store.claim_under_limits(self._database, me, self._queues, limit, self._lease, lap, without)
             self._more = self._more or lap.left_out
+            self._refills = bool(taken)
             return taken
+        self._refills = False
         whole = self._from_the_beginning
         bounds = Bounds() if whole else self._bounds
         self._bounds.asked()
@@ -291,18 +298,36 @@ class Worker:
         self._bounds.moved_past(taken)
         return taken
 
-    def _may_take_over(self) -> Taking | None:
-        """What we would go on with when a step group ends here. Only slots nobody else has a claim to: while there may
-        be other work in the queues, the next group gets in line."""
+    def _may_take_over(self, of_executions: bool) -> Taking | Refill | None:
+        """What we would go on with when something ends here.
+
+        The next step group, but only into slots nobody else has a claim to: while there may be other work in the
+        queues, it gets in line. Under limits, what the ends make room for, as long as the last claim found something.
+        """
         free = self.settings.slots - self._executing - len(self._backlog) - self._asking
-        if free <= 0 or self._more or self.stopping:
+        if free <= 0 or self.stopping:
             return None
-        return Taking(self.identity.id, self._lease, self._queues, free)
+        if of_executions:
+            return None if self._more else Taking(self.identity.id, self._lease, self._queues, free)
+        if not self._refills or self._asking or self._look_ahead:
+            return None
+        self._asking = limit = min(free, self.settings.claim_batch)
+        self._more = False
+        return Refill(self.identity.id, self._lease, self._queues, limit, self._lap, list(self._still_stopping))
+
+    async def _took_over(self, taking: Taking | Refill, asked_at: float) -> None:
+        if isinstance(taking, Refill):
+            self._asking = 0
+            self._refills = self._refilled = bool(taking.taken)
+            self._more = self._more or len(taking.taken) == taking.limit or taking.lap.left_out
+        if taking.taken:
+            await self._launch_what_may_begin(taking.taken, asked_at)
 
     def _launch(self, taken: Sequence[Task], asked_at: float) -> None:
         lease_ends = asked_at + self._lease.total_seconds()
         connect, remember = self._database.connection, self._remember
         attempts = [Attempt(task, Context(task, connect, remember), lease_ends, asked_at) for task in taken]
+        counters.take(len(attempts))
         self._held.update((attempt.task.id, attempt) for attempt in attempts)
         self._watchdog.something_is_held()
         self._backlog.extend(attempts)
@@ -348,9 +373,6 @@ class Worker:
                 async with asyncio.timeout(seconds):  # unlike wait_for without a task between the word and us
                     await self._wake.wait()
 
-    def _due_now(self) -> bool:
-        return self._next_due is not None and self._next_due <= self._clock.now()
-
     def _until_something_is_due(self) -> float:
         """The next due instant, the next poll, or the end of the time for which a task may wait here for a slot."""
         if self._look_ahead:
@@ -367,25 +389,16 @@ class Worker:
         match kind:
             case "queued" | "limited":
                 self._hear_of_work(kind, *rest.split())
-            case "scheduled":
-                self._look_ahead = True
-                self._wake.set()
             case "cancel" if rest == str(self.identity.id):
                 self._watchdog.look_for_cancellations()
-            case "limits":
-                self._look_ahead = True
-                self._wake.set()
-            case _ if word == RECONNECTED:
+            case "scheduled" | "limits" | "reconnected":
                 self._look_ahead = True
                 self._wake.set()
 
     def _hear_of_work(self, kind: str, queue: str, rank: str | None = None) -> None:
         if queue not in self._queues:
             return
-        if rank is None:
-            self._bounds.more_urgent(queue)
-        else:
-            self._bounds.more_urgent(queue, int(rank))
+        self._bounds.more_urgent(queue, *([] if rank is None else [int(rank)]))
         if kind == "limited":
             self._limited = self._told_of_limits = True
         self._more = True
@@ -426,8 +439,9 @@ class Worker:
         self.finished += len(attempts)
         for attempt in attempts:
             self._release(attempt)
-        if self._limited:
-            self._more = True  # a place under a limit has become free
+        if self._limited and not self._refilled:
+            self._more = True  # a place under a limit has become free, and nobody has looked what it is good for
+        self._refilled = False
         if len(self._held) < self._most_held:
             self._wake.set()
 

@@ -17,14 +17,19 @@ from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
 from tenuto.store import batches, deadletters, executions, manifests
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import Taking
-from tenuto.store.tasks import SQL
+from tenuto.store.tasks import SQL, Refill, hold_limits, take_under_limits
 
 
-async def finish(database: Database, settlements: Sequence[Settlement], taking: Taking | None = None) -> set[UUID]:
+async def finish(
+    database: Database, settlements: Sequence[Settlement], taking: Taking | Refill | None = None
+) -> set[UUID]:
     """Write outcomes; the ids of the tasks for which it was still true that we held them.
 
-    All of them must have been held by the same worker, or by nobody. ``taking`` is what that worker would go on with.
+    All of them must have been held by the same worker, or by nobody. ``taking`` is what that worker would go on with:
+    the next groups of executions, or what these have made room for under a limit.
     """
+    if isinstance(taking, Refill):
+        return await _finish_and_refill(database, settlements, taking)
     if all(_just_ends(settlement) for settlement in settlements):
         # The common case: one statement, one round trip.
         return _ended(settlements, await database.value(SQL.end_tasks, *_outcomes(settlements), None))
@@ -41,6 +46,23 @@ async def finish(database: Database, settlements: Sequence[Settlement], taking: 
         return await finish_within(connection, settlements, taking)
 
     return await database.transaction(write)
+
+
+async def _finish_and_refill(database: Database, settlements: Sequence[Settlement], refill: Refill) -> set[UUID]:
+    """One commit instead of two: under a tight limit the next ones cannot begin before these have ended."""
+    if not all(_just_ends(settlement) for settlement in settlements):
+        return await finish(database, settlements)
+    refill.lap.asked(refill.queues)
+
+    async def write(connection: Connection) -> set[UUID]:
+        await hold_limits(connection)
+        done = await _end(connection, settlements)
+        await take_under_limits(connection, refill)
+        return done
+
+    done = await database.transaction(write, tries=1)  # what was taken is not to be taken twice
+    refill.has_reached()
+    return done
 
 
 def _just_ends(settlement: Settlement) -> bool:

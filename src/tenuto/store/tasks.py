@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from tenuto.store import executions
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap
 from tenuto.store.statements import beside
+from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)
 
@@ -95,9 +96,12 @@ def _word(task: NewTask) -> str:
     return f"{kind} {task.queue} {-task.priority}"
 
 
-async def start_or_find(database: Database, task: NewTask) -> UUID:
-    """Create a task whose id was made for it just now; its id, or that of the open task that has its key."""
-    created = await _start_new(database, task)
+async def start_or_find(database: Database, task: NewTask, *, again: bool = False) -> UUID:
+    """Create a task whose id was made for it just now; its id, or that of the open task that has its key.
+
+    ``again``: it may have been created before under this id, and even have ended since.
+    """
+    created = bool(await start(database, [task])) if again else await _start_new(database, task)
     while not created:
         standing: UUID | None = await database.value(SQL.standing, task.id, task.unique_key)
         if standing is not None:
@@ -135,8 +139,8 @@ def row_of(task: NewTask, ids: int = 1) -> tuple[Any, ...]:
     actor = task.initiator
     return (task.id,) * ids + (
         task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name, task.input,
-        task.policy, task.created_at, task.unique_key, task.limit_key, task.limit_max, task.tags, actor.type, actor.id,
-        actor.name, task.correlation_id, task.parent_id, task.origin,
+        carrying(task.policy, asked(task.name)), task.created_at, task.unique_key, task.limit_key, task.limit_max,
+        task.tags, actor.type, actor.id, actor.name, task.correlation_id, task.parent_id, task.origin,
     )  # fmt: skip
 
 
@@ -201,20 +205,52 @@ async def claim_under_limits(
     It looks at some keys at a time and lets others claim in between. The most urgent of the first keys among which
     there is something to take are taken; nothing, only if there is nothing under any key.
     """
-    lap = Lap() if lap is None else lap
-    lap.asked(queues)
+    refill = Refill(worker_id, lease, queues, limit, Lap() if lap is None else lap, without)
+    refill.lap.asked(queues)
 
-    async def take(connection: Connection) -> list[Row]:
-        await connection.execute(SQL.lock_limits)
-        starts = lap.starts(queues)
-        values = (worker_id, lease, list(queues), limit, starts, KEYS_PER_CLAIM, list(without))
-        return await connection.fetch(SQL.claim_under_limits, *values)
+    async def take(connection: Connection) -> None:
+        await hold_limits(connection)
+        await take_under_limits(connection, refill)
 
     while True:
-        rows = await database.transaction(take, tries=1)
-        lap.reached(queues, rows[0]["ends"])
-        if rows[0]["id"] is not None or not lap.left_out:
-            return _most_urgent_first([Task(*row[1:]) for row in rows if row["id"] is not None])
+        await database.transaction(take, tries=1)
+        refill.has_reached()
+        if refill.taken or not refill.lap.left_out:
+            return refill.taken
+
+
+@dataclass(slots=True)
+class Refill:
+    """What a worker takes under limits, alone or in the transaction that makes the room for it."""
+
+    worker_id: UUID
+    lease: timedelta
+    queues: Sequence[str]
+    limit: int
+    lap: Lap
+    without: Iterable[UUID] = ()
+    taken: list[Task] = field(default_factory=list)
+    _ends: list[str | None] = field(default_factory=list)
+
+    def found(self, rows: Sequence[Row]) -> None:
+        self.taken = _most_urgent_first([Task(*row[1:]) for row in rows if row["id"] is not None])
+        self._ends = rows[0]["ends"]
+
+    def has_reached(self) -> None:
+        """It has been committed: the next one goes on from where this one ended."""
+        self.lap.reached(self.queues, self._ends)
+
+
+async def hold_limits(connection: Connection) -> None:
+    """Nobody else takes anything under limits until the transaction ends. Before any row is held."""
+    await connection.execute(SQL.lock_limits)
+
+
+async def take_under_limits(connection: Connection, refill: Refill) -> None:
+    """Take what there is room for; the limits are held."""
+    starts, without = refill.lap.starts(refill.queues), list(refill.without)
+    values = (refill.worker_id, refill.lease, list(refill.queues), refill.limit, starts, KEYS_PER_CLAIM, without)
+    refill.found(await connection.fetch(SQL.claim_under_limits, *values))
 
 
 def _most_urgent_first(tasks: list[Task]) -> list[Task]:
