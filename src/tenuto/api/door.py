@@ -40,6 +40,8 @@ class Visit:
     again: bool = False
     """It was sent before with the same key, and is not known to have been answered."""
     key: RequestKey | None = None
+    reason: str | None = None
+    """Why, in the caller's words (``X-Reason``)."""
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, deed: Deed | None) -> None:
@@ -62,11 +64,19 @@ class Replay(Exception):
 class Needs:
     """A dependency of a route: who may use it, and as what it goes on record if it changes anything."""
 
-    def __init__(self, role: Role, action: str) -> None:
+    def __init__(self, role: Role, action: str, *, streams: bool = False) -> None:
+        """``streams``: the body is read by the route as it comes, and a key of the request is the route's to heed."""
         self.role = role
         self.action = action
+        self.streams = streams
 
     async def __call__(self, request: Request) -> Visit:
+        visit: Visit | None = request.scope.get("tenuto_visit")
+        if visit is None:  # else let in before its body was read
+            visit = request.scope["tenuto_visit"] = await self._let_in(request)
+        return visit
+
+    async def _let_in(self, request: Request) -> Visit:
         app: Tenuto = request.app.state.tenuto
         caller = await _caller(request, app)
         if not caller.may(self.role):
@@ -75,21 +85,21 @@ class Needs:
                 f"this needs the role {self.role.word}; the key {caller.actor.name!r} is {caller.role.word}'s",
                 remedy="ask an administrator for a key that may",
             )
-        visit = Visit(app, caller, new_id())
+        visit = Visit(app, caller, new_id(), reason=_reason(request))
         deed = None
         if request.method not in SAFE:
-            await _find_earlier(request, visit)
+            if not self.streams:
+                await _find_earlier(request, visit)
             deed = Deed(
                 caller.actor,
                 self.action,
                 source=request.client.host if request.client else "unknown",
                 target=_target(request),
-                reason=_reason(request),
+                reason=visit.reason,
                 request_id=request.scope.get("tenuto_request_id"),
                 request_key=None if visit.again else visit.key,
             )
         visit.begin(deed)
-        request.scope["tenuto_visit"] = visit
         return visit
 
 
@@ -130,6 +140,12 @@ async def _with_session(request: Request, app: Tenuto) -> Caller | None:
     if request.method not in SAFE:
         _refuse_strangers(request)
     return await app.keys.session(token)
+
+
+async def still_welcome(request: Request, visit: Visit) -> bool:
+    """Whether somebody whose request goes on and on may still make it."""
+    caller = await _with_key(request, visit.app) or await _with_session(request, visit.app)
+    return caller is not None and caller.role >= visit.caller.role
 
 
 def _refuse_strangers(request: Request) -> None:

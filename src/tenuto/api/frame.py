@@ -45,6 +45,7 @@ def api(tenuto: Tenuto, routers: Sequence[APIRouter] | None = None) -> FastAPI:
     )
     made.router.route_class = StrictRoute
     made.state.tenuto = tenuto
+    made.state.streams = 0
     made.state.rates = Rates(tenuto.settings.api_rate)
     problems.install(made)
     made.add_exception_handler(Replay, _replay)

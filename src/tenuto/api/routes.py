@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from tenuto.api import schedules
+from tenuto.api import events, observing, oneshots, schedules
 
-ROUTERS = (schedules.router,)
+ROUTERS = (
+    observing.router,
+    oneshots.router,
+    schedules.router,
+    events.router,
+)
