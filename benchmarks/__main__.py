@@ -13,6 +13,7 @@ import sys
 from types import FrameType
 
 from benchmarks import figures, growth
+from benchmarks.api import SERVICE, api
 from benchmarks.contest import QUEUES, contenders
 from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "schedules": (schedules, CLOCKS),
     "bulk": (bulk, BULK),
     "manager": (managers, MANAGERS),
+    "api": (api, SERVICE),
 }
 EVERYBODY = sorted({name for _, scripts in BENCHMARKS.values() for name in scripts})
 

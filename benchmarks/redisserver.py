@@ -1,6 +1,6 @@
-"""A Redis server for the peers that need one: Debian's, with the settings it comes with or made durable, on a socket in a
-temporary folder; stopped and removed after the last case. Without the program, and without the right to install it, those peers
-are left out.
+"""A Redis server for the peers that need one: Debian's, with the settings it comes with or made durable, on a socket in
+a temporary folder; stopped and removed after the last case. Without the program, and without the right to install it,
+those peers are left out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,9 @@ from tenuto import Tenuto
 from tenuto.ids import new_id
 from tenuto.store import embedded, migrate, partitions
 from tenuto.store.database import Database
+from tests.folders import new_folder
+
+CARELESS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
 _number = count(1)
 
@@ -30,9 +32,8 @@ def server() -> Iterator[str]:
     if given := os.environ.get("TENUTO_TEST_SERVER"):
         yield given
         return
-    home = Path(tempfile.mkdtemp(prefix="tenuto-tests-", dir="/tmp"))
-    home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
-    hold = embedded.hold(home, linger=0.0, settings={"fsync": "off", "full_page_writes": "off"})
+    home = new_folder("tenuto-tests-")
+    hold = embedded.hold(home, linger=0.0, settings=CARELESS)
     try:
         yield hold.url
     finally:
@@ -66,7 +67,7 @@ async def url(server: str, template: str) -> AsyncIterator[str]:
     name = f"test_{next(_number)}"
     connection = await asyncpg.connect(server)
     await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield address(server, name)
     await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
     await connection.close()

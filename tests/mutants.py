@@ -46,14 +46,21 @@ LOST, CLAIM, SWEEP = "races/test_lost_replies.py::test_", "store/test_claim.py::
 
 MANIFESTS, MANIFESTS_SCHEMA = "store/manifests.sql", "store/migrations/0004_manifests.sql"
 KEPT, DEAD, LOTS = "store/test_manifests.py::test_", "store/test_deadletters.py::test_", "store/test_batches.py::test_"
+PROGRAMS = "handlers/test_executable.py::test_"
+CALLS, ADDRESSES = "handlers/test_http_call.py::test_", "handlers/test_addresses.py::test_"
 CAPS, MANAGER = "store/test_caps.py::test_", "engine/test_manager.py::test_"
 MEET = "races/test_letter_races.py::test_one_decides_the_sums_are_right_and_nothing_is_left_behind"
+
+ACCESS, OPENS, TRAIL = "store/keys.sql", "store/test_keys.py::test_", "engine/test_audit_trail.py::test_"
+
+ONCE, SHOTS = "store/oneshots.sql", "engine/test_one_shots.py::test_"
+LOST_SHOTS = "races/test_lost_one_shot_replies.py::test_"
 
 # fmt: off
 MUTANTS = (
     # --- start
     swapped("start: a task there is once", SQL, "ON CONFLICT DO NOTHING\nRETURNING id, pg_notify(", "RETURNING id, pg_notify(",
-            GUARDS + "a_task_started_twice_is_there_once"),
+            "store/test_start.py::test_a_unique_key_lets_one_open_task_in"),
     swapped("start: many there are once", SQL, "ON CONFLICT DO NOTHING\nRETURNING id;", "RETURNING id;",
             "store/test_start.py::test_of_tasks_partly_there_only_the_new_ones_are_created"),
     swapped("start: what may have ended is looked for when it is sent again", "store/tasks.py", "await database.once(SQL.start_one,", "await database.all(SQL.start_one,",
@@ -84,6 +91,8 @@ MUTANTS = (
             CLAIM + "a_plain_claim_leaves_limited_and_paused_queues_and_limited_keys_alone"),
     swapped("claim: those who count take turns", SQL, "SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));", "SELECT 1;",
             GUARDS + "a_claim_under_limits_waits_for_the_one_before_it"),
+    swapped("claim: who fills a place that has become free takes turns too", FINISHING, "        await hold_limits(connection)\n", "",
+            GUARDS + "who_fills_a_place_that_has_become_free_waits_for_the_claim_before"),
     swapped("claim: a pause holds", SQL, "WHEN queues.paused_at IS NOT NULL THEN 0\n", "WHEN false THEN 0\n",
             CLAIM + "nothing_of_a_paused_queue_is_taken_until_it_is_resumed"),
     swapped("claim: only leases that live count", SQL, " AND held.limit_key = keys.key AND held.lease_until > clock_timestamp())",
@@ -259,6 +268,14 @@ MUTANTS = (
             "races/test_database_away.py::test_backends_ended_at_random_under_load_lose_nothing_and_double_nothing"),
     swapped("worker: children die with it", "handlers/child.py", ".prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)", ".getpid()",
             ZOMBIES + "the_children_of_a_killed_worker_are_gone_within_a_second"),
+    taken("program: what it leaves without a parent is adopted", "handlers/guardian.py", "        _ask_the_kernel(_PR_SET_CHILD_SUBREAPER, 1)\n",
+          PROGRAMS + "what_it_leaves_running_ends_with_it_and_holds_nothing_up"),
+    swapped("program: everything is ended when its worker is gone", "handlers/guardian.py", "        for pid in _descendants(os.getpid()):\n            _kill_one(pid)\n", "",
+            "races/test_program_kills.py::test_programs_and_all_they_started_are_gone_within_a_second_after_their_worker"),
+    swapped("program: it ends at once when the task is another's", "handlers/programs.py", 'b"K" if at_once else b"T"', 'b"T"',
+            PROGRAMS + "stopping_ends_the_whole_group_politely_first_and_however_deaf_it_is"),
+    swapped("program: no link leads out of what is listed", "handlers/programs.py", "        if real == root or root in real.parents:", "        if real == root or root in Path(named).parents:",
+            PROGRAMS + "only_what_is_listed_may_be_run_and_no_link_leads_out"),
     swapped("worker: code is told to stop once", "engine/worker.py", "if attempt.stop_reason is None:  # told once", "if True:  # told once",
             "races/test_drain.py::test_code_that_is_told_to_stop_may_clean_up_undisturbed"),
     swapped("worker: it leaves without an answer", "engine/signals.py", "    os._exit(EXIT_LOST_CONTROL)", "    return",
@@ -294,7 +311,7 @@ MUTANTS = (
           LOTS + "what_was_taken_and_not_begun_goes_back_to_wait_with_its_batch"),
     swapped("executions: a cancelled one does not go on", RUNS_SQL, "      AND execution.id = next.id\n      AND execution.state = 'in_progress'\n", "      AND execution.id = next.id\n",
             RUNS + "a_decision_that_comes_after_the_cancellation_begins_nothing"),
-    swapped("executions: what comes next in a paused one waits", RUNS_SQL, "CASE WHEN moved.paused_at IS NULL THEN 'queued' ELSE 'waiting' END", "'queued'",
+    swapped("executions: what comes next in a paused one waits", RUNS_SQL, "            WHEN next.paused_at IS NOT NULL THEN 'waiting'\n", "",
             RUNS + "what_comes_next_in_a_paused_execution_waits"),
     swapped("executions: what is tried again in a paused one waits", FINISHING, "            await executions.hold_back(connection, held)\n", "            pass\n",
             RUNS + "what_is_to_be_tried_again_in_a_paused_execution_waits"),
@@ -349,5 +366,71 @@ MUTANTS = (
             RUNS + "a_request_made_twice_is_decided_once"),
     swapped("schedules: what is decided is passed over", "engine/firing.py", "if standing.decided_until is not None and first <= standing.decided_until:", "if standing.decided_until is not None and first < standing.decided_until:",
             RUNS + "an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again"),
+    # --- calls and logs
+    swapped("calls: every address a name stands for is checked", "handlers/addresses.py", "    for address in addresses:\n", "    for address in addresses[:1]:\n",
+            ADDRESSES + "what_is_not_public_is_closed"),
+    swapped("calls: an address is looked at in its plain form", "handlers/addresses.py", "    reached = plain(address)\n", "    reached = address\n",
+            ADDRESSES + "an_address_in_another_wrapping_is_the_same_address"),
+    swapped("calls: the checked address is dialled", "handlers/dialling.py", "return await self._wire.connect_tcp(str(last), port)", "return await self._wire.connect_tcp(str((await self._addresses(host, port))[-1]), port)",
+            CALLS + "the_checked_address_is_dialled_whatever_the_name_says_next"),
+    swapped("calls: credentials stay with their host", "handlers/http.py", "if _origin(url) != _origin(self.url):", "if False:",
+            CALLS + "redirects_are_followed_only_when_asked_and_each_place_is_checked"),
+    swapped("calls: a body is not read without end", "handlers/httpanswers.py", "if seen > MAX_READ or response.num_bytes_downloaded > MAX_READ or pieces >= _MAX_PIECES:", "if pieces >= 10**9:",
+            CALLS + "whatever_a_server_sends_time_and_memory_stay_bounded"),
+    taken("logs: a task appends once", "store/logs.sql", "ON CONFLICT (key) DO UPDATE\nSET key = excluded.key\n",
+          "handlers/test_log_append.py::test_an_entry_is_appended_once_however_often_the_task_is_tried"),
+    taken("logs: entries of open tasks are kept", "store/logs.sql", "      AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = log_entries.task_id)\n",
+          "store/test_logs.py::test_old_entries_are_let_go_but_not_those_of_open_tasks"),
+    # --- access
+    swapped("access: a revoked key opens nothing", ACCESS, "WHERE prefix = $1\n  AND revoked_at IS NULL\n", "WHERE prefix = $1\n",
+            OPENS + "a_revoked_key_and_all_it_opened_are_shut_within_a_second"),
+    swapped("access: nor does an expired one", ACCESS, "WHERE prefix = $1\n  AND revoked_at IS NULL\n  AND (expires_at IS NULL OR expires_at > clock_timestamp());", "WHERE prefix = $1\n  AND revoked_at IS NULL;",
+            OPENS + "a_key_and_its_sessions_end_at_its_expiry"),
+    swapped("access: what is remembered of a key is soon forgotten", "verbs/keys.py", "REMEMBERED = 0.8\n", "REMEMBERED = 60.0\n",
+            OPENS + "a_revoked_key_and_all_it_opened_are_shut_within_a_second"),
+    swapped("access: the whole key is the proof", "verbs/keys.py", "if not hmac.compare_digest(_digest(text), known.digest):", "if False:",
+            OPENS + "what_is_no_key_opens_nothing"),
+    swapped("access: a link opens once", ACCESS, "SET link = NULL,\n    token = $2,", "SET token = $2,",
+            OPENS + "a_link_opens_one_session_whoever_comes_at_once"),
+    swapped("access: a link runs out", ACCESS, "WHERE link = $1\n  AND ended_at IS NULL\n  AND expires_at > clock_timestamp();", "WHERE link = $1\n  AND ended_at IS NULL;",
+            OPENS + "links_and_sessions_run_out_and_are_let_go"),
+    taken("access: a session ends with its key", ACCESS, "\n  AND (key.expires_at IS NULL OR key.expires_at > clock_timestamp())",
+          OPENS + "a_key_and_its_sessions_end_at_its_expiry"),
+    taken("access: the first key is made once", "store/keys.py", "    await connection.execute(SQL.one_at_a_time)\n",
+          OPENS + "the_first_start_makes_one_admin_key_for_the_owner_alone"),
+    swapped("access: the note of a last use is nobody's deed", "verbs/keys.py", "create_task(work, context=contextvars.Context())", "create_task(work)",
+            OPENS + "the_last_use_is_noted_once_a_minute_and_is_nobodys_deed"),
+    # --- audit
+    swapped("audit: one seals at a time", "engine/sealing.py", "        if not await audit.may_seal(connection):\n            return 0\n", "        await audit.may_seal(connection)\n",
+            "races/test_sealing_races.py::test_two_who_seal_at_once_make_one_chain"),
+    swapped("audit: a seal covers the one before", "model/auditchain.py", "hmac.digest(key.bytes, previous + canonical(entry), ", "hmac.digest(key.bytes, canonical(entry), ",
+            TRAIL + "every_tampering_is_found"),
+    swapped("audit: a chain with a key goes on with one", "engine/sealing.py", "        _refuse_to_weaken(last, keys)\n", "",
+            TRAIL + "a_chain_with_a_key_is_not_continued_without_and_one_without_goes_on_with_it"),
+    swapped("audit: the end is compared with the remembered head", "engine/verifying.py", "    told.found(_cut(anchors, told.position))\n", "",
+            TRAIL + "every_tampering_is_found"),
+    swapped("audit: seals are compared with the remembered ones", "engine/verifying.py", "if anchor is not None and anchor.seal != link.seal:", "if False:",
+            TRAIL + "a_trail_made_anew_without_a_key_disagrees_with_the_remembered_heads"),
+    swapped("audit: an entry is announced", "store/auditing.sql", "    SELECT id\n    FROM entry\n", "    SELECT id\n    FROM entry\n    WHERE false\n",
+            TRAIL + "what_is_tampered_with_before_it_is_sealed_is_found_too"),
+    swapped("audit: the trail is written once", "store/migrations/0005_access_and_one_shots.sql", "CREATE TRIGGER written_once BEFORE UPDATE OR DELETE ON tenuto.audit\n", "CREATE TRIGGER written_once BEFORE DELETE ON tenuto.audit\n",
+            TRAIL + "the_trail_is_written_once"),
+    swapped("audit: opening the database is nobody's deed", "connections.py", "with auditing.off_record():", "with suppress():",
+            TRAIL + "opening_the_database_is_nobodys_deed"),
+    swapped("audit: what changes nothing leaves no entry", "store/auditing.py", "    if deed.changed_nothing:\n        return False\n", "",
+            "cli/test_on_record.py::test_every_change_is_on_record_once_under_its_name"),
+    swapped("audit: secrets are masked", "store/auditing.py", "json.dumps(masked(value), ", "json.dumps(value, ",
+            TRAIL + "what_sounds_secret_is_masked_in_the_trail"),
+    # --- one-shots
+    swapped("one-shots: what is asked to stop is out of the registry", ONCE, "WHERE origin = 'once' AND cancel_at IS NULL\n  AND (run_at, id)", "WHERE origin = 'once'\n  AND (run_at, id)",
+            LOST_SHOTS + "a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped"),
+    swapped("one-shots: what has ended is not made again", ONCE, "WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL\nON CONFLICT", "ON CONFLICT",
+            SHOTS + "the_same_id_is_the_same_one_shot_also_after_it_has_ended"),
+    taken("one-shots: a request done elsewhere makes nothing", ONCE, "\n      AND ($33::text IS NULL OR EXISTS (SELECT FROM kept))",
+          LOST_SHOTS + "a_one_shot_is_made_once_and_is_on_record_once"),
+    swapped("one-shots: a wipe finds what it did before the reply was lost", "engine/oneshots.py", "for before in tries[:-1]:", "for before in tries[:0]:",
+            LOST_SHOTS + "a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped"),
+    swapped("one-shots: no program is run by who may have jobs run", "verbs/oneshots.py", "if prompt_type in oneshots.PROMPTS and prompt_type in self._jobs.by_kind:", "if prompt_type in self._jobs.by_kind:",
+            SHOTS + "what_cannot_be_done_is_refused_by_name_before_anything_is_kept"),
 )
 # fmt: on

@@ -88,6 +88,10 @@ class Pipe:
     async def stopped(self) -> None:
         await self._lines.readline()
 
+    async def line(self) -> str:
+        """The next word; nothing when the harness is gone."""
+        return (await self._lines.readline()).decode().strip()
+
 
 def thousands(payloads: list[str]) -> Iterator[list[str]]:
     """The list in the pieces of one transaction each, for a product that does not make them itself."""

@@ -7,7 +7,7 @@ given no address, and closes everything at `close` (or at the end of ``async wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from tenuto.connections import Connections
 from tenuto.defining import Defining, new_task
 from tenuto.engine import cancelling, health, service, subschedules, upkeep
 from tenuto.engine.doctor import Finding
+from tenuto.engine.observing import Observing
 from tenuto.engine.taskservers import MakeServer
 from tenuto.engine.taskservers.native import Native
 from tenuto.engine.why import Why, why_task
@@ -30,24 +31,30 @@ from tenuto.engine.worker import Worker
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.context import current
 from tenuto.handlers.jobs import Job, Jobs
+from tenuto.handlers.kinds import Means, add_kinds
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.schedules import SCHEDULE
 from tenuto.model.tasks import NewTask, check
 from tenuto.settings import Settings, load, load_worker
-from tenuto.store import activities, chainsteps, migrate, workers
+from tenuto.store import activities, auditing, chainsteps, migrate, workers
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters, Record
 from tenuto.store.database import Connection, Database
+from tenuto.verbs.asking import listed
+from tenuto.verbs.audit import Audit
 from tenuto.verbs.batches import Batch, Batches
 from tenuto.verbs.deadletters import DeadLetters
 from tenuto.verbs.executions import Executions
 from tenuto.verbs.keys import Keys
 from tenuto.verbs.logs import Logs
 from tenuto.verbs.manifests import Manifests
+from tenuto.verbs.oneshots import OneShots
 from tenuto.verbs.plans import Plans
 from tenuto.verbs.schedules import Schedules
+from tenuto.verbs.secrets import Secrets
+from tenuto.verbs.waiting import Endings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,7 +87,8 @@ class Tenuto(Defining):
         self._actor = actor or Actor.system("app")
         self._connections = Connections(lambda: self.settings)
         self.schedules = Schedules(self.open, self._who, self.jobs)
-        self.executions = Executions(self.open, self._who)
+        self._endings = Endings()
+        self.executions = Executions(self.open, self._who, self._endings)
         self.manifests = Manifests(self.open, self._who, self.jobs)
         self.dead_letters = DeadLetters(
             self.open, self._who, self.jobs, needs_note=lambda: self.settings.letters_need_notes
@@ -93,9 +101,17 @@ class Tenuto(Defining):
             self.manifests,
             lambda files, prune: self.schedules.plan(files, prune=prune),
         )
+        self.one_shots = OneShots(
+            self.open, self._who, self.jobs, self._task, in_the_past=lambda: self.settings.one_shots_in_the_past
+        )
         self.keys = Keys(self.open, self._who)
+        self.audit = Audit(self.open, lambda: self.settings)
+        self.observing = Observing(self.open, lambda: self.settings)
         self.logs = Logs(self.open)
+        self.secrets = Secrets(self.open, self._who, lambda: self.settings)
         self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
+        self._drivers = {}
+        add_kinds(self.jobs, Means(self.open, lambda: self.settings, self.secrets.reveal_text, self._drivers))
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
@@ -118,7 +134,7 @@ class Tenuto(Defining):
         Only who opened it closes it: for a job or a portal that used the app of a running service this does nothing.
         """
         if self._connections.are_ours_to_close():
-            await self.executions.close()
+            await self._endings.close()
             await self.keys.close()
         await self._connections.close()
 
@@ -146,10 +162,18 @@ class Tenuto(Defining):
         task = self._task(job, job.dump_input(args, kwargs), database.clock.now())
         return _enqueued(task, await store.start_or_find(database, task))
 
-    async def enqueue_json(self, job: Job[..., Any], text: str) -> Enqueued:
-        """As `enqueue`, with input that came from outside as JSON."""
+    async def enqueue_json(self, job: Job[..., Any], text: str, *, request_id: UUID | None = None) -> Enqueued:
+        """As `enqueue`, with input that came from outside as JSON. Asked again with the same ``request_id`` it creates
+        one task."""
         database = await self.open()
-        task = self._task(job, job.check_input(text), database.clock.now())
+        task = self._task(job, job.check_input(text), database.clock.now(), request_id)
+        return _enqueued(task, await store.start_or_find(database, task, again=request_id is not None))
+
+    async def once(self, job: Job[..., Any], /, *args: Any, at: datetime | str, **kwargs: Any) -> Enqueued:
+        """Have a job run once, at this instant, as a one-shot: it can be found, watched and stopped as such."""
+        database = await self.open()
+        now = database.clock.now()
+        task = self.one_shots.plan(self._task(job, job.dump_input(args, kwargs), now), at, now)
         return _enqueued(task, await store.start_or_find(database, task))
 
     async def enqueue_within(self, connection: Connection, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
@@ -189,7 +213,7 @@ class Tenuto(Defining):
     async def bulk_enqueue(
         self,
         manifest: Manifest | str,
-        inputs: Iterable[Any],
+        inputs: Iterable[Any] | AsyncIterable[Any],
         *,
         key: Callable[[Any], str] | None = None,
         batch_key: str | None = None,
@@ -201,6 +225,7 @@ class Tenuto(Defining):
 
     async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
         """Cancel a task: at once if nobody runs it, otherwise its code is told to stop."""
+        auditing.tell(target=str(task_id))
         return await cancelling.cancel(await self.open(), task_id, self._who())
 
     # --- asking about work ------------------------------------------------------------------------------------------
@@ -211,6 +236,17 @@ class Tenuto(Defining):
         if found is None:
             raise NotFound(f"there is no activity {activity_id}")
         return found
+
+    async def children(self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50) -> list[Record]:
+        """What a running job asked for itself: the attempts at it, the first one first; page with ``above``."""
+        await self.activity(activity_id)
+        return await activities.children(await self.open(), activity_id, above, listed(limit))
+
+    async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> list[Record]:
+        """What has ended since, by name: how many and how, how long it waited and took."""
+        if since.tzinfo is None:
+            raise Invalid("has no time zone", field="since", remedy="write it with an offset, such as …T00:00:00Z")
+        return await activities.stats(await self.open(), since, name, listed(limit))
 
     async def attempts(self, task_id: UUID) -> list[Record]:
         """Every attempt at a task so far, the first one first; the last may lie ahead."""
@@ -284,6 +320,7 @@ class Tenuto(Defining):
         """Bound how many tasks of a queue run at the same time, over all workers; None lifts the bound."""
         if max_running is not None and not (isinstance(max_running, int) and 1 <= max_running <= 100_000):
             raise Invalid("must be from 1 to 100,000", field="max_running", remedy="pause the queue to stop it")
+        auditing.tell(target=name, after={"max_running": max_running})
         await self._change_queue(name, lambda database: workers.limit_queue(database, name, max_running))
 
     async def pause_queue(self, name: str, reason: str | None = None) -> None:
@@ -291,10 +328,12 @@ class Tenuto(Defining):
         if reason is not None:
             payloads.storable_text(reason, field="reason", limit=1000)
         by = self._who().name
+        auditing.tell(target=name, reason=reason)
         await self._change_queue(name, lambda database: workers.pause_queue(database, name, by=by, reason=reason))
 
     async def resume_queue(self, name: str) -> None:
         """Let a paused queue go on."""
+        auditing.tell(target=name)
         await self._change_queue(name, lambda database: workers.resume_queue(database, name))
 
     async def _change_queue(self, name: str, change: Callable[[Database], Awaitable[None]]) -> None:
@@ -375,8 +414,10 @@ class Tenuto(Defining):
         context = current.get()
         return self._actor if context is None else context.initiator
 
-    def _task(self, job: Job[..., Any], input: str, now: datetime) -> NewTask:
+    def _task(self, job: Job[..., Any], input: str, now: datetime, id: UUID | None = None) -> NewTask:
         task = new_task(job, input, now, self._who())
+        task.id = id or task.id
+        auditing.tell(target=task.name, after={"task_id": str(task.id)})
         context = current.get()
         if context is not None:  # asked for by a running task: the trail leads back to it
             task.parent_id = context.activity_id

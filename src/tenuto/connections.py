@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from tenuto.errors import StoreError
 from tenuto.handlers.processes import refuse_while_a_child_starts
 from tenuto.settings import Settings
-from tenuto.store import embedded, migrate, partitions
+from tenuto.store import auditing, embedded, migrate, partitions
 from tenuto.store.database import Database, across
 
 LINGER_SECONDS = 5.0
@@ -54,14 +54,18 @@ class Connections:
             return await across(self._home, self.open())
         async with self._one_at_a_time():
             if self._database is None:
-                database = await self.connect()
-                try:
-                    await partitions.ensure(database, database.clock.now())
-                except BaseException:
-                    await database.close()
-                    raise
-                self._database = database
+                with auditing.off_record():  # whoever asks first is not the author of what opening brings along
+                    self._database = await self._opened()
             return self._database
+
+    async def _opened(self) -> Database:
+        database = await self.connect()
+        try:
+            await partitions.ensure(database, database.clock.now())
+        except BaseException:
+            await database.close()
+            raise
+        return database
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         """A database of the caller's own."""

@@ -10,10 +10,12 @@ from tenuto.errors import Invalid
 from tenuto.handlers.chains import Chain
 from tenuto.handlers.jobs import Job, Jobs, Using
 from tenuto.ids import new_id
+from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.retries import RetryPolicy, retry_policy
 from tenuto.model.schedules import Definition, Misfire, Step
+from tenuto.model.scripts import Driver
 from tenuto.model.tasks import NewTask, Policy, check, seconds
 from tenuto.model.triggers import Trigger
 from tenuto.verbs.manifests import Manifests, manifest_of
@@ -44,6 +46,7 @@ class Defining:
     schedules: Schedules
     manifests: Manifests
     _actor: Actor
+    _drivers: dict[str, Driver]
 
     @overload
     def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
@@ -102,6 +105,17 @@ class Defining:
             return job
 
         return register if function is None else register(function)
+
+    def register_driver(self, name: str, driver: Driver) -> None:
+        """Let SQL scripts be run on databases Tenuto does not know by itself.
+
+        A connection names it with ``driver``, or by what its url begins with. It is an async generator function: it
+        takes a `tenuto.model.scripts.Script` and yields a `tenuto.model.scripts.Ran` after every statement.
+        """
+        payloads.name(name, field="driver", limit=64)
+        if name in self._drivers:
+            raise Invalid(f"a driver named {name} is registered already", field="driver")
+        self._drivers[name] = driver
 
     def schedule(
         self,

@@ -8,11 +8,30 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import structlog
 
 _FIELDS = "tenuto_fields"
+_hide: Callable[[str], str] | None = None
+
+
+ABOUT = "tenuto_about"
+"""Under this name a record carries of which attempt it speaks: the ids of task and execution, and which try it is."""
+_about: Callable[[], Mapping[str, str | int]] = dict
+
+
+def tell_about(attempt: Callable[[], Mapping[str, str | int]]) -> None:
+    """From now on let every line say of which attempt it comes, if it comes of one."""
+    global _about
+    _about = attempt
+
+
+def hide_with(hide: Callable[[str], str]) -> None:
+    """From now on let what is reported go through this first: it takes secrets out."""
+    global _hide
+    _hide = hide
 
 
 class Log:
@@ -20,6 +39,11 @@ class Log:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether anybody wants to hear of what happens to each single task."""
+        return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, event: str, **fields: Any) -> None:
         self._report(logging.DEBUG, event, fields)
@@ -42,6 +66,8 @@ class Log:
 
     def _report(self, level: int, event: str, fields: dict[str, Any], *, trace: bool = False) -> None:
         if self._logger.isEnabledFor(level):
+            if _hide is not None:
+                fields = {name: _hide(value) if isinstance(value, str) else value for name, value in fields.items()}
             text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
             self._logger.log(level, "%s", text, extra={_FIELDS: (event, fields), "captured": True}, exc_info=trace)
 
@@ -74,4 +100,6 @@ def _unpack(_logger: Any, _method: str, event: structlog.typing.EventDict) -> st
     else:
         event["event"], fields = packed
         event.update(fields)
+    for name, value in (getattr(record, ABOUT, None) or _about()).items():
+        event.setdefault(name, value)
     return event

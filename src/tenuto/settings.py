@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -74,10 +74,21 @@ class WorkerSettings(BaseSettings):
         return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls, toml_file=settings_file())
 
 
+class ConnectionSettings(BaseModel):
+    """A database that SQL scripts may be run on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: str | dict[str, str] = Field(repr=False)
+    """Its address with the login of the scripts, or ``{ secret = "NAME" }``."""
+    driver: str | None = None
+    """What reaches it; without a word, what its address begins with."""
+
+
 class Settings(BaseSettings):
     """Everything else."""
 
-    model_config = SettingsConfigDict(env_prefix="TENUTO_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="TENUTO_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     database: str | None = None
     """A PostgreSQL address; without one, an embedded server in the home folder."""
@@ -89,6 +100,8 @@ class Settings(BaseSettings):
     """How long to knock at a database that cannot be reached; at the prompt it is 1, and a service never gives up."""
     letters_need_notes: bool = False
     """Whether a dead letter may be resolved only with a note that says why."""
+    one_shots_in_the_past: Literal["accept", "refuse"] = "accept"
+    """Whether a one-shot for an instant that has passed is run at once, or refused."""
     embedded_stop: Literal["when_unused", "never"] = "when_unused"
     """Whether the embedded server is stopped once its last user has left."""
     sweep_seconds: float = Field(5.0, ge=0.1, le=600)
@@ -119,12 +132,36 @@ class Settings(BaseSettings):
     """How many requests a second one caller may send to one web service; 0 for as many as it likes."""
     http_allow: Annotated[tuple[str, ...], NoDecode] = ()
     """Host names and networks that the steps of a worker may call by HTTP although they are not public."""
+    master_key: SecretStr | None = None
+    """What secrets are sealed with: 32 bytes in base64; older keys may follow it, with spaces or commas between."""
+    master_key_file: Path | None = None
+    """A file with the key instead, older ones below it; for the embedded database one is made in the home."""
+    connections: dict[str, ConnectionSettings] = {}
+    """The databases SQL scripts may be run on, by name: tables such as ``[connections.hr]`` with ``url``."""
+    files_folder: Path | None = None
+    """Where SQL scripts and SQLite files lie that steps name, if not in the working folder; nowhere else."""
+    programs: Annotated[tuple[Path, ...], NoDecode] = ()
+    """Which programs and scripts steps may run: files, and folders of them; if none, any at all."""
+    program_path: Annotated[tuple[Path, ...], NoDecode, Field(min_length=1)] = (
+        Path("/usr/local/bin"),
+        Path("/usr/bin"),
+        Path("/bin"),
+    )
+    """Where programs that are named without a path are looked for; also their ``PATH``."""
+    metrics_open: bool = False
+    """Whether anybody who reaches it may read ``/metrics``; otherwise it takes a viewer's key."""
+    metrics_port: int | None = Field(None, ge=0, le=65_535)
+    """A port on which each service process answers ``/metrics``, ``/healthz`` and ``/readyz``; 0 for any free one."""
+    metrics_host: str = "127.0.0.1"
+    """On which address; beyond loopback only with ``metrics_open``."""
+    ready_lag_seconds: float = Field(60.0, ge=1, le=86_400)
+    """How long what is due may wait to be fired before ``/readyz`` says no."""
     log_format: Literal["console", "json"] = "console"
     """How the services of the command line write their log, on stderr: for people, or one JSON object a line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """From which level on they write."""
 
-    @field_validator("web_hosts", "web_proxies", "http_allow", mode="before")
+    @field_validator("web_hosts", "web_proxies", "http_allow", "programs", "program_path", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -137,10 +174,28 @@ class Settings(BaseSettings):
                 ip_network(each.strip("[]"))
         return value
 
+    @field_validator("programs", "program_path", mode="after")
+    @classmethod
+    def _whole_paths(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        for path in value:
+            if not path.is_absolute():
+                raise ValueError(f"{path} is not an absolute path")
+        return value
+
     @field_validator("home", mode="after")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return absolute(value)
+
+    def masked(self) -> dict[str, Any]:
+        """All of them as plain data, without what must not be seen."""
+        shown = self.model_dump(mode="json")
+        if self.database is not None:
+            shown["database"] = without_password(self.database)
+        for connection in shown["connections"].values():
+            if isinstance(connection["url"], str):
+                connection["url"] = without_password(connection["url"])
+        return shown
 
     @classmethod
     def settings_customise_sources(
@@ -152,6 +207,12 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, _TopOfFile(settings_cls, toml_file=settings_file())
+
+
+def without_password(url: str) -> str:
+    """A database address that may be shown."""
+    hidden = re.sub(r"(?i)(password=)[^&\s]*", r"\1…", url)
+    return re.sub(r"//([^/?#@:]*):[^/?#]*@", r"//\1:…@", hidden)
 
 
 def load(**given: Any) -> Settings:

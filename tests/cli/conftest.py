@@ -1,4 +1,7 @@
-"""The command line from outside: real processes, a folder with an app in it, an environment of nothing but ours."""
+"""The command line from outside: real processes, a folder with an app in it, an environment of nothing but ours.
+
+The processes begin warm (see `tests.warmstart`). What depends on how an interpreter starts is run `cold`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from typing import Any
 import pytest
 
 from tenuto.store import embedded
+from tests import warmstart
+from tests.warmstart import Process
 
 TASKS = '''
 """An app, as somebody might write it."""
@@ -74,7 +79,7 @@ class Ended:
 class Service:
     """A command that goes on until it is told to stop."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.said: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -121,6 +126,13 @@ class Shell:
 
     def __call__(self, *words: str, stdin: str = "", **environment: str) -> Ended:
         """Run a command to its end."""
+        surroundings = {**self.environment, **environment}
+        done = warmstart.run(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, input=stdin, timeout=100)
+        assert "Traceback" not in done.stderr or "TENUTO_DEBUG" in environment, done.stderr
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def cold(self, *words: str, stdin: str = "", **environment: str) -> Ended:
+        """Run a command to its end, in an interpreter that starts for it."""
         done = subprocess.run(
             [sys.executable, "-m", "tenuto", *words],
             cwd=self.folder,
@@ -130,21 +142,17 @@ class Shell:
             text=True,
             timeout=100,
         )
-        assert "Traceback" not in done.stderr or "TENUTO_DEBUG" in environment, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
         return Ended(done.returncode, done.stdout, done.stderr)
+
+    def begin(self, *words: str, environment: Mapping[str, str] | None = None, **streams: int) -> Process:
+        """Begin a command and leave it to the test."""
+        surroundings = {**self.environment, **(environment or {})}
+        return warmstart.start(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, **streams)
 
     def start(self, *words: str) -> Service:
         """Run a command that does not end by itself."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tenuto", *words],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.services.append(Service(process))
+        self.services.append(Service(self.begin(*words)))
         return self.services[-1]
 
 
@@ -181,7 +189,7 @@ def shell(open_shell: Callable[..., Shell], url: str, tmp_path: Path) -> Shell:
 @pytest.fixture
 def embedded_home() -> Iterator[Path]:
     """A home in which a server can run, also as root; nothing is left of it."""
-    home = Path(tempfile.mkdtemp(prefix="tnt-cli-", dir="/tmp"))
+    home = Path(tempfile.mkdtemp(prefix="tnt-cli-", dir="/tmp"))  # a disk, as everybody's
     home.chmod(0o755)
     yield home
     embedded.stop_now(home)

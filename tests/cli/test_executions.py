@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 from typing import get_args
 
@@ -70,13 +69,7 @@ def test_an_execution_is_shown_with_every_step(shell: Shell) -> None:
 
 def test_an_execution_nobody_runs_says_why(shell: Shell, slow: str) -> None:
     assert "why it does not go on" in shell("execution", "show", slow).out
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "tenuto", "execution", "watch", slow],
-        cwd=shell.folder,
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    watching = shell.begin("execution", "watch", slow, stderr=subprocess.DEVNULL)
     assert watching.stdout is not None
     try:
         assert watching.stdout.readline() == "◐ slow: running\n"
@@ -149,14 +142,8 @@ def in_a_terminal(shell: Shell, *words: str, **environment: str) -> tuple[int, s
     """A command with a terminal of 80 by 24 before it: its exit code, and all that came to the screen."""
     ours, theirs = pty.openpty()
     size = {"COLUMNS": "80", "LINES": "24", "TERM": "xterm-256color"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tenuto", *words],
-        cwd=shell.folder,
-        env={**shell.environment, **size, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-    )
+    environment = {**size, **environment}
+    process = shell.begin(*words, stdout=theirs, stderr=subprocess.DEVNULL, environment=environment)
     os.close(theirs)
     seen = b""
     deadline = time.monotonic() + 100

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -158,14 +157,7 @@ def _at_a_terminal(shell: Shell, answer: str, *words: str) -> int:
     ours, theirs = pty.openpty()
     try:
         os.write(ours, f"{answer}\n".encode())
-        return subprocess.run(
-            [sys.executable, "-m", "tenuto", *words],
-            cwd=shell.folder,
-            env=shell.environment,
-            stdin=theirs,
-            capture_output=True,
-            timeout=60,
-        ).returncode
+        return shell.begin(*words, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(60)
     finally:
         os.close(ours)
         os.close(theirs)

@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that can be read off the code: settings and command line.
+"""Writes the pages of the reference that can be read off the code: settings, command line, metrics, HTTP API.
 
 `scripts/docs` writes them, a test fails when they are out of date. Nothing here is specific to one setting or command.
 """
@@ -9,7 +9,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,7 +20,11 @@ from pydantic_settings import BaseSettings
 from tenuto.cli import exits
 from tenuto.cli.frame import SHARED
 from tenuto.cli.root import root
+from tenuto.engine.exposition import OF_THE_INSTALLATION, OF_THIS_PROCESS, Metric
+from tenuto.engine.metrics import BOUNDS
+from tenuto.engine.observing import GATHER_EVERY
 from tenuto.settings import Settings, WorkerSettings
+from tests.docs.httppage import http_page
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 MADE = "<!-- Made by scripts/docs from {source}: change it there. -->\n"
@@ -244,7 +248,53 @@ def exit_code_rows() -> list[str]:
     return [f"| {code} | {meaning} |" for code, meaning in exits.MEANINGS.items()]
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "cli.md": cli_page}
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            MADE.format(source="`src/tenuto/engine/exposition.py`"),
+            "What `GET /metrics` answers, in the text format of Prometheus. How to get at it, and what to act on:",
+            "[watching over it](../how-to/observing.md).",
+            "",
+            "## Of this process",
+            "",
+            "Counted in memory since the process started: by the worker and the scheduler that run in it.",
+            "",
+            *metrics_table(OF_THIS_PROCESS),
+            "",
+            f"The buckets of the histograms end at {', '.join(f'{bound:g}' for bound in BOUNDS)} s.",
+            "Every attempt is counted; of those that end in one large batch some are measured, and each stands for",
+            "its neighbours.",
+            "",
+            "## Of the installation",
+            "",
+            "Asked of the database, so every process tells the same; at most every",
+            f"{GATHER_EVERY:g} s, however often it is scraped, and never for more than a hundredth of the time.",
+            "",
+            *metrics_table(OF_THE_INSTALLATION),
+            "",
+        ]
+    )
+
+
+def metrics_table(metrics: Sequence[Metric]) -> Iterator[str]:
+    yield "| name | kind | labels | meaning |"
+    yield "|---|---|---|---|"
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "cli.md": cli_page,
+    "metrics.md": metrics_page,
+    "http-api.md": lambda: http_page(MADE.format(source="the OpenAPI document of `src/tenuto/api`")),
+}
 
 
 def main() -> int:

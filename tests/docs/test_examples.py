@@ -6,15 +6,14 @@ import ast
 import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import warmstart
 from tests.docs.pages import ROOT, Block, blocks, name, pages
+from tests.folders import new_folder
 
 PATIENCE = 40.0
 
@@ -35,8 +34,7 @@ def runnable(page: Path) -> list[Block]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder to run in and to be the home, which the server's own account can reach too."""
-    made = Path(tempfile.mkdtemp(prefix="tenuto-docs-", dir="/tmp"))
-    made.chmod(0o755)
+    made = new_folder("tenuto-docs-")
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
@@ -90,15 +88,7 @@ def surroundings(folder: Path) -> dict[str, str]:
 
 def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:
     """What a Python process prints; it must end well."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = warmstart.run(arguments, cwd=folder, env=environment, input=given, timeout=PATIENCE)
     assert done.returncode == 0, f"{what} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

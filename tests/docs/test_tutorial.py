@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks, typed
 from tests.docs.test_examples import finished, missing, python_blocks, surroundings
+from tests.folders import new_folder
 
 PAGE = ROOT / "docs" / "tutorial.md"
 SERVICES = ("up", "worker --name", "scheduler")
@@ -25,8 +25,7 @@ PLACEHOLDERS = {"ID", "PID"}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="tenuto-tutorial-", dir="/tmp"))
-    made.chmod(0o755)
+    made = new_folder("tenuto-tutorial-")
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,13 +11,12 @@ import pytest
 
 from tenuto import Context, RetryLater, Tenuto
 from tenuto.store import embedded
+from tests.folders import new_folder
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Short, so that its socket fits; open, so that as root the server's account gets through."""
-    folder = Path(tempfile.mkdtemp(prefix="tnt-", dir="/tmp"))
-    folder.chmod(0o755)
+    folder = new_folder("tnt-")
     yield folder
     embedded.stop_now(folder)
     shutil.rmtree(folder, ignore_errors=True)

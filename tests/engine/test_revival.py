@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,12 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.store import embedded
+from tests.folders import new_folder
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="tnt-", dir="/tmp"))
-    folder.chmod(0o755)  # as root the server runs under another account, which must be able to pass
+    folder = new_folder("tnt-")
     yield folder
     embedded.stop_now(folder)
     shutil.rmtree(folder, ignore_errors=True)

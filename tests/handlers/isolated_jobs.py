@@ -26,6 +26,20 @@ def double(n: int) -> int:
 
 
 @app.job(isolated=True)
+def whisper(ctx: Context, value: str) -> str:
+    """Says what it must not, in every way a child has; it knows the value backwards, so that its input is innocent."""
+    value = value[::-1]
+    ctx.conceal(value)
+    print(f"printed {value}")
+    ctx.log.info("said %s", value)
+    ctx.progress(1, 1, value)
+    ctx.warn(f"warned of {value}")
+    if value.startswith("fail"):
+        raise ValueError(f"failed with {value}")
+    return value
+
+
+@app.job(isolated=True)
 async def triple(n: int) -> int:
     await asyncio.sleep(0)
     return 3 * n

@@ -6,11 +6,10 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
-from pathlib import Path
 
 from tenuto.store import embedded, keeper, migrate, partitions
 from tenuto.store.database import Database
+from tests.folders import new_folder
 from tests.races.processes import eventually
 
 
@@ -18,8 +17,7 @@ class Server:
     """The embedded server in a folder of its own."""
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="tenuto-hurt-", dir="/tmp"))
-        self.home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
+        self.home = new_folder("tenuto-hurt-")
         self._settings = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
         self._hold = embedded.hold(self.home, linger=0.0, settings=self._settings)
         self.url = self._hold.url

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import asyncpg
 import pytest
@@ -26,51 +27,76 @@ OF_THEIR_OWN = {
     "test_revival.py",
 }
 
+DROP = "DROP DATABASE IF EXISTS test_used_again WITH (FORCE)"
 SWEEP = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
 SET session_replication_role = replica;  -- the guards of the past sleep
-DELETE FROM tenuto.tasks;
-DELETE FROM tenuto.activities;
-DELETE FROM tenuto.workers;
-DELETE FROM tenuto.queues;
-DELETE FROM tenuto.repairs;
-DELETE FROM tenuto.schedules;
-DELETE FROM tenuto.schedule_versions;
-DELETE FROM tenuto.executions;
-DELETE FROM tenuto.occurrences;
-DELETE FROM tenuto.manifests;
-DELETE FROM tenuto.manifest_versions;
-DELETE FROM tenuto.manifest_groups;
-DELETE FROM tenuto.batches;
-DELETE FROM tenuto.dead_letters;
-DELETE FROM tenuto.polls;
-DELETE FROM tenuto.chain_steps;
+DO $$
+DECLARE
+    used regclass;
+BEGIN
+    FOR used IN
+        SELECT oid
+        FROM pg_class
+        WHERE relnamespace = 'tenuto'::regnamespace AND relkind = 'r' AND relname <> 'migrations'
+          AND pg_relation_size(oid) > 0
+    LOOP
+        EXECUTE format('DELETE FROM %s', used);
+    END LOOP;
+END $$;
 """
 
 
+class Sweeper:
+    """A database that is swept between tests, over a connection that stays."""
+
+    def __init__(self, server: str, template: str) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._execute_at_server(DROP, f"CREATE DATABASE test_used_again TEMPLATE {template} STRATEGY FILE_COPY")
+        self.url = address(server, "test_used_again")
+        self._connection: asyncpg.Connection | None = None
+
+    def sweep(self) -> None:
+        self._loop.run_until_complete(self._sweep())
+
+    async def _sweep(self) -> None:
+        if self._connection is not None:
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # the last test may have cut it
+                await self._connection.execute(SWEEP)
+                return
+        self._connection = await asyncpg.connect(self.url)
+        await self._connection.execute(SWEEP)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+        self._execute_at_server(DROP)
+        self._loop.close()
+
+    def _execute_at_server(self, *statements: str) -> None:
+        async def execute() -> None:
+            connection = await asyncpg.connect(self._server)
+            for statement in statements:
+                await connection.execute(statement)
+            await connection.close()
+
+        self._loop.run_until_complete(execute())
+
+
 @pytest.fixture(scope="session")
-def used_again(server: str, template: str) -> Iterator[str]:
-    """The address of the database that is swept between tests."""
-
-    async def execute(*statements: str) -> None:
-        connection = await asyncpg.connect(server)
-        for statement in statements:
-            await connection.execute(statement)
-        await connection.close()
-
-    drop = "DROP DATABASE IF EXISTS test_used_again WITH (FORCE)"
-    asyncio.run(execute(drop, f"CREATE DATABASE test_used_again TEMPLATE {template}"))
-    yield address(server, "test_used_again")
-    asyncio.run(execute(drop))
+def used_again(server: str, template: str) -> Iterator[Sweeper]:
+    """The database that is swept between tests."""
+    sweeper = Sweeper(server, template)
+    yield sweeper
+    sweeper.close()
 
 
 @pytest.fixture
-async def swept(used_again: str) -> str:
-    """As good as fresh."""
-    connection = await asyncpg.connect(used_again)
-    await connection.execute(SWEEP)
-    await connection.close()
-    return used_again
+def swept(used_again: Sweeper) -> str:
+    """The address of a database that is as good as fresh."""
+    used_again.sweep()
+    return used_again.url
 
 
 @pytest.fixture

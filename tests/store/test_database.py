@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +16,7 @@ from tenuto.store import database as module
 from tenuto.store import embedded
 from tenuto.store.database import Connection, Database, DatabaseError, translate
 from tests.conftest import address
+from tests.folders import new_folder
 from tests.waiting import eventually
 
 
@@ -113,8 +113,7 @@ async def test_a_server_that_is_too_old_is_refused_with_the_version_it_must_have
 @pytest.fixture(scope="module")
 def standby() -> Iterator[str]:
     """A server that only follows another one."""
-    home = Path(tempfile.mkdtemp(prefix="tnt-", dir="/tmp"))
-    home.chmod(0o755)
+    home = new_folder("tnt-")
     settings = {"wal_level": "replica", "hot_standby": "on", "fsync": "off"}
     embedded.hold(home, linger=0, settings=settings).release()
     embedded.stop_now(home)

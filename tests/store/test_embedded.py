@@ -30,6 +30,7 @@ import pytest
 from tenuto.errors import Conflict, Forbidden, Invalid, TenutoError, Unavailable, Unsupported
 from tenuto.store import datafolder, keeper
 from tenuto.store.embedded import hold, stop_now
+from tests.folders import new_folder
 
 AS_ROOT = os.geteuid() == 0
 IMPORTS = os.pathsep.join(sys.path)
@@ -47,16 +48,9 @@ sys.stdin.read()
 # ---- given
 
 
-def new_home() -> Path:
-    """Short, so that its socket fits; open, so that as root the server's account gets through."""
-    home = Path(tempfile.mkdtemp(prefix="tnt-", dir="/tmp"))
-    home.chmod(0o755)
-    return home
-
-
 @pytest.fixture
 def empty_home() -> Iterator[Path]:
-    home = new_home()
+    home = new_folder("tnt-")
     yield home
     end_processes_of(home)
     shutil.rmtree(home)
@@ -65,7 +59,7 @@ def empty_home() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def made() -> Iterator[Path]:
     """A home in which the data folder waits between the tests that borrow it: making one takes a second."""
-    home = new_home()
+    home = new_folder("tnt-")
     hold(home, linger=None).release()
     stop_now(home)
     yield home
@@ -75,7 +69,7 @@ def made() -> Iterator[Path]:
 @pytest.fixture
 def home(made: Path) -> Iterator[Path]:
     """A home of its own, whose data folder is made already."""
-    home = new_home()
+    home = new_folder("tnt-")
     (made / "postgres").rename(home / "postgres")
     yield home
     end_processes_of(home)
@@ -240,7 +234,9 @@ def test_the_server_is_durable_private_and_as_asked(home: Path) -> None:
         assert [setting(name) for name in ("fsync", "synchronous_commit", "data_checksums")] == ["on"] * 3
         assert [setting(name) for name in ("listen_addresses", "unix_socket_permissions")] == ["", "0700"]
         assert [setting(name) for name in ("work_mem", "max_connections", "shared_buffers")] == ["7MB", "50", "128MB"]
-        assert query(held.url, "SELECT string_agg(type || auth_method, ',') FROM pg_hba_file_rules") == "localpeer"
+        assert query(held.url, "SELECT string_agg(type || auth_method, ',') FROM pg_hba_file_rules") == (
+            "localpeer,localscram-sha-256"
+        )
         assert query(held.url, "SELECT datlocale FROM pg_database WHERE datname = 'tenuto'") == "C.UTF-8"
 
 

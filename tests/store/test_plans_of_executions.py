@@ -115,7 +115,7 @@ FEW = f"ARRAY[{_IDS}]::uuid[]"
 MOVING = {
     "lock": FEW,
     "groups_that_ended": FEW,
-    "go_on": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{}', 0",
+    "go_on": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{{}}', 0",
     "end_executions": f"{FEW}, array_fill('completed'::text, ARRAY[50]), array_fill(0, ARRAY[50]),"
     " array_fill(NULL::text, ARRAY[50]), now()",
     "hold_back": FEW,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,11 +63,13 @@ class Replay(Exception):
 class Needs:
     """A dependency of a route: who may use it, and as what it goes on record if it changes anything."""
 
-    def __init__(self, role: Role, action: str, *, streams: bool = False) -> None:
-        """``streams``: the body is read by the route as it comes, and a key of the request is the route's to heed."""
+    def __init__(self, role: Role, action: str, *, streams: bool = False, keeps_answer: bool = True) -> None:
+        """``streams``: the body is read by the route as it comes, and a key of the request is the route's to heed.
+        ``keeps_answer``: not where the answer holds what nobody may keep."""
         self.role = role
         self.action = action
         self.streams = streams
+        self.keeps_answer = keeps_answer
 
     async def __call__(self, request: Request) -> Visit:
         visit: Visit | None = request.scope.get("tenuto_visit")
@@ -138,7 +139,7 @@ async def _with_session(request: Request, app: Tenuto) -> Caller | None:
     if not token or "authorization" in request.headers:
         return None
     if request.method not in SAFE:
-        _refuse_strangers(request)
+        refuse_strangers(request)
     return await app.keys.session(token)
 
 
@@ -148,7 +149,7 @@ async def still_welcome(request: Request, visit: Visit) -> bool:
     return caller is not None and caller.role >= visit.caller.role
 
 
-def _refuse_strangers(request: Request) -> None:
+def refuse_strangers(request: Request) -> None:
     """A browser sends its cookie whoever wrote the page: only our own pages may change anything with it."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
@@ -202,7 +203,6 @@ async def remember_answer(visit: Visit, response: Response) -> None:
         "status": response.status_code,
         "headers": headers,
         "body": bytes(body).decode("utf-8"),
-        "at": time.time(),
     }
     await requests.answered(await visit.app.open(), visit.key.actor, visit.key.key, json.dumps(answer))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -18,6 +19,8 @@ from tenuto.ids import new_id
 
 MAX_BODY = 1024 * 1024
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SLASH = re.compile(rb"%2f", re.IGNORECASE)
+"""A slash within a name: kept apart from those between names, as a NUL, which no name holds (see `paths`)."""
 _ALWAYS_WELCOME = ("localhost", "127.0.0.1", "[::1]")
 
 _HEADERS = {
@@ -60,6 +63,8 @@ class Guard:
             await send(message)
 
         problem = self._refusal(scope, headers)
+        if _SLASH.search(scope.get("raw_path") or b""):
+            scope = {**scope, "path": unquote(_SLASH.sub(b"%00", scope["raw_path"]).decode("ascii", "replace"))}
         if problem is not None:
             await answer(Request(scope), problem)(scope, receive, sending)
             return
@@ -76,6 +81,8 @@ class Guard:
                 status=421,
                 remedy="name it in the setting web_hosts",
             )
+        if "\x00" in scope["path"]:
+            return Problem(type="urn:tenuto:bad-request", title="the path holds a NUL character", status=400)
         length = headers.get("content-length", "")
         bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
         if bounded and length.isdigit() and int(length) > MAX_BODY:

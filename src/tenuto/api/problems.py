@@ -10,12 +10,22 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi import HTTPException as ReadingError
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, TenutoError, Unavailable
+from tenuto.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    SchemaMismatch,
+    TenutoError,
+    Unavailable,
+    UnknownJob,
+)
 from tenuto.logs import Log
 
 MEDIA_TYPE = "application/problem+json"
@@ -56,7 +66,7 @@ class Problem(BaseModel):
     request_id: str | None = Field(default=None, description="Under this id it is in the log.")
 
 
-class Refused(HTTPException):
+class Refused(ReadingError):  # that one, because what it is not is told as a body that cannot be read
     """A request that is refused before anybody looks at what it asks for."""
 
     def __init__(
@@ -71,6 +81,7 @@ _KINDS: tuple[tuple[type[TenutoError], int, str, str], ...] = (
     (NotFound, 404, "not-found", "there is no such thing"),
     (Conflict, 409, "conflict", "the state of things does not allow it"),
     (Forbidden, 403, "forbidden", "you may not do that"),
+    (UnknownJob, 422, "unknown-job", "this web service does not know the job"),
     (Unavailable, 503, "unavailable", "the database cannot be reached just now"),
     (SchemaMismatch, 503, "schema", "the database's schema does not fit this program"),
 )
@@ -160,6 +171,7 @@ def described() -> dict[int | str, dict[str, Any]]:
         404: "There is no such thing.",
         409: "The state of things does not allow it.",
         413: "The body is too large.",
+        415: "The body is not JSON.",
         422: "A value is not acceptable.",
         429: "Too many requests.",
         503: "The database cannot be reached just now.",

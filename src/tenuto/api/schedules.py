@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Query, Response
 
-from tenuto.api.definitions import version_of, written
+from tenuto.api.answers import Search, Text, a_page, answers
+from tenuto.api.definitions import (
+    OF_SCHEDULES,
+    IfMatch,
+    refuse_to_switch,
+    schedule_as_written,
+    switched_on,
+    version_of,
+    without,
+    written,
+)
 from tenuto.api.door import Needs, Visit
 from tenuto.api.paging import After, Limit, Page, page, place
+from tenuto.api.paths import Name, part
 from tenuto.api.reading import StrictRoute
 from tenuto.api.words import inward, told
-from tenuto.errors import Conflict, Invalid
 from tenuto.model.access import Role
 from tenuto.model.definitionfiles import schedules_of
 from tenuto.model.occurrences import Decision
@@ -26,94 +37,96 @@ EXAMPLE = {
     "name": "Nightly HR Sync",
     "trigger": {"kind": "cron", "cron": "0 2 * * *", "zone": "Europe/London"},
     "steps": [
-        {"name": "import", "kind": "job", "target": "hr_import"},
-        [
-            {"name": "export to AD", "kind": "job", "target": "ad_export"},
-            {"name": "export to LDAP", "kind": "job", "target": "ldap_export"},
-        ],
+        {"name": "import", "job": "hr_import", "input": {"full": True}, "timeout": "30m"},
+        [{"name": "export to AD", "job": "ad_export"}, {"name": "export to LDAP", "job": "ldap_export"}],
     ],
     "overlap": "skip",
 }
 
+TOLD = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
+LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "Completed"}
+ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "Fired", "reason": None}
+
 Written = Annotated[dict[str, Any], Body(examples=[EXAMPLE], description="A definition, as in a definition file.")]
 Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "schedule.read"))]
-IfMatch = Annotated[
-    str | None, Header(description="The ETag it had when you looked: refused if it has been changed since.")
-]
 
 
-@router.get("/schedules")
+@router.get("/schedules", responses=a_page(LISTED))
 async def list_schedules(
-    visit: Look, enabled: bool | None = None, search: str | None = None, limit: Limit = 100, after: After = None
+    visit: Look, enabled: bool | None = None, search: Search = None, limit: Limit = 100, after: After = None
 ) -> Page:
     """Schedules by name, each with its last run."""
     at = place(after, str)
     found = await visit.app.schedules.list(after=at[0] if at else None, enabled=enabled, search=search, limit=limit)
-    return page([told(each) for each in found], limit, lambda each: (each["name"],))
+    return page([_in_a_list(each) for each in found], limit, lambda each: (each["name"],))
 
 
-@router.post("/schedules", status_code=201)
+@router.post("/schedules", status_code=201, responses=answers(TOLD, 201))
 async def create_schedule(
     visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.create"))], definition: Written, response: Response
 ) -> dict[str, Any]:
     """Make a schedule."""
-    enabled = _enabled(definition)
-    made = await visit.app.schedules.create(_read(definition), enabled=enabled)
-    response.headers["Location"] = f"/api/v1/schedules/{made.id}"
+    enabled = switched_on(definition)
+    made = await visit.app.schedules.create(
+        _read(definition), enabled=enabled, reason=visit.reason, request_id=visit.id
+    )
+    response.headers["Location"] = f"/api/v1/schedules/{part(made.name)}"
     return _show(made, response)
 
 
-@router.get("/schedules/{name}")
-async def get_schedule(visit: Look, name: str, response: Response) -> dict[str, Any]:
+@router.get("/schedules/{name:name}", responses=answers(TOLD))
+async def get_schedule(visit: Look, name: Name, response: Response) -> dict[str, Any]:
     """One schedule."""
     return _show(await visit.app.schedules.get(name), response)
 
 
-@router.put("/schedules/{name}")
+@router.put("/schedules/{name:name}", responses=answers(TOLD))
 async def change_schedule(
     visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.change"))],
-    name: str,
+    name: Name,
     definition: Written,
     response: Response,
     if_match: IfMatch = None,
 ) -> dict[str, Any]:
     """Change a schedule."""
-    definition.pop("enabled", None)
-    changed = await visit.app.schedules.edit(name, _read({"name": name, **definition}), version=version_of(if_match))
-    return _show(changed, response)
+    version = version_of(if_match)
+    present = await visit.app.schedules.get(name)
+    refuse_to_switch(definition, enabled=present.enabled)
+    given = {"name": name, **without(definition, OF_SCHEDULES)}
+    new = _read(given)
+    if given["steps"] == schedule_as_written(present.definition)["steps"]:
+        new = replace(new, plan=present.definition.plan)
+    return _show(await visit.app.schedules.edit(name, new, reason=visit.reason, version=version), response)
 
 
-@router.delete("/schedules/{name}", status_code=204)
+@router.delete("/schedules/{name:name}", status_code=204)
 async def delete_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.delete"))], name: str, if_match: IfMatch = None
+    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.delete"))], name: Name, if_match: IfMatch = None
 ) -> None:
     """Delete a schedule that is not running; what it did stays on record."""
-    wanted = version_of(if_match)
-    if wanted is not None and (await visit.app.schedules.get(name)).version != wanted:
-        raise Conflict(f"schedule {name!r} has been changed since", field="If-Match", remedy="look at it again")
-    await visit.app.schedules.delete(name)
+    await visit.app.schedules.delete(name, reason=visit.reason, version=version_of(if_match))
 
 
-@router.post("/schedules/{name}/enable")
+@router.post("/schedules/{name:name}/enable")
 async def enable_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.enable"))], name: str
+    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.enable"))], name: Name
 ) -> dict[str, bool]:
     """Switch it on, from now on."""
-    return {"changed": await visit.app.schedules.enable(name)}
+    return {"changed": await visit.app.schedules.enable(name, reason=visit.reason)}
 
 
-@router.post("/schedules/{name}/disable")
+@router.post("/schedules/{name:name}/disable")
 async def disable_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.disable"))], name: str
+    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.disable"))], name: Name
 ) -> dict[str, bool]:
     """Switch it off; it can still be run by hand."""
-    return {"changed": await visit.app.schedules.disable(name)}
+    return {"changed": await visit.app.schedules.disable(name, reason=visit.reason)}
 
 
-@router.post("/schedules/{name}/run", status_code=202)
+@router.post("/schedules/{name:name}/run", status_code=202)
 async def run_schedule(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.run"))],
-    name: str,
+    name: Name,
     response: Response,
     arguments: Annotated[
         dict[str, dict[str, Any]] | None,
@@ -127,25 +140,25 @@ async def run_schedule(
     return told({"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id})
 
 
-@router.get("/schedules/{name}/preview")
+@router.get("/schedules/{name:name}/preview")
 async def preview_schedule(
-    visit: Look, name: str, count: Annotated[int, Query(ge=1, le=100)] = 10
+    visit: Look, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10
 ) -> dict[str, list[datetime]]:
     """When it runs next."""
     return {"runs": list(await visit.app.schedules.next(name, count))}
 
 
-@router.get("/schedules/{name}/versions")
-async def schedule_versions(visit: Look, name: str, limit: Limit = 50) -> dict[str, Any]:
+@router.get("/schedules/{name:name}/versions")
+async def schedule_versions(visit: Look, name: Name, limit: Limit = 50) -> dict[str, Any]:
     """Its changes, the newest first: who, when, why, before and after."""
     return {"items": [_plain(version) for version in await visit.app.schedules.versions(name, limit=limit)]}
 
 
-@router.get("/ledger")
+@router.get("/ledger", responses=a_page(ENTRY))
 async def ledger(
     visit: Look,
-    schedule: str | None = None,
-    decision: str | None = None,
+    schedule: Text = None,
+    decision: Text = None,
     limit: Limit = 100,
     after: After = None,
 ) -> Page:
@@ -168,18 +181,17 @@ def _read(definition: dict[str, Any]) -> Definition:
     return written("schedules", definition, schedules_of).definition
 
 
-def _enabled(definition: dict[str, Any]) -> bool:
-    enabled = definition.pop("enabled", True)
-    if not isinstance(enabled, bool):
-        raise Invalid("must be true or false", field="enabled")
-    return enabled
+def _in_a_list(schedule: dict[str, Any]) -> dict[str, Any]:
+    """A schedule in a list: how many steps it has, and not each of them."""
+    shown = told({name: value for name, value in schedule.items() if name != "plan"})
+    return {**shown, "total_steps": sum(len(group) for group in schedule["plan"])}
 
 
 def _show(schedule: Schedule, response: Response) -> dict[str, Any]:
     response.headers["ETag"] = f'"v{schedule.version}"'
     return {
         "id": schedule.id,
-        **schedule.definition.to_fields(),
+        **schedule_as_written(schedule.definition),
         "enabled": schedule.enabled,
         "version": schedule.version,
         "origin": schedule.origin,

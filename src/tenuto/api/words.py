@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
 from tenuto.errors import Invalid
 
 _STATES = ("state", "status", "decision", "last_state", "runtime_status")
+_COUNTS = ("open", "past")
+"""So many in each state."""
+_AS_THEY_ARE = ("input", "output", "error", "definition", "properties", "before", "after", "progress", "fields")
 
 
 def outward(word: str) -> str:
@@ -17,10 +21,23 @@ def outward(word: str) -> str:
 
 
 def told(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with its states in the words of the wire."""
-    return {
-        name: outward(value) if name in _STATES and isinstance(value, str) else value for name, value in record.items()
-    }
+    """A record with its states in the words of the wire, at whatever depth, and spans of time in seconds.
+
+    What somebody else has written (inputs, outputs, definitions) is passed on as it is.
+    """
+    return {name: value if name in _AS_THEY_ARE else _value(name, value) for name, value in record.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return outward(value) if name in _STATES else str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {outward(key): each for key, each in value.items()} if name in _COUNTS else told(value)
+    if isinstance(value, list | tuple):
+        return [told(each) if isinstance(each, Mapping) else each for each in value]
+    return value
 
 
 def inward(word: str | None, known: type[StrEnum] | Iterable[str], *, field: str) -> str | None:

@@ -93,6 +93,8 @@ class Session:
         self.as_json = output == "json"
         self.quiet = quiet
         self.is_service = False
+        self.action = "unknown"
+        """What the command is called on the record: ``schedule.disable``."""
         self.app_name = app
         self._database = database
         self._home = home
@@ -138,10 +140,12 @@ class Session:
 
     @contextmanager
     def as_user(self) -> Iterator[Tenuto]:
-        """The app, with whatever is asked for inside on the account of the person at the terminal."""
+        """The app, with whatever is asked for inside on the account, and the record, of the person at the terminal."""
         from tenuto.model.access import Actor
+        from tenuto.store.auditing import Deed, on_record
 
-        with self.app.acting_as(Actor.user(login_name())):
+        who = Actor.user(login_name())
+        with self.app.acting_as(who), on_record(Deed(who, self.action, "cli")):
             yield self.app
 
     def say(self, text: str) -> None:
@@ -214,6 +218,7 @@ def _framed(function: Callable[..., Any], shared: tuple[str, ...], *, service: b
             return  # the group only stands before one of its commands
         session = Session(**{name: given.pop(name) for name in shared})
         session.is_service = service
+        session.action = ".".join(context.command_path.split()[1:]).replace("-", "_")
         code = _ending_in_words(
             lambda: _completed(session, function(session, **given)), f"{context.command_path} --help"
         )

@@ -27,6 +27,8 @@ _STATES = {
     "completed_with_error": ("▲", "red"),
     "failed": ("✕", "red"),
     "cancelled": ("⊘", "magenta"),
+    "pending": ("◷", "cyan"),
+    "terminated": ("⊘", "magenta"),
     "alive": ("●", "green"),
     "draining": ("◐", "yellow"),
     "stale": ("✕", "red"),
@@ -77,6 +79,7 @@ def show_json(value: Any) -> None:
     """One document on stdout: instants in ISO 8601, ids as text, spans in seconds."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_jsonable)
     sys.stdout.write(escaped(text) + "\n")
+    sys.stdout.flush()
 
 
 def _jsonable(value: Any) -> Any:
@@ -101,11 +104,13 @@ def show(*parts: RenderableType) -> None:
         console.print(*parts, sep="\n")
     for line in captured.get().splitlines():
         sys.stdout.write(line.rstrip() + "\n")
+    sys.stdout.flush()  # somebody may read along, behind a pipe
 
 
 def show_text(text: str) -> None:
     """Text from elsewhere, as it is but for what a terminal would obey."""
     sys.stdout.write(plain(text).rstrip("\n") + "\n")
+    sys.stdout.flush()
 
 
 def talk(text: str) -> None:

@@ -14,6 +14,7 @@ from typer.exceptions import Abort, TyperException
 
 from tenuto.cli import (
     activities,
+    audit,
     batches,
     cron,
     deadletters,
@@ -21,10 +22,14 @@ from tenuto.cli import (
     executions,
     exits,
     jobs,
+    keys,
+    logs,
     manifests,
+    once,
     plans,
     queues,
     schedules,
+    secrets,
     services,
     simulate,
     tasks,
@@ -33,11 +38,11 @@ from tenuto.cli import (
 from tenuto.version import __version__
 
 _SECTIONS = {
-    "Services": ("up", "worker", "scheduler", "health"),
+    "Services": ("up", "worker", "scheduler", "web", "health"),
     "Schedules": ("schedule", "execution", "plan", "apply", "simulate", "cron"),
     "Manifests": ("manifest", "batch", "dead-letter"),
-    "Work": ("run", "job", "task", "activity", "queue"),
-    "Upkeep": ("doctor", "migrate", "version"),
+    "Work": ("run", "once", "job", "task", "activity", "log", "queue"),
+    "Upkeep": ("key", "login", "audit", "secret", "doctor", "migrate", "version"),
 }
 
 _HELP = """Examples:
@@ -79,8 +84,8 @@ root = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 _PARTS = (
-    services, workers, schedules, plans, simulate, executions, cron, manifests, batches, deadletters, jobs, tasks,
-    activities, queues, doctor,
+    services, workers, schedules, plans, simulate, executions, cron, manifests, batches, deadletters, jobs, once, tasks,
+    activities, logs, queues, keys, audit, secrets, doctor,
 )  # fmt: skip
 for _part in _PARTS:
     _part.add_to(root)

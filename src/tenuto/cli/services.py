@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tenuto.cli.frame import SERVICE, Session, command
-from tenuto.cli.words import plain, without_password
+from tenuto.cli.words import plain
 from tenuto.cli.workers import Grace, Lease, Queues, ServiceName, Slots
 
 Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where the web service listens.")]
@@ -128,7 +128,9 @@ async def web(session: Session, host: Host = None, port: Port = None, name: Serv
 def _where(app: Tenuto) -> str:
     if app.settings.database is None:
         return f"embedded PostgreSQL in {plain(app.settings.home)}/postgres"
-    return without_password(app.settings.database)
+    from tenuto.settings import without_password
+
+    return plain(without_password(app.settings.database))
 
 
 async def scheduler(session: Session, name: ServiceName = None) -> None:

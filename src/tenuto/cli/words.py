@@ -61,9 +61,3 @@ def ago(instant: datetime | None, now: datetime) -> str:
 def local(instant: datetime | None) -> str:
     """When, on the clock on the wall."""
     return "" if instant is None else instant.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-
-
-def without_password(url: str) -> str:
-    """A database address that may be shown."""
-    hidden = re.sub(r"(?i)(password=)[^&\s]*", r"\1…", url)
-    return plain(re.sub(r"//([^/?#@:]*):[^/?#]*@", r"//\1:…@", hidden))

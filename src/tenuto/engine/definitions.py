@@ -20,7 +20,7 @@ from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import SCHEDULE, Definition, Plan, refuse_cycles
 from tenuto.model.triggers import check_runs
-from tenuto.store import schedules
+from tenuto.store import auditing, schedules
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.schedules import Entry, Schedule, Version
 
@@ -42,9 +42,12 @@ class Author:
             payloads.storable_text(self.reason, field="reason", limit=1000)
 
 
-async def create(database: Database, definition: Definition, author: Author, *, enabled: bool = True) -> Schedule:
-    """Make a schedule; refused if there is one of that name."""
-    id = new_id()
+async def create(
+    database: Database, definition: Definition, author: Author, *, enabled: bool = True, id: UUID | None = None
+) -> Schedule:
+    """Make a schedule; refused if there is one of that name. Asking again with the same id makes one."""
+    id = id or new_id()
+    auditing.tell(target=definition.name)
 
     async def act(connection: Connection) -> None:
         await schedules.lock_circles(connection, definition)
@@ -62,6 +65,7 @@ async def edit(
     database: Database, name: str, definition: Definition, author: Author, *, version: int | None = None
 ) -> Schedule:
     """Put a definition in the place of the present one; with ``version``, only if nobody has changed it since."""
+    auditing.tell(target=name)
 
     async def act(connection: Connection) -> None:
         await schedules.lock_circles(connection, definition)
@@ -69,10 +73,7 @@ async def edit(
         if there is not None and there.updated_at == author.now and there.definition == definition:
             return  # by ourselves: only the reply was lost
         present = await _locked(connection, name)
-        if version is not None and present.version != version:
-            raise Conflict(
-                f"{name!r} is at version {present.version}, not {version}", remedy="look at it again before changing it"
-            )
+        refuse_if_changed(present.version, version, name)
         if definition.name != name and (users := await schedules.users_of(connection, name)):
             raise Conflict(f"{name!r} is a step of {users[0]!r}", field="name", remedy="change that one first")
         await _change(connection, present, definition, author)
@@ -88,10 +89,12 @@ async def edit(
 
 async def switch(database: Database, name: str, author: Author, *, enabled: bool) -> bool:
     """Enable or disable; False if it was so already. What fell due while it was disabled is not made up for."""
+    auditing.tell(target=name)
 
     async def act(connection: Connection) -> bool:
         present = await _locked(connection, name)
         if present.enabled == enabled:
+            auditing.changed_nothing()
             return present.updated_at == author.now  # by ourselves: only the reply was lost
         await _change(connection, present, present.definition, author, enabled=enabled)
         return True
@@ -99,14 +102,18 @@ async def switch(database: Database, name: str, author: Author, *, enabled: bool
     return await database.transaction(act)
 
 
-async def delete(database: Database, name: str, author: Author) -> None:
-    """Delete a schedule, unless it runs or is part of another. What it did stays on record."""
+async def delete(database: Database, name: str, author: Author, *, version: int | None = None) -> None:
+    """Delete a schedule, unless it runs or is part of another. What it did stays on record. With ``version``, only if
+    nobody has changed it since."""
+    auditing.tell(target=name)
     deleted = False
 
     async def act(connection: Connection) -> None:
         nonlocal deleted
         if deleted and await schedules.locked(connection, name) is None:
             return  # by ourselves: only the reply was lost
+        if version is not None:
+            refuse_if_changed((await _locked(connection, name)).version, version, name)
         await delete_within(connection, name, author)
         deleted = True
 
@@ -131,7 +138,15 @@ async def delete_within(connection: Connection, name: str, author: Author) -> No
 async def declare(database: Database, definition: Definition, author: Author) -> Effect:
     """Bring what code or a file declares into force, as far as it says something new."""
     id = new_id()
-    return await database.transaction(lambda connection: declare_within(connection, definition, author, id))
+    auditing.tell(target=definition.name)
+
+    async def act(connection: Connection) -> Effect:
+        effect = await declare_within(connection, definition, author, id)
+        if effect in ("unchanged", "kept"):
+            auditing.changed_nothing()
+        return effect
+
+    return await database.transaction(act)
 
 
 async def declare_within(connection: Connection, definition: Definition, author: Author, id: UUID) -> Effect:
@@ -170,6 +185,12 @@ async def get(database: Database, name: str) -> Schedule:
     if found is None:
         raise unknown(name)
     return found
+
+
+def refuse_if_changed(version: int, wanted: int | None, name: str) -> None:
+    """Refuse to go on if it is not the version somebody has looked at."""
+    if wanted is not None and version != wanted:
+        raise Conflict(f"{name!r} is at version {version}, not {wanted}", remedy="look at it again before changing it")
 
 
 def unknown(name: str) -> NotFound:
@@ -237,6 +258,7 @@ async def _change(
     is_on = present.enabled if enabled is None else enabled
     before, after = _fields(present), {**definition.to_fields(), "enabled": is_on}
     if before == after and declared is None:
+        auditing.changed_nothing()
         return
     retimed = before["trigger"] != after["trigger"]
     if retimed or (switched and is_on):  # one that has come to its end can still be edited and switched off
@@ -287,6 +309,7 @@ async def _record(
     before: dict[str, Any] | None,
     after: dict[str, Any] | None,
 ) -> None:
+    auditing.tell_part(name, before, after, author.reason)
     await schedules.record_version(
         connection, Version(id, version, name, change, author.now, author.actor, author.reason, before, after)
     )

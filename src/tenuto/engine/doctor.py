@@ -13,14 +13,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto.clock import Clock, SystemClock
+from tenuto.engine import anchors, auditkeys, verifying
 from tenuto.engine.health import STALE_AFTER
 from tenuto.engine.invariants import INVARIANTS, Invariant, Verdict
-from tenuto.errors import SchemaMismatch
+from tenuto.errors import SchemaMismatch, UserError
 from tenuto.ids import first_id_at
 from tenuto.settings import Settings
+from tenuto.store import audit, migrate, partitions
 from tenuto.store import doctor as store
-from tenuto.store import migrate, partitions
-from tenuto.store.database import Database
+from tenuto.store.database import Database, TooSlow
 
 _NAMED = 20
 
@@ -42,6 +43,7 @@ class Bounds:
     free_disk: int = 1024**3
     looked_at: int = 50_000
     followed: int = 5_000
+    verified: int = 5_000
 
     @classmethod
     def of(cls, settings: Settings) -> Bounds:
@@ -83,6 +85,7 @@ async def examine(
         return findings
     now = database.clock.now()
     findings.append(await _partitions(database, now))
+    findings.append(await _audit(database, settings, bounds))
     values: dict[str, Any] = {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}
     values["horizon"] = first_id_at(await partitions.unbroken_since(database, now))
     values["history"] = await store.history_begins(database, values["horizon"], bounds.looked_at)
@@ -107,6 +110,35 @@ async def _judge(database: Database, invariant: Invariant, values: dict[str, Any
     if len(rows) > _NAMED:
         details.append("… and more")
     return Finding(invariant.name, invariant.fault, invariant.otherwise, details, invariant.means, invariant.remedy)
+
+
+async def _audit(database: Database, settings: Settings, bounds: Bounds) -> Finding:
+    """The newest part of the audit trail; all of it is for `tenuto audit verify`, and takes its time."""
+    title = "it is not known whether the audit trail is as it was written"
+    try:
+        keys = await asyncio.to_thread(auditkeys.at_hand, settings)
+        known = await asyncio.to_thread(anchors.read, settings.home, await audit.identity(database))
+        told = await verifying.verify(database, keys, known, newest=bounds.verified)
+    except UserError as error:
+        return Finding("audit", title, Verdict.WARNING, [error.message], None, error.remedy)
+    except TooSlow as error:
+        return Finding("audit", title, Verdict.WARNING, [error.message], None, "ask again later")
+    if told.sound:
+        return Finding("audit", "the audit trail is as it was written", Verdict.OK, [f"{told.links} links looked at"])
+    details = [fault.says for fault in told.faults[:_NAMED]] + (["… and more"] if len(told.faults) > _NAMED else [])
+    kinds = {fault.kind for fault in told.faults}
+    if kinds <= {"unsealed", "unknown_key"}:
+        waits = "see that a scheduler runs, and that each has the master key (TENUTO_MASTER_KEY_FILE)"
+        means = "What waits to be sealed, or cannot be checked, could have been changed unnoticed."
+        return Finding("audit", "part of the audit trail cannot be vouched for", Verdict.WARNING, details, means, waits)
+    return Finding(
+        "audit",
+        "the audit trail is not as it was written",
+        Verdict.PROBLEM,
+        details,
+        "Somebody with rights in the database has been at it, or part of it was lost.",
+        "`tenuto audit verify` looks at all of it; compare with an export or a backup",
+    )
 
 
 async def _server(database: Database) -> Finding:

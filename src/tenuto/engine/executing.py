@@ -87,10 +87,10 @@ async def resume(database: Database, id: UUID, now: datetime) -> None:
     await database.transaction(act)
 
 
-async def retry(database: Database, id: UUID, now: datetime, by: Actor) -> UUID:
+async def retry(database: Database, id: UUID, now: datetime, by: Actor, request: UUID | None = None) -> UUID:
     """Run an execution that failed or was cancelled again, from the group it came to; the id of the new one.
 
-    It follows the same snapshot. The old one stays as it ended.
+    It follows the same snapshot. The old one stays as it ended. The same request, made again, begins one.
     """
     found = await executions.execution(database, id)
     if found is None:
@@ -99,8 +99,7 @@ async def retry(database: Database, id: UUID, now: datetime, by: Actor) -> UUID:
         raise Conflict(
             f"execution {id} is {found['state'].replace('_', ' ')}", remedy="only an ended failure can be retried"
         )
-
-    request = new_id()
+    request = request or new_id()
 
     async def act(connection: Connection) -> UUID:
         schedule = await schedules.locked(connection, found["schedule_id"])

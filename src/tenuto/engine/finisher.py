@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -135,8 +135,8 @@ class Finisher:
         finally:
             if taking is not None and self._took is not None:
                 await self._took(taking, asked_at)
-        counters.finish(settlements, done)
-        _tell(settlements, done)
+        notable = counters.finish(settlements, done)
+        _tell([s for s in settlements if s.task.id in done] if log.tells_all else notable)
         if len(done) < len(batch):
             for attempt, _ in batch:
                 if attempt.task.id not in done:
@@ -201,21 +201,18 @@ class Finisher:
                 return set()
 
 
-def _tell(settlements: Sequence[Settlement], done: Collection[UUID]) -> None:
+def _tell(settlements: Sequence[Settlement]) -> None:
     """A line for every attempt that failed; for the others only if somebody wants to hear of each."""
-    every = log.tells_all
     for settlement in settlements:
-        outcome = settlement.outcome
-        if (not every and outcome.status is Status.COMPLETED) or settlement.task.id not in done:
-            continue
+        outcome, again = settlement.outcome, settlement.again is not None
         failed = outcome.status in (Status.FAILED, Status.COMPLETED_WITH_ERROR)
-        say = log.debug if not failed else log.info if settlement.again is not None else log.warning
+        say = log.debug if not failed else log.info if again else log.warning
         say(
             "attempt failed" if failed else "attempt ended" if outcome.aside is None else "attempt put aside",
             **settlement.task.about,
             status=str(outcome.status),
             reason=None if outcome.reason is None else str(outcome.reason),
-            again=settlement.again is not None,
+            again=again,
         )
 
 

@@ -12,7 +12,18 @@ from tenuto.clock import Clock
 from tenuto.engine.identity import Identity
 from tenuto.logs import Log
 from tenuto.settings import Settings
-from tenuto.store import batches, chainsteps, deadletters, executions, logs, manifests, partitions, schedules, workers
+from tenuto.store import (
+    batches,
+    chainsteps,
+    deadletters,
+    executions,
+    keys,
+    logs,
+    manifests,
+    partitions,
+    schedules,
+    workers,
+)
 from tenuto.store.database import Database
 
 BATCH = 1000
@@ -31,6 +42,7 @@ _FORGET: tuple[Forget, ...] = (
     batches.forget,
     manifests.forget_polls,
     logs.forget,
+    keys.forget_sessions,
 )
 """Each lets go a small batch of what is older than the cut-off, and nothing that is still open."""
 

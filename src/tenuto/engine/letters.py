@@ -29,14 +29,16 @@ async def retry(
     note: str | None = None,
     input: str | None = None,
     refuse: bool = False,
+    task: UUID | None = None,
 ) -> dict[UUID, UUID]:
     """Run what these letters stand for again, counting failures from nothing; letter → new task.
 
     Letters that somebody has resolved meanwhile are left out, and so are those that cannot be run again now, unless
-    that is to be a refusal (``refuse``). ``input`` takes the place of what failed. Batches and
-    manifests are held before the letters, in the order in which the end of a task takes them.
+    that is to be a refusal (``refuse``). ``task`` is the id of the new task, if there is one letter. ``input`` takes
+    the place of what failed. Batches and manifests are held before the letters, in the order in which the end of
+    a task takes them.
     """
-    tasks = {id: new_id() for id in ids}
+    tasks = {id: task or new_id() for id in ids}
 
     async def act(connection: Connection) -> dict[UUID, UUID]:
         named, lots = await deadletters.concerned(connection, ids)

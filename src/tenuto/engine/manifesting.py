@@ -11,21 +11,24 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from tenuto.engine.definitions import Author, Effect
+from tenuto.engine.definitions import Author, Effect, refuse_if_changed
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, refuse_circles
 from tenuto.model.tasks import MAX_PRIORITY
 from tenuto.model.triggers import check_runs
-from tenuto.store import manifests
+from tenuto.store import auditing, manifests
 from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import ALL, ManifestVersion, StoredManifest
 
 
-async def create(database: Database, manifest: Manifest, author: Author, *, enabled: bool = True) -> StoredManifest:
-    """Make a manifest; refused if there is one of its external id."""
-    id = new_id()
+async def create(
+    database: Database, manifest: Manifest, author: Author, *, enabled: bool = True, id: UUID | None = None
+) -> StoredManifest:
+    """Make a manifest; refused if there is one of its external id. Asking again with the same id makes one."""
+    id = id or new_id()
+    auditing.tell(target=manifest.external_id)
 
     async def act(connection: Connection) -> None:
         await one_change_of_order(connection, [manifest])
@@ -45,17 +48,14 @@ async def edit(
     """Put a definition in the place of the present one; with ``version``, only if nobody has changed it since."""
     if manifest.external_id != external_id:
         raise Invalid("cannot be changed: everything refers to it", field="external_id", remedy="make another manifest")
+    auditing.tell(target=external_id)
 
     async def act(connection: Connection) -> None:
         await one_change_of_order(connection, [manifest])
         present = await _locked(connection, external_id)
         if present.updated_at == author.now and present.manifest == manifest:
             return  # by ourselves: only the reply was lost
-        if version is not None and present.version != version:
-            raise Conflict(
-                f"{external_id!r} is at version {present.version}, not {version}",
-                remedy="look at it again before changing it",
-            )
+        refuse_if_changed(present.version, version, external_id)
         await _change(connection, present, manifest, author)
 
     await database.transaction(act)
@@ -64,12 +64,14 @@ async def edit(
 
 async def switch(database: Database, external_id: str, author: Author, *, enabled: bool) -> bool:
     """Enable or disable; False if it was so already. What fell due while it was disabled is not made up for."""
+    auditing.tell(target=external_id)
     switched = False
 
     async def act(connection: Connection) -> bool:
         nonlocal switched
         present = await _locked(connection, external_id)
         if present.enabled == enabled:
+            auditing.changed_nothing()
             return switched  # or by ourselves: only the reply was lost
         await _change(connection, present, present.manifest, author, enabled=enabled)
         switched = True
@@ -78,14 +80,18 @@ async def switch(database: Database, external_id: str, author: Author, *, enable
     return await database.transaction(act)
 
 
-async def delete(database: Database, external_id: str, author: Author) -> None:
-    """Delete a manifest of which nothing is open and that no other waits for. What it did stays on record."""
+async def delete(database: Database, external_id: str, author: Author, *, version: int | None = None) -> None:
+    """Delete a manifest of which nothing is open and that no other waits for. What it did stays on record. With
+    ``version``, only if nobody has changed it since."""
+    auditing.tell(target=external_id)
     deleted = False
 
     async def act(connection: Connection) -> None:
         nonlocal deleted
         if deleted and await manifests.locked(connection, external_id) is None:
             return  # by ourselves: only the reply was lost
+        if version is not None:
+            refuse_if_changed((await _locked(connection, external_id)).version, version, external_id)
         await delete_within(connection, external_id, author)
         deleted = True
 
@@ -106,6 +112,7 @@ async def delete_within(connection: Connection, external_id: str, author: Author
 async def declare(database: Database, manifest: Manifest, author: Author) -> Effect:
     """Bring what code or a file declares into force, as far as it says something new."""
     id = new_id()
+    auditing.tell(target=manifest.external_id)
     sent: Effect | None = None
 
     async def act(connection: Connection) -> Effect:
@@ -114,6 +121,8 @@ async def declare(database: Database, manifest: Manifest, author: Author) -> Eff
         effect = await declare_within(connection, manifest, author, id)
         if sent is None or effect != "unchanged":  # else by ourselves: only the reply was lost
             sent = effect
+        if effect in ("unchanged", "kept"):
+            auditing.changed_nothing()
         return sent
 
     return await database.transaction(act)
@@ -177,6 +186,7 @@ async def change_group(
     if name == ALL and priority is not None:
         raise Invalid("all manifests together have none", field="priority")
 
+    auditing.tell(target=name)
     said: dict[str, Any] = {"max_active": max_active, "priority": priority, "enabled": enabled}
     kept = {"max_active": "keep", "priority": None, "enabled": None}
     said = {field: value for field, value in said.items() if value != kept[field]}
@@ -191,7 +201,10 @@ async def change_group_within(
     connection: Connection, name: str, said: Mapping[str, Any], now: datetime, by: Actor
 ) -> None:
     """As `change_group`, as part of a larger change; what is not said stays."""
-    after = {**UNSAID, **(await manifests.group(connection, name) or {}), **said}
+    before = {**UNSAID, **(await manifests.group(connection, name) or {})}
+    after = {**before, **said}
+    kept = tuple(UNSAID)
+    auditing.tell_part(name, {field: before[field] for field in kept}, {field: after[field] for field in kept})
     await manifests.set_group(connection, name, after["max_active"], after["priority"], after["enabled"], now, by.name)
 
 
@@ -253,6 +266,7 @@ async def _change(
     is_on = present.enabled if enabled is None else enabled
     before, after = _fields(present), {**manifest.to_fields(), "enabled": is_on}
     if before == after and declared is None:
+        auditing.changed_nothing()
         return
     await _check(connection, manifest, author.now)
     next_run = present.next_run_at
@@ -281,6 +295,7 @@ async def _record(
     before: dict[str, Any] | None,
     after: dict[str, Any] | None,
 ) -> None:
+    auditing.tell_part(external_id, before, after, author.reason)
     await manifests.record_version(
         connection,
         ManifestVersion(id, version, external_id, change, author.now, author.actor, author.reason, before, after),

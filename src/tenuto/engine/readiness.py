@@ -29,7 +29,8 @@ class Check:
 
 
 async def look(database: Database) -> Signs:
-    """What the database tells; an error if its schema does not fit."""
+    """What the database tells; an error if it does not answer, or its schema does not fit."""
+    await metrics.knock(database)
     await migrate.check(database)
     return await metrics.signs(database)
 
@@ -57,9 +58,7 @@ def _claims(signs: Signs, counters: Counters) -> Check:
     if workers is None:
         return Check("claims", ok=True, detail="no worker is in the register: tasks wait for one")
     heard = max(0.0, workers["heard_seconds"])
-    return Check(
-        "claims", ok=heard < POLL_TOO_OLD, detail=f"{workers['alive']} alive, last heard of {heard:.0f} s ago"
-    )
+    return Check("claims", ok=heard < POLL_TOO_OLD, detail=f"{workers['alive']} alive, last heard of {heard:.0f} s ago")
 
 
 def _scheduler(signs: Signs, most_late: float) -> Check:

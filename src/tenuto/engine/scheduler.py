@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tenuto.clock import steady
 from tenuto.engine import executing, firing
+from tenuto.engine.metrics import counters
 from tenuto.engine.rounds import Rounds
 from tenuto.engine.sweeper import sweep
 from tenuto.logs import Log
@@ -58,6 +59,7 @@ class Scheduler:
         fired = await firing.fire_due(database, now, self._name, self._cannot_be_fired)
         if fired:
             self.fired += fired
+            counters.fire(fired)
             log.debug("schedules fired", schedules=fired)
         await firing.take_turns(database, now, self._name)
         await firing.plan_missing(database, now)

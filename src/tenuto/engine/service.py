@@ -17,9 +17,12 @@ from datetime import timedelta
 from tenuto.engine.health import HealthFile
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity, enter_register
+from tenuto.engine.lookout import lookout
 from tenuto.engine.loop import Loop
 from tenuto.engine.managing import Managing
+from tenuto.engine.observing import Observing
 from tenuto.engine.scheduler import Scheduler
+from tenuto.engine.sealing import Sealing
 from tenuto.engine.signals import Signals
 from tenuto.engine.sweeper import sweep
 from tenuto.engine.taskservers import MakeServer
@@ -175,15 +178,18 @@ async def scheduling(
     loop = Loop("tenuto-register", watch, log)
     scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, beat)
     managing = Managing(database, identity.name, settings.scheduler_poll_seconds)
+    sealing = Sealing(database, settings)
     async with nets(database, settings, identity, *others):
         scheduler.start()
         managing.start()
+        sealing.start()
         loop.start()
         log.info("scheduler ready", name=identity.name)
         try:
             yield
         finally:
             await loop.stop()
+            await sealing.stop()
             await managing.stop()
             await scheduler.stop()
             with contextlib.suppress(StoreError):
@@ -238,6 +244,12 @@ class Process:
         self.error: TenutoError | None = None
         self.health = {one.service: HealthFile(settings.home, one.service, _name_of(one)) for one in who}
 
+    async def opened(self) -> Database:
+        """The database, once there is one."""
+        if self.database is None:
+            raise Unavailable("there is no database yet, or no longer")
+        return self.database
+
     def beat(self) -> None:
         """A sign of life of all that runs here."""
         for file in self.health.values():
@@ -259,12 +271,14 @@ async def _process(connect: Connect, settings: Settings, *who: Identity, grace: 
     process = Process(settings, who, grace)
     try:
         with process.signals:
-            process.database = await process.signals.unless_told(when_ready(connect, process.beat))
-            try:
-                yield process
-            finally:
-                if process.database is not None:
-                    await process.database.close()
+            async with lookout(settings, Observing(process.opened, lambda: settings)):
+                process.database = await process.signals.unless_told(when_ready(connect, process.beat))
+                try:
+                    yield process
+                finally:
+                    database, process.database = process.database, None
+                    if database is not None:
+                        await database.close()
         if process.error is not None:
             raise process.error
     finally:

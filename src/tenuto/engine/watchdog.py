@@ -50,7 +50,7 @@ class Watchdog:
         lease: timedelta,
         clock: DatabaseClock,
         *,
-        declared_dead: Callable[[], None],
+        declared_dead: Callable[[], object],
         behind_pooler: bool = False,
         look_for_stalls: Callable[[], None] = lambda: None,
     ) -> None:

@@ -41,7 +41,7 @@ from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.executions import Taking
-from tenuto.store.listener import Listener
+from tenuto.store.listener import RECONNECTED, Listener
 from tenuto.store.shortcuts import Bounds, Lap
 from tenuto.store.tasks import Refill
 
@@ -51,7 +51,7 @@ _LAST_RESORT = 5.0
 _AHEAD_AT_MOST = 1.0
 """How long what was taken ahead of a free slot may wait for one."""
 
-_A_MOMENT = 0.001
+_A_MOMENT = 0.01
 """What was taken begins first: asking for more at once would compete with its code for the interpreter."""
 
 log = Log("tenuto.worker")
@@ -117,7 +117,7 @@ class Worker:
             self._held,
             self._lease,
             self._clock,
-            declared_dead=lambda: self._loop.call_soon_threadsafe(self._give_up),  # from a thread of its own
+            declared_dead=partial(self._loop.call_soon_threadsafe, self._give_up),  # from a thread of its own
             behind_pooler=database.behind_pooler,
             look_for_stalls=self._server.look,
         )
@@ -391,7 +391,7 @@ class Worker:
                 self._hear_of_work(kind, *rest.split())
             case "cancel" if rest == str(self.identity.id):
                 self._watchdog.look_for_cancellations()
-            case "scheduled" | "limits" | "reconnected":
+            case _ if kind in ("scheduled", "limits", RECONNECTED):
                 self._look_ahead = True
                 self._wake.set()
 

@@ -6,6 +6,8 @@ import logging
 from collections import deque
 
 from tenuto.clock import SystemClock
+from tenuto.handlers.masking import Mask
+from tenuto.logs import ABOUT
 from tenuto.model import payloads
 from tenuto.model.tasks import Task
 
@@ -20,7 +22,7 @@ _logger = logging.getLogger("tenuto.job")
 class AttemptLog:
     """The log of one attempt: `debug`, `info`, `warning`, `error`, and whatever it prints."""
 
-    __slots__ = ("_cut", "_head", "_partial", "_size", "_tail", "_task")
+    __slots__ = ("_cut", "_head", "_partial", "_size", "_tail", "_task", "mask")
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -29,6 +31,8 @@ class AttemptLog:
         self._size = 0
         self._cut = 0
         self._partial = ""
+        self.mask: Mask | None = None
+        """What must not be seen in it, if anything."""
 
     def debug(self, message: str, *values: object) -> None:
         self._say(logging.DEBUG, message, values)
@@ -47,12 +51,14 @@ class AttemptLog:
             text = message % values if values else message
         except (TypeError, ValueError):  # words that do not fit are no reason to fail
             text = f"{message} {values}"
+        text = self._hidden(text)
         self.line(logging.getLevelName(level), text)
-        _logger.log(level, text, extra={"task": str(self._task.id), "job": self._task.name, "captured": True})
+        if _logger.isEnabledFor(level):
+            _logger.log(level, "%s", text, extra={ABOUT: self._task.about, "captured": True})
 
     def line(self, level: str, text: str) -> None:
         """Add a line, with the time and where it came from."""
-        clean = payloads.kept_text(text.rstrip("\n"), _LINE_CAP)
+        clean = payloads.kept_text(self._hidden(text).rstrip("\n"), _LINE_CAP)
         line = f"{_clock.now():%H:%M:%S.%f} {level.lower():7} {clean}\n"
         if self._head is None:
             self._head, self._tail = [], deque()
@@ -72,8 +78,11 @@ class AttemptLog:
             if line.strip():
                 self.line(level, line)
         if len(self._partial) > _LINE_CAP:
-            self.line(level, self._partial)
-            self._partial = ""
+            said, self._partial = (self._partial, "") if self.mask is None else self.mask.stream(self._partial)
+            self.line(level, said)
+
+    def _hidden(self, text: str) -> str:
+        return text if self.mask is None else self.mask.text(text)
 
     def goes_on_from(self, earlier: str) -> None:
         """What the same attempt had said before it was put aside stands in front."""

@@ -65,7 +65,7 @@ class Attempt:
             if self.stop_reason is None:
                 self.stop_actor, self.stop_since = by, steady()
                 self.stop_reason = reason
-        self.context.tell_to_stop()
+        self.context.tell_to_stop(lease_lost=reason is Stop.LEASE_LOST)
         # The reason is set before the means are read, and the means before the reason (below): one of the two sees
         # the other, so no stop is missed.
         halt = self._halt

@@ -10,9 +10,11 @@ import io
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from typing import TextIO
 
 from tenuto.handlers.context import current
+from tenuto.handlers.masking import hide_in_records, shown_here
 
 
 class CapturingHandler(logging.Handler):
@@ -33,12 +35,24 @@ class CapturingStream(io.TextIOBase):
     def __init__(self, beneath: TextIO, level: str) -> None:
         self._beneath = beneath
         self._level = level
+        self._held = ""
 
     def write(self, text: str) -> int:
         context = current.get()
         if context is not None:
             context.log.printed(self._level, text)
-        return self._beneath.write(text)
+        if not shown_here:
+            return self._beneath.write(text)
+        # The end of it may be the beginning of a secret: it waits for what comes next, or for `let_go`.
+        shown, self._held = shown_here.stream(self._held + text)
+        self._beneath.write(shown)
+        return len(text)
+
+    def let_go(self) -> None:
+        """Pass on what waits."""
+        held, self._held = self._held, ""
+        if held:
+            self._beneath.write(shown_here.text(held))
 
     def flush(self) -> None:
         self._beneath.flush()
@@ -61,6 +75,8 @@ class Capture:
     _users = 0
     _before: tuple[TextIO, TextIO] | None = None
     _handler: CapturingHandler | None = None
+    _records_before: Callable[..., logging.LogRecord] | None = None
+    _hiding: Callable[..., logging.LogRecord] | None = None
 
     @classmethod
     def start(cls) -> None:
@@ -71,6 +87,9 @@ class Capture:
             cls._handler = CapturingHandler(logging.DEBUG)
             cls._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
             logging.getLogger().addHandler(cls._handler)
+            cls._records_before = logging.getLogRecordFactory()
+            cls._hiding = hide_in_records(cls._records_before)
+            logging.setLogRecordFactory(cls._hiding)
             cls._before = (sys.stdout, sys.stderr)
             sys.stdout = CapturingStream(sys.stdout, "print")
             sys.stderr = CapturingStream(sys.stderr, "stderr")
@@ -82,8 +101,13 @@ class Capture:
             if cls._users or cls._handler is None or cls._before is None:
                 return
             logging.getLogger().removeHandler(cls._handler)
-            # Somebody else may have put their own stream on top of ours meanwhile; theirs is left alone.
+            # What somebody else has put on top of ours meanwhile stays, and ours beneath it.
+            if logging.getLogRecordFactory() is cls._hiding and cls._records_before is not None:
+                logging.setLogRecordFactory(cls._records_before)
+            # A stream of theirs is left alone, too.
             if isinstance(sys.stdout, CapturingStream):
+                sys.stdout.let_go()
                 sys.stdout = cls._before[0]
             if isinstance(sys.stderr, CapturingStream):
+                sys.stderr.let_go()
                 sys.stderr = cls._before[1]

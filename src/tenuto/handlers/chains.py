@@ -223,7 +223,7 @@ class _Run:
             arguments[step.context_parameter] = ctx
         ctx.step_key = step.key
         before = len(ctx.warnings), len(ctx.errors)
-        text = step.write(await _call(step, arguments, ctx), ctx, before)
+        text = ctx.hidden_json(step.write(await _call(step, arguments, ctx), ctx, before))
         return step.read(await ctx.steps.record(step.key, text), ctx, resumed=False)
 
     def _value(self, source: Source) -> Any:

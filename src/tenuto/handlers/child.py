@@ -60,7 +60,7 @@ class _ReportingLog(AttemptLog):
         self._pipe = pipe
 
     def line(self, level: str, text: str) -> None:
-        self._pipe.send(("log", (level, text)))
+        self._pipe.send(("log", (level, self._hidden(text))))
 
 
 class _ReportingContext(Context):
@@ -132,13 +132,14 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
             value = asyncio.run(value)
         try:
             output = job.dump_output(value)
+            output = None if output is None else context.hidden_json(output)
         except Exception as error:  # noqa: BLE001 — the work is done: a result that cannot be kept must not undo it
             output = None
             context.warn(f"the result could not be stored: {error}")
         return Answer(output, context.warnings, context.errors)
     except BaseException as error:  # noqa: BLE001 — whatever the code raised is its outcome
         return Answer(
-            error=describe(error, order.job),
+            error=describe(error, order.job, context.hidden),
             may_retry=not isinstance(error, PermanentFailure),
             retry_after=error.after if isinstance(error, RetryLater) else None,
         )

@@ -19,12 +19,22 @@ from uuid import UUID
 
 from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.handlers.attemptlog import AttemptLog
+from tenuto.handlers.masking import SHORTEST, Mask, hide_for_process
+from tenuto.logs import tell_about
 from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType
 from tenuto.model.tasks import Aside, Task, seconds
 
 current: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
+
+
+def _about() -> dict[str, str | int]:
+    context = current.get()
+    return {} if context is None else context.task.about
+
+
+tell_about(_about)
 
 
 LONGEST_WAIT = timedelta(days=366)
@@ -97,8 +107,8 @@ class Context:
     """One attempt, seen from inside."""
 
     __slots__ = (
-        "_connect", "_log", "_progress", "_remember", "_sleeps", "_steps", "_stop", "_stop_event", "at_step", "beside",
-        "errors", "step_key", "task", "warnings",
+        "_connect", "_log", "_mask", "_progress", "_remember", "_sleeps", "_steps", "_stop", "_stop_event", "at_step",
+        "beside", "errors", "lease_lost", "step_key", "task", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -118,8 +128,11 @@ class Context:
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self._log: AttemptLog | None = None
+        self._mask: Mask | None = None
         self._progress: str | None = None
         self._stop = False
+        self.lease_lost = False
+        """Whether it was told to stop because the task is no longer its own: nothing may go on, not even to tidy up."""
         self._stop_event: threading.Event | None = None
         self._connect = connect
 
@@ -174,9 +187,9 @@ class Context:
         if total is not None:
             state["total"] = total
         if message is not None:
-            state["message"] = payloads.kept_text(message, 500)
+            state["message"] = payloads.kept_text(self.hidden(message), 500)
         try:
-            self._progress = json.dumps(state, ensure_ascii=False, allow_nan=False)
+            self._progress = self.hidden_json(json.dumps(state, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise Invalid(f"is not JSON: {error}", field="progress", remedy="give plain, finite numbers") from error
 
@@ -188,14 +201,34 @@ class Context:
     def latest_progress(self) -> str | None:
         return self._progress
 
+    def conceal(self, value: str) -> None:
+        """Show ``***`` instead of this value in everything this attempt leaves behind from now on.
+
+        Secrets need no word of the job's own; this is for what it has found out by itself, such as a session token.
+        """
+        if len(value.strip()) < SHORTEST:
+            raise Invalid(f"must be {SHORTEST} characters or more", field="value", remedy="less is found everywhere")
+        if self._mask is None:
+            self._mask = self.log.mask = Mask()
+        self._mask.add(value)
+        hide_for_process(value)
+
+    def hidden(self, text: str) -> str:
+        """The text with ``***`` for what must not be seen."""
+        return text if self._mask is None else self._mask.text(text)
+
+    def hidden_json(self, text: str) -> str:
+        """The JSON text with ``***`` for what must not be seen."""
+        return text if self._mask is None else self._mask.json(text)
+
     def warn(self, message: str) -> None:
         """The work is done, but somebody should look: the attempt ends as completed with warning."""
-        self.warnings.append(message)
+        self.warnings.append(self.hidden(message))
         self.log.warning(message)
 
     def error(self, message: str) -> None:
         """Part of the work failed: the attempt ends as completed with error, which counts as failed for its step."""
-        self.errors.append(message)
+        self.errors.append(self.hidden(message))
         self.log.error(message)
 
     @property
@@ -214,7 +247,8 @@ class Context:
             self._stop_event = threading.Event()
         return self._stop or self._stop_event.wait(seconds)
 
-    def tell_to_stop(self) -> None:
+    def tell_to_stop(self, *, lease_lost: bool = False) -> None:
+        self.lease_lost = self.lease_lost or lease_lost
         self._stop = True
         if self._stop_event is not None:
             self._stop_event.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -248,12 +248,44 @@ def _output_type(function: Callable[..., Any]) -> TypeAdapter[Any]:
         return TypeAdapter(Any)
 
 
+class Kinds(MutableMapping[str, Job[..., Any]]):
+    """The handlers of kinds, by name. One that is still to be made is there like the others."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Job[..., Any] | None] = {}
+        self._later: dict[str, Callable[[], Job[..., Any]]] = {}
+
+    def later(self, kind: str, make: Callable[[], Job[..., Any]]) -> None:
+        self._known[kind], self._later[kind] = None, make
+
+    def __getitem__(self, kind: str) -> Job[..., Any]:
+        handler = self._known[kind]
+        if handler is None:
+            handler = self._known[kind] = self._later[kind]()
+        return handler
+
+    def __setitem__(self, kind: str, handler: Job[..., Any]) -> None:
+        self._known[kind] = handler
+
+    def __delitem__(self, kind: str) -> None:
+        del self._known[kind]
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._known  # without making it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 @dataclass
 class Jobs:
     """The registry: which jobs this process knows."""
 
     by_name: dict[str, Job[..., Any]] = field(default_factory=dict)
-    by_kind: dict[str, Job[..., Any]] = field(default_factory=dict)
+    by_kind: Kinds = field(default_factory=lambda: Kinds())
     """What runs the tasks of every other kind than Python jobs."""
 
     def of(self, kind: str, name: str) -> Job[..., Any]:
@@ -267,9 +299,16 @@ class Jobs:
         return handler
 
     def add_kind(self, kind: str, handler: Job[..., Any]) -> None:
+        self.by_kind[self._free_kind(kind)] = handler
+
+    def add_kind_later(self, kind: str, make: Callable[[], Job[..., Any]]) -> None:
+        """A kind whose handler is made when it is first asked for: most programs need only some of them."""
+        self.by_kind.later(self._free_kind(kind), make)
+
+    def _free_kind(self, kind: str) -> str:
         if kind == "job" or kind in self.by_kind:
             raise Invalid(f"the kind {kind} has a handler already", field="kind")
-        self.by_kind[payloads.name(kind, field="kind", limit=64)] = handler
+        return payloads.name(kind, field="kind", limit=64)
 
     def add(self, job: Job[..., Any]) -> None:
         if job.name in self.by_name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +30,8 @@ def completed(
     attempt: Attempt, output: str | None, warnings: list[str], errors: list[str], ended_at: datetime
 ) -> Outcome:
     """The outcome of code that came to its end."""
+    if output is not None:
+        output = attempt.context.hidden_json(output)
     outcome = Outcome(Status.COMPLETED, None, attempt.started_at, ended_at, output)
     if errors:
         outcome.status = Status.COMPLETED_WITH_ERROR
@@ -57,7 +60,8 @@ def of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outc
         may_retry = False
     elif isinstance(error, RetryLater):
         retry_at = ended_at + error.after
-    return failed(attempt, ended_at, reason, describe(error, _step(attempt)), may_retry=may_retry, retry_at=retry_at)
+    described = describe(error, _step(attempt), attempt.context.hidden)
+    return failed(attempt, ended_at, reason, described, may_retry=may_retry, retry_at=retry_at)
 
 
 def refused(attempt: Attempt, error: Invalid, ended_at: datetime) -> Outcome:
@@ -106,7 +110,7 @@ def of_stop(attempt: Attempt, ended_at: datetime) -> Outcome | None:
     return outcome
 
 
-def describe(error: BaseException, step: str) -> str:
+def describe(error: BaseException, step: str, hide: Callable[[str], str] = str) -> str:
     """An exception as recorded: type, message, step, stack trace without our own frames on top."""
     if isinstance(error, Stopped):
         return error_json("tenuto.Stopped", "the code stopped itself", step=step)
@@ -122,7 +126,7 @@ def describe(error: BaseException, step: str) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 — an error that cannot be printed must not keep its attempt from ending
         message = "(it cannot be printed)"
-    return error_json(name, message, step=step, stack=stack)
+    return error_json(name, hide(message), step=step, stack=hide(stack))
 
 
 def _step(attempt: Attempt) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from tenuto import tracing
 from tenuto.clock import Clock
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers import outcomes
@@ -27,6 +29,8 @@ from tenuto.model.tasks import Outcome
 
 End = tuple[Attempt, Outcome | None]
 Deliver = Callable[[Sequence[End]], None]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Runner:
@@ -48,6 +52,7 @@ class Runner:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tenuto-job")
         self._children = Children()
         self._ended_on_the_loop: list[End] = []
+        self._is_traced = False
 
     def start(self) -> None:
         self._loop_thread.start()
@@ -70,6 +75,7 @@ class Runner:
 
     def launch(self, attempts: Sequence[Attempt]) -> None:
         """Start attempts, each where its job belongs."""
+        self._is_traced = tracing.is_on()  # asked here, once for all of them
         for_loop: list[tuple[Attempt, Job[..., Any]]] = []
         for attempt in attempts:
             try:
@@ -105,7 +111,8 @@ class Runner:
         outcome: Outcome | None
         try:
             arguments = self._prepare(attempt, job)
-            value = await job.function(**arguments)
+            code = job.function(**arguments)
+            value = await (self._within_span(attempt, code) if self._is_traced else code)
             if (
                 attempt.stop_reason is Stop.TIMED_OUT
             ):  # it blocked the loop, so nobody could stop it: done, but too late
@@ -120,6 +127,10 @@ class Runner:
         if not self._ended_on_the_loop:
             self._loop.call_soon(self._deliver_what_ended)
         self._ended_on_the_loop.append((attempt, outcome))
+
+    async def _within_span(self, attempt: Attempt, code: Awaitable[Any]) -> Any:
+        with self._span(attempt):
+            return await code
 
     def _deliver_what_ended(self) -> None:
         ended, self._ended_on_the_loop = self._ended_on_the_loop, []
@@ -152,7 +163,7 @@ class Runner:
             try:
                 context_token = current.set(attempt.context)
                 arguments = self._prepare(attempt, job)
-                with thread:
+                with self._span(attempt), thread:
                     attempt.can_be_halted_by(thread.interrupt)
                     value = job.function(**arguments)
                 outcome = outcomes.of_value(attempt, job, value, self._clock.now())
@@ -175,12 +186,20 @@ class Runner:
             if attempt.stop_reason is not None:
                 outcome = outcomes.of_stop(attempt, self._clock.now())
             else:
-                outcome = self._children.run(attempt, job, self._clock)
+                with self._span(attempt):
+                    outcome = self._children.run(attempt, job, self._clock)
         except BaseException as error:  # noqa: BLE001 — a child that cannot be started is a failed attempt too
             outcome = outcomes.of_error(attempt, error, self._clock.now())
         self._end(attempt, outcome)
 
     # --- common to all ----------------------------------------------------------------------------------------------
+
+    def _span(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """Around its code, if anything is traced at all."""
+        if not self._is_traced:
+            return _NOTHING
+        task = attempt.task
+        return tracing.running(task.name, task.policy_json, task.about)
 
     def _prepare(self, attempt: Attempt, job: Job[..., Any]) -> dict[str, Any]:
         """Mark the start and make the arguments ready."""

@@ -15,7 +15,18 @@ from typing import ClassVar, NamedTuple
 from tenuto.errors import Invalid
 from tenuto.model.documents import Document, below
 from tenuto.model.filereading import RETRY, TRIGGER, Reader
-from tenuto.model.schedules import JOB, SCHEDULE, Definition, Misfire, Overlap, Plan, Step, misfire_from_fields
+from tenuto.model.schedules import (
+    JOB,
+    MAX_GROUPS,
+    MAX_STEPS,
+    SCHEDULE,
+    Definition,
+    Misfire,
+    Overlap,
+    Plan,
+    Step,
+    misfire_from_fields,
+)
 
 _SCHEDULE = ("name", "description", "trigger", *TRIGGER, "overlap", "misfire", "steps")
 _WORK = (JOB, SCHEDULE, "kind")
@@ -137,6 +148,9 @@ class _Schedules(Reader):
         """Groups of (path, step, what its input is called): by lists in the list, or by index."""
         listed = self._list(stored, path)
         indexed = [place for place, each in enumerate(listed) if isinstance(each, Mapping) and "index" in each]
+        most = MAX_STEPS if indexed else MAX_GROUPS
+        if len(listed) > most:  # before each of them is looked at
+            raise self._no(path, f"are {len(listed):,}", f"keep to {most:,}")
         if not indexed:
             return [self._group(each, f"{path}[{place}]") for place, each in enumerate(listed)]
         groups: dict[int, list[_Placed]] = {}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal
-from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.model.retries import RetryPolicy
@@ -21,8 +21,8 @@ ONCE = "once"
 """The origin of such tasks."""
 
 PROMPTS = frozenset({"log.append", "http.call"})
-"""The kinds of step that may be asked for as a one-shot. Not the others: who may have a job run must not thereby be able
-to run any program on the machine of a worker. Every registered job may be asked for too, by its name."""
+"""The kinds of step that may be asked for as a one-shot. Not the others: who may have a job run must not thereby be
+able to run any program on the machine of a worker. Every registered job may be asked for too, by its name."""
 
 InThePast = Literal["accept", "refuse"]
 Record = dict[str, Any]
@@ -109,13 +109,15 @@ def _read(text: str, field: str) -> datetime:
         raise Invalid(f"{text!r} is not an instant: {error}", field=field, remedy=_REMEDY) from None
 
 
-def policy(of_handler: Policy, retry: RetryPolicy | None, timeout_seconds: float | None) -> Policy:
-    """The rules of a one-shot: one attempt unless more are asked for, in the handler's own time unless less or more is."""
+@lru_cache(maxsize=1024)
+def policy(of_handler: Policy, retry: RetryPolicy | None, timeout_seconds: float | None) -> str:
+    """The rules of a one-shot, as stored: one attempt unless more are asked for, and the handler's own time unless
+    another is. Few differ, so each is worked out once."""
     return Policy(
         retry or RetryPolicy(max_retries=0),
         of_handler.timeout_seconds if timeout_seconds is None else timeout_seconds,
         of_handler.on_lost,
-    )
+    ).to_json()
 
 
 # --- where it stands ------------------------------------------------------------------------------------------------
@@ -208,26 +210,9 @@ def _end(attempt: Record) -> Happened:
 
 
 def _event(at: datetime, happened: Happened, attempt: Record, more: Record) -> Record:
-    return {"at": at, "event": happened, "attempt": attempt["attempt"], **{k: v for k, v in more.items() if v is not None}}
-
-
-# --- pages ----------------------------------------------------------------------------------------------------------
-
-
-def cursor(record: Mapping[str, Any]) -> str:
-    """Where a list of what is to come goes on after this one."""
-    run_at: datetime = record["run_at"]
-    return f"{(run_at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)}.{record['id']}"
-
-
-def place(cursor: str) -> tuple[datetime, UUID]:
-    """The instant and id a cursor stands for."""
-    instant, dot, id = cursor.partition(".")
-    try:
-        if not (dot and instant.isascii() and instant.isdigit() and len(instant) <= 18):
-            raise ValueError
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(instant)), UUID(id)
-    except (ValueError, OverflowError):
-        raise Invalid(
-            f"{cursor!r:.80} is no place in the list", field="after", remedy="take it from the page before, as it is"
-        ) from None
+    return {
+        "at": at,
+        "event": happened,
+        "attempt": attempt["attempt"],
+        **{k: v for k, v in more.items() if v is not None},
+    }

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tenuto.errors import Invalid
 from tenuto.model import payloads
 from tenuto.model.retries import RetryPolicy
+from tenuto.model.secrets import SecretRef
 from tenuto.model.tasks import MAX_PRIORITY, Policy, policy_from_json, seconds
 from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
 
@@ -27,6 +28,10 @@ MAX_CATCH_UP = 1000
 MAX_PLAN = 4 * 1024 * 1024
 JOB = "job"
 SCHEDULE = "schedule"
+EXECUTABLE = "executable"
+POWERSHELL = "powershell"
+HTTP_CALL = "http.call"
+LOG_APPEND = "log.append"
 
 
 class Runnable(Protocol):
@@ -87,6 +92,40 @@ class Step:
         return cls(SCHEDULE, schedule, **_step_options(options))
 
     @classmethod
+    def executable(cls, program: str, /, *args: str, **options: Any) -> Step:
+        """A step that runs a program, never through a shell. Named arguments are the kind's (env, folder, stdin,
+        success_codes, warning_codes, output_limit, grace_seconds, sha256) or the step's own options."""
+        options.setdefault("name", program.rpartition("/")[2])
+        return cls._of_program(EXECUTABLE, {"program": program, "args": list(args)}, options)
+
+    @classmethod
+    def powershell(cls, script: str | None, /, *args: str, text: str | None = None, **options: Any) -> Step:
+        """A step that runs a PowerShell script: a file of the machine, or (None and) its text; else as `executable`."""
+        options.setdefault("name", (script or POWERSHELL).rpartition("/")[2])
+        return cls._of_program(POWERSHELL, {"script": script, "text": text, "args": list(args)}, options)
+
+    @classmethod
+    def http(cls, url: str | SecretRef, /, method: str = "POST", **options: Any) -> Step:
+        """A step that sends an HTTP request. Named arguments are the kind's (headers, body, timeout, expected_status,
+        response_limit, follow_redirects) or the step's own options."""
+        options.setdefault("name", f"{method} {url.partition('?')[0]}"[:200] if isinstance(url, str) else HTTP_CALL)
+        return cls._of_program(
+            HTTP_CALL, {"url": url, "method": method, "timeout": options.pop("timeout", None)}, options
+        )
+
+    @classmethod
+    def log(cls, message: str, /, log: str = "default", **options: Any) -> Step:
+        """A step that appends to a named log, with data in ``fields`` if there is any."""
+        options.setdefault("name", f"log {log}")
+        return cls._of_program(LOG_APPEND, {"message": message, "log": log}, options)
+
+    @classmethod
+    def _of_program(cls, kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> Step:
+        own = {name: options.pop(name) for name in _STEP_OPTIONS if name in options}
+        plain = {name: _plain_argument(value) for name, value in {**arguments, **options}.items()}
+        return cls.of_kind(kind, {name: value for name, value in plain.items() if value is not None}, **own)
+
+    @classmethod
     def of_kind(cls, kind: str, arguments: Mapping[str, Any], *, target: str | None = None, **options: Any) -> Step:
         """A step of any kind there is a handler for."""
         return cls(kind, target or kind, arguments, **_step_options(options))
@@ -119,6 +158,12 @@ def _step_options(options: dict[str, Any]) -> dict[str, Any]:
         raise Invalid("a step has no such option", field=unknown[0], remedy=f"use one of {', '.join(_STEP_OPTIONS)}")
     rules = {name: options.pop(name) for name in _RULES if options.get(name) is not None}
     return {**{name: value for name, value in options.items() if value is not None}, "rules": rules}
+
+
+def _plain_argument(value: Any) -> Any:
+    if isinstance(value, SecretRef):
+        return value.model_dump(exclude_defaults=True)
+    return {name: _plain_argument(each) for name, each in value.items()} if isinstance(value, Mapping) else value
 
 
 def _plain_rule(value: Any) -> Any:

@@ -6,7 +6,17 @@ attempt begins, by the worker that runs it, and masked in whatever the attempt l
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
+
+MASK = "***"
+_SOUNDS_SECRET = re.compile(
+    r"pass(?:word|wd|phrase)|secret|token|authori[sz]ation|credential|api[_-]?key|private[_-]?key|cookie", re.IGNORECASE
+)
+_NAMES_A_SECRET = {"secret", "prefix"}
 
 
 class SecretRef(BaseModel):
@@ -22,3 +32,24 @@ class SecretRef(BaseModel):
 
 Text = str | SecretRef
 """A text, given or kept as a secret."""
+
+
+def masked(value: Any) -> Any:
+    """Plain data without what stands under a name that sounds secret. What only names a secret may be seen."""
+    if isinstance(value, Mapping):
+        if "secret" in value and set(value) <= _NAMES_A_SECRET:
+            return dict(value)
+        return {
+            name: MASK if _SOUNDS_SECRET.search(str(name)) and not _may_be_seen(part) else masked(part)
+            for name, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [masked(part) for part in value]
+    return value
+
+
+def _may_be_seen(part: Any) -> bool:
+    """Nothing, yes or no, a number of something, or a reference."""
+    if isinstance(part, Mapping):
+        return "secret" in part and set(part) <= _NAMES_A_SECRET
+    return part is None or isinstance(part, bool) or part in ("", [])

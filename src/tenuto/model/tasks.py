@@ -206,6 +206,14 @@ class Task:
     def policy(self) -> Policy:
         return policy_from_json(self.policy_json)
 
+    @property
+    def about(self) -> dict[str, str | int]:
+        """What a line of a log, or a trace, says of it, so that what belongs together is found together."""
+        ids: dict[str, str | int] = {"task": str(self.id), "attempt": self.attempt, "job": self.name}
+        if self.execution_id is not None:
+            ids["execution"] = str(self.execution_id)
+        return ids
+
 
 @dataclass(frozen=True, slots=True)
 class Aside:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,16 @@ async def activity(database: Database, activity_id: UUID) -> Record | None:
 async def attempts(database: Database, task_id: UUID) -> list[Record]:
     """Every attempt at a task so far, the first one first."""
     return [record(row) for row in await database.all(SQL.attempts_of_task, task_id)]
+
+
+async def children(database: Database, parent_id: UUID, above: UUID | None, limit: int) -> list[Record]:
+    """What was asked for by an activity while it ran, the first one first."""
+    return [record(row) for row in await database.all(SQL.children, parent_id, above, limit)]
+
+
+async def stats(database: Database, since: datetime, name: str | None, limit: int) -> list[Record]:
+    """What has ended since, by name."""
+    return [dict(row) for row in await database.all(SQL.stats, since, name, limit)]
 
 
 async def task(database: Database, task_id: UUID) -> Record | None:

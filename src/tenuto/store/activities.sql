@@ -61,6 +61,37 @@ WHERE ($1::uuid IS NULL OR id < $1)
 ORDER BY id DESC
 LIMIT $6;
 
+-- name: children
+-- What was asked for by an activity while it ran, the first one first, after a key.
+SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
+       correlation_id, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+FROM tenuto.all_activities
+WHERE parent_id = $1
+  AND ($2::uuid IS NULL OR id > $2)
+ORDER BY id
+LIMIT $3;
+
+-- name: stats
+-- What has ended since, by name, the most frequent first: how many attempts and how they ended, how long those that ran
+-- waited for it and took, in seconds.
+SELECT kind, name, count(*) AS attempts,
+       count(*) FILTER (WHERE status IN ('completed', 'completed_with_warning')) AS done,
+       count(*) FILTER (WHERE status IN ('failed', 'completed_with_error')) AS failed,
+       count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
+       count(*) FILTER (WHERE final) AS ended,
+       avg(extract(epoch FROM started_at - run_at))::float8 AS wait_mean,
+       avg(extract(epoch FROM ended_at - started_at))::float8 AS duration_mean,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)::float8) AS duration_p50,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)::float8) AS duration_p95,
+       max(ended_at) AS last_at
+FROM tenuto.activities
+WHERE ended_at >= $1
+  AND ($2::text IS NULL OR name = $2)
+GROUP BY kind, name
+ORDER BY attempts DESC, kind, name
+LIMIT $3;
+
 -- name: list_tasks
 -- Open tasks, newest first, below a key; every filter may be left out.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt, failures, losses, created_at,

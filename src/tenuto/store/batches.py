@@ -17,6 +17,7 @@ from tenuto.model.tasks import Task
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.manifests import NewRun, start_runs
 from tenuto.store.statements import beside
+from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)
 
@@ -90,7 +91,8 @@ async def _copy(connection: Connection, like: NewRun, ids: Sequence[UUID], input
     actor = like.initiator
     constant: dict[str, Any] = {
         "state": like.state, "queue": like.queue, "rank": -like.priority, "kind": "job", "name": like.job,
-        "policy": like.policy, "limit_key": like.limit_key, "limit_max": like.limit_max, "initiator_type": actor.type,
+        "policy": carrying(like.policy, asked(like.job)), "limit_key": like.limit_key, "limit_max": like.limit_max,
+        "initiator_type": actor.type,
         "initiator_id": actor.id, "initiator_name": actor.name, "manifest_id": like.manifest_id,
         "batch_id": like.batch_id, "limit_group": like.limit_group, "tags": like.tags,
         "run_at": like.run_at,

@@ -203,6 +203,8 @@ class Database:
 
         async def whole(connection: Connection) -> T:
             nonlocal on_record
+            if deed is not None:
+                deed.begin()
             async with connection.transaction():
                 done = await work(connection)
                 on_record = deed is not None and await auditing.write_down(connection, deed)
@@ -255,6 +257,14 @@ async def across(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) 
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
+_REFUSED = ("the database refuses the login: ", "check TENUTO_DATABASE")
+_ADDRESS = {
+    "28000": _REFUSED,
+    "28P01": _REFUSED,
+    "3D000": ("", "create the database, or correct TENUTO_DATABASE"),
+}
+
+
 def translate(error: BaseException) -> StoreError | Invalid:
     """A driver's error in the words of this house."""
     if isinstance(error, asyncpg.PostgresError):
@@ -267,10 +277,11 @@ def translate(error: BaseException) -> StoreError | Invalid:
             return Unavailable(f"the database cannot go on: {error}", remedy=_SHORT_OF[state])
         if state in ("22021", "22P05"):
             return Invalid(f"the database cannot store this text: {error}")
-        if state in ("28000", "28P01"):
-            return StoreError(f"the database refuses the login: {error}", remedy="check TENUTO_DATABASE")
-        if state == "3D000":
-            return StoreError(f"{error}", remedy="create the database, or correct TENUTO_DATABASE")
+        if isinstance(error, asyncpg.DataError) and "query argument" in str(error):  # refused by the driver already
+            return Invalid("a value is beyond what can be stored", remedy="look at instants and numbers")
+        if state in _ADDRESS:
+            what, remedy = _ADDRESS[state]
+            return StoreError(f"{what}{error}", remedy=remedy)
         return DatabaseError(f"{type(error).__name__}: {error}", state=state)
     if isinstance(error, asyncpg.InternalClientError):
         return Unavailable(f"the connection to the database broke: {error}")

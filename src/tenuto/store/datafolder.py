@@ -86,7 +86,8 @@ def make(home: Path, account: Account, binaries: Path) -> None:
         if done.returncode:
             why = f"the data folder {home}/postgres cannot be made:\n{done.stderr.strip()}"
             raise Unavailable(why, remedy=f"make room there, or {ELSEWHERE}")
-        _write(making / "pg_hba.conf", f"local all all peer map={NAME}\n")
+        # We come as who we are; roles made for SQL scripts have passwords, and to reach the socket takes our account.
+        _write(making / "pg_hba.conf", f"local all {NAME} peer map={NAME}\nlocal all all scram-sha-256\n")
         _write(making / "pg_ident.conf", "".join(f'{NAME} "{who}" {NAME}\n' for who in {account.name, "root"}))
         making.rename(home / "postgres")
         keeper.sync(home)

@@ -21,7 +21,8 @@ SELECT greatest($1::uuid, (
 )) AS id;
 
 -- name: triggers_off
--- Where the past can be rewritten: a guard of activities, executions, the ledger or letters that is missing or off.
+-- Where the past can be rewritten: a guard of activities, executions, the ledger, letters or the audit trail that is
+-- missing or off.
 WITH guarded AS (
     SELECT relation, guard
     FROM (
@@ -35,7 +36,11 @@ WITH guarded AS (
     UNION ALL
     VALUES ('tenuto.executions'::regclass, 'executions_end_once'),
            ('tenuto.occurrences'::regclass, 'occurrences_are_decided_once'),
-           ('tenuto.dead_letters'::regclass, 'dead_letters_resolve_once')
+           ('tenuto.dead_letters'::regclass, 'dead_letters_resolve_once'),
+           ('tenuto.audit'::regclass, 'written_once'),
+           ('tenuto.audit'::regclass, 'kept'),
+           ('tenuto.audit_chain'::regclass, 'written_once'),
+           ('tenuto.audit_chain'::regclass, 'kept')
 )
 SELECT (SELECT 'tenuto.' || relname FROM pg_class WHERE pg_class.oid = guarded.relation) AS relation,
        guarded.guard,

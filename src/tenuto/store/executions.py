@@ -21,6 +21,7 @@ from tenuto.model.schedules import Plan, plan_from_json
 from tenuto.model.tasks import Settlement, Task, not_run
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
+from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)
 
@@ -69,14 +70,16 @@ async def begin(connection: Connection, new: Sequence[NewExecution]) -> None:
 
 def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
     actor, ids = execution.initiator, iter(fresh_ids(execution.plan.total_steps))
+    trace = asked(execution.schedule_name)
     for group, number, step in execution.plan.numbered():
         if group < execution.first_group:
             continue
         yield (
             next(ids), group == execution.first_group, step.queue or "default", -(step.priority or 0), step.kind,
             step.target, json.dumps(dict(step.arguments), ensure_ascii=False),
-            "{}" if step.policy is None else step.policy.to_json(), execution.started_at, step.limit_key,
-            step.limit_max, actor.type, actor.id, actor.name, str(execution.id), execution.id, group, number,
+            carrying("{}" if step.policy is None else step.policy.to_json(), trace), execution.started_at,
+            step.limit_key, step.limit_max, actor.type, actor.id, actor.name, str(execution.id), execution.id, group,
+            number,
         )  # fmt: skip
 
 
@@ -213,6 +216,12 @@ async def ask_to_stop(connection: Connection, ids: Sequence[UUID], by: Actor) ->
 async def is_over(connection: Connection, id: UUID) -> bool:
     """Whether nothing of an execution is left."""
     return bool(await connection.fetchval(SQL.is_over, id))
+
+
+async def has_ended(database: Database, id: UUID) -> bool | None:
+    """Whether an execution has ended; None if there is none."""
+    ended: bool | None = await database.value(SQL.is_over, id)
+    return ended
 
 
 async def waits_for(connection: Connection, id: UUID, other: UUID) -> bool:

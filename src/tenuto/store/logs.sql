@@ -50,8 +50,8 @@ LIMIT $3;
 -- name: forget
 -- A small batch of old entries; not those of tasks that are still open, which would append anew.
 DELETE FROM tenuto.log_entries
-WHERE id IN (
-    SELECT id
+WHERE (log, id) IN (
+    SELECT log, id
     FROM tenuto.log_entries
     WHERE at < $1
       AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = log_entries.task_id)

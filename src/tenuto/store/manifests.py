@@ -19,6 +19,7 @@ from tenuto.model.tasks import Task, TaskState
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
 from tenuto.store.tasks import array_literal
+from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)
 
@@ -262,8 +263,9 @@ async def start_runs(connection: Connection, runs: Sequence[NewRun]) -> set[UUID
         return set()
     rows = [
         (
-            run.id, run.state, run.queue, -run.priority, run.run_at or run.created_at, run.job, run.input, run.policy,
-            run.created_at, run.limit_key, run.limit_max, run.initiator.type, run.initiator.id, run.initiator.name,
+            run.id, run.state, run.queue, -run.priority, run.run_at or run.created_at, run.job, run.input,
+            carrying(run.policy, asked(run.job)), run.created_at, run.limit_key, run.limit_max, run.initiator.type,
+            run.initiator.id, run.initiator.name,
             run.correlation_id, None if run.tags is None else array_literal(run.tags), run.manifest_id, run.batch_id,
             run.item_key, run.limit_group,
         )

@@ -26,7 +26,7 @@ FROM (
     WHERE ($1::text IS NULL OR external_id > $1)
       AND ($2::boolean IS NULL OR enabled = $2)
       AND ($3::text IS NULL OR group_name = $3)
-      AND ($4::text IS NULL OR external_id ILIKE '%' || $4 || '%' OR name ILIKE '%' || $4 || '%')
+      AND ($4::text IS NULL OR strpos(lower(external_id), lower($4)) > 0 OR strpos(lower(name), lower($4)) > 0)
     ORDER BY external_id
     LIMIT $5
 ) AS manifest

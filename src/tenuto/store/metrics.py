@@ -1,11 +1,10 @@
-"""What the database can tell of the whole installation, in figures: each answer by index, none by reading a whole table.
+"""What the database can tell of the whole installation, in figures: each by index, none by reading a whole table.
 
 Nothing here judges, and nothing is kept: who asks how often is decided above (`engine.gathering`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,7 +14,10 @@ from tenuto.store.statements import beside
 
 SQL = beside(__file__)
 
-_LITTLE_PATIENCE = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
+_LITTLE_PATIENCE = (
+    "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s';"
+    " SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
+)
 LATELY = timedelta(minutes=1)
 SILENT_AFTER = timedelta(seconds=120)
 """A service nobody has heard of for so long is not counted as alive."""
@@ -41,7 +43,7 @@ class Gathered:
 
 async def gather(database: Database) -> Gathered:
     """All figures at once, asked once and with little patience: a database in trouble is not to be pressed further."""
-    return await _ask(database, _gather)
+    return await database.transaction(_gather, tries=1)
 
 
 async def _gather(connection: Connection) -> Gathered:
@@ -69,6 +71,11 @@ class Signs:
     services: list[Figures]
 
 
+async def knock(database: Database) -> None:
+    """An error if the database does not answer. Asked once."""
+    await database.once(SQL.knock)
+
+
 async def signs(database: Database) -> Signs:
     """Asked once and with little patience, as `gather`."""
 
@@ -77,11 +84,7 @@ async def signs(database: Database) -> Signs:
         latest = _all(await connection.fetch(SQL.latest_schedule))
         return Signs(latest[0] if latest else None, _all(await connection.fetch(SQL.services, SILENT_AFTER)))
 
-    return await _ask(database, look)
-
-
-async def _ask(database: Database, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-    return await database.transaction(work, tries=1)
+    return await database.transaction(look, tries=1)
 
 
 def _all(rows: list[Row]) -> list[Figures]:

@@ -120,3 +120,7 @@ WHERE ended_at > now() - $1::interval
 GROUP BY status, reason
 ORDER BY status, reason
 LIMIT 100;
+
+-- name: knock
+-- Whether anybody answers.
+SELECT 1;

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task
+from tenuto.store import auditing
 from tenuto.store.activities import Record, ids_beginning, record
 from tenuto.store.database import Connection, Database
 from tenuto.store.statements import beside
@@ -21,6 +22,9 @@ from tenuto.store.tasks import row_of
 SQL = beside(__file__)
 
 Standing = Literal["open", "ended"]
+
+_NO_ID = UUID(int=0)
+_BEFORE_ALL = (datetime(1970, 1, 1, tzinfo=UTC), _NO_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,18 @@ class Wanted:
 
 async def create(database: Database, task: NewTask) -> bool:
     """Create a one-shot, in one statement; False if its id is there already, also as the record of what has ended."""
-    return bool(await database.all(SQL.create, *row_of(task)))
+    deed = auditing.to_be_written()
+    if deed is None:
+        return bool(await database.all(SQL.create, *row_of(task)))
+    key = deed.request_key
+    asked = (None, None, None, None) if key is None else (key.actor, key.key, key.fingerprint, key.subject)
+    with auditing.off_record():  # it is part of the statement
+        row = await database.one(SQL.create_on_record, *row_of(task), *auditing.entry_of(deed), *asked)
+    assert row is not None
+    if not row["allowed"]:
+        raise auditing.done_elsewhere()
+    deed.written = created = bool(row["created"])
+    return created
 
 
 async def standing(database: Database, id: UUID) -> Standing | None:
@@ -54,8 +69,10 @@ async def registry(
     database: Database, wanted: Wanted, *, running: bool | None, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[Record]:
     """What is still to end, the next one first."""
-    run_at, id = after or (None, None)
-    values = (run_at, id, wanted.prompt_type, wanted.tags, running, wanted.since, wanted.until, wanted.search, limit)
+    start = after or _BEFORE_ALL
+    if wanted.since is not None:
+        start = max(start, (wanted.since, _NO_ID))
+    values = (*start, wanted.until, wanted.prompt_type, running, wanted.tags, wanted.search, limit)
     return [record(row) for row in await database.all(SQL.registry, *values)]
 
 
@@ -64,7 +81,7 @@ async def past(
 ) -> list[Record]:
     """What has ended, the newest first."""
     values: tuple[Any, ...] = (
-        below, wanted.prompt_type, wanted.tags, None if statuses is None else list(statuses), wanted.since,
+        below, wanted.prompt_type, None if statuses is None else list(statuses), wanted.tags, wanted.since,
         wanted.until, wanted.search, limit,
     )  # fmt: skip
     return [record(row) for row in await database.all(SQL.past, *values)]

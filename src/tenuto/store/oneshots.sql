@@ -13,6 +13,46 @@ RETURNING id, pg_notify(
     concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
 );
 
+-- name: create_on_record
+-- As create, with its entry in the audit trail and, if it has one, the key of the request: all in this one statement,
+-- because it is what a web service is asked for most. A key that was used for something else lets nothing be created.
+WITH kept AS (
+    INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
+    SELECT $32, $33, $34, $35, clock_timestamp()
+    WHERE $33::text IS NOT NULL
+    ON CONFLICT (actor, key) DO UPDATE
+    SET at = requests.at
+    WHERE requests.subject = excluded.subject
+    RETURNING key
+), made AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+    )
+    SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20
+    WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
+      AND ($33::text IS NULL OR EXISTS (SELECT FROM kept))
+    ON CONFLICT DO NOTHING
+    RETURNING pg_notify(
+        'tenuto',
+        concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
+    )
+), entry AS (
+    INSERT INTO tenuto.audit (
+        id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
+    )
+    SELECT $21, clock_timestamp(), $22, $23, $24, $25, $26, $27, $28, $29, $30, $31
+    FROM made
+    ON CONFLICT DO NOTHING
+    RETURNING id
+), waiting AS (
+    INSERT INTO tenuto.audit_unsealed (audit_id)
+    SELECT id
+    FROM entry
+)
+SELECT EXISTS (SELECT FROM made) AS created,
+       $33::text IS NULL OR EXISTS (SELECT FROM kept) AS allowed;
+
 -- name: standing
 -- Whether a one-shot of this id is open or has ended; nothing if there is none.
 SELECT 'open' AS standing
@@ -48,26 +88,24 @@ ORDER BY attempt.attempt;
 -- name: registry
 -- One-shots that are still to end and that nobody has asked to stop, the next one first, after a place in that order;
 -- every filter may be left out. Of one that is tried again, the instant it was asked for stands in its first record.
+-- The filters are one condition, so that the planner does not take each for a reason to leave the index of the order.
 SELECT id, name, state, run_at, kind, queue, attempt, created_at, initiator_name, tags,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
            (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = tasks.id), run_at
        ) END AS exec_at
 FROM tenuto.tasks
 WHERE origin = 'once' AND cancel_at IS NULL
-  AND ($1::timestamptz IS NULL OR (run_at, id) > ($1, $2::uuid))
-  AND ($3::text IS NULL OR name = $3)
-  AND ($4::text[] IS NULL OR tags @> $4)
-  AND ($5::boolean IS NULL OR (state = 'running') = $5)
-  AND ($6::timestamptz IS NULL OR run_at >= $6)
-  AND ($7::timestamptz IS NULL OR run_at < $7)
-  AND (
-      $8::text IS NULL
-      OR strpos(lower(name), lower($8)) > 0
-      OR strpos(lower(array_to_string(tags, ' ')), lower($8)) > 0
-      OR strpos(lower(input::text), lower($8)) > 0
-  )
+  AND (run_at, id) > ($1::timestamptz, $2::uuid)
+  AND run_at < coalesce($3::timestamptz, 'infinity')
+  AND CASE
+      WHEN name <> $4::text THEN false
+      WHEN (state = 'running') <> $5::boolean THEN false
+      WHEN $6::text[] IS NOT NULL AND coalesce(tags, '{}') @> $6 IS NOT TRUE THEN false
+      WHEN $7::text IS NULL THEN true
+      ELSE strpos(lower(concat_ws(E'\n', name, array_to_string(tags, E'\n'), input::text)), lower($7)) > 0
+  END
 ORDER BY run_at, id
-LIMIT $9;
+LIMIT $8;
 
 -- name: past
 -- One-shots that have ended, the newest first, below a key; every filter may be left out.
@@ -77,19 +115,17 @@ SELECT id, task_id, name, status, reason, run_at, created_at, started_at, ended_
            (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = activities.task_id), run_at
        ) END AS exec_at
 FROM tenuto.activities
-WHERE origin = 'once' AND final
-  AND ($1::uuid IS NULL OR id < $1)
-  AND ($2::text IS NULL OR name = $2)
-  AND ($3::text[] IS NULL OR tags @> $3)
-  AND ($4::text[] IS NULL OR status = ANY ($4))
-  AND ($5::timestamptz IS NULL OR run_at >= $5)
-  AND ($6::timestamptz IS NULL OR run_at < $6)
-  AND (
-      $7::text IS NULL
-      OR strpos(lower(name), lower($7)) > 0
-      OR strpos(lower(array_to_string(tags, ' ')), lower($7)) > 0
-      OR strpos(lower(input::text), lower($7)) > 0
-  )
+WHERE origin = 'once'
+  AND id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND CASE
+      WHEN NOT final THEN false
+      WHEN name <> $2::text THEN false
+      WHEN status <> ALL ($3::text[]) THEN false
+      WHEN $4::text[] IS NOT NULL AND coalesce(tags, '{}') @> $4 IS NOT TRUE THEN false
+      WHEN run_at < $5::timestamptz OR run_at >= $6::timestamptz THEN false
+      WHEN $7::text IS NULL THEN true
+      ELSE strpos(lower(concat_ws(E'\n', name, array_to_string(tags, E'\n'), input::text)), lower($7)) > 0
+  END
 ORDER BY id DESC
 LIMIT $8;
 

@@ -62,7 +62,7 @@ FROM (
     FROM tenuto.schedules
     WHERE ($1::text IS NULL OR name > $1)
       AND ($2::boolean IS NULL OR enabled = $2)
-      AND ($3::text IS NULL OR name ILIKE '%' || $3 || '%')
+      AND ($3::text IS NULL OR strpos(lower(name), lower($3)) > 0)
     ORDER BY name
     LIMIT $4
 ) AS schedule

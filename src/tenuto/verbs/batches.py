@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -17,7 +17,7 @@ from tenuto.ids import fresh_ids, new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
-from tenuto.store import activities, batches
+from tenuto.store import activities, auditing, batches
 from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import NewRun, StoredManifest
 from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
@@ -75,14 +75,14 @@ class Batches:
     async def enqueue(
         self,
         manifest: Manifest | str,
-        inputs: Iterable[Any],
+        inputs: Iterable[Any] | AsyncIterable[Any],
         *,
         key: Key | None = None,
         batch_key: str | None = None,
         name: str | None = None,
         atomic: bool = False,
     ) -> Batch:
-        """Have a manifest run for each of these inputs, taken in as they come; memory stays flat.
+        """Have a manifest run for each of these inputs, taken in as they come, from a network too; memory stays flat.
 
         ``key`` gives each item a key: one whose key has an open task already is not created again. ``batch_key`` makes
         a repeated or interrupted call go on where it was, given the same inputs. If an input is refused, what went
@@ -92,26 +92,28 @@ class Batches:
         external_id = manifest if isinstance(manifest, str) else manifest.external_id
         stored = await manifesting.get(database, external_id)
         now, by = database.clock.now(), self._who()
+        auditing.tell(target=external_id, after={"batch_key": batch_key, "name": name})
         if batch_key is not None:
             payloads.label(batch_key, field="batch_key")
         if name is not None:
             payloads.label(name, field="name")
-        items, dump = iter(inputs), self._manifests.dumper(stored)
+        dump = self._manifests.dumper(stored)
         if atomic:
-            return await self._all_or_nothing(database, stored, list(_parts(items, dump, key)), now, batch_key, name)
+            parts = [part async for part in _parts(inputs, 0, dump, key)]
+            return await self._all_or_nothing(database, stored, parts, now, batch_key, name)
         batch = await bulk.open_batch(database, stored, now, by, key=batch_key, name=name)
         if batch["complete_at"] is None:
             like = await bulk.pattern(database, stored, batch["id"], now, by)
-            rest = islice(items, bulk.items_in(batch), None)  # the others are in since the last time
-            await self._part_by_part(database, batch, like, _parts(rest, dump, key))
+            known = bulk.items_in(batch)  # since the last time
+            await self._part_by_part(database, batch, like, _parts(inputs, known, dump, key))
         return Batch(batch["id"], self)
 
-    async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: Iterator[_Part]) -> None:
+    async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: AsyncIterator[_Part]) -> None:
         """The next part is made ready while the database takes in the last."""
         storing: asyncio.Task[int] | None = None
         start = bulk.items_in(batch)
         try:
-            for part in parts:
+            async for part in parts:
                 if storing is not None:
                     await storing
                 storing = asyncio.create_task(bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys))
@@ -188,24 +190,38 @@ class Batches:
                 yield item
             after = page[-1]["task_id"]
 
+    async def page_of_items(
+        self, id: UUID, *, above: UUID | None = None, status: str | None = None, limit: int = 100
+    ) -> Sequence[Record]:
+        """Some items of a batch, the first ones or those after one."""
+        database = await self._open()
+        found = await batches.items(database, id, after=above, status=status, limit=listed(limit))
+        if not found:
+            await self.get(id)
+        return found
+
     async def pause(self, id: UUID) -> None:
         """Let nothing more of a batch begin; what runs goes on to its end."""
         database = await self._open()
+        auditing.tell(target=str(id))
         await bulk.pause(database, id, database.clock.now(), self._who())
 
     async def resume(self, id: UUID) -> None:
         """Let a paused batch go on."""
         database = await self._open()
+        auditing.tell(target=str(id))
         await bulk.resume(database, id, database.clock.now())
 
     async def cancel(self, id: UUID) -> None:
         """Cancel: what has not begun is removed, what runs is told to stop."""
         database = await self._open()
+        auditing.tell(target=str(id))
         await bulk.cancel(database, id, database.clock.now(), self._who())
 
     async def retry_failed(self, id: UUID, *, note: str | None = None) -> int:
         """Run what failed for good again; how many."""
         await self.get(id)
+        auditing.tell(target=str(id), reason=note)
         return await self._dead_letters.retry_all(batch=id, note=note)
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
@@ -221,31 +237,47 @@ class Batches:
             pause = min(pause * 1.5, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
 class _Part:
-    inputs: Sequence[str]
-    keys: Sequence[str] | None
+    """Some inputs, ready to be stored."""
+
+    def __init__(self, dump: Callable[[Any], str], key: Key | None) -> None:
+        self.inputs: list[str] = []
+        self.keys: list[str] | None = None if key is None else []
+        self._dump = dump
+        self._key = key
+
+    def add(self, item: Any) -> bool:
+        """One more; whether that is enough."""
+        text = self._dump(item)
+        if self._key is not None and self.keys is not None:
+            self.keys.append(payloads.label(str(self._key(item)), field="key"))
+        self.inputs.append(text)
+        return len(self.inputs) == _PART
 
 
-def _parts(items: Iterator[Any], dump: Callable[[Any], str], key: Key | None) -> Iterator[_Part]:
-    """The inputs, some thousand at a time. If one is refused, first comes what went before it."""
-    refusal: Invalid | None = None
-    while refusal is None:
-        texts: list[str] = []
-        keys: list[str] = []
-        try:
-            for item in islice(items, _PART):
-                text = dump(item)
-                if key is not None:
-                    keys.append(payloads.label(str(key(item)), field="key"))
-                texts.append(text)
-        except Invalid as error:
-            refusal = error
-        if texts:
-            yield _Part(texts, None if key is None else keys)
-        elif refusal is None:
-            return
-    raise refusal
+async def _parts(
+    inputs: Iterable[Any] | AsyncIterable[Any], skipped: int, dump: Callable[[Any], str], key: Key | None
+) -> AsyncIterator[_Part]:
+    """The inputs after so many, some thousand at a time. If one is refused, first comes what went before it."""
+    part, refusal, number = _Part(dump, key), None, 0
+    try:
+        if isinstance(inputs, Iterable):
+            for item in islice(inputs, skipped, None):
+                if part.add(item):
+                    yield part
+                    part = _Part(dump, key)
+        else:
+            async for item in inputs:
+                number += 1
+                if number > skipped and part.add(item):
+                    yield part
+                    part = _Part(dump, key)
+    except Invalid as error:
+        refusal = error
+    if part.inputs:
+        yield part
+    if refusal is not None:
+        raise refusal
 
 
 def _told(batch: Record, rate: float) -> Record:

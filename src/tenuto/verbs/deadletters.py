@@ -14,8 +14,10 @@ from tenuto.handlers.jobs import Jobs
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.deadletters import LetterStatus
-from tenuto.store import activities, deadletters
+from tenuto.store import activities, auditing, deadletters
 from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+
+_NAMED = 20
 
 
 class DeadLetters:
@@ -77,17 +79,30 @@ class DeadLetters:
             raise await letters.refusal(database, id)
         return {**found, "tried": await activities.attempts(database, found["task_id"])}
 
-    async def retry(self, id: UUID, *, input: Mapping[str, Any] | None = None, note: str | None = None) -> UUID:
-        """Run what a letter stands for again, with another input if given; the id of the new task."""
+    async def retry(
+        self,
+        id: UUID,
+        *,
+        input: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        request_id: UUID | None = None,
+    ) -> UUID:
+        """Run what a letter stands for again, with another input if given; the id of the new task. Asking again with
+        the same ``request_id`` runs it once."""
         self._check_note(note)
         database = await self._open()
+        if request_id is not None:
+            known = await deadletters.letter(database, id)
+            if known is not None and known["retry_task_id"] == request_id:
+                return request_id
         text = None
         if input is not None:
             letter = await self.get(id)
             manifest = await manifesting.get(database, letter["external_id"])
             text = self._jobs.get(manifest.manifest.job).check_input(json.dumps(dict(input)))
+        auditing.tell(target=str(id), reason=note, after=None if input is None else {"input": dict(input)})
         done = await letters.retry(
-            database, [id], database.clock.now(), self._who(), note=note, input=text, refuse=True
+            database, [id], database.clock.now(), self._who(), note=note, input=text, refuse=True, task=request_id
         )
         if id not in done:
             raise await letters.refusal(database, id)
@@ -97,6 +112,7 @@ class DeadLetters:
         """Say that somebody has seen to it; nothing is run."""
         self._check_note(note)
         database = await self._open()
+        auditing.tell(target=str(id), reason=note)
         if not await letters.acknowledge(database, [id], database.clock.now(), self._who(), note=note):
             raise await letters.refusal(database, id)
 
@@ -122,6 +138,7 @@ class DeadLetters:
         """Run letters again, as selected; how many. Those somebody has resolved meanwhile are left out."""
         self._check_note(note)
         database, done = await self._open(), 0
+        _tell_of(chosen, note)
         for start in range(0, len(chosen), MAX_LISTED):
             some = chosen[start : start + MAX_LISTED]
             done += len(await letters.retry(database, some, database.clock.now(), self._who(), note=note))
@@ -135,6 +152,7 @@ class DeadLetters:
         """Acknowledge letters, as selected; how many. Those somebody has resolved meanwhile are left out."""
         self._check_note(note)
         database, done = await self._open(), 0
+        _tell_of(chosen, note)
         for start in range(0, len(chosen), MAX_LISTED):
             some = chosen[start : start + MAX_LISTED]
             done += len(await letters.acknowledge(database, some, database.clock.now(), self._who(), note=note))
@@ -145,3 +163,8 @@ class DeadLetters:
             payloads.storable_text(note, field="note", limit=4000)
         if self._needs_note() and not (note or "").strip():
             raise Invalid("is needed here", field="note", remedy="say why, or set TENUTO_LETTERS_NEED_NOTES=false")
+
+
+def _tell_of(chosen: Sequence[UUID], note: str | None) -> None:
+    named = [str(id) for id in chosen[:_NAMED]]
+    auditing.tell(reason=note, after={"letters": len(chosen), "first": named})

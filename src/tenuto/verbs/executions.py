@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal
 from uuid import UUID
@@ -10,8 +11,9 @@ from tenuto.clock import steady
 from tenuto.engine import executing, narrative
 from tenuto.engine.why import Why, why_execution
 from tenuto.errors import Conflict, NotFound
+from tenuto.ids import new_id
 from tenuto.model.access import Actor
-from tenuto.store import activities, executions
+from tenuto.store import activities, auditing, executions
 from tenuto.verbs.asking import Open, Record, listed
 from tenuto.verbs.schedules import id_of
 from tenuto.verbs.waiting import Endings
@@ -20,22 +22,18 @@ from tenuto.verbs.waiting import Endings
 class Executions:
     """``app.executions``: what runs and ran, and what may be done to it."""
 
-    def __init__(self, open: Open, who: Callable[[], Actor]) -> None:
+    def __init__(self, open: Open, who: Callable[[], Actor], endings: Endings) -> None:
         self._open = open
         self._who = who
-        self._endings = Endings()
-
-    async def close(self) -> None:
-        """Nobody waits here any more."""
-        await self._endings.close()
+        self._endings = endings
 
     async def get(self, id: UUID) -> Record:
         """An execution with every step: its state, activity, wait, duration and error, running ones live."""
         database = await self._open()
-        found = await executions.execution(database, id)
+        found, steps = await asyncio.gather(executions.execution(database, id), executions.steps(database, id))
         if found is None:
             raise NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
-        return narrative.told(found, await executions.steps(database, id), database.clock.now())
+        return narrative.told(found, steps, database.clock.now())
 
     async def find(self, prefix: str) -> UUID:
         """The one execution whose id begins so."""
@@ -68,22 +66,28 @@ class Executions:
     async def cancel(self, id: UUID, *, reason: str | None = None) -> Literal["cancelled", "stopping"]:
         """Cancel: what has not begun is removed at once, what runs is told to stop."""
         database = await self._open()
+        auditing.tell(target=str(id), reason=reason)
         return await executing.cancel(database, id, database.clock.now(), self._who(), reason)
 
     async def pause(self, id: UUID) -> None:
         """Let nothing more of it begin; what runs goes on to its end."""
         database = await self._open()
+        auditing.tell(target=str(id))
         await executing.pause(database, id, database.clock.now(), self._who())
 
     async def resume(self, id: UUID) -> None:
         """Let a paused one go on."""
         database = await self._open()
+        auditing.tell(target=str(id))
         await executing.resume(database, id, database.clock.now())
 
-    async def retry(self, id: UUID) -> UUID:
-        """Run one that failed or was cancelled again from the group it came to; the id of the new one."""
+    async def retry(self, id: UUID, *, request_id: UUID | None = None) -> UUID:
+        """Run one that failed or was cancelled again from the group it came to; the id of the new one. Asking again
+        with the same ``request_id`` begins one."""
         database = await self._open()
-        return await executing.retry(database, id, database.clock.now(), self._who())
+        request = request_id or new_id()
+        auditing.tell(target=str(id), after={"execution_id": str(request)})
+        return await executing.retry(database, id, database.clock.now(), self._who(), request)
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
         """Wait until an execution has ended."""
@@ -91,11 +95,11 @@ class Executions:
         database = await self._open()
         with self._endings.of(database, id) as ending:
             while True:
-                found = await executions.execution(database, id)
-                if found is None:
+                over = await executions.has_ended(database, id)
+                if over is None:
                     raise NotFound(f"there is no execution {id}")
-                if found["ended_at"] is not None:
-                    return narrative.told(found, await executions.steps(database, id), database.clock.now())
+                if over:
+                    return await self.get(id)
                 if deadline is not None and steady() > deadline:
                     raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
                 await ending.pause()

@@ -16,8 +16,10 @@ import secrets
 import string
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 from tenuto.clock import steady
 from tenuto.engine import keyfiles
@@ -77,7 +79,7 @@ class Keys:
             text = _new_key()
             new = _as_row(text, name, role, by, expires_at)
             auditing.tell(target=name, after=_told(new))
-            made = await database.transaction(lambda connection, new=new: keys.make(connection, new))  # type: ignore[misc]
+            made = await database.transaction(partial(keys.make, new=new))
             if made is not None:
                 return made, text
 
@@ -163,7 +165,7 @@ class Keys:
             name = caller_or_key.actor.name
             if caller_or_key.actor.type != ActorType.API_KEY:
                 raise Invalid(f"{name} has no key", field="key", remedy="name a key; `tenuto key list` shows them")
-            key = _uuid(caller_or_key.actor.id)
+            key = UUID(caller_or_key.actor.id)
         else:
             found = await self.get(caller_or_key)
             name, key = found["name"], found["id"]
@@ -278,12 +280,6 @@ def _told(new: keys.NewKey) -> Record:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-def _uuid(text: str | None) -> Any:
-    from uuid import UUID
-
-    return UUID(text)
 
 
 def _check_end(expires_at: datetime | None, now: datetime) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model import logentries
-from tenuto.store import logs
+from tenuto.store import auditing, logs
 from tenuto.verbs.asking import Open, Record, listed
 
 
@@ -45,9 +46,14 @@ class Logs:
         find = logs.oldest if oldest_first else logs.newest
         return await find(await self._open(), log, bound, listed(limit))
 
-    async def append(self, log: str, message: str, fields: Mapping[str, Any] | None = None) -> Record:
-        """Append an entry; what was stored."""
+    async def append(
+        self, log: str, message: str, fields: Mapping[str, Any] | None = None, *, key: UUID | None = None
+    ) -> Record:
+        """Append an entry; what is stored. A key makes sure that it is appended once, however often that is asked."""
         given = None if fields is None else dict(fields)
-        logentries.log_name(log), logentries.message(message), logentries.fields(given)
+        logentries.log_name(log)
+        logentries.message(message)
+        logentries.fields(given)
         database = await self._open()
-        return await logs.append(database, log, database.clock.now(), message, given, key=new_id())
+        auditing.tell(target=log, after={"message": message, "fields": given})
+        return await logs.append(database, log, database.clock.now(), message, given, key=key or new_id())

@@ -14,20 +14,24 @@ from pydantic import BaseModel
 from tenuto.engine import manager, manifesting
 from tenuto.engine.definitions import Author, Effect
 from tenuto.engine.manager import PollResult
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Conflict, Invalid, UnknownJob
 from tenuto.handlers.jobs import Job, Jobs
 from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
+from tenuto.model.manifestfiles import DeclaredManifest
 from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, those_needed_first
 from tenuto.model.retries import RetryPolicy, retry_policy
+from tenuto.model.schedules import policy_of
 from tenuto.model.tasks import Policy, seconds
 from tenuto.model.triggers import Manual, Trigger
-from tenuto.store import manifests
+from tenuto.store import auditing, manifests
 from tenuto.store import tasks as queue
 from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import ManifestVersion, StoredManifest
 from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+
+_RULES = ("timeout", "retry", "max_retries", "on_lost")
 
 
 class Manifests:
@@ -84,12 +88,27 @@ class Manifests:
         kept = ", ".join(f"{name}: {_type_name(job.parameters[name])}" for name in properties)
         return replace(manifest, properties=properties, property_type=kept)
 
+    def whole(self, declared: DeclaredManifest) -> Manifest:
+        """A manifest as a file says it, with what the file leaves to the job."""
+        try:
+            job = self._jobs.get(declared.job)
+        except UnknownJob as error:
+            raise Invalid(str(error), field="job", remedy="name a job of the app, or the app with --app") from error
+        rules = {name: declared.said[name] for name in _RULES if name in declared.said}
+        said = {name: value for name, value in declared.said.items() if name not in _RULES}
+        made = manifest_of(job, declared.external_id, **said)
+        return self.checked(replace(made, policy=policy_of(job.policy, **rules)))
+
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    async def create(self, new: Manifest, *, enabled: bool = True, reason: str | None = None) -> StoredManifest:
-        """Make a manifest."""
+    async def create(
+        self, new: Manifest, *, enabled: bool = True, reason: str | None = None, request_id: UUID | None = None
+    ) -> StoredManifest:
+        """Make a manifest. Asking again with the same ``request_id`` makes one."""
         database = await self._open()
-        made = await manifesting.create(database, self.checked(new), self._author(database, reason), enabled=enabled)
+        made = await manifesting.create(
+            database, self.checked(new), self._author(database, reason), enabled=enabled, id=request_id
+        )
         await self._tell(database)
         return made
 
@@ -120,10 +139,11 @@ class Manifests:
         await self._tell(database)
         return switched
 
-    async def delete(self, external_id: str, *, reason: str | None = None) -> None:
-        """Delete a manifest of which nothing is open; what it did stays on record."""
+    async def delete(self, external_id: str, *, reason: str | None = None, version: int | None = None) -> None:
+        """Delete a manifest of which nothing is open; what it did stays on record. With ``version``, only if nobody
+        has changed it since that one."""
         database = await self._open()
-        await manifesting.delete(database, external_id, self._author(database, reason))
+        await manifesting.delete(database, external_id, self._author(database, reason), version=version)
 
     async def prune(self, *, keep: Iterable[str], origin: str, reason: str | None = None) -> Sequence[str]:
         """Delete what was declared by ``origin`` once and is not any more; only ever on request."""
@@ -209,26 +229,36 @@ class Manifests:
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    async def run(self, external_id: str, arguments: Mapping[str, Any] | None = None) -> UUID:
+    async def run(
+        self, external_id: str, arguments: Mapping[str, Any] | None = None, *, request_id: UUID | None = None
+    ) -> UUID:
         """Run a manifest once, now, with its properties and these arguments; the id of the task.
 
-        Refused while an earlier run of it is not over.
+        Refused while an earlier run of it is not over. Asking again with the same ``request_id`` runs it once.
         """
         database = await self._open()
         stored = await manifesting.get(database, external_id)
         text = self._job(stored).dump_input((), {**stored.manifest.properties, **(arguments or {})})
-        return await self._start(database, stored, text, None)
+        return await self._start(database, stored, text, None, request_id)
 
-    async def enqueue(self, external_id: str, item: Any, *, key: str | None = None) -> UUID:
-        """Have a manifest run for one item; the id of the task. An item whose key is open already is refused."""
+    async def enqueue(
+        self, external_id: str, item: Any, *, key: str | None = None, request_id: UUID | None = None
+    ) -> UUID:
+        """Have a manifest run for one item; the id of the task. An item whose key is open already is refused. Asking
+        again with the same ``request_id`` creates one task."""
+        if key is not None:
+            payloads.label(key, field="key")
         database = await self._open()
         stored = await manifesting.get(database, external_id)
         dump = _dumper(self._job(stored), stored.manifest.properties)
-        return await self._start(database, stored, dump(item), key or str(new_id()))
+        return await self._start(database, stored, dump(item), key or str(new_id()), request_id)
 
-    async def _start(self, database: Database, stored: StoredManifest, text: str, key: str | None) -> UUID:
-        now, by, id = database.clock.now(), self._who(), new_id()
-        sent = False
+    async def _start(
+        self, database: Database, stored: StoredManifest, text: str, key: str | None, request_id: UUID | None
+    ) -> UUID:
+        now, by, id = database.clock.now(), self._who(), request_id or new_id()
+        auditing.tell(target=stored.external_id, after={"task_id": str(id), "item": key})
+        sent = request_id is not None
 
         async def act(connection: Connection) -> UUID:
             nonlocal sent

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tenuto.engine import manifestplanning, planning
 from tenuto.engine.definitions import Author
 from tenuto.engine.manifestplanning import PlannedManifests
 from tenuto.engine.planning import Planned
-from tenuto.errors import Invalid, UnknownJob
+from tenuto.errors import Invalid
 from tenuto.handlers.jobs import Jobs
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.definitionfiles import Declared, schedules_of
 from tenuto.model.documents import Document
 from tenuto.model.manifestfiles import DeclaredGroup, DeclaredManifest, groups_of, manifests_of
-from tenuto.model.manifests import Manifest
-from tenuto.model.schedules import policy_of
+from tenuto.store import auditing
 from tenuto.store import tasks as queue
 from tenuto.store.database import Connection
 from tenuto.verbs.asking import Open
-from tenuto.verbs.manifests import Manifests, manifest_of
+from tenuto.verbs.manifests import Manifests
 
 PlanSchedules = Callable[[Sequence[Declared], bool], Awaitable[Planned]]
-
-_RULES = ("timeout", "retry", "max_retries", "on_lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ class Plans:
         database = await self._open()
         schedules = await self._plan_schedules(wanted.schedules, prune)
         manifests = await manifestplanning.plan(
-            database, wanted.manifests, wanted.groups, self._whole, database.clock.now(), prune=prune
+            database, wanted.manifests, wanted.groups, self._manifests.whole, database.clock.now(), prune=prune
         )
         return WholePlan(schedules, manifests)
 
@@ -99,18 +96,9 @@ class Plans:
         async def act(connection: Connection) -> None:
             await planning.carry_out_within(connection, planned.schedules, author, of_schedules)
             await manifestplanning.carry_out_within(connection, planned.manifests, author, of_manifests)
+            if not planned.changes_something:  # at most it is noted where things are declared
+                auditing.changed_nothing()
 
         await database.transaction(act)
         if planned.changes_something:
             await queue.wake(database, ["schedules", "manifests", "limits"])
-
-    def _whole(self, declared: DeclaredManifest) -> Manifest:
-        """A manifest of a file, with what the file leaves to the job."""
-        try:
-            job = self._jobs.get(declared.job)
-        except UnknownJob as error:
-            raise Invalid(str(error), field="job", remedy="name a job of the app, or the app with --app") from error
-        rules = {name: declared.said[name] for name in _RULES if name in declared.said}
-        said = {name: value for name, value in declared.said.items() if name not in _RULES}
-        made = manifest_of(job, declared.external_id, **said)
-        return self._manifests.checked(replace(made, policy=policy_of(job.policy, **rules)))

@@ -22,7 +22,7 @@ from tenuto.model.definitionfiles import Declared
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields, with_arguments
 from tenuto.model.triggers import Trigger
-from tenuto.store import schedules
+from tenuto.store import auditing, schedules
 from tenuto.store import tasks as queue
 from tenuto.store.database import Database
 from tenuto.store.schedules import Schedule, Version
@@ -112,10 +112,14 @@ class Schedules:
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    async def create(self, new: Definition, *, enabled: bool = True, reason: str | None = None) -> Schedule:
-        """Make a schedule."""
+    async def create(
+        self, new: Definition, *, enabled: bool = True, reason: str | None = None, request_id: UUID | None = None
+    ) -> Schedule:
+        """Make a schedule. Asking again with the same ``request_id`` makes one."""
         database = await self._open()
-        made = await definitions.create(database, self.resolved(new), self._author(database, reason), enabled=enabled)
+        made = await definitions.create(
+            database, self.resolved(new), self._author(database, reason), enabled=enabled, id=request_id
+        )
         await self._tell(database)
         return made
 
@@ -145,10 +149,11 @@ class Schedules:
         await self._tell(database)
         return switched
 
-    async def delete(self, name: str, *, reason: str | None = None) -> None:
-        """Delete a schedule that is not running; what it did stays on record."""
+    async def delete(self, name: str, *, reason: str | None = None, version: int | None = None) -> None:
+        """Delete a schedule that is not running; what it did stays on record. With ``version``, only if nobody has
+        changed it since that one."""
         database = await self._open()
-        await definitions.delete(database, name, self._author(database, reason))
+        await definitions.delete(database, name, self._author(database, reason), version=version)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -209,6 +214,7 @@ class Schedules:
         run only. Asking again with the same ``request_id`` starts it once."""
         database = await self._open()
         request, who, now = request_id or new_id(), self._who(), database.clock.now()
+        auditing.tell(target=name, after={"request_id": str(request), "arguments": arguments})
 
         def change(plan: Plan) -> Plan:
             return resolve_plan(with_arguments(plan, arguments), self._jobs) if arguments else plan

@@ -51,12 +51,17 @@ CREATE TABLE tenuto.audit (
     before       jsonb,                               -- both with secrets masked
     after        jsonb
 );
+CREATE INDEX audit_of_target ON tenuto.audit (target, id);
+
+CREATE TABLE tenuto.audit_unsealed (
+    audit_id  uuid PRIMARY KEY                        -- written with its entry, gone once that is in the chain
+);
 
 CREATE TABLE tenuto.audit_chain (
     position  bigint PRIMARY KEY CHECK (position > 0),
     audit_id  uuid NOT NULL UNIQUE,
     sealed_at timestamptz NOT NULL,
-    seal      bytea NOT NULL                          -- over the seal before and the whole row
+    seal      bytea NOT NULL                          -- over the seal before and the whole row; says with which key
 );
 
 CREATE FUNCTION tenuto.refuse_to_change_the_audit() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -84,15 +89,15 @@ CREATE TABLE tenuto.secrets (
 );
 
 CREATE TABLE tenuto.log_entries (
-    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     log          text NOT NULL CHECK (length(log) BETWEEN 1 AND 200),
+    id           bigint GENERATED ALWAYS AS IDENTITY,
     at           timestamptz NOT NULL,
     message      text NOT NULL,
     fields       jsonb,
     key          uuid NOT NULL UNIQUE,                -- of the task, which appends once however often it is tried
-    task_id      uuid
+    task_id      uuid,
+    PRIMARY KEY (log, id)                             -- none on id alone: a page of a rare log is never sought by it
 );
-CREATE INDEX log_entries_of_log ON tenuto.log_entries (log, id);
 CREATE INDEX log_entries_by_age ON tenuto.log_entries (at);
 
 ALTER TABLE tenuto.tasks
@@ -102,6 +107,12 @@ CREATE INDEX tasks_once ON tenuto.tasks (run_at, id) WHERE origin = 'once';
 ALTER TABLE tenuto.activities
     ADD COLUMN origin text;
 CREATE INDEX activities_once ON tenuto.activities (id) WHERE origin = 'once';
+CREATE INDEX activities_children ON tenuto.activities (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX tasks_children ON tenuto.tasks (parent_id) WHERE parent_id IS NOT NULL;
+
+CREATE INDEX dead_letters_by_age ON tenuto.dead_letters (dead_lettered_at) WHERE status = 'awaiting_intervention';
+CREATE INDEX schedule_versions_by_age ON tenuto.schedule_versions (at);
+CREATE INDEX manifest_versions_by_age ON tenuto.manifest_versions (at);
 
 CREATE OR REPLACE VIEW tenuto.all_activities AS
 SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,

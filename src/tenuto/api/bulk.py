@@ -1,0 +1,137 @@
+"""``POST /api/v1/manifests/{external_id}/bulk``: thousands of inputs for one manifest, as a stream of JSON lines.
+
+Lines are taken in as they come, and no more of them is held than a part: memory stays flat however long the stream is.
+Whoever is cut off sends the same lines again with the same batch key, and nothing is doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from tenuto.api.answers import answers
+from tenuto.api.batches import EXAMPLE, shown
+from tenuto.api.door import Needs, Visit
+from tenuto.api.paths import ExternalId
+from tenuto.api.problems import Refused
+from tenuto.api.reading import StrictRoute, strict_json
+from tenuto.errors import Invalid
+from tenuto.ids import new_id
+from tenuto.model.access import Role
+from tenuto.model.payloads import MAX_INPUT
+
+router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=StrictRoute)
+
+_LONGEST_LINE = 2 * MAX_INPUT
+_KINDS = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "One input a line: a set of the job's arguments, or the one its properties leave open.",
+        "content": {
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": '{"customer": 17}\n{"customer": 18}\n',
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/manifests/{external_id:name}/bulk", status_code=202, responses=answers(EXAMPLE, 202), openapi_extra=_BODY
+)
+async def bulk_enqueue(
+    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "manifest.bulk", streams=True))],
+    external_id: ExternalId,
+    request: Request,
+    response: Response,
+    key: Annotated[
+        str | None,
+        Query(max_length=200, description="The field that names the item: one that is open already is left out."),
+    ] = None,
+    batch_key: Annotated[
+        str | None,
+        Query(max_length=200, description="A name of your own: sending again with it goes on, and doubles nothing."),
+    ] = None,
+    name: Annotated[str | None, Query(max_length=200, description="What to call the batch.")] = None,
+    idempotency_key: Annotated[
+        str | None, Header(max_length=200, description="The batch key, if none is given.")
+    ] = None,
+) -> dict[str, Any]:
+    """Have a manifest run for every line. Lines are taken in as they come; one that is refused is named by its number:
+    nothing after it is taken in, what went before stands, and the batch waits for the rest."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _KINDS:
+        raise Refused(415, "the body must be JSON lines", remedy=f"send Content-Type: {_KINDS[0]}")
+    stored = await visit.app.manifests.get(external_id)
+    parameters = visit.app.jobs.get(stored.manifest.job).parameters
+    lines = _Lines(request, key, drop_key=key is not None and key not in parameters)
+    chosen = batch_key or idempotency_key or f"api-{new_id().hex[-12:]}"
+    try:
+        batch = await visit.app.bulk_enqueue(
+            external_id,
+            lines,
+            key=(lambda row: row.key) if key is not None else None,
+            batch_key=chosen,
+            name=name,
+        )
+    except Invalid as error:
+        if lines.number and error.field not in ("batch_key", "name"):
+            error.field = f"line {lines.number}: {error.field}" if error.field else f"line {lines.number}"
+            error.remedy = f"mend it and send all lines again with ?batch_key={chosen}: those before it are in"
+        raise
+    response.headers["Location"] = f"/api/v1/batches/{batch.id}"
+    return shown(await batch.progress())
+
+
+class _Row(dict[str, Any]):
+    """The fields of one line, and the key it goes by."""
+
+    key: str = ""
+
+
+class _Lines:
+    """The lines of a body, each read strictly when its turn comes."""
+
+    def __init__(self, request: Request, key: str | None, *, drop_key: bool) -> None:
+        self._request = request
+        self._key = key
+        self._drop_key = drop_key
+        self.number = 0
+        """Of the line that was given out last."""
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for text in self._texts():
+            self.number += 1
+            if text.strip():
+                yield self._keyed(self._value(text))
+
+    async def _texts(self) -> AsyncIterator[bytes]:
+        rest = b""
+        async for piece in self._request.stream():
+            *whole, rest = (rest + piece).split(b"\n")
+            for text in whole:
+                yield text
+            if len(rest) > _LONGEST_LINE:
+                self.number += 1
+                raise Invalid(f"is longer than {_LONGEST_LINE:,} bytes", remedy="write one input a line")
+        if rest:
+            yield rest
+
+    def _value(self, text: bytes) -> Any:
+        try:
+            return strict_json(text)
+        except Refused as error:
+            raise Invalid(str(error.detail), remedy="write one JSON value a line") from None
+
+    def _keyed(self, value: Any) -> Any:
+        if self._key is None:
+            return value
+        if not isinstance(value, dict) or value.get(self._key) is None:
+            raise Invalid(f"has no {self._key!r:.80}", remedy="give every line one, or leave key out")
+        row = _Row(value)
+        row.key = str(row.pop(self._key) if self._drop_key else row[self._key])
+        return row

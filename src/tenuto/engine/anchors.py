@@ -1,0 +1,83 @@
+"""The head of the audit trail, remembered outside the database every hour: in a file in the home, and in the log.
+
+Whoever may do anything in the database could cut off the end of the trail, or (where it is sealed without a key) make
+all of it anew. A line here says how long the trail was and what its last seal was: both show afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tenuto.errors import Invalid
+from tenuto.logs import Log
+from tenuto.store import audit
+from tenuto.store.database import Database
+
+FILE = "audit.heads"
+EVERY = timedelta(hours=1)
+
+log = Log("tenuto.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """How long the trail was at an instant, and its last seal."""
+
+    position: int
+    seal: bytes
+    at: datetime
+
+
+async def drop(database: Database, home: Path) -> None:
+    """Remember the head, if an hour has gone by since the last time and the trail has grown."""
+    now = database.clock.now()
+    which = await audit.identity(database)
+    known = await asyncio.to_thread(read, home, which)
+    if known and now - known[-1].at < EVERY:
+        return
+    head = await audit.head_now(database)
+    longest = max((anchor.position for anchor in known), default=0)
+    if head.position < longest:  # nothing is written over it: what was remembered is the proof
+        log.error("the audit trail is shorter than it was", was=longest, now=head.position)
+    elif head.position > longest:
+        line = {"database": which, "position": head.position, "seal": head.seal.hex(), "at": now.isoformat()}
+        await asyncio.to_thread(append_line, home / FILE, json.dumps(line))
+        log.info("audit head", position=head.position, seal=head.seal.hex())
+
+
+def read(home: Path, database: str) -> Sequence[Anchor]:
+    """What is remembered of a database, in order."""
+    file = home / FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    try:
+        told = [json.loads(line) for line in lines]
+        return [
+            Anchor(int(each["position"]), bytes.fromhex(each["seal"]), datetime.fromisoformat(each["at"]))
+            for each in told
+            if each["database"] == database
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Invalid(
+            f"{file} holds a line that is no head of an audit trail",
+            remedy="restore the file; if it is lost, move it away: the trail is then anchored anew",
+        ) from error
+
+
+def append_line(file: Path, line: str) -> None:
+    """One line at the end, on disk before anybody relies on it, for the owner's eyes only."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        os.write(handle, f"{line}\n".encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,62 @@
+"""Steps that run a program of the machine: argv as it stands, never a shell, nothing left behind.
+
+Only what is particular to the kind is here; `programs` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tenuto.handlers import programs
+from tenuto.handlers.context import Context
+from tenuto.handlers.jobs import Job, Using
+from tenuto.handlers.kinds import Means
+from tenuto.handlers.programarguments import (
+    Arguments,
+    Digest,
+    Environment,
+    Folder,
+    Grace,
+    Kept,
+    Program,
+    SuccessCodes,
+    WarningCodes,
+)
+from tenuto.handlers.programs import GRACE, KEPT, Command, ProgramResult, Rules
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.schedules import EXECUTABLE
+from tenuto.model.secrets import Text
+from tenuto.model.tasks import Policy
+
+KIND = EXECUTABLE
+
+
+def job(means: Means) -> Job[..., Any]:
+    """What runs the steps of this kind. A program is not tried again unless its step says so: it may not bear it."""
+
+    async def executable(
+        ctx: Context,
+        program: Program,
+        args: Arguments = [],  # noqa: B006 — never changed; pydantic copies it
+        env: Environment = {},  # noqa: B006
+        folder: Folder = None,
+        stdin: Text | None = None,
+        success_codes: SuccessCodes = [0],  # noqa: B006
+        warning_codes: WarningCodes = [],  # noqa: B006
+        output_limit: Kept = KEPT,
+        grace_seconds: Grace = GRACE,
+        sha256: Digest = None,
+    ) -> ProgramResult:
+        named, path = programs.find(program, means.settings())
+        await asyncio.to_thread(programs.check_digest, path, sha256, field="program")
+        surroundings = await programs.environment(ctx, means, env)
+        given = None if stdin is None else await programs.reveal(ctx, means, stdin, field="stdin")
+        argv = [named, *[await programs.reveal(ctx, means, each, field="args") for each in args]]
+        rules = Rules(success_codes, warning_codes, output_limit, grace_seconds)
+        if folder is not None:
+            return await programs.run(ctx, Command(path, argv, surroundings, folder, "", given), rules)
+        with programs.scratch_folder() as scratch:
+            return await programs.run(ctx, Command(path, argv, surroundings, scratch, scratch, given), rules)
+
+    return Job(executable, KIND, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)

@@ -1,0 +1,39 @@
+"""The step kind ``log.append``: one entry in a named log of the database's, once however often the task is tried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator
+
+from tenuto.handlers.context import Context
+from tenuto.handlers.jobs import Job, Using
+from tenuto.model import logentries
+from tenuto.model.schedules import LOG_APPEND
+from tenuto.model.tasks import Policy
+from tenuto.store import logs
+
+if TYPE_CHECKING:
+    from tenuto.handlers.kinds import Means
+
+KIND = LOG_APPEND
+
+LogName = Annotated[str, AfterValidator(logentries.log_name)]
+Message = Annotated[str, AfterValidator(logentries.message)]
+Fields = Annotated[dict[str, Any] | None, AfterValidator(logentries.fields)]
+
+
+def job(means: Means) -> Job[..., Any]:
+    """What runs the steps of this kind."""
+
+    async def log_append(
+        ctx: Context, message: Message, log: LogName = logentries.DEFAULT, fields: Fields = None
+    ) -> dict[str, Any]:
+        """Append an entry to a named log."""
+        database = await means.open()
+        entry = await logs.append(
+            database, log, database.clock.now(), message, fields, key=ctx.task_id, task_id=ctx.task_id
+        )
+        return {"log": entry["log"], "entry": entry["id"]}
+
+    return Job(log_append, KIND, Policy(), Using(), isolated=False)

@@ -1,0 +1,367 @@
+"""Running a program: found, started with a clean environment, listened to, ended for good.
+
+Never through a shell: an argument is one argument, whatever is in it. Between worker and program stands a guardian
+process, which ends everything the program started; see there. What goes wrong before the program has begun is final,
+since it would go wrong the next time too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tenuto.clock import steady
+from tenuto.errors import EngineError
+from tenuto.handlers.context import Context, PermanentFailure
+from tenuto.handlers.kinds import Means
+from tenuto.handlers.outputs import Input, Output, inert
+from tenuto.model.secrets import Text
+from tenuto.settings import Settings
+
+GUARDIAN = Path(__file__).with_name("guardian.py")
+KEPT = 64 * 1024
+GRACE = 5.0
+_INHERITED = ("HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "TMPDIR", "TZ", "USER")
+_LAST_WORDS = 2.0
+"""How long a stream may stay open after everything has ended: somebody out of reach may hold it."""
+_IN_THE_ERROR = 2000
+_PIPE = 256 * 1024
+
+
+class NoSuchProgram(PermanentFailure):
+    """There is no program of that name on this machine."""
+
+
+class ProgramFailed(EngineError):
+    """A program ended in a way that is not set down as success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a program is run, and how its end is understood."""
+
+    success_codes: Sequence[int] = (0,)
+    warning_codes: Sequence[int] = ()
+    keep: int = KEPT
+    grace: float = GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is started."""
+
+    path: str
+    """The file itself, behind every link."""
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    folder: str
+    scratch: str = ""
+    """A folder of the attempt's own, taken away when everything has ended; or none."""
+    stdin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """What is kept of a run."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    stdout_bytes: int
+    stderr_bytes: int
+    duration_seconds: float
+
+
+@dataclass(slots=True)
+class _Run:
+    """A program that runs, or has run."""
+
+    guardian: subprocess.Popen[bytes]
+    control: socket.socket
+    out: Output
+    err: Output
+    pid: int | None = None
+    answer: list[bytes] = field(default_factory=list)
+
+    def stop(self, *, at_once: bool) -> None:
+        with contextlib.suppress(OSError):
+            self.control.send(b"K" if at_once else b"T")
+
+
+# --- which program ----------------------------------------------------------------------------------------------------
+
+
+def find(program: str, settings: Settings) -> tuple[str, str]:
+    """(what it is called, the file itself) of a program that may be run here."""
+    named = program
+    if "/" not in program:
+        named = shutil.which(program, path=search_path(settings)) or ""
+        if not named:
+            raise NoSuchProgram(
+                f"there is no program named {program!r} in {search_path(settings)}",
+                field="program",
+                remedy="install it on this machine, give its whole path, or set TENUTO_PROGRAM_PATH",
+            )
+    try:
+        real = Path(named).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise PermanentFailure(
+            f"{named} cannot be found: {error}", field="program", remedy="see whether it is on this machine"
+        ) from error
+    if not real.is_file() or not os.access(real, os.X_OK):
+        raise PermanentFailure(f"{named} is not a program", field="program", remedy=f"make it one: chmod +x {real}")
+    refuse_outside(named, real, settings, field="program")
+    return named, str(real)
+
+
+def search_path(settings: Settings) -> str:
+    return os.pathsep.join(str(folder) for folder in settings.program_path)
+
+
+def refuse_outside(named: str, real: Path, settings: Settings, *, field: str) -> None:
+    """Only what is listed may be run, if there is a list; a link does not lead out of it."""
+    if not settings.programs:
+        return
+    for allowed in settings.programs:
+        root = allowed.resolve()
+        if real == root or root in real.parents:
+            return
+    behind = "" if str(real) == named else f" (in truth {real})"
+    raise PermanentFailure(
+        f"{named}{behind} is none of the programs that may be run here",
+        field=field,
+        remedy="list it, or its folder, in TENUTO_PROGRAMS of the worker",
+    )
+
+
+def check_digest(file: Path | str, digest: str | None, *, field: str) -> bytes | None:
+    """What is in a file, if it is what was said; nothing is read if nothing was said."""
+    if digest is None:
+        return None
+    content = Path(file).read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise PermanentFailure(
+            f"{file} is not the file it was: its SHA-256 differs", field=field, remedy="see who changed it, and why"
+        )
+    return content
+
+
+# --- its surroundings -------------------------------------------------------------------------------------------------
+
+
+async def environment(ctx: Context, means: Means, given: Mapping[str, Text]) -> dict[str, str]:
+    """All that a program finds in its environment."""
+    revealed = {name: await reveal(ctx, means, value, field=f"env.{name}") for name, value in given.items()}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    ours = {
+        "TENUTO_TASK_ID": str(ctx.task_id),
+        "TENUTO_ATTEMPT": str(ctx.attempt),
+        "TENUTO_FENCE": str(ctx.fence),
+        "TENUTO_IDEMPOTENCY_KEY": ctx.idempotency_key,
+    }
+    return {**inherited, "PATH": search_path(means.settings()), **revealed, **ours}
+
+
+async def reveal(ctx: Context, means: Means, value: Text, *, field: str) -> str:
+    """A text, or the secret that stands for it."""
+    text = await means.reveal(ctx, value)
+    if "\0" in text and field != "stdin":
+        raise PermanentFailure("the secret contains a NUL character", field=field, remedy="pass it by stdin")
+    return text
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A folder nobody else can look into. The guardian takes it away, also if the worker is gone by then; here it is
+    only seen to that it is gone if no guardian has come to be."""
+    folder = tempfile.mkdtemp(prefix="tenuto-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- running it -------------------------------------------------------------------------------------------------------
+
+
+async def run(ctx: Context, command: Command, rules: Rules) -> ProgramResult:
+    """Run a program to its end. If the attempt is told to stop, so is the program, and everything it started."""
+    began = steady()
+    run, streams = _start(ctx, command, rules)
+    attending = asyncio.ensure_future(_attend(run, streams, command, rules))
+    stopped = False
+    while not attending.done():
+        try:
+            await asyncio.wait([attending])
+        except asyncio.CancelledError:  # each time somebody presses; the guardian needs to be told only once
+            stopped = True
+            run.stop(at_once=ctx.lease_lost)
+    attending.result()
+    if stopped:
+        raise asyncio.CancelledError
+    code = _code(run, command)
+    result = ProgramResult(
+        code, run.out.tail(), run.err.tail(), run.out.total, run.err.total, round(steady() - began, 3)
+    )
+    name = Path(command.argv[0]).name
+    if code in rules.warning_codes:
+        ctx.warn(f"{name} ended with exit code {code}, which is set down as a warning")
+    elif code not in rules.success_codes:
+        raise ProgramFailed(_how_it_failed(name, code, result))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """Our ends."""
+
+    out: int
+    err: int
+    stdin: int | None
+
+
+def _start(ctx: Context, command: Command, rules: Rules) -> tuple[_Run, _Streams]:
+    """Start the guardian. It waits for its order, so nothing has begun yet."""
+    ours, theirs = socket.socketpair()
+    out, to_out = _wide_pipe()
+    err, to_err = _wide_pipe()
+    from_in, stdin = os.pipe() if command.stdin is not None else (None, None)
+    theirs_to_close = [fd for fd in (to_out, to_err, from_in) if fd is not None]
+    try:
+        guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL if from_in is None else from_in,
+            stdout=to_out,
+            stderr=to_err,
+            pass_fds=(theirs.fileno(),),
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        for descriptor in (out, err, stdin):
+            if descriptor is not None:
+                os.close(descriptor)
+        raise
+    finally:
+        theirs.close()
+        for descriptor in theirs_to_close:
+            os.close(descriptor)
+    ours.setblocking(False)
+    run = _Run(guardian, ours, Output("stdout", ctx.log, rules.keep), Output("stderr", ctx.log, rules.keep))
+    return run, _Streams(out, err, stdin)
+
+
+def _wide_pipe() -> tuple[int, int]:
+    """A pipe that takes much at a time, where the system has such: a flood is then cheaper to hear."""
+    reading, writing = os.pipe()
+    with contextlib.suppress(AttributeError, OSError):
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
+    return reading, writing
+
+
+async def _attend(run: _Run, streams: _Streams, command: Command, rules: Rules) -> None:
+    """See a program through. Never cancelled: whoever wants an end of it tells the guardian."""
+    loop = asyncio.get_running_loop()
+    given = Input()
+    try:
+        await loop.connect_read_pipe(lambda: run.out, os.fdopen(streams.out, "rb", buffering=0))
+        await loop.connect_read_pipe(lambda: run.err, os.fdopen(streams.err, "rb", buffering=0))
+        if streams.stdin is not None:
+            pipe = os.fdopen(streams.stdin, "wb", buffering=0)
+            await loop.connect_write_pipe(lambda: given, pipe)
+        await loop.sock_sendall(run.control, _order(command, rules))
+        given.give(command.stdin or "")
+        await _hear_the_guardian(run)
+        if not run.answer and run.pid is not None:
+            # It was killed itself: the program has died with it, but not what that had started.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(run.pid, signal.SIGKILL)
+        await asyncio.wait([run.out.ended, run.err.ended], timeout=_LAST_WORDS)
+    finally:
+        given.close()
+        run.out.close()
+        run.err.close()
+        run.control.close()
+        await _bury(run)
+
+
+async def _hear_the_guardian(run: _Run) -> None:
+    """Until it has nothing more to say."""
+    loop = asyncio.get_running_loop()
+    heard = b""
+    while True:
+        try:
+            words = await loop.sock_recv(run.control, 8192)
+        except ConnectionError:
+            words = b""
+        if not words:
+            return
+        *lines, heard = (heard + words).split(b"\n")
+        for line in lines:
+            if line.startswith(b"started "):
+                run.pid = int(line.split()[1])
+            else:
+                run.answer = line.split(b" ", 2)
+
+
+async def _bury(run: _Run) -> None:
+    """The guardian ends by itself once it has answered, or once the socket is closed."""
+    deadline = steady() + 2 * GRACE
+    while run.guardian.poll() is None:
+        if steady() > deadline:
+            run.guardian.kill()
+        await asyncio.sleep(0.002)
+
+
+def _order(command: Command, rules: Rules) -> bytes:
+    fields = [
+        command.path, command.folder, command.scratch, str(rules.grace), str(len(command.argv)), *command.argv,
+        *(f"{name}={value}" for name, value in command.env.items()),
+    ]  # fmt: skip
+    text = b"".join(each.encode("utf-8", "surrogateescape") + b"\0" for each in fields)
+    return len(text).to_bytes(8, "big") + text
+
+
+def _code(run: _Run, command: Command) -> int:
+    """How the program ended: its exit code, or minus the signal."""
+    if not run.answer:
+        raise ProgramFailed("the process that watched over the program was killed, and the program with it")
+    word, value, *rest = run.answer
+    if word == b"ended":
+        return int(value)
+    number, where = int(value), os.fsdecode(rest[0] if rest else b"")
+    if where == command.folder:
+        raise PermanentFailure(
+            f"{where} cannot be the working folder: {os.strerror(number)}",
+            field="folder",
+            remedy="see whether it is on this machine, and whether the worker may enter it",
+        )
+    raise PermanentFailure(
+        f"{command.path} could not be started: {os.strerror(number)}",
+        field="program",
+        remedy="see whether it is made for this machine, and whether what its first line (#!) names is there",
+    )
+
+
+def _how_it_failed(name: str, code: int, result: ProgramResult) -> str:
+    if code < 0:
+        known = f" ({signal.Signals(-code).name})" if -code in set(signal.Signals) else ""
+        how = f"was ended by signal {-code}{known}"
+    else:
+        how = f"ended with exit code {code}"
+    said = result.stderr.strip()[-_IN_THE_ERROR:]
+    return f"{inert(name)} {how}" + (f": {said}" if said else "; it wrote nothing to stderr")

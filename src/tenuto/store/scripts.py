@@ -1,0 +1,176 @@
+"""SQL scripts on any PostgreSQL: a connection of their own, with the login they were given, never one of Tenuto's.
+
+The login role is the limit of what a script may do: there is nothing above it that RESET ROLE could return to.
+Statements are sent one by one, so that each tells how many rows it concerned; rows themselves are not kept. However a
+script ends, no statement of it goes on in the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+
+from tenuto.errors import Forbidden, Invalid, Unavailable
+from tenuto.model import sqltext
+from tenuto.model.scripts import Ran, Script, ScriptFailed
+from tenuto.model.sqltext import Statement
+from tenuto.store.database import DRIVER_ERRORS, translate
+from tenuto.store.statements import beside
+
+SQL = beside(__file__)
+
+_CONNECT_SECONDS = 15
+_CLOSE_SECONDS = 5
+_GRACE_SECONDS = 2
+"""How much longer than the server we wait ourselves: a script may have lifted the server's limit."""
+_ROWS = re.compile(r"\d+$")
+_LEVELS = {"DEBUG": "debug", "LOG": "info", "INFO": "info", "NOTICE": "info", "WARNING": "warning"}
+
+
+async def run(script: Script) -> AsyncIterator[Ran]:
+    """Run a script; what became of each statement, as they end."""
+    parameters = {name: _stands_for(name, value, script) for name, value in script.parameters.items()}
+    statements = await asyncio.to_thread(sqltext.statements, script.text, parameters)
+    if script.transaction:
+        _refuse_transactions_of_its_own(statements)
+    connection = await _connect(script)
+    try:
+        await _prepare(connection, script)
+        if script.transaction:
+            await connection.execute("BEGIN")
+        for number, statement in enumerate(statements, start=1):
+            yield await _one(connection, statement, number, script)
+        await _conclude(connection, script)
+    finally:
+        await _close_for_real(connection, script)
+
+
+def _stands_for(name: str, value: sqltext.Value, script: Script) -> str:
+    if name in script.secret:
+        return f" current_setting('tenuto.{name}') "
+    return sqltext.literal(value, field=f"parameters.{name}")
+
+
+def _refuse_transactions_of_its_own(statements: list[Statement]) -> None:
+    for statement in statements:
+        if statement.touches_the_transaction:
+            raise Invalid(
+                f"line {statement.line}: {statement.command} would end the transaction that makes it all or nothing",
+                field="script",
+                remedy="leave it out, or say transaction: false and have the script begin and commit by itself",
+            )
+
+
+async def _connect(script: Script) -> asyncpg.Connection:
+    try:
+        return await asyncpg.connect(
+            script.url,
+            timeout=_CONNECT_SECONDS,
+            statement_cache_size=0,
+            server_settings={
+                "application_name": "tenuto script",
+                "statement_timeout": str(max(1, round(script.timeout_seconds * 1000))),
+                "standard_conforming_strings": "on",
+            },
+        )
+    except (*DRIVER_ERRORS, ValueError) as error:
+        problem = translate(error)
+        # The words of the driver about an address may repeat it.
+        why = "its address is not valid" if isinstance(error, ValueError) else problem.message
+        kind = Unavailable if isinstance(problem, Unavailable) else ScriptFailed
+        raise kind(
+            f"the script's database cannot be used: {why}", remedy="check the url of its connection in the settings"
+        ) from None
+
+
+async def _prepare(connection: asyncpg.Connection, script: Script) -> None:
+    if await connection.fetchval(SQL.may_change_tenuto):
+        raise Forbidden(
+            "the login of this connection may change Tenuto's own tables",
+            field="connection",
+            remedy="give scripts a login role of their own, with no more rights than they need",
+        )
+    with suppress(asyncpg.PostgresError):  # not every platform can
+        await connection.execute(SQL.notice_when_we_are_gone)
+    for name in sorted(script.secret & script.parameters.keys()):
+        await connection.fetchval(SQL.keep_parameter, name, str(script.parameters[name]))
+
+    def heard(_connection: Any, message: Any) -> None:
+        level = _LEVELS.get(message.severity_en or message.severity, "info")
+        script.notice(level, f"{message.severity.lower()}: {message.message}")
+
+    connection.add_log_listener(heard)
+
+
+async def _one(connection: asyncpg.Connection, statement: Statement, number: int, script: Script) -> Ran:
+    where = f"statement {number} (line {statement.line}, {statement.command})"
+    try:
+        async with asyncio.timeout(script.timeout_seconds + _GRACE_SECONDS):
+            status = await connection.execute(statement.text)
+    except asyncpg.QueryCanceledError:
+        raise ScriptFailed(
+            f"{where} took longer than {script.timeout_seconds:g} s", remedy="give the step a longer timeout"
+        ) from None
+    except asyncpg.PostgresError as error:
+        raise ScriptFailed(f"{where}: {_words(error)}") from None
+    except TimeoutError:
+        raise ScriptFailed(
+            f"{where} took longer than {script.timeout_seconds:g} s and was broken off",
+            remedy="give the step a longer timeout",
+        ) from None
+    except DRIVER_ERRORS as error:
+        raise Unavailable(f"{where}: {translate(error).message}") from None
+    if script.transaction and not connection.is_in_transaction():
+        raise ScriptFailed(f"{where} ended the transaction that should hold all of it")
+    counted = _ROWS.search(status)
+    return Ran(statement.command or status, int(counted.group()) if counted else None)
+
+
+def _words(error: asyncpg.PostgresError) -> str:
+    more = [f"{label}: {text}" for label in ("detail", "hint") if (text := getattr(error, label, None))]
+    return "; ".join([f"{error.sqlstate} {str(error).splitlines()[0]}", *more])
+
+
+async def _conclude(connection: asyncpg.Connection, script: Script) -> None:
+    if script.transaction:
+        try:
+            await connection.execute("COMMIT")  # here deferred constraints speak up
+        except asyncpg.PostgresError as error:
+            raise ScriptFailed(f"it could not be committed: {_words(error)}") from None
+    elif connection.is_in_transaction():
+        raise ScriptFailed(
+            "it left a transaction open, which was rolled back", remedy="end the script with COMMIT, or leave BEGIN out"
+        )
+
+
+async def _close_for_real(connection: asyncpg.Connection, script: Script) -> None:
+    """Have the server drop what it does for us, and wait until it has; whoever cancels us meanwhile waits too."""
+    closing = asyncio.ensure_future(_close(connection, script))
+    cancelled: asyncio.CancelledError | None = None
+    while not closing.done():
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _close(connection: asyncpg.Connection, script: Script) -> None:
+    backend = connection.get_server_pid()
+    try:
+        # A statement that is broken off has been told to the server by the driver; closing waits for that to arrive.
+        await connection.close(timeout=_CLOSE_SECONDS)
+    except (*DRIVER_ERRORS, asyncio.CancelledError):
+        connection.terminate()
+        with suppress(*DRIVER_ERRORS):
+            other = await asyncpg.connect(script.url, timeout=_CLOSE_SECONDS, statement_cache_size=0)
+            try:
+                await other.fetchval(SQL.end_backend, backend)
+            finally:
+                other.terminate()

@@ -1,0 +1,18 @@
+-- name: may_change_tenuto
+-- Whether whoever is logged in could change Tenuto's own tables.
+SELECT coalesce(bool_or(has_table_privilege(relation.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')), false) AS it_may
+FROM pg_catalog.pg_class AS relation
+JOIN pg_catalog.pg_namespace AS space ON space.oid = relation.relnamespace
+WHERE space.nspname = 'tenuto' AND relation.relname IN ('tasks', 'activities', 'secrets', 'audit');
+
+-- name: keep_parameter
+-- A parameter that must not stand in a statement, kept in the session.
+SELECT set_config('tenuto.' || $1::text, $2::text, false);
+
+-- name: notice_when_we_are_gone
+-- Let the server look every second whether we are still there: what nobody waits for is broken off.
+SELECT set_config('client_connection_check_interval', '1000', false);
+
+-- name: end_backend
+-- End a connection of this login that does not listen any more.
+SELECT pg_terminate_backend($1);

@@ -1,0 +1,121 @@
+"""``app.audit``: what people and keys have changed, in a trail that shows if somebody has been at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID
+
+from tenuto.engine import anchors, auditkeys, verifying
+from tenuto.engine.verifying import Verification
+from tenuto.errors import Invalid, NotFound
+from tenuto.model import payloads
+from tenuto.settings import Settings
+from tenuto.store import audit
+from tenuto.verbs.asking import Open, Record, listed
+
+_PAGE = 500
+_MOST_WAITING = 5000
+
+
+class Audit:
+    """``app.audit``: what people and keys have changed."""
+
+    def __init__(self, open: Open, settings: Callable[[], Settings]) -> None:
+        self._open = open
+        self._settings = settings
+
+    async def list(
+        self,
+        *,
+        below: UUID | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+    ) -> Sequence[Record]:
+        """Entries, the newest first: of an actor (name or id), an action (``schedule`` or ``schedule.disable``), a
+        target, a span of time."""
+        for field, text in (("actor", actor), ("action", action), ("target", target)):
+            if text is not None:
+                payloads.label(text, field=field)
+        for field, instant in (("since", since), ("until", until)):
+            if instant is not None and instant.tzinfo is None:
+                raise Invalid("must be an instant with a zone", field=field, remedy="write it as 2031-12-25T00:00:00Z")
+        return await audit.list_entries(
+            await self._open(),
+            below=below,
+            actor=actor,
+            action=action,
+            target=target,
+            since=since,
+            until=until,
+            limit=listed(limit),
+        )
+
+    async def get(self, id: UUID) -> Record:
+        """One entry, with its place in the chain and its seal."""
+        found = await audit.entry(await self._open(), id)
+        if found is None:
+            raise NotFound(f"there is no audit entry {id}", remedy="see `tenuto audit list`")
+        return found
+
+    async def verify(self, *, newest: int | None = None) -> Verification:
+        """Whether the trail is as it was written: all of it, or so many of its newest entries."""
+        if newest is not None and newest < 1:
+            raise Invalid("must be 1 or more", field="newest")
+        database, settings = await self._open(), self._settings()
+        keys = await asyncio.to_thread(auditkeys.at_hand, settings)
+        known = await asyncio.to_thread(anchors.read, settings.home, await audit.identity(database))
+        return await verifying.verify(database, keys, known, newest=newest)
+
+    async def lines(self) -> AsyncIterator[str]:
+        """The whole trail as lines of JSON, the oldest first: sealed entries in the order of the chain, then those that
+        wait. ``entry`` is what was sealed, ``before`` and ``after`` in it being texts of JSON."""
+        database = await self._open()
+        after = 0
+        while True:
+            while some := await audit.links(database, after, _PAGE):
+                for link in some:
+                    yield _line(link.position, link.sealed_at.isoformat(), link.seal.hex(), link.entry)
+                after = some[-1].position
+            entries = await audit.waiting(database, _MOST_WAITING)
+            if (await audit.head_now(database)).position == after:  # else one may have been sealed in between
+                break
+        for entry in entries:
+            yield _line(None, None, None, entry)
+
+    async def export(self, file: Path) -> int:
+        """Write the whole trail to a file, which is there whole or not at all and only its owner's to read; how many
+        entries."""
+        draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+        try:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise Invalid(f"cannot write to {file.parent}: {error.strerror}", field="file") from error
+        try:
+            count = 0
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                async for line in self.lines():
+                    out.write(f"{line}\n")
+                    count += 1
+                out.flush()
+                await asyncio.to_thread(os.fsync, out.fileno())
+            draft.replace(file)
+        except OSError as error:
+            raise Invalid(f"cannot write {file}: {error.strerror}", field="file") from error
+        finally:
+            draft.unlink(missing_ok=True)
+        return count
+
+
+def _line(position: int | None, sealed_at: str | None, seal: str | None, entry: Record | None) -> str:
+    told = {"position": position, "sealed_at": sealed_at, "seal": seal, "entry": entry}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

@@ -1,0 +1,245 @@
+"""``app.one_shots``: work for one instant, asked for by its prompt type, from code, terminal or over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from tenuto.engine import oneshots as engine
+from tenuto.engine.oneshots import Wiped
+from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.handlers.jobs import Job, Jobs
+from tenuto.model import oneshots, payloads
+from tenuto.model.access import Actor
+from tenuto.model.oneshots import InThePast, RuntimeStatus
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.tasks import NewTask, check, seconds
+from tenuto.store import auditing
+from tenuto.store import oneshots as store
+from tenuto.store.oneshots import Wanted
+from tenuto.verbs.asking import Open, Record
+
+MAX_LISTED = 1000
+_SEARCH = 200
+
+_OPEN = {RuntimeStatus.PENDING: False, RuntimeStatus.RUNNING: True}
+_ENDED = {
+    RuntimeStatus.COMPLETED: ("completed", "completed_with_warning"),
+    RuntimeStatus.FAILED: ("failed", "completed_with_error"),
+    RuntimeStatus.TERMINATED: ("cancelled",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OneShot:
+    """A one-shot that was asked for. ``created`` is False if there was one of this id already."""
+
+    id: UUID
+    exec_at: datetime
+    created: bool = True
+
+
+class OneShots:
+    """``app.one_shots``: the registry of what is to run once, and what became of it."""
+
+    def __init__(
+        self,
+        open: Open,
+        who: Callable[[], Actor],
+        jobs: Jobs,
+        make: Callable[[Job[..., Any], str, datetime], NewTask],
+        *,
+        in_the_past: Callable[[], InThePast],
+    ) -> None:
+        """``make`` makes a task of a job, as whoever asks for it."""
+        self._open = open
+        self._who = who
+        self._jobs = jobs
+        self._make = make
+        self._in_the_past = in_the_past
+
+    async def create(
+        self,
+        exec_at: datetime | str,
+        prompt_type: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        tags: Iterable[str] = (),
+        retry: RetryPolicy | None = None,
+        timeout: float | str | timedelta | None = None,
+        id: UUID | None = None,
+    ) -> OneShot:
+        """Have something done at an instant: ``log.append``, ``http.call``, or a registered job by its name.
+
+        What is past is done at once. The payload is checked against what the handler takes. It is tried once, unless
+        ``retry`` says otherwise. With an ``id`` of the caller's, asking again changes nothing.
+        """
+        kind, handler = self.handler(prompt_type)
+        database = await self._open()
+        now = database.clock.now()
+        run_at = oneshots.exec_at(exec_at, now, self._in_the_past())
+        rules = oneshots.policy(handler.policy, retry, seconds(timeout, field="timeout"))
+        task = self._make(handler, _checked(handler, payload), now)
+        task.id = id or task.id
+        task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, oneshots.ONCE
+        task.policy = rules
+        task.tags = [*handler.using_.tags, *_texts(tags)] or None
+        check(task)
+        auditing.tell(target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags})
+        created = await store.create(database, task)
+        if not created and id is not None and await store.standing(database, id) is None:
+            raise Conflict(f"{id} is the id of something else", field="id", remedy="leave it out, or make a new one")
+        return OneShot(task.id, run_at, created=created or id is None)
+
+    def plan(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
+        """A task of a job as a one-shot, with the job's own rules."""
+        task.run_at, task.origin = oneshots.exec_at(at, now, self._in_the_past(), field="at"), oneshots.ONCE
+        return check(task)
+
+    def handler(self, prompt_type: str) -> tuple[str, Job[..., Any]]:
+        """The kind of task that stands for a prompt type, and what runs it."""
+        if isinstance(prompt_type, str):
+            if prompt_type in oneshots.PROMPTS and prompt_type in self._jobs.by_kind:
+                return prompt_type, self._jobs.by_kind[prompt_type]
+            if prompt_type in self._jobs.by_name:
+                return "job", self._jobs.by_name[prompt_type]
+        raise Invalid(
+            f"{prompt_type!r:.80} is not known here",
+            field="prompt_type",
+            remedy=f"use one of {', '.join(self.prompt_types()[:20])}; every registered job is one",
+        )
+
+    def prompt_types(self) -> Sequence[str]:
+        """What may be asked for."""
+        return sorted((oneshots.PROMPTS & self._jobs.by_kind.keys()) | self._jobs.by_name.keys())
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def status(self, id: UUID, *, history: bool = False) -> Record:
+        """Where a one-shot stands, open or ended; on request with everything that has happened to it."""
+        attempts = await store.attempts(await self._open(), id)
+        if not attempts:
+            raise engine.unknown(id)
+        found = oneshots.described(attempts)
+        return {**found, "history": oneshots.history(attempts)} if history else found
+
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        prompt_type: str | None = None,
+        tags: Iterable[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        search: str | None = None,
+        after: tuple[datetime, UUID] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """The registry: what is still to end, the next one first. The next page is ``after`` the last (run_at, id).
+
+        ``tags`` must all be there; ``search`` looks for a text in type, tags and payload; ``since`` and ``until``
+        bound the instant it is to run.
+        """
+        wanted = _wanted(prompt_type, tags, since, until, search)
+        running = None if status is None else _among(status, _OPEN)
+        found = await store.registry(await self._open(), wanted, running=running, after=after, limit=_listed(limit))
+        return [{**row, "status": oneshots.status_of_task(row["state"])} for row in found]
+
+    async def past(
+        self,
+        *,
+        status: str | None = None,
+        prompt_type: str | None = None,
+        tags: Iterable[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        search: str | None = None,
+        below: UUID | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """What has ended, the newest first. The next page is ``below`` the last ``record``."""
+        wanted = _wanted(prompt_type, tags, since, until, search)
+        statuses = None if status is None else _among(status, _ENDED)
+        found = await store.past(await self._open(), wanted, statuses=statuses, below=below, limit=_listed(limit))
+        return [_ended(row) for row in found]
+
+    async def find(self, prefix: str) -> UUID:
+        """The one one-shot whose id begins so."""
+        found = await store.find(await self._open(), prefix)
+        if not found:
+            raise NotFound(f"no one-shot's id begins with {prefix}", remedy="copy one from `tenuto once list`")
+        if len(found) > 1:
+            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
+        return found[0]
+
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    async def cancel(self, id: UUID) -> Literal["terminated", "stopping", "ended"]:
+        """Take a one-shot out of the registry: ended at once if nobody runs it, otherwise its code is told to stop.
+
+        One that has ended already is not there any more: nothing is left to do, and its record stays.
+        """
+        auditing.tell(target=str(id))
+        return await engine.cancel(await self._open(), id, self._who())
+
+    async def wipe(self) -> Wiped:
+        """Take all of them out of the registry, in one transaction."""
+        return await engine.wipe(await self._open(), self._who())
+
+
+def _checked(handler: Job[..., Any], payload: Mapping[str, Any] | None) -> str:
+    """The payload as the handler takes it, or a refusal that names what is wrong within it."""
+    if payload is not None and not isinstance(payload, Mapping):
+        raise Invalid("must be an object", field="payload", remedy='such as {"message": "Hello"}')
+    text = payloads.json_of(dict(payload or {}), field="payload")
+    try:
+        return handler.check_input(text)
+    except Invalid as error:
+        where = "payload" if error.field in (None, "input") else f"payload.{error.field}"
+        known = ", ".join(handler.parameters) or "nothing"
+        raise Invalid(error.message, field=where, remedy=error.remedy or f"it takes {known}") from error
+
+
+def _wanted(
+    prompt_type: str | None, tags: Iterable[str], since: datetime | None, until: datetime | None, search: str | None
+) -> Wanted:
+    if prompt_type is not None:
+        payloads.label(prompt_type, field="prompt_type")
+    if search is not None:
+        payloads.label(search, field="search", limit=_SEARCH)
+    for field, instant in (("since", since), ("until", until)):
+        if instant is not None and instant.tzinfo is None:
+            raise Invalid("has no offset", field=field, remedy="end it with Z or with an offset such as +01:00")
+    return Wanted(prompt_type, payloads.tags(_texts(tags)) or None, since, until, search)
+
+
+def _texts(tags: Iterable[str]) -> list[str]:
+    if isinstance(tags, str):
+        raise Invalid("must be a list of texts", field="tags", remedy=f"[{tags!r:.60}]")
+    return list(tags)
+
+
+def _among(status: str, known: Mapping[RuntimeStatus, Any]) -> Any:
+    for each, meaning in known.items():
+        if status.lower() == each.lower():
+            return meaning
+    raise Invalid(f"{status!r:.60} is none of them", field="status", remedy=f"use one of {', '.join(known)}")
+
+
+def _listed(limit: int) -> int:
+    if not 1 <= limit <= MAX_LISTED:
+        raise Invalid(f"must be from 1 to {MAX_LISTED:,}", field="limit")
+    return limit
+
+
+def _ended(row: Record) -> Record:
+    return {
+        **row,
+        "id": row["task_id"],
+        "record": row["id"],
+        "status": oneshots.status([{**row, "final": True}]),
+        "error": oneshots.error_of(row),
+    }

@@ -1,0 +1,162 @@
+"""Requests: problems are told as problems, what is sent twice is done once, and what stands before every route."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tenuto.model.access import Role
+from tenuto.store import requests
+from tests.api.conftest import Api, problem
+
+TASK = {"job": "double", "input": {"n": 1}}
+
+
+async def test_whatever_goes_wrong_is_told_as_a_problem(service: Api) -> None:
+    problem(await service.get("/nowhere"), 404)
+    problem(await service.send("PATCH", "/api/v1/schedules"), 405)
+    problem(await service.send("TRACE", "/api/v1/schedules"), 405)
+    problem(await service.get("/api/v1/schedules/", role=Role.VIEWER), 404)
+    problem(await service.post("/api/v1/tasks", content=b"{", headers={"Content-Type": "application/json"}), 400)
+    problem(await service.post("/api/v1/tasks", content=b"x" * 2_000_000), 413)
+
+    async def without_end() -> Any:
+        while True:
+            yield b"x" * 100_000
+
+    endless = await service.post("/api/v1/tasks", content=without_end(), headers={"Content-Type": "application/json"})
+    problem(endless, 413)
+    problem(await service.post("/api/v1/tasks", content=json.dumps(TASK), headers={"Content-Type": "text/plain"}), 415)
+    problem(await service.post("/api/v1/tasks", content=json.dumps(TASK)), 415)
+    told = problem(await service.post("/api/v1/tasks", json={"job": 1, "input": [], "x": 1}), 422)
+    assert {each["field"] for each in told["errors"]} == {"job", "input", "x"}
+    problem(await service.get("/api/v1/schedules", headers={"Host": "evil.example"}), 421)
+
+
+async def test_a_stranger_is_sent_away_before_the_body_is_read(service: Api) -> None:
+    async def never_to_be_read() -> Any:
+        for piece in (b"{", b"}"):
+            assert not piece, "the body was read"
+            yield piece
+
+    kind = {"Content-Type": "application/json"}
+    for role, status in ((None, 401), (Role.VIEWER, 403)):
+        problem(await service.post("/api/v1/tasks", role=role, content=never_to_be_read(), headers=kind), status)
+
+
+async def test_every_answer_carries_its_id_and_what_browsers_heed(service: Api) -> None:
+    answer = await service.get("/api/v1/schedules", headers={"X-Request-Id": "abc-1"})
+    assert answer.headers["x-request-id"] == "abc-1"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in answer.headers
+    forged = await service.get("/api/v1/schedules", headers={"X-Request-Id": "a b\x01"})
+    assert forged.headers["x-request-id"] != "a b\x01"
+    document = await service.get("/api/v1/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert document.headers["content-encoding"] == "gzip"
+    assert document.json()["paths"]
+
+
+async def test_a_request_that_is_sent_twice_is_done_once_and_answered_alike(service: Api) -> None:
+    key = {"Idempotency-Key": "k1"}
+    first = await service.post("/api/v1/tasks", json=TASK, headers=key)
+    second = await service.post("/api/v1/tasks", json=TASK, headers=key)
+    assert (second.status_code, second.json(), second.headers["location"]) == (
+        first.status_code,
+        first.json(),
+        first.headers["location"],
+    )
+    assert second.headers["idempotent-replayed"] == "true"
+    assert len(await service.app.tasks()) == 1
+    other = problem(await service.post("/api/v1/tasks", json={**TASK, "queue": "q"}, headers=key), 422)
+    assert "another request" in other["detail"]
+    problem(await service.post("/api/v1/queues/q/pause", headers=key), 422)
+    mine = await service.post("/api/v1/tasks", role=Role.OPERATOR, json=TASK, headers=key)
+    assert mine.json()["id"] != first.json()["id"], "keys of two callers have nothing to do with each other"
+    problem(await service.post("/api/v1/tasks", json=TASK, headers={"Idempotency-Key": "x" * 256}), 422)
+
+    refused = {"Idempotency-Key": "k2"}
+    problem(await service.post("/api/v1/tasks", json={"job": "nope"}, headers=refused), 422)
+    mended = await service.post("/api/v1/tasks", json=TASK, headers=refused)
+    assert mended.status_code == 202, "what did nothing does not use up its key"
+
+
+async def test_of_requests_with_one_key_that_come_together_one_is_done(service: Api) -> None:
+    async def ask() -> Any:
+        return await service.post("/api/v1/tasks", json=TASK, headers={"Idempotency-Key": "together"})
+
+    answers = await asyncio.gather(*(ask() for _ in range(12)))
+    assert {answer.status_code for answer in answers} <= {202, 409}
+    assert len({answer.json()["id"] for answer in answers if answer.status_code == 202}) == 1
+    assert len(await service.app.tasks()) == 1
+    for answer in answers:
+        if answer.status_code == 409:
+            assert problem(answer, 409)["errors"][0]["field"] == "Idempotency-Key"
+
+
+async def test_a_crash_between_the_commit_and_the_answer_doubles_nothing(
+    service: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = {"external_id": "m", "job": "double", "on_demand": True}
+    schedule = {"name": "s", "steps": [{"job": "boom"}]}
+    asked: list[tuple[str, dict[str, Any] | None]] = [
+        ("/api/v1/tasks", TASK),
+        ("/api/v1/manifests", manifest),
+        ("/api/v1/schedules", schedule),
+        ("/api/v1/manifests/m/enqueue", {"arguments": {"n": 2}}),
+        ("/api/v1/schedules/s/run", None),
+    ]
+
+    async def crash(*_: object) -> None:
+        raise ConnectionError("the process is gone")
+
+    firsts = []
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "answered", crash)
+        for number, (path, body) in enumerate(asked):
+            with pytest.raises(ConnectionError):
+                await service.post(path, json=body, headers={"Idempotency-Key": f"c{number}"})
+    for number, (path, body) in enumerate(asked):
+        again = await service.post(path, json=body, headers={"Idempotency-Key": f"c{number}"})
+        assert again.status_code in (201, 202), (path, again.text)
+        third = await service.post(path, json=body, headers={"Idempotency-Key": f"c{number}"})
+        assert (third.json(), third.headers["idempotent-replayed"]) == (again.json(), "true")
+        firsts.append(again.json())
+    assert len(await service.app.tasks(name="double")) == 2
+    assert len(await service.app.executions.list()) == 1
+    run = firsts[-1]["execution_id"]
+    cancel = f"/api/v1/executions/{run}/cancel"
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "answered", crash)
+        with pytest.raises(ConnectionError):
+            await service.post(cancel, headers={"Idempotency-Key": "stop"})
+    told = problem(await service.post(cancel, headers={"Idempotency-Key": "stop"}), 409)
+    assert "was done before" in told["remedy"]
+    kept = await (await service.app.open()).all("SELECT answer::text FROM tenuto.requests")
+    assert all("tnt_" not in (row["answer"] or "") for row in kept)
+
+
+async def test_the_text_of_a_key_is_kept_nowhere(service: Api) -> None:
+    made = await service.post(
+        "/api/v1/keys", json={"name": "ci", "role": "viewer"}, headers={"Idempotency-Key": "new key"}
+    )
+    kept = await (await service.app.open()).all("SELECT answer::text AS answer FROM tenuto.requests")
+    assert [row["answer"] for row in kept] == [None]
+    again = await service.post(
+        "/api/v1/keys", json={"name": "ci", "role": "viewer"}, headers={"Idempotency-Key": "new key"}
+    )
+    assert made.status_code == 201
+    problem(again, 409)
+
+
+async def test_whoever_guesses_keys_waits_and_whoever_asks_too_often_too(service: Api) -> None:
+    wrong = {"Authorization": "Bearer tnt_aaaaaaaa_" + "A" * 43}
+    answers = [await service.get("/api/v1/schedules", role=None, headers=wrong) for _ in range(22)]
+    assert answers[0].status_code == 401
+    assert problem(answers[-1], 429)["remedy"]
+    assert answers[-1].headers["retry-after"] == "60"

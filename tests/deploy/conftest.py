@@ -1,0 +1,7 @@
+"""What tests of the deployment begin with."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import open_shell, shell
+
+__all__ = ["open_shell", "shell"]

@@ -1,0 +1,225 @@
+"""What lies in deploy/ holds together, and its commands do what they are there for; no container engine is needed."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import typer
+import yaml
+
+from tenuto.cli.root import root
+from tenuto.engine.health import STALE_AFTER
+from tenuto.settings import Settings, WorkerSettings
+from tests.cli.conftest import Shell
+from tests.waiting import eventually_here
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+OURS = {name: service for name, service in COMPOSE["services"].items() if service.get("image") == "tenuto"}
+VARIABLES = (
+    {f"TENUTO_{name.upper()}" for name in Settings.model_fields}
+    | {f"TENUTO_WORKER_{name.upper()}" for name in WorkerSettings.model_fields}
+    | {"TENUTO_APP", "TENUTO_CONFIG"}
+)
+
+
+def parse(words: list[str]) -> str:
+    """Have the command line read these words, to the last option, without doing anything; the command's name."""
+    command: Any = typer.main.get_command(root)
+    name, rest, context = "tenuto", words, None
+    while True:
+        context = command.make_context(name, list(rest), parent=context)
+        rest = [*getattr(context, "_protected_args", ()), *context.args]
+        if not rest:
+            return name
+        name, rest = rest[0], rest[1:]
+        command = command.commands[name]
+
+
+def instructions(word: str) -> list[str]:
+    return re.findall(rf"^{word} (.+)$", DOCKERFILE, re.MULTILINE)
+
+
+# --- compose --------------------------------------------------------------------------------------------------------
+
+
+def test_compose_has_a_database_two_schedulers_two_workers_and_the_web_service() -> None:
+    replicas = {name: service.get("deploy", {}).get("replicas", 1) for name, service in OURS.items()}
+    assert replicas == {"migrate": 1, "scheduler": 2, "worker": 2, "web": 1}
+    assert COMPOSE["services"]["database"]["image"].startswith("postgres:")
+
+
+def test_every_command_of_compose_is_understood_by_the_command_line() -> None:
+    for name, service in OURS.items():
+        assert parse(service["command"]) == name
+        test = service.get("healthcheck", {}).get("test")
+        if test is not None:
+            assert test[:2] == ["CMD", "tenuto"]
+            assert parse(test[2:]) == "health"
+            assert test[3] == name
+    with pytest.raises(Exception, match="No such option"):
+        parse(["worker", "--slotz", "3"])
+
+
+def test_every_service_of_compose_is_locked_down_and_waits_for_the_schema() -> None:
+    for name, service in OURS.items():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert "/tmp" in service["tmpfs"]
+        assert not service.get("privileged")
+        awaited = service["depends_on"]
+        if name == "migrate":
+            assert awaited == {"database": {"condition": "service_healthy"}}
+        else:
+            assert awaited == {"migrate": {"condition": "service_completed_successfully"}}
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert published
+    assert all(str(port).startswith("127.0.0.1:") for port in published), "others come through a proxy with TLS"
+
+
+def test_compose_holds_no_secret_and_sets_only_what_there_is() -> None:
+    for service in COMPOSE["services"].values():
+        for name, value in service.get("environment", {}).items():
+            assert not name.startswith("TENUTO_") or name in VARIABLES, name
+            if "PASSWORD" in name or "://" in str(value):
+                assert "${POSTGRES_PASSWORD:?" in value
+    grace = WorkerSettings.model_fields["grace_seconds"].default
+    assert int(OURS["worker"]["stop_grace_period"].removesuffix("s")) > grace + 5
+
+
+# --- image ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_image_runs_as_somebody_ordinary_and_looks_after_its_health() -> None:
+    *_, user = instructions("USER")
+    assert user == "tenuto"
+    assert "--uid 10001" in DOCKERFILE
+    assert DOCKERFILE.index("\nUSER ") < DOCKERFILE.index("\nENTRYPOINT ")
+    (check,) = instructions("HEALTHCHECK")
+    words = json.loads(check[check.index("[") :])
+    assert (words[0], parse(words[1:])) == ("tenuto", "health")
+    assert re.match(r"--interval=\d+s --timeout=\d+s --start-period=\d+s --retries=\d+ CMD", check)
+    (entry,), (command,) = instructions("ENTRYPOINT"), instructions("CMD")
+    assert json.loads(entry) == ["tenuto"]
+    assert parse(json.loads(command)) == "worker"
+
+
+def test_the_image_is_made_of_what_the_lock_names_and_of_no_secret() -> None:
+    installs = [line for line in instructions("RUN") if "pip install" in line]
+    assert "--require-hashes" in installs[0]
+    assert "--no-deps" in installs[1]
+    assert not instructions("ARG")
+    assert not instructions("ADD")
+    for line in instructions("ENV"):
+        assert not re.search(r"PASSWORD|SECRET|TOKEN|KEY|://", line)
+        assert set(re.findall(r"(TENUTO_\w+)=", line)) <= VARIABLES
+    for line in instructions("COPY"):
+        source = line.split()[-2]
+        if "--from=" not in line:
+            assert all((DEPLOY.parent / one).exists() for one in line.split()[:-1]), source
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in ignored
+    assert "!src" in ignored
+
+
+def test_what_the_image_writes_goes_to_a_volume() -> None:
+    (home,) = re.findall(r"TENUTO_HOME=(\S+)", DOCKERFILE)
+    assert instructions("VOLUME") == [home]
+    assert f"--home-dir {home} --create-home" in DOCKERFILE
+
+
+# --- systemd --------------------------------------------------------------------------------------------------------
+
+
+def read(unit: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(unit.read_text(encoding="utf-8"))
+    return parser
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_starts_a_command_there_is_and_gives_it_time_to_leave(unit: Path) -> None:
+    service = read(unit)["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    assert program.endswith("/bin/tenuto")
+    assert parse(words) in unit.stem
+    assert (service["User"], service["Restart"]) == ("tenuto", "always")
+    variables = re.findall(r"^Environment=(TENUTO_\w+)=", unit.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(variables) <= VARIABLES
+    mentioned = re.findall(r"TENUTO_[A-Z_]+[A-Z]", unit.read_text(encoding="utf-8"))
+    assert set(mentioned) <= VARIABLES
+    if "worker" in unit.stem:
+        assert service["KillMode"] == "mixed"
+        assert float(service["TimeoutStopSec"]) > WorkerSettings.model_fields["grace_seconds"].default + 5
+
+
+def test_systemd_finds_nothing_wrong_with_the_units_and_little_that_they_could_do(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd on this machine")
+    assert {unit.stem.removeprefix("tenuto-").removesuffix("@") for unit in UNITS} == STALE_AFTER.keys()
+    for unit in UNITS:
+        copy = tmp_path / unit.name  # with a program that is there
+        text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text(encoding="utf-8"))
+        copy.write_text(text, encoding="utf-8")
+        verified = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, timeout=60)
+        said = [line for line in verified.stderr.splitlines() if unit.name.partition("@")[0] in line]
+        assert (verified.returncode, said) == (0, [])
+        judged = subprocess.run(
+            [analyze, "security", "--offline=true", "--threshold=25", "--no-pager", str(copy)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if "Unknown" not in judged.stderr and "unrecognized" not in judged.stderr:
+            assert judged.returncode == 0, judged.stdout.splitlines()[-1:]
+
+
+# --- the same commands, outside a container -------------------------------------------------------------------------
+
+
+def test_the_commands_of_compose_work_together_outside_a_container(shell: Shell, empty_url: str) -> None:
+    shutil.copy(DEPLOY / "tasks.py", shell.folder / "tasks.py")
+    shell.environment["TENUTO_DATABASE"] = empty_url
+    shell.environment["TENUTO_LOG_FORMAT"] = "json"
+    shell.environment["TENUTO_METRICS_OPEN"] = "true"
+    shell.environment["TENUTO_METRICS_PORT"] = "0"
+    started = [shell.start(*OURS[name]["command"]) for name in ("scheduler", "worker")]
+    window = f"http://{json.loads(started[1].until('figures told'))['address']}"
+    started[1].until("database not ready")  # before the schema: they wait
+    assert httpx2.get(f"{window}/readyz").status_code == 503
+    assert shell(*OURS["migrate"]["command"]).code == 0
+    elsewhere = {"0.0.0.0": "127.0.0.1", "8321": "0"}  # this machine is no container
+    started.append(shell.start(*(elsewhere.get(word, word) for word in OURS["web"]["command"])))
+    address = json.loads(started[2].until("web ready"))["address"]
+    json.loads(started[0].until("scheduler ready"))
+    json.loads(started[1].until("worker ready"))
+    for name in ("scheduler", "web"):
+        eventually_here(lambda name=name: shell(*OURS[name]["healthcheck"]["test"][2:]).code == 0)  # type: ignore[misc]
+    (check,) = instructions("HEALTHCHECK")
+    assert shell(*json.loads(check[check.index("[") :])[1:]).code == 0
+    assert shell("run", "greet", "--input", '{"name": "you"}', "--wait", "--timeout", "30").out == '"Hello, you"\n'
+    assert httpx2.get(f"{address}/healthz").text == "ok\n"
+    ready = httpx2.get(f"{address}/readyz")
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
+    assert 'tenuto_services{service="worker",state="alive"} 1.0' in httpx2.get(f"{address}/metrics").text
+    assert httpx2.get(f"{window}/readyz").json()["ready"]
+    told = httpx2.get(f"{window}/metrics").text  # by the worker, of itself
+    assert 'tenuto_attempts_ended_total{reason="",status="completed"} 1.0' in told
+    assert "tenuto_claimed_tasks_total 1.0" in told
+    assert [service.stop() for service in started] == [0, 0, 0]
+    assert [shell("health", name).code for name in STALE_AFTER] == [1, 1, 1]

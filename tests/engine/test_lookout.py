@@ -1,0 +1,66 @@
+"""The window into a process: three answers to GET, nothing else, and onto this machine only."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.engine.lookout import lookout
+from tenuto.errors import Conflict, Invalid
+from tenuto.settings import load
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_path: Path) -> None:
+    port = free_port()
+    settings = load(home=tmp_path, metrics_port=port)
+    async with app, lookout(settings, app.observing):
+
+        async def status(request: str, host: str = "localhost") -> int:
+            answer = await ask(port, f"{request} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert b"Connection: close" in answer
+            return int(answer.split()[1])
+
+        assert await status("GET /healthz") == 200
+        assert await status("GET /readyz") == 200
+        assert await status("GET /metrics?x=1", f"127.0.0.1:{port}") == 200
+        assert await status("GET /api/v1/schedules") == 404
+        assert await status("POST /metrics") == 405
+        assert await status("GET /metrics", "evil.example") == 421
+        assert await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n") != b""
+        assert await ask(port, b"x" * 40_000) == b""
+        assert await status("GET /healthz") == 200
+        with pytest.raises(Conflict, match="metrics_port"):
+            async with lookout(settings, app.observing):
+                pass
+    with pytest.raises(ConnectionRefusedError):
+        await ask(port, b"")
+
+
+async def test_it_opens_to_others_only_when_told_and_not_at_all_without_a_port(app: Tenuto, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="metrics_host"):
+        async with lookout(load(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.observing):
+            pass
+    async with lookout(load(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_open=True), app.observing):
+        pass
+    async with lookout(load(home=tmp_path), app.observing):
+        pass

@@ -1,0 +1,306 @@
+"""The step kind sql (B60, B61): scripts on PostgreSQL with their own login, on SQLite files, and by other drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+
+from tenuto import Step, Tenuto, logs, manual
+from tenuto.errors import Invalid
+from tenuto.handlers import masking
+from tenuto.model.scripts import Ran, Script
+from tenuto.sealing import Key
+from tenuto.settings import ConnectionSettings
+from tenuto.verbs.schedules import definition
+from tests.engine.conftest import Quick
+from tests.waiting import eventually
+
+_number = count(1)
+PASSWORD = "pa55 w/rd:for@scripts"
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    before = masking.shown_here._sought, logs._hide
+    yield
+    masking.shown_here._sought, logs._hide = before
+
+
+@pytest.fixture
+async def db_of_scripts(server: str, url: str) -> AsyncIterator[asyncpg.Connection]:
+    """The test's database with a second login role that owns one schema; seen from above."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        "DROP SCHEMA IF EXISTS shop CASCADE;"
+        "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'scripter') THEN"
+        " CREATE ROLE scripter LOGIN; END IF; END $$;"
+        f"ALTER ROLE scripter PASSWORD '{PASSWORD}';"
+        "CREATE SCHEMA shop AUTHORIZATION scripter;"
+        "CREATE TABLE shop.items (id integer PRIMARY KEY, name text); ALTER TABLE shop.items OWNER TO scripter"
+    )
+    yield connection
+    await connection.execute("DROP SCHEMA shop CASCADE")
+    await connection.close()
+
+
+def as_role(url: str, role: str) -> str:
+    """The same address for another login."""
+    role = f"{role}:{quote(PASSWORD, safe='')}"
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{role}@{rest.rpartition('@')[2] if '@' in rest.partition('?')[0] else rest}"
+
+
+@pytest.fixture
+def scripts(app: Tenuto, url: str, tmp_path: Path) -> Tenuto:
+    """An app with connections and a folder for files."""
+    connections = {
+        "shop": ConnectionSettings(url={"secret": "shop-url"}),
+        "ours": ConnectionSettings(url=url),
+        "other": ConnectionSettings(url="paper://desk", driver="paper"),
+        "strange": ConnectionSettings(url="oracle://desk"),
+        "broken": ConnectionSettings(url="postgresql://u:hidden-word@[half/x"),
+        "wrong": ConnectionSettings(url={"sekret": "x"}),
+    }
+    (tmp_path / "files").mkdir()
+    update = {"connections": connections, "files_folder": tmp_path / "files", "master_key": SecretStr(Key.new().text)}
+    app.settings = app.settings.model_copy(update=update)
+    return app
+
+
+async def started(app: Tenuto, step: Step) -> UUID:
+    """An execution of a schedule that has nothing but this step."""
+    schedule = await app.schedules.create(definition(f"script {next(_number)}", manual(), [step]))
+    execution = (await app.schedules.run(schedule.name)).execution_id
+    assert execution is not None
+    return execution
+
+
+async def run(app: Tenuto, **arguments: Any) -> Any:
+    """One step in a schedule of its own; the record of its attempt."""
+    rules = {name: arguments.pop(name) for name in ("step_timeout",) if name in arguments}
+    step = Step.of_kind("sql", arguments, name="script", timeout=rules.get("step_timeout"))
+    execution = await started(app, step)
+
+    async def ended() -> bool:
+        return (await app.executions.get(execution))["ended_at"] is not None
+
+    await eventually(ended, timeout=20)
+    return await app.activity((await app.activities(limit=1))[0]["id"])
+
+
+async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
+    scripts: Tenuto, worker: Quick, url: str, db_of_scripts: asyncpg.Connection
+) -> None:
+    app = scripts
+    await app.secrets.set("shop-url", as_role(url, "scripter"))
+    await app.secrets.set("token", "the-kanarie-token")
+    (app.settings.files_folder or Path()).joinpath("load.sql").write_text(
+        "-- a file\nINSERT INTO shop.items VALUES (10, 'ten');", encoding="utf-8"
+    )
+    text = r"""
+        INSERT INTO shop.items SELECT n, :name FROM generate_series(1, :many) AS n;
+        DO $$ BEGIN RAISE NOTICE 'half; way'; RAISE WARNING 'careful'; END $$;
+        UPDATE shop.items SET name = 'it''s; ' || id::text WHERE id <= 2;
+        INSERT INTO shop.items VALUES (100, :token);
+        SELECT * FROM shop.items; /* done; /* really */ */
+        DELETE FROM shop.items WHERE id = 5
+    """
+    hostile = "'; DROP TABLE shop.items; -- \\' "
+    async with worker(), app.scheduler():
+        parameters = {"name": hostile, "many": 5, "token": {"secret": "token"}}
+        record = await run(app, connection="shop", script=text, parameters=parameters)
+        assert record["status"] == "completed", record["error"]
+        told = [(each["command"], each["rows"]) for each in record["output"]["statements"]]
+        assert told == [("INSERT", 5), ("DO", None), ("UPDATE", 2), ("INSERT", 1), ("SELECT", 6), ("DELETE", 1)]
+        assert (record["output"]["count"], record["output"]["rows"]) == (6, 15)
+        assert "notice: half; way" in record["log"]
+        assert "warning warning: careful" in record["log"]
+        found = {row["id"]: row["name"] for row in await db_of_scripts.fetch("SELECT * FROM shop.items")}
+        assert found == {1: "it's; 1", 2: "it's; 2", 3: hostile, 4: hostile, 100: "the-kanarie-token"}
+        assert (await run(app, connection="shop", script_file="load.sql"))["output"]["rows"] == 1
+
+        # All or nothing, unless it says otherwise.
+        record = await run(app, connection="shop", script="DELETE FROM shop.items;\nSELECT 1 / 0")
+        assert record["status"] == "failed"
+        assert record["error"]["message"] == "statement 2 (line 2, SELECT): 22012 division by zero"
+        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items") == 6
+        record = await run(
+            app, connection="shop", script="DELETE FROM shop.items WHERE id = 10; SELECT 1 / 0", transaction=False
+        )
+        assert record["status"] == "failed"
+        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items") == 5
+        record = await run(app, connection="shop", script="BEGIN; DELETE FROM shop.items", transaction=False)
+        assert "left a transaction open" in record["error"]["message"]
+        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items") == 5
+
+        # The login is the limit.
+        for forbidden in (
+            "RESET ROLE; SET SESSION AUTHORIZATION tenuto",
+            "RESET ROLE; DELETE FROM tenuto.tasks",
+            "COPY (SELECT 1) TO PROGRAM 'id'",
+            "SELECT pg_read_file('/etc/passwd')",
+            "SELECT * FROM tenuto.secrets",
+            "SELECT :token::integer",
+        ):
+            given = {"parameters": {"token": {"secret": "token"}}} if ":token" in forbidden else {}
+            record = await run(app, connection="shop", script=forbidden, **given)
+            assert record["status"] == "failed", forbidden
+            assert "permission denied" in record["error"]["message"] or '"***"' in record["error"]["message"]
+        record = await run(app, connection="ours", script="SELECT 1")
+        assert "may change Tenuto's own tables" in record["error"]["message"]
+
+
+async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by_cancelling(
+    scripts: Tenuto, worker: Quick, url: str, db_of_scripts: asyncpg.Connection
+) -> None:
+    app = scripts
+    await app.secrets.set("shop-url", as_role(url, "scripter"))
+
+    async def running() -> Any:
+        return await db_of_scripts.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scripter' AND query LIKE '%pg_sleep%'"
+        )
+
+    async with worker(), app.scheduler():
+        record = await run(app, connection="shop", script="SELECT pg_sleep(60)", timeout=0.2)
+        assert "took longer than 0.2 s" in record["error"]["message"]
+        assert await running() == 0
+
+        lifted = "SET statement_timeout = 0; SELECT pg_sleep(60)"
+        record = await run(app, connection="shop", script=lifted, timeout=0.1)
+        assert "was broken off" in record["error"]["message"]
+        assert await running() == 0
+
+        record = await run(app, connection="shop", script="SELECT pg_sleep(60)", step_timeout=0.5)
+        assert (record["status"], record["reason"]) == ("failed", "timed_out")
+        assert await running() == 0
+
+        execution = await started(app, Step.of_kind("sql", {"connection": "shop", "script": lifted}))
+        await eventually(running)
+        await app.executions.cancel(execution)
+
+        async def ended() -> bool:
+            return bool((await app.executions.get(execution))["state"] == "cancelled")
+
+        await eventually(ended)
+
+        async def recorded() -> bool:
+            return bool((await app.activities(limit=1))[0]["status"] == "cancelled")
+
+        await eventually(recorded)
+        assert await running() == 0
+
+
+async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto, worker: Quick, tmp_path: Path) -> None:
+    app, folder = scripts, tmp_path / "files"
+    sqlite3.connect(folder / "shop.db").close()
+    sqlite3.connect(tmp_path / "outside.db").close()
+    (folder / "link.db").symlink_to(tmp_path / "outside.db")
+    where = "sqlite:///shop.db"
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    make = """
+        CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT);
+        CREATE TRIGGER shout AFTER INSERT ON items BEGIN UPDATE items SET name = upper(name) WHERE id = new.id; END;
+        INSERT INTO items SELECT value, :name FROM json_each('[1, 2, 3]'); -- a; comment
+        SELECT * FROM items;
+    """
+    async with worker(), app.scheduler():
+        record = await run(app, connection=where, script=make, parameters={"name": "it's; :x"})
+        assert record["status"] == "completed", record["error"]
+        assert [(each["command"], each["rows"]) for each in record["output"]["statements"]] == [
+            ("CREATE", 0), ("CREATE", 0), ("INSERT", 3), ("SELECT", 3)
+        ]  # fmt: skip
+        refused = {
+            "ATTACH 'other.db' AS other": "ATTACH is not allowed",
+            "SELECT load_extension('x')": "load_extension is not allowed",
+            "PRAGMA writable_schema = 1": "PRAGMA writable_schema is not allowed",
+            "DELETE FROM items; COMMIT": "all or nothing",
+            "DELETE FROM items; SELECT * FROM nowhere": "no such table",
+            endless: "took longer than 0.3 s",
+        }
+        for script, words in refused.items():
+            record = await run(app, connection=where, script=script, timeout=0.3)
+            assert record["status"] == "failed"
+            assert words in record["error"]["message"]
+        for script, words in {"VACUUM INTO 'copy.db'": "ATTACH is not allowed", "BEGIN": "left a transaction"}.items():
+            record = await run(app, connection=where, script=script, transaction=False)
+            assert words in record["error"]["message"]
+        assert (await run(app, connection=where, script="VACUUM", transaction=False))["status"] == "completed"
+        record = await run(app, connection=where, script=endless, step_timeout=0.5)
+        assert record["reason"] == "timed_out"
+        beyond = ("sqlite:///../outside.db", f"sqlite:///{tmp_path}/outside.db", "sqlite:///link.db")
+        for address in beyond:
+            record = await run(app, connection=address, script="SELECT 1")
+            assert "lies outside of" in record["error"]["message"]
+        record = await run(app, connection="sqlite:///none.db", script="SELECT 1")
+        assert "there is no file" in record["error"]["message"]
+    with sqlite3.connect(folder / "shop.db") as shop:
+        assert shop.execute("SELECT count(*), min(name) FROM items").fetchone() == (3, "IT'S; :X")
+    shop.close()
+
+
+async def test_what_cannot_be_run_is_refused_by_name_and_field(scripts: Tenuto, worker: Quick, tmp_path: Path) -> None:
+    app = scripts
+    (tmp_path / "files" / "latin.sql").write_bytes("SELECT 'ä'".encode("latin-1"))
+    on_save: list[tuple[dict[str, Any], str]] = [
+        ({"connection": "shop"}, "script"),
+        ({"connection": "shop", "script": "SELECT 1", "script_file": "x"}, "script"),
+        ({"connection": "shop", "script": "  "}, "script"),
+        ({"connection": "postgresql://u:p@h/d", "script": "SELECT 1"}, "connection"),
+        ({"connection": "shop", "script": "SELECT 1", "timeout": 0}, "timeout"),
+        ({"connection": "shop", "script": "SELECT 1", "timeout": "soon"}, "timeout"),
+        ({"connection": "shop", "script": "SELECT 1", "parameters": {"a b": 1}}, "parameters"),
+        ({"connection": "shop", "script": "SELECT 1", "parameters": {"a": {"secret": "x", "y": 1}}}, "parameters"),
+        ({"connection": "shop", "script": "SELECT 1", "role": "x"}, "role"),
+    ]
+    for arguments, field in on_save:
+        with pytest.raises(Invalid) as refusal:
+            await app.schedules.create(definition("refused", manual(), [Step.of_kind("sql", arguments, name="s")]))
+        assert (refusal.value.field or "").startswith(f"steps.s.{field}"), (arguments, refusal.value)
+
+    async def paper(script: Script) -> AsyncIterator[Ran]:
+        assert "paper" not in repr(script)
+        script.notice("warning", f"about {script.text}")
+        yield Ran("WRITE", 7)
+        await asyncio.sleep(0)
+
+    app.register_driver("paper", paper)
+    with pytest.raises(Invalid, match="registered already"):
+        app.register_driver("paper", paper)
+    at_run: list[tuple[dict[str, Any], str]] = [
+        ({"connection": "nowhere", "script": "SELECT 1"}, "there is no connection named 'nowhere'"),
+        ({"connection": "strange", "script": "SELECT 1"}, "there is no driver for"),
+        ({"connection": "wrong", "script": "SELECT 1"}, "neither an address nor a reference"),
+        ({"connection": "shop", "script": "SELECT 1"}, "there is no secret named 'shop-url'"),
+        ({"connection": "broken", "script": "SELECT 1"}, "the script's database cannot be used"),
+        ({"connection": "ours", "script_file": "../../etc/passwd"}, "lies outside of"),
+        ({"connection": "ours", "script_file": "/proc/self/environ"}, "lies outside of"),
+        ({"connection": "ours", "script_file": "none.sql"}, "cannot be read"),
+        ({"connection": "ours", "script_file": "latin.sql"}, "is not UTF-8"),
+        ({"connection": "ours", "script_file": "."}, "is not a file"),
+        ({"connection": "ours", "script": "\\! id"}, "commands of psql"),
+        ({"connection": "ours", "script": "COMMIT; BEGIN"}, "would end the transaction"),
+        ({"connection": "ours", "script": "COPY x FROM STDIN"}, "nobody to talk to"),
+        ({"connection": "ours", "script": "SELECT 'x"}, "does not end"),
+        ({"connection": "ours", "script": "SELECT 1", "parameters": {"x": 1}}, "does not stand in the script"),
+        ({"connection": "sqlite:nonsense", "script": "SELECT 1"}, "is not the address of a SQLite file"),
+    ]
+    async with worker(), app.scheduler():
+        for arguments, words in at_run:
+            record = await run(app, **arguments)
+            assert record["status"] == "failed"
+            assert words in record["error"]["message"], arguments
+            assert "hidden-word" not in str(record["error"])
+        record = await run(app, connection="other", script="a letter")
+        assert record["output"]["rows"] == 7
+        assert "about a letter" in record["log"]

@@ -1,0 +1,142 @@
+"""http.call and log.append as steps of a schedule, by a real worker, with a real secret, over a certificate."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tenuto import Definition, Step, Tenuto
+from tenuto.handlers import dialling, http
+from tenuto.handlers.kinds import Means
+from tenuto.model.schedules import Plan
+from tenuto.model.triggers import Manual
+from tenuto.settings import load
+from tests.handlers.site import Site, answer
+from tests.store.conftest import swept, url, used_again
+
+__all__ = ["swept", "url", "used_again"]
+
+CANARY = "c4n4ry-0f-the-mine"
+KEY = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.fixture
+async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
+    app = Tenuto(settings=load(database=url, home=tmp_path, http_allow=["127.0.0.0/8"], master_key=KEY))
+    yield app
+    await app.close()
+
+
+async def run(app: Tenuto, *steps: Step) -> tuple[str, list[dict[str, object]]]:
+    """A schedule from its creation to its end: its state, and the records of its steps."""
+    await app.schedules.create(Definition("Calls", Manual(), Plan.of(steps)))
+    started = await app.schedules.run("Calls")
+    assert started.execution_id is not None
+    async with app.worker(slots=4, poll_seconds=60, grace_seconds=0):
+        ended = await app.executions.wait(started.execution_id, timeout=30)
+    database = await app.open()
+    rows = await database.all("SELECT * FROM tenuto.activities ORDER BY step_index, attempt")
+    return ended["state"], [dict(row) for row in rows]
+
+
+async def test_a_schedule_calls_with_a_secret_and_logs_and_the_secret_is_found_nowhere(app: Tenuto) -> None:
+    await app.secrets.set("hr-token", CANARY)
+    with Site() as site:
+        site.pages["/echo"] = lambda asked, send: send(
+            answer(200, json.dumps(asked.headers).encode(), "Content-Type: application/json", f"ETag: {CANARY}")
+        )
+        site.pages["/shy"] = [answer(503, b"", "Retry-After: 0"), answer(204)]
+        state, records = await run(
+            app,
+            Step.http(site.url("/echo?a=b"), headers={"Authorization": {"secret": "hr-token", "prefix": "Bearer "}}),
+            Step.http(site.url("/shy"), "PUT", body={"n": 1}, timeout=5),
+            Step.log("all called", "calls", fields={"steps": 2}),
+        )
+        assert state == "completed"
+        echo, shy, shy_again = site.asked
+    assert echo.headers["authorization"] == f"Bearer {CANARY}"
+    assert shy.headers["idempotency-key"] == shy_again.headers["idempotency-key"]
+    assert (shy.headers["tenuto-attempt"], shy_again.headers["tenuto-attempt"]) == ("1", "2")
+    assert int(shy_again.headers["tenuto-fence"]) > int(shy.headers["tenuto-fence"])
+    assert [(record["name"], record["status"]) for record in records] == [
+        ("http.call", "completed"),
+        ("http.call", "failed"),
+        ("http.call", "completed"),
+        ("log.append", "completed"),
+    ]
+    assert CANARY not in str(records)
+    (entry,) = await app.logs.read("calls")
+    assert (entry["message"], entry["fields"]) == ("all called", {"steps": 2})
+
+
+def certificate(name: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """A server's certificate, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "server.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    trusted = folder / "trusted.pem"
+    trusted.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return context, trusted
+
+
+async def test_certificates_are_verified_against_the_name_although_an_address_is_dialled(
+    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, trusted = certificate("secure.example", tmp_path)
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    app.jobs.by_kind[http.KIND] = http.job(Means(app.open, lambda: app.settings, app.secrets.reveal_text), resolve)
+    with Site(trust=context) as site:
+        site.pages["/"] = answer(200, b"safe")
+        once: dict[str, Any] = {"max_retries": 0, "continue_on_failure": True}
+        try:
+            dialling._trust.cache_clear()
+            _, (unknown,) = await run(app, Step.http(site.url("/", "secure.example"), **once))
+            assert "certificate" in str(unknown["error"]).lower()
+            assert site.asked == []
+
+            monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+            dialling._trust.cache_clear()
+            await app.schedules.delete("Calls")
+            _, (*_, good, wrong) = await run(
+                app,
+                Step.http(site.url("/", "secure.example"), name="good", **once),
+                Step.http(site.url("/", "other.example"), name="wrong", **once),
+            )
+        finally:
+            dialling._trust.cache_clear()
+    assert json.loads(str(good["output"]))["body"] == "safe"
+    assert "other.example" in str(wrong["error"])
+    assert "certificate" in str(wrong["error"]).lower()
+    assert [asked.headers["host"] for asked in site.asked] == [f"secure.example:{site.port}"]

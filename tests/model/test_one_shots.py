@@ -1,0 +1,155 @@
+"""One-shots (O1, O3): which instants may be named, and what the attempts say of status and history."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenuto.errors import Invalid
+from tenuto.model import oneshots
+from tenuto.model.oneshots import RuntimeStatus
+from tenuto.model.retries import RetryPolicy
+from tenuto.model.tasks import Policy, policy_from_json
+
+NOW = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2025-07-07T15:00:00+08:00", datetime(2025, 7, 7, 7, 0, tzinfo=UTC)),
+        ("2031-05-17T12:00:00Z", NOW),
+        ("2031-05-17t12:00:00z", NOW),
+        ("2031-05-17T12:00Z", NOW),
+        ("2031-05-17T12:00:00+00", NOW),
+        ("2031-05-17T12:00:00-0000", NOW),
+        ("2031-05-17T12:00:00.250Z", NOW + timedelta(milliseconds=250)),
+        ("2031-05-17T12:00:00,25Z", NOW + timedelta(milliseconds=250)),
+        ("2031-05-17T12:00:00.123456789Z", NOW + timedelta(microseconds=123_456)),
+        ("2061-05-17T12:00:00+05:45", datetime(2061, 5, 17, 6, 15, tzinfo=UTC)),
+        ("2028-02-29T23:59:59-12:00", datetime(2028, 3, 1, 11, 59, 59, tzinfo=UTC)),
+    ],
+)
+def test_an_instant_with_its_offset_is_kept_in_utc(text: str, meant: datetime) -> None:
+    found = oneshots.exec_at(text, NOW, "accept")
+    assert found == meant
+    assert found.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "", " ", "now", "tomorrow", "2031-05-17", "2031-05-17T12:00:00", "2031-05-17T12:00", "20310517T120000Z",
+        "2031-W20-6T12:00:00Z", "2031-05-17 12:00:00Z", "2031-05-17T12:00:00 Z", " 2031-05-17T12:00:00Z",
+        "2031-05-17T12:00:00Z\n", "2031-13-01T00:00:00Z", "2031-02-30T00:00:00Z", "2031-05-17T25:00:00Z",
+        "2031-05-17T24:00:01Z", "2031-05-17T12:60:00Z", "2031-05-17T12:00:60Z", "2031-05-17T12:00:00+25:00",
+        "2031-05-17T12:00:00+99:99", "2031-05-17T12:00:00 Europe/Berlin", "2031-05-17T12:00:00.Z",
+        "2031-05-17T12:00:00.1234567890Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00", "1969-12-31T23:59:59Z", "12031-05-17T12:00:00Z",
+        "+2031-05-17T12:00:00Z", "\u0662031-05-17T12:00:00Z",
+        "2031-05-17T12:00:00Z" + "0" * 10_000, "1936872000", 1936872000, 1936872000.5, None, True, [],
+        {}, NOW.replace(tzinfo=None), datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=14))),
+    ],
+)  # fmt: skip
+def test_what_is_naive_unreadable_or_absurd_is_refused_by_the_name_of_its_field(given: Any) -> None:
+    with pytest.raises(Invalid) as refusal:
+        oneshots.exec_at(given, NOW, "accept")
+    assert refusal.value.field == "exec_at"
+    assert refusal.value.remedy
+    assert len(str(refusal.value)) < 500
+
+
+@given(st.text())
+def test_no_text_does_anything_but_mean_an_instant_or_be_refused(text: str) -> None:
+    with suppress(Invalid):
+        assert oneshots.exec_at(text, NOW, "accept").tzinfo is UTC
+
+
+def test_what_has_passed_is_accepted_or_refused_as_the_setting_says() -> None:
+    gone = NOW - timedelta(milliseconds=1)
+    assert oneshots.exec_at(gone, NOW, "accept") == gone
+    assert oneshots.exec_at(NOW, NOW, "refuse") == NOW
+    with pytest.raises(Invalid, match=r"exec_at: .* has passed"):
+        oneshots.exec_at(gone, NOW, "refuse")
+
+
+def test_it_is_tried_once_in_the_handlers_time_unless_asked_otherwise() -> None:
+    of_handler = Policy(RetryPolicy(max_retries=9), timeout_seconds=15, on_lost="fail")
+    alone = policy_from_json(oneshots.policy(of_handler, None, None))
+    assert alone == Policy(RetryPolicy(max_retries=0), 15, "fail")
+    asked = policy_from_json(oneshots.policy(of_handler, RetryPolicy(max_retries=2), 3))
+    assert asked == Policy(RetryPolicy(max_retries=2), 3, "fail")
+
+
+def attempt(number: int, status: str, **more: Any) -> dict[str, Any]:
+    """One attempt, as the store tells of it."""
+    begun = status not in ("scheduled", "queued")
+    ended = status not in ("scheduled", "queued", "in_progress")
+    at = NOW + timedelta(minutes=number)
+    return {
+        "task_id": "the task", "attempt": number, "status": status, "reason": None, "final": ended,
+        "name": "log.append", "created_at": NOW, "run_at": at, "started_at": at if begun else None,
+        "ended_at": at + timedelta(seconds=1) if ended else None, "worker": "here-1" if begun else None,
+        "input": {"message": "Hello"}, "output": None, "error": None, "progress": None, "tags": None,
+        "initiator_name": "Ana", "cancel_at": None, "cancel_name": None, **more,
+    }  # fmt: skip
+
+
+FAILED = {"reason": "error", "error": {"type": "ValueError", "message": "no", "stack": "Traceback …"}}
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        (attempt(1, "scheduled"), "Pending"),
+        (attempt(1, "queued"), "Pending"),
+        (attempt(1, "in_progress"), "Running"),
+        (attempt(1, "completed"), "Completed"),
+        (attempt(1, "completed_with_warning"), "Completed"),
+        (attempt(1, "completed_with_error"), "Failed"),
+        (attempt(1, "failed"), "Failed"),
+        (attempt(1, "cancelled", reason="requested"), "Terminated"),
+    ],
+    ids=lambda value: value["status"] if isinstance(value, dict) else value,
+)
+def test_the_status_is_read_off_the_last_attempt(last: dict[str, Any], status: str) -> None:
+    assert oneshots.status([last]) == status
+    assert oneshots.described([last])["status"] is RuntimeStatus(status)
+
+
+def test_one_that_waits_to_be_tried_again_is_pending_and_says_why() -> None:
+    told = oneshots.described([attempt(1, "failed", final=False, **FAILED), attempt(2, "scheduled")])
+    assert told["status"] == "Pending"
+    assert told["exec_at"] == NOW + timedelta(minutes=1)
+    assert told["next_attempt_at"] == NOW + timedelta(minutes=2)
+    assert told["error"] == {"type": "ValueError", "message": "no", "reason": "error"}
+    assert told["ended_at"] is None
+
+
+def test_a_failure_that_was_made_good_is_in_the_history_and_not_in_the_outcome() -> None:
+    attempts = [
+        attempt(1, "failed", final=False, **FAILED),
+        attempt(2, "cancelled", final=False, reason="handed_back"),
+        attempt(3, "completed", output={"entry": 1}),
+    ]
+    told = oneshots.described(attempts)
+    assert (told["status"], told["error"], told["output"]) == ("Completed", None, {"entry": 1})
+    assert [(event["event"], event["attempt"]) for event in oneshots.history(attempts)] == [
+        ("Created", 1), ("Scheduled", 1), ("Started", 1), ("Failed", 1), ("Retried", 2), ("Started", 2),
+        ("HandedBack", 2), ("Retried", 3), ("Started", 3), ("Completed", 3),
+    ]  # fmt: skip
+    instants = [event["at"] for event in oneshots.history(attempts)]
+    assert instants == sorted(instants)
+
+
+def test_one_that_is_being_stopped_still_runs_and_says_who_wants_that() -> None:
+    running = attempt(1, "in_progress", cancel_at=NOW + timedelta(hours=1), cancel_name="Ben")
+    told = oneshots.described([running])
+    assert told["status"] == "Running"
+    assert told["stopping"] == {"at": NOW + timedelta(hours=1), "by": "Ben"}
+    assert oneshots.history([running])[-1]["event"] == "Stopping"

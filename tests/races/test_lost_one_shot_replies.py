@@ -1,0 +1,84 @@
+"""One-shots over a line that loses replies: made once, on record once, and a wipe knows what it has wiped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tenuto import Actor, Tenuto
+from tenuto.errors import Conflict
+from tenuto.ids import new_id
+from tenuto.store.auditing import Deed, RequestKey, on_record
+from tenuto.store.database import Database
+from tenuto.store.oneshots import SQL
+from tests.races.proxy import Proxy
+
+FAR = "2056-07-07T15:00:00+08:00"
+KEY = Actor.api_key("k-1", "billing")
+
+
+@pytest.fixture
+async def far_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
+    async with Tenuto(proxy.url, home=tmp_path) as app:
+
+        @app.job(name="bread.bake")
+        async def bake(loaves: int) -> None: ...
+
+        yield app
+
+
+def asked(id: UUID) -> Deed:
+    """A request that is sent with a key of its own."""
+    return Deed(KEY, "one_shot.create", "here", request_key=RequestKey("api_key:k-1", "order-7", b"print", id))
+
+
+async def counts(db: Database) -> tuple[int, ...]:
+    tables = ("tasks", "audit", "requests")
+    return tuple([await db.value(f"SELECT count(*) FROM tenuto.{table}") for table in tables])
+
+
+@pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
+async def test_a_one_shot_is_made_once_and_is_on_record_once(
+    far_app: Tenuto, db: Database, proxy: Proxy, lose: str
+) -> None:
+    getattr(proxy, lose)(SQL.create)
+    plain = await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1})
+    assert (plain.created, proxy.lost) == (True, 1)
+
+    getattr(proxy, lose)(SQL.create_on_record)
+    id = new_id()
+    with on_record(asked(id)):
+        made = await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=id)
+    assert (made.id, proxy.lost) == (id, 1)
+    assert await counts(db) == (2, 1, 1)
+
+    with on_record(asked(other := new_id())), pytest.raises(Conflict, match="has just been done"):
+        await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=other)
+    assert await counts(db) == (2, 1, 1), "a request that somebody else has done makes nothing"
+
+
+async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(
+    far_app: Tenuto, db: Database, proxy: Proxy
+) -> None:
+    made = [(await far_app.one_shots.create(FAR, "bread.bake", {"loaves": n})).id for n in range(5)]
+    running = await far_app.one_shots.create(
+        (await far_app.open()).clock.now() - timedelta(1), "bread.bake", {"loaves": 9}
+    )
+    await db.all(
+        "UPDATE tenuto.tasks SET state = 'running', worker_id = gen_random_uuid(), claimed_at = now(),"
+        " lease_until = now() + interval '1 h' WHERE id = $1",
+        running.id,
+    )
+    proxy.lose_reply("COMMIT")
+    with on_record(Deed(KEY, "one_shot.wipe", "here")):
+        wiped = await far_app.one_shots.wipe()
+    assert proxy.lost == 1
+    assert set(wiped.terminated) == {*made, running.id}
+    assert len(wiped.terminated) == 6
+    assert wiped.stopping == [running.id]
+    assert await counts(db) == (1, 1, 0)
+    assert await far_app.one_shots.list() == []

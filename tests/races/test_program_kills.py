@@ -1,0 +1,50 @@
+"""A worker that dies by kill -9 takes its programs with it (B57): whatever they had started, within a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tenuto import Step, Tenuto, manual
+from tests.races.observing import Observer
+from tests.races.processes import Workers, alive, eventually
+
+SCRIPT = """
+    trap "" TERM HUP INT
+    sleep 600 & echo $! >>"$1"
+    (setsid sh -c 'trap "" TERM HUP; echo $$ >>"$0"; sleep 600; sleep 600' "$1" >&- 2>&- <&- &)
+    while [ $(wc -l <"$1") -lt 2 ]; do sleep 0.01; done
+    echo $$ >>"$1"
+    while :; do echo flood; done
+"""
+
+
+async def test_programs_and_all_they_started_are_gone_within_a_second_after_their_worker(
+    app: Tenuto, observer: Observer, workers: Workers, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"pids-{number}" for number in range(3)]
+    steps = [
+        Step.executable("/bin/sh", "-c", SCRIPT, "sh", str(file), name=file.name, on_lost="fail") for file in files
+    ]
+    app.schedule("Programs", manual(), [steps])
+    await app.schedules.deploy()
+    worker = await workers.start("host", lease_seconds=3.0).is_ready()
+    await app.schedules.run("Programs")
+
+    async def begun() -> list[int]:
+        pids = [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
+        return pids if len(pids) == 9 else []
+
+    pids = await eventually("all of them run", begun, within=30)
+    family = {*pids, *worker.children()}
+    assert len(family) >= 12, "three processes each, and what watches over them"
+    assert all(alive(pid) for pid in family)
+
+    await workers.kill(worker)
+
+    async def gone() -> bool:
+        return not any(alive(pid) for pid in family)
+
+    await eventually("nothing of them is left", gone, within=1)
+    await workers.start("host", lease_seconds=3.0).is_ready()
+    await observer.until_all_ended(within=20)
+    assert await observer.count("activities", "reason = 'lost'") == 3

@@ -1,0 +1,139 @@
+"""The chain of the audit trail while several seal, write and die: at every statement, and always one sound chain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tenuto.engine.sealing import seal_some
+from tenuto.engine.verifying import verify
+from tenuto.model.access import Actor
+from tenuto.model.auditchain import AuditKey, AuditKeys
+from tenuto.store import workers
+from tenuto.store.auditing import Deed, on_record
+from tenuto.store.database import Database
+from tests.races.interleaving import Stepwise, meetings
+
+KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
+
+
+class Died(Exception):
+    """The process is gone: its transaction with it, unless that was committed."""
+
+
+@pytest.fixture
+async def first(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def second(url: str) -> AsyncIterator[Stepwise]:
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+async def write(database: Database, count: int = 1) -> None:
+    for number in range(1, count + 1):
+        with on_record(Deed(Actor.user("eve"), "queue.limit", "test", target="mail")):
+            await workers.limit_queue(database, "mail", number)
+
+
+async def seal(database: Database) -> int:
+    return await seal_some(database, KEYS)
+
+
+async def is_sound(database: Database) -> int:
+    """That everything is sealed once, and verifies; how much that is."""
+    while await seal(database):
+        pass
+    found = await verify(database, KEYS, [])
+    assert found.faults == []
+    assert found.links == found.position
+    entries: int = await database.value("SELECT count(*) FROM tenuto.audit")
+    assert found.links == entries
+    assert await database.value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
+    return entries
+
+
+async def test_two_who_seal_at_once_make_one_chain(db: Database, first: Stepwise, second: Stepwise) -> None:
+    expected = 0
+    async for meeting in meetings(first, second):
+        await write(db, 3)
+        expected += 3
+        sealed = await meeting.of(seal, seal)
+        assert sum(sealed) <= 3, meeting
+        assert await is_sound(db) == expected, meeting
+
+
+async def test_what_is_written_while_somebody_seals_is_sealed_next(
+    db: Database, first: Stepwise, second: Stepwise
+) -> None:
+    expected = 0
+    async for meeting in meetings(first, second):
+        await write(db, 2)
+        expected += 3
+        await meeting.of(seal, write)
+        assert await is_sound(db) == expected, meeting
+    async for meeting in meetings(first, second):
+        await write(db, 2)
+        expected += 3
+        await meeting.of(write, seal)
+        assert await is_sound(db) == expected, meeting
+
+
+async def test_a_sealer_that_dies_anywhere_leaves_a_sound_chain(db: Database, first: Stepwise) -> None:
+    expected, place, died = 0, 0, True
+    while died:
+        place, died, seen = place + 1, False, 0
+
+        async def before(place: int = place) -> None:
+            nonlocal seen, died
+            seen += 1
+            if seen == place:
+                died = True
+                raise Died
+
+        await write(db, 3)
+        expected += 3
+        first.before = before
+        with suppress(Died):
+            await seal(first)
+        first.before = first.nothing
+        assert await is_sound(db) == expected, place
+    assert place > 5
+
+
+async def test_a_sealer_that_dies_after_its_commit_has_sealed(db: Database, first: Stepwise) -> None:
+    async def gone() -> Any:
+        raise Died
+
+    await write(db, 3)
+    first.after_commit = gone
+    with pytest.raises(Died):
+        await seal(first)
+    first.after_commit = first.nothing
+    assert await db.value("SELECT count(*) FROM tenuto.audit_chain") == 3
+    assert await seal(db) == 0
+    assert await is_sound(db) == 3
+
+
+async def test_a_change_whose_reply_was_lost_is_on_record_once(db: Database, first: Stepwise) -> None:
+    lost = 0
+
+    async def reply_is_lost() -> None:
+        nonlocal lost
+        lost += 1
+        if lost == 1:
+            raise ConnectionResetError
+
+    first.after_commit = reply_is_lost
+    await write(first)
+    first.after_commit = first.nothing
+    assert lost == 2  # it was sent again
+    assert await is_sound(db) == 1

@@ -1,0 +1,96 @@
+"""How the figures are reached: by index, whatever the size of the tables; and what they say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tenuto.store import metrics
+from tenuto.store.database import Database
+from tests.store.test_plans import FILL, nodes
+
+# Each with the tables it may not walk through, and the indexes one of which must lead there.
+WAYS: dict[str, dict[str, set[str]]] = {
+    "waiting_by_queue": {"tasks": {"tasks_to_take", "tasks_to_take_by_key"}},
+    "running_by_queue": {"tasks": {"tasks_held"}},
+    "not_due": {"tasks": {"tasks_to_come"}},
+    "held_back": {"tasks": {"tasks_of_execution", "tasks_of_batch"}},
+    "letters": {"dead_letters": {"dead_letters_open", "dead_letters_one_open", "dead_letters_by_age"}},
+    "executions": {"executions": {"executions_active", "executions_one_active"}},
+    "due": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
+    "latest_schedule": {"schedules": {"schedules_due"}},
+    "services": {"workers": {"workers_one_alive_per_name"}},
+}
+WITHOUT_TABLES = {"knock", "repairs", "lately"}
+VALUES = {"services": (metrics.SILENT_AFTER,), "lately": (metrics.LATELY,)}
+
+PAST = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+    claimed_at, started_at, ended_at, fence, failures, losses, input, initiator_type, initiator_name)
+SELECT id, id, 1, CASE WHEN n % 10 = 0 THEN 'failed' ELSE 'completed' END, true, 'job', 'bake', 'default', 0, at, at,
+       at, at + interval '1 s', at + interval '3 s', 1, 0, 0, '{}', 'system', 'test'
+FROM (
+    SELECT n, now() - interval '1 s' * (60000 - n) AS at,
+           (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') || '7'
+            || substr(md5(n::text), 1, 19))::uuid AS id
+    FROM generate_series(1, 60000) AS n
+) AS many
+"""
+
+
+async def plan(connection: Any, name: str) -> list[dict[str, Any]]:
+    text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {getattr(metrics.SQL, name)}", *VALUES.get(name, ()))
+    return list(nodes(json.loads(text)))
+
+
+@pytest.mark.parametrize("state", ["empty", "full"])
+async def test_every_figure_is_reached_by_index(state: str, db: Database) -> None:
+    assert {name for name, _ in metrics.SQL} == WAYS.keys() | WITHOUT_TABLES
+    astray = []
+    async with db.connection() as connection:
+        if state == "full":
+            await connection.execute(FILL)
+        await connection.execute("ANALYZE")
+        async with connection.transaction():
+            await connection.execute(metrics._LITTLE_PATIENCE)
+            for name, tables in WAYS.items():
+                scans = await plan(connection, name)
+                used = {str(node["Index Name"]) for node in scans if "Index Name" in node}
+                walked = {node.get("Relation Name") for node in scans if "Seq Scan" in node["Node Type"]}
+                astray += [(name, table, used) for table, ways in tables.items() if not ways & used or table in walked]
+    assert astray == []
+
+
+async def test_what_ended_lately_is_found_without_reading_the_past(db: Database) -> None:
+    async with db.connection() as connection:
+        await connection.execute(PAST)
+        await connection.execute("VACUUM ANALYZE tenuto.activities")
+        async with connection.transaction():
+            await connection.execute(metrics._LITTLE_PATIENCE)
+            text = await connection.fetchval(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {metrics.SQL.lately}", metrics.LATELY
+            )
+            pages = await connection.fetchval(
+                "SELECT sum(pg_relation_size(oid)) / 8192 FROM pg_class WHERE relname ~ '^activities_\\d{4}_\\d\\d$'"
+            )
+        (top, *_) = nodes(json.loads(text))
+        touched = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+        assert touched < pages / 4, f"{touched} of {pages} pages"
+    found = await metrics.gather(db)
+    lately = {row["status"]: row for row in found.lately}
+    assert lately["completed"]["attempts"] + lately["failed"]["attempts"] == pytest.approx(62, abs=4)
+    assert lately["failed"]["run_seconds"] == 2.0 * lately["failed"]["attempts"]
+    assert (lately["failed"]["longest_seconds"], lately["failed"]["latest_seconds"]) == (2.0, 1.0)
+
+
+async def test_the_figures_of_an_empty_installation_are_nothing(db: Database) -> None:
+    found = await metrics.gather(db)
+    assert (found.waiting, found.running, found.services, found.repairs, found.lately) == ([], [], [], [], [])
+    assert (found.scheduled, found.held_back, found.letters) == (0, 0, 0)
+    assert found.executions == {"in_progress": 0, "paused": 0}
+    assert [(row["what"], row["due"], row["late_seconds"]) for row in found.due] == [
+        ("schedule", 0, 0.0),
+        ("manifest", 0, 0.0),
+    ]
