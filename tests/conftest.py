@@ -6,7 +6,6 @@ The server is the embedded one. Commits are not forced to disk (a test kills pro
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -14,14 +13,19 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tenuto import Tenuto
 from tenuto.ids import new_id
 from tenuto.store import embedded, migrate, partitions
 from tenuto.store.database import Database
-from tests.folders import new_folder
+from tests.folders import clear_up, end_server, new_folder
 
 CARELESS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+
+# How long an example takes says something about the machine, and what else it has to do.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 _number = count(1)
 
@@ -32,14 +36,14 @@ def server() -> Iterator[str]:
     if given := os.environ.get("TENUTO_TEST_SERVER"):
         yield given
         return
+    clear_up("tenuto-tests-")
     home = new_folder("tenuto-tests-")
     hold = embedded.hold(home, linger=0.0, settings=CARELESS)
     try:
         yield hold.url
     finally:
         hold.release()
-        embedded.stop_now(home)
-        shutil.rmtree(home, ignore_errors=True)
+        end_server(home)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import httpx2
@@ -14,6 +16,7 @@ import pytest
 
 from tenuto.model.access import Role
 from tests.api.conftest import Api, problem
+from tests.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
 TASKS = "/api/v1/tasks"
@@ -233,6 +236,24 @@ async def test_hostile_text_is_shown_as_the_text_it_is(quiet: Api) -> None:
     assert twin.status_code in (201, 409), twin.text
     tables = await (await quiet.app.open()).value("SELECT count(*) FROM tenuto.tasks")
     assert tables == len(TEXTS)
+
+
+async def test_a_key_that_has_expired_or_was_revoked_opens_nothing(quiet: Api) -> None:
+    """B4, B5."""
+    soon = (await quiet.app.open()).clock.now() + timedelta(seconds=1)
+    for name, given in (("short", {"expires_at": soon}), ("gone", {})):
+        _, text = await quiet.app.keys.make(name, Role.VIEWER, **given)
+        mine = {"Authorization": f"Bearer {text}"}
+        assert (await quiet.get(SCHEDULES, role=None, headers=mine)).status_code == 200
+        if not given:
+            await quiet.delete(f"/api/v1/keys/{name}")
+        refused = await eventually(partial(_refused, quiet, mine))
+        problem(refused, 401)
+
+
+async def _refused(service: Api, headers: dict[str, str]) -> httpx2.Response | None:
+    answer = await service.get(SCHEDULES, role=None, headers=headers)
+    return None if answer.status_code == 200 else answer
 
 
 async def test_zones_and_hours_that_do_not_exist_have_their_rule(quiet: Api) -> None:

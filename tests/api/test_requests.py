@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import Any
 
@@ -129,6 +130,8 @@ async def test_a_crash_between_the_commit_and_the_answer_doubles_nothing(
         firsts.append(again.json())
     assert len(await service.app.tasks(name="double")) == 2
     assert len(await service.app.executions.list()) == 1
+    trail = [entry["action"] for entry in await service.app.audit.list()]
+    assert sorted(trail) == sorted(set(trail)), "what was there already when it was asked for again left an entry"
     run = firsts[-1]["execution_id"]
     cancel = f"/api/v1/executions/{run}/cancel"
     with monkeypatch.context() as patched:
@@ -160,3 +163,37 @@ async def test_whoever_guesses_keys_waits_and_whoever_asks_too_often_too(service
     assert answers[0].status_code == 401
     assert problem(answers[-1], 429)["remedy"]
     assert answers[-1].headers["retry-after"] == "60"
+    assert (await service.get("/api/v1/schedules")).status_code == 200, "who has a key pays for a neighbour's guesses"
+
+
+async def test_many_who_come_too_late_do_not_wait_for_one_another(service: Api) -> None:
+    await service.post("/api/v1/schedules", json={"name": "s", "steps": [{"job": "double", "input": {"n": 1}}]})
+    run = (await service.post("/api/v1/schedules/s/run")).json()["execution_id"]
+    assert (await service.post(f"/api/v1/executions/{run}/cancel")).status_code == 202
+    async with asyncio.timeout(10):  # each of them holding a connection and asking for another would last longer
+        late = await asyncio.gather(
+            *(service.post(f"/api/v1/executions/{run}/{what}") for what in ("cancel", "pause", "resume") * 10)
+        )
+        again = await asyncio.gather(*(service.post(f"/api/v1/executions/{run}/retry") for _ in range(20)))
+    assert {answer.status_code for answer in late} == {409}
+    assert sorted({answer.status_code for answer in again}) == [202, 409]
+    assert len(await service.app.executions.list()) == 2
+
+
+async def test_a_place_in_a_list_that_nobody_was_given_is_refused(service: Api) -> None:
+    def text(place: str) -> str:
+        return base64.urlsafe_b64encode(place.encode()).rstrip(b"=").decode()
+
+    naive = text('["2031-01-01T00:00:00", "01a1e319-a307-7102-94ef-03aacf78560b"]')
+    since = "2031-01-01T00:00:00Z"
+    problem(await service.get("/api/schedule", params={"after": naive, "since": since}), 422)
+    problem(await service.get("/api/v1/ledger", params={"after": naive}), 422)
+    problem(await service.get("/api/log/default", params={"after": text("[Infinity]")}), 422)
+
+
+async def test_bulk_may_be_long_whatever_the_name_of_the_manifest(service: Api) -> None:
+    await service.post("/api/v1/manifests", json={"external_id": "a/b", "job": "double", "on_demand": True})
+    lines = b'{"n": 1}' + b" " * 400_000 + b"\n"
+    kind = {"Content-Type": "application/x-ndjson"}
+    done = await service.post("/api/v1/manifests/a%2Fb/bulk", content=lines * 3, headers=kind)
+    assert (done.status_code, done.json().get("total")) == (202, 3), done.text

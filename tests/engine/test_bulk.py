@@ -14,6 +14,7 @@ from tenuto import RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid
 from tests.engine.conftest import Quick
 from tests.manifesting import counts
+from tests.proofs import times
 from tests.waiting import eventually
 
 
@@ -136,7 +137,7 @@ async def test_items_are_streamed_and_memory_stays_flat(app: Tenuto) -> None:
 
     await app.bulk_enqueue("note", texts(4000))  # whatever is allocated once
     peaks = []
-    for count in (10_000, 100_000):
+    for count in (5_000, times(40_000, in_a_proof=200_000)):
         tracemalloc.start()
         batch = await app.bulk_enqueue("note", texts(count))
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -16,6 +16,7 @@ from tenuto.engine.simulation import Simulation, Subject, simulate
 from tenuto.errors import Invalid
 from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields
 from tenuto.model.triggers import Trigger, at, cron, every, manual
+from tests.proofs import times
 
 NOON = datetime(2026, 3, 23, 12, tzinfo=UTC)
 
@@ -136,7 +137,7 @@ def test_an_end_before_the_beginning_is_refused() -> None:
         play(subject(every("1m")), minutes=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60, in_a_proof=1200), deadline=None)
 @given(
     step=st.integers(1, 40),
     takes=st.floats(0, 90),

@@ -17,12 +17,15 @@ from pydantic import SecretStr
 
 from tenuto import Step, Tenuto, logs, manual
 from tenuto.errors import Invalid
-from tenuto.handlers import masking
+from tenuto.handlers import masking, sqlitescript, sqlscript
+from tenuto.handlers.context import Context
 from tenuto.model.scripts import Ran, Script
 from tenuto.sealing import Key
 from tenuto.settings import ConnectionSettings
+from tenuto.store.scripts import SQL as SCRIPTS
 from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
+from tests.model.making import a_held_task
 from tests.waiting import eventually
 
 _number = count(1)
@@ -201,6 +204,40 @@ async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by
         assert await running() == 0
 
 
+async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_is_seen(
+    db_of_scripts: asyncpg.Connection,
+) -> None:
+    above, rolled_back = db_of_scripts, db_of_scripts.transaction()
+    await rolled_back.start()
+    try:
+        await above.execute(
+            "CREATE ROLE tenuto_test_writer; GRANT DELETE ON tenuto.tasks TO tenuto_test_writer;"
+            "CREATE ROLE tenuto_test_member NOINHERIT; SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
+        )
+        assert await above.fetchval(SCRIPTS.may_change_tenuto) is False
+        await above.execute(
+            "RESET SESSION AUTHORIZATION; GRANT tenuto_test_writer TO tenuto_test_member;"
+            "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
+        )
+        assert await above.fetchval(SCRIPTS.may_change_tenuto) is True
+    finally:
+        await rolled_back.rollback()
+
+
+def test_the_password_of_an_address_is_hidden_wherever_it_stands_in_it() -> None:
+    for address in ("postgresql://u:pa%2Fss-word@h/d", "postgresql://h/d?user=u&password=pa%2Fss-word"):
+        context = Context(a_held_task())
+        sqlscript._conceal_password(context, address)
+        assert context.hidden("it says pa/ss-word") == "it says ***"
+
+
+def test_a_sqlite_script_is_taken_apart_in_one_go_however_long_its_texts_are() -> None:
+    script = "SELECT '" + ";" * 2_000_000 + "';\n-- a; comment\nSELECT \"a;b\", [c;d], `e;f` /* g; */;\nSELECT 'open; "
+    found = list(sqlitescript._statements(script))
+    assert [(line, len(text)) for line, text in found[:1]] == [(1, 2_000_010)]
+    assert found[1:] == [(3, 'SELECT "a;b", [c;d], `e;f` /* g; */;'), (4, "SELECT 'open;")]
+
+
 async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto, worker: Quick, tmp_path: Path) -> None:
     app, folder = scripts, tmp_path / "files"
     sqlite3.connect(folder / "shop.db").close()
@@ -210,7 +247,8 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     make = """
         CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT);
-        CREATE TRIGGER shout AFTER INSERT ON items BEGIN UPDATE items SET name = upper(name) WHERE id = new.id; END;
+        CREATE /* one; */ TRIGGER shout AFTER INSERT ON items
+        BEGIN UPDATE items SET name = upper(name) WHERE id = new.id; END;
         INSERT INTO items SELECT value, :name FROM json_each('[1, 2, 3]'); -- a; comment
         SELECT * FROM items;
     """
@@ -222,6 +260,7 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
         ]  # fmt: skip
         refused = {
             "ATTACH 'other.db' AS other": "ATTACH is not allowed",
+            "ATTACH 'other' || '.db' AS other": "ATTACH is not allowed",
             "SELECT load_extension('x')": "load_extension is not allowed",
             "PRAGMA writable_schema = 1": "PRAGMA writable_schema is not allowed",
             "DELETE FROM items; COMMIT": "all or nothing",
@@ -236,6 +275,12 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
             record = await run(app, connection=where, script=script, transaction=False)
             assert words in record["error"]["message"]
         assert (await run(app, connection=where, script="VACUUM", transaction=False))["status"] == "completed"
+        for script, given, words in (
+            ("ATTACH :file AS other", {"file": f"{tmp_path}/outside.db"}, "ATTACH is not allowed"),
+            ("SELECT :number", {"number": 2**70}, "is a number beyond what SQLite can hold"),
+        ):
+            record = await run(app, connection=where, script=script, parameters=given, transaction=False)
+            assert words in record["error"]["message"]
         record = await run(app, connection=where, script=endless, step_timeout=0.5)
         assert record["reason"] == "timed_out"
         beyond = ("sqlite:///../outside.db", f"sqlite:///{tmp_path}/outside.db", "sqlite:///link.db")

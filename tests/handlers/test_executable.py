@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -15,13 +16,17 @@ import pytest
 
 from tenuto import Actor, Step, Tenuto, manual
 from tenuto.errors import Invalid
+from tenuto.handlers import programs
 from tenuto.handlers.attempts import Attempt, Stop
+from tenuto.handlers.context import Context
+from tenuto.handlers.programs import Command, Rules
 from tenuto.model.definitionfiles import schedules_of
 from tenuto.model.documents import read
 from tenuto.model.secrets import SecretRef
 from tenuto.model.tasks import Outcome, Reason, Status
 from tests.handlers.conftest import Bench
 from tests.handlers.programs import NASTY, SECRET, Workshop, fields
+from tests.model.making import a_held_task
 from tests.waiting import eventually_here
 
 ANA = Actor.user("ana", "Ana")
@@ -241,6 +246,22 @@ def test_stopping_ends_the_whole_group_politely_first_and_however_deaf_it_is(
     outcome = shop.bench.outcome(attempt, timeout=10)
     assert (outcome and outcome.status, outcome and outcome.reason) == (status, reason)
     assert not any(runs(pid) for pid in [*pids, *deaf_pids]), "the slot is free only when the code has stopped"
+
+
+@pytest.mark.parametrize("turns", [1, 3, 8, 20])
+async def test_one_that_is_stopped_while_it_is_being_started_runs_as_it_was_given_or_not_at_all(
+    tmp_path: Path, turns: int
+) -> None:
+    given = ["x" * 100_000] * 8  # more than a socket takes at once
+    got = tmp_path / "got"
+    command = Command("/bin/sh", ["sh", "-c", f'echo "$#" "$*" > {got}; sleep 60', "sh", *given], {}, "/")
+    running = asyncio.ensure_future(programs.run(Context(a_held_task()), command, Rules(grace=0.1)))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running], timeout=20)
+    assert running.cancelled()
+    assert not got.exists() or got.read_text() in ("", f"8 {' '.join(given)}\n")
 
 
 def test_a_guardian_that_is_killed_takes_the_program_with_it_and_the_attempt_fails(shop: Workshop) -> None:

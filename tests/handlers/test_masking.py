@@ -40,6 +40,12 @@ def hiding(*values: str) -> Mask:
     return mask
 
 
+def test_an_attempt_that_was_shown_long_values_hides_the_short_one_too() -> None:
+    long = ["\n".join(f"{number:02d}-{line:05d}-abc" for line in range(4500)) for number in range(3)]
+    mask = hiding("hunter2", *long)
+    assert mask.text("it is hunter2") == "it is ***"
+
+
 def test_a_value_is_found_in_every_form_it_takes() -> None:
     mask, raw = hiding(SECRET), SECRET.encode()
     forms = [

@@ -26,6 +26,7 @@ class Server:
     def close(self) -> None:
         self._hold.release()
         embedded.stop_now(self.home)
+        os.close(keeper.wait_for(self.home, "keeper", keeper.ALONE))  # its last look at the home must be over
         for path in self.home.iterdir():
             if not path.is_mount():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""The last two steps of a group end at the same moment, in two processes, thousands of times: the next begins once."""
+"""The last two steps of a group end at the same moment, in two processes, again and again: the next begins once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tenuto.errors import Conflict
 from tenuto.model.tasks import Task
 from tenuto.store.database import Database
 from tenuto.store.finishing import finish
+from tests.proofs import times
 from tests.races.given import SOMEBODY, claim, completed
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
-PAIRS = 2000
+PAIRS = times(500, in_a_proof=2000)
 AT_ONCE = 50
 
 
@@ -136,7 +137,7 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
     db: Database, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
-    runs, left, right = await pairs(db, worker_id, 600)
+    runs, left, right = await pairs(db, worker_id, times(240, in_a_proof=600))
     # every third lease has run out: the sweep is after the same tasks as their holder
     await db.all(
         "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s'"

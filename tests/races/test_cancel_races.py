@@ -21,6 +21,7 @@ from tenuto.model.tasks import Task
 from tenuto.store import activities
 from tenuto.store.database import Database
 from tenuto.store.finishing import finish
+from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_sound
 from tests.races.given import SOMEBODY, claim, completed, enqueue, failed
@@ -28,7 +29,7 @@ from tests.races.ledger import Ledger
 from tests.races.observing import Observer
 from tests.races.processes import Workers, eventually
 
-ROUNDS = 300
+ROUNDS = times(100, in_a_proof=600)
 RegisterWorker = Callable[..., Awaitable[UUID]]
 
 

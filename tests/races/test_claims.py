@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tenuto import Tenuto
+from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
 from tests.races.observing import Observer
 from tests.races.processes import Workers, eventually
 
-TASKS = 4000
+TASKS = times(2000, in_a_proof=10_000)
 
 
 @pytest.mark.parametrize("count", [2, 4])

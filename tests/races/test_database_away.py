@@ -14,6 +14,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
+from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Ledger, overlaps
@@ -22,8 +23,8 @@ from tests.races.processes import Nursery, Workers, eventually
 from tests.races.proxy import Proxy
 from tests.races.servers import Server
 
-BACKENDS_ENDED = 100
-CRASHES = 6
+BACKENDS_ENDED = times(40, in_a_proof=200)
+CRASHES = times(3, in_a_proof=12)
 POLL = 1.0
 
 

@@ -7,6 +7,7 @@ import time
 
 from tenuto import Tenuto
 from tenuto.engine.watchdog import EXIT_LOST_CONTROL
+from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, overlaps
@@ -14,7 +15,7 @@ from tests.races.observing import Observer
 from tests.races.processes import WorkerProcess, Workers, eventually
 from tests.races.proxy import Proxy
 
-DRAINS = 10
+DRAINS = times(6, in_a_proof=20)
 
 
 async def seconds_to_leave(process: WorkerProcess, *, within: float = 30) -> float:
@@ -27,7 +28,7 @@ async def seconds_to_leave(process: WorkerProcess, *, within: float = 30) -> flo
 async def test_workers_drained_again_and_again_under_load_lose_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    tasks = 3000
+    tasks = DRAINS * 300
     for job in (work.touch, work.touch_in_thread):
         await app.enqueue_many(job, [{"number": n, "seconds": 0.01} for n in range(tasks // 2)])
     for number in range(DRAINS):

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from tenuto import Tenuto
+from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, most_at_once, overlaps
 from tests.races.observing import Observer
 from tests.races.processes import WorkerProcess, Workers, eventually
 
-KILLS = 50
-TASKS = 4000
+KILLS = times(20, in_a_proof=50)
+TASKS = times(1600, in_a_proof=4000)
 
 
 async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothing(

@@ -23,12 +23,13 @@ from tenuto.store import manifests
 from tenuto.store.database import Connection, Database
 from tenuto.store.finishing import finish
 from tests.manifesting import ANA, a_manifest, author, end, kept, outcome, started, table, take
+from tests.proofs import times
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.observing import Observer
 from tests.races.processes import Workers
 from tests.store.given import Register
 
-MANIFESTS = 500
+MANIFESTS = times(250, in_a_proof=1000)  # more than one batch
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -15,13 +15,14 @@ from tenuto.handlers.steps import resolve
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan, Step
 from tenuto.model.triggers import every
 from tenuto.store.database import Database
+from tests.proofs import THOROUGH, times
 from tests.races import work
 from tests.races.given import SOMEBODY
 from tests.races.observing import Observer
 from tests.races.processes import Workers
 from tests.races.runs import broken_rules
 
-KILLS = 20
+KILLS = times(8, in_a_proof=20)
 SCHEDULES = 40
 
 
@@ -42,7 +43,7 @@ def definition(number: int) -> Definition:
     )
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 3] if THOROUGH else [3])
 async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     db: Database, observer: Observer, workers: Workers, count: int
 ) -> None:

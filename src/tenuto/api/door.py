@@ -21,7 +21,7 @@ from tenuto.app import Tenuto
 from tenuto.ids import new_id
 from tenuto.model.access import Caller, Role
 from tenuto.store import requests
-from tenuto.store.auditing import Deed, RequestKey, on_record
+from tenuto.store.auditing import Deed, RequestKey, off_record, on_record
 
 COOKIE = "tenuto_session"
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -107,9 +107,9 @@ class Needs:
 async def _caller(request: Request, app: Tenuto) -> Caller:
     rates: Rates = request.app.state.rates
     address = request.client.host if request.client else "unknown"
-    rates.refuse_guessers(address)
     caller = await _with_key(request, app) or await _with_session(request, app)
     if caller is None:
+        rates.refuse_guessers(address)  # only them: others may come from the same address, as behind a proxy
         if "authorization" in request.headers or COOKIE in request.cookies:
             rates.guessed(address)
         raise Refused(
@@ -204,7 +204,8 @@ async def remember_answer(visit: Visit, response: Response) -> None:
         "headers": headers,
         "body": bytes(body).decode("utf-8"),
     }
-    await requests.answered(await visit.app.open(), visit.key.actor, visit.key.key, json.dumps(answer))
+    with off_record():  # to remember is no deed: what changed nothing when it came again leaves no entry
+        await requests.answered(await visit.app.open(), visit.key.actor, visit.key.key, json.dumps(answer))
 
 
 def replayed(replay: Replay) -> Response:

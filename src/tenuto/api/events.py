@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated
@@ -21,12 +22,16 @@ from tenuto.api.problems import Refused
 from tenuto.api.reading import StrictRoute
 from tenuto.api.words import told
 from tenuto.engine.feed import TOPICS, Feed, News, Watcher
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, StoreError
+from tenuto.logs import Log
 from tenuto.model.access import Role
 
 router = APIRouter(prefix="/api/v1", tags=["events"], route_class=StrictRoute)
 
 MOST_STREAMS = 2000
+MOST_OF_ONE = 1000
+log = Log("tenuto.api")
+
 _CHECKED_EVERY = 1.0
 _QUIET = 15.0
 """So that nobody on the way thinks the line is dead."""
@@ -48,8 +53,14 @@ async def events(
     """What changes, as it changes."""
     wanted, since = _topics(topics), _instant(last_event_id)
     feed = _feed(request, visit)
-    if request.app.state.streams >= MOST_STREAMS:
-        raise Refused(503, f"{MOST_STREAMS:,} streams are open already", headers={"Retry-After": "30"})
+    streams: Counter[str] = request.app.state.streams
+    if streams.total() >= MOST_STREAMS or streams[_who(visit)] >= MOST_OF_ONE:
+        raise Refused(
+            429,
+            f"{MOST_OF_ONE:,} streams of one key, or {MOST_STREAMS:,} of all, are open already",
+            remedy="close some, or share one",
+            headers={"Retry-After": "30"},
+        )
     return StreamingResponse(
         _stream(request, visit, feed, wanted, since),
         media_type="text/event-stream",
@@ -60,7 +71,8 @@ async def events(
 async def _stream(
     request: Request, visit: Visit, feed: Feed, topics: frozenset[str], since: datetime | None
 ) -> AsyncIterator[str]:
-    request.app.state.streams += 1
+    streams: Counter[str] = request.app.state.streams
+    streams[_who(visit)] += 1
     try:
         async with feed.watching(topics, since) as watcher:
             yield "retry: 2000\n\n"
@@ -73,8 +85,14 @@ async def _stream(
                     quiet = 0.0
                 if watcher.fell_behind:
                     return  # it comes again, and says up to where it has heard
+    except StoreError as error:
+        log.warning("a stream of events ends: the database cannot be asked", error=str(error))
     finally:
-        request.app.state.streams -= 1
+        streams[_who(visit)] -= 1
+
+
+def _who(visit: Visit) -> str:
+    return visit.caller.actor.id or visit.caller.actor.name
 
 
 async def _next(watcher: Watcher) -> str:

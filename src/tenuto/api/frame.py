@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -45,7 +46,7 @@ def api(tenuto: Tenuto, routers: Sequence[APIRouter] | None = None) -> FastAPI:
     )
     made.router.route_class = StrictRoute
     made.state.tenuto = tenuto
-    made.state.streams = 0
+    made.state.streams = Counter()
     made.state.rates = Rates(tenuto.settings.api_rate)
     problems.install(made)
     made.add_exception_handler(Replay, _replay)

@@ -6,6 +6,7 @@ Plain ASGI: these few lines run for each request.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote
@@ -15,9 +16,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenuto.api.problems import Problem, Refused, answer
+from tenuto.clock import steady
 from tenuto.ids import new_id
 
 MAX_BODY = 1024 * 1024
+BODY_SECONDS = 60.0
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SLASH = re.compile(rb"%2f", re.IGNORECASE)
 """A slash within a name: kept apart from those between names, as a NUL, which no name holds (see `paths`)."""
@@ -65,10 +68,12 @@ class Guard:
         problem = self._refusal(scope, headers)
         if _SLASH.search(scope.get("raw_path") or b""):
             scope = {**scope, "path": unquote(_SLASH.sub(b"%00", scope["raw_path"]).decode("ascii", "replace"))}
+        bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
+        if bounded and problem is None:
+            problem = _refusal_by_length(headers)
         if problem is not None:
             await answer(Request(scope), problem)(scope, receive, sending)
             return
-        bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
         await self._inner(scope, _counted(receive) if bounded else receive, sending)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
@@ -83,14 +88,13 @@ class Guard:
             )
         if "\x00" in scope["path"]:
             return Problem(type="urn:tenuto:bad-request", title="the path holds a NUL character", status=400)
-        length = headers.get("content-length", "")
-        bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
-        if bounded and length.isdigit() and int(length) > MAX_BODY:
-            return _too_large()
         return None
 
 
-def _too_large() -> Problem:
+def _refusal_by_length(headers: Headers) -> Problem | None:
+    length = headers.get("content-length", "")
+    if not length.isdecimal() or int(length) <= MAX_BODY:
+        return None
     return Problem(
         type="urn:tenuto:too-large",
         title="the body is too large",
@@ -101,11 +105,19 @@ def _too_large() -> Problem:
 
 
 def _counted(receive: Receive) -> Receive:
-    size = 0
+    size, ends = 0, steady() + BODY_SECONDS
+    whole = False
 
     async def counting() -> Message:
-        nonlocal size
-        message = await receive()
+        nonlocal size, whole
+        if whole:  # from here on only the end of the line is awaited
+            return await receive()
+        try:
+            async with asyncio.timeout(max(ends - steady(), 0.001)):
+                message = await receive()
+        except TimeoutError:
+            raise Refused(408, f"the body did not come within {BODY_SECONDS:g} s") from None
+        whole = not message.get("more_body", False)
         size += len(message.get("body", b""))
         if size > MAX_BODY:
             raise Refused(413, f"the body may have {MAX_BODY:,} bytes", remedy="send less at once")

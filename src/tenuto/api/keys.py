@@ -16,7 +16,8 @@ from tenuto.api.problems import Refused
 from tenuto.api.rates import Rates
 from tenuto.api.reading import StrictRoute
 from tenuto.app import Tenuto
-from tenuto.model.access import Role
+from tenuto.model.access import Actor, Role
+from tenuto.store.auditing import Deed, on_record
 from tenuto.verbs.keys import LINK_LASTS, SESSION_LASTS
 
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
@@ -103,11 +104,15 @@ async def open_session(request: Request, followed: Link, response: Response) -> 
     app: Tenuto = request.app.state.tenuto
     rates: Rates = request.app.state.rates
     address = request.client.host if request.client else "unknown"
-    rates.refuse_guessers(address)
     if "origin" in request.headers or "sec-fetch-site" in request.headers:
         refuse_strangers(request)
-    opened = await app.keys.follow(followed.link)
+    deed = Deed(
+        Actor.system("one-time link"), "session.open", address, request_id=request.scope.get("tenuto_request_id")
+    )
+    with on_record(deed):
+        opened = await app.keys.follow(followed.link)
     if opened is None:
+        rates.refuse_guessers(address)
         rates.guessed(address)
         raise Refused(401, "this link is none, has been followed, or is too old", remedy="ask for a new one")
     token, caller = opened

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from tenuto.api.door import Needs, Visit
-from tenuto.api.paging import After, mark, place
+from tenuto.api.paging import After, instant, mark, place
 from tenuto.api.reading import StrictRoute
 from tenuto.errors import NotFound
 from tenuto.model.access import Role
@@ -228,7 +228,7 @@ async def list_one_shots(
         at = place(after, UUID)
         found = await shots.past(**where, below=at[0] if at else None)
     else:
-        at = place(after, datetime.fromisoformat, UUID)
+        at = place(after, instant, UUID)
         found = await shots.list(**where, after=(at[0], at[1]) if at else None)
     headers = {}
     if len(found) == limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -41,10 +42,18 @@ def place(after: str | None, *kinds: Callable[[Any], Any]) -> list[Any] | None:
         if not isinstance(parts, list) or len(parts) != len(kinds):
             raise ValueError
         return [kind(part) for kind, part in zip(kinds, parts, strict=True)]
-    except (ValueError, TypeError, RecursionError, AttributeError):
+    except (ValueError, TypeError, RecursionError, AttributeError, OverflowError):
         raise Invalid(
             "is no place in this list", field="after", remedy="give `next` of the page before, unchanged"
         ) from None
+
+
+def instant(text: str) -> datetime:
+    """An instant as part of a place: never without its offset."""
+    read = datetime.fromisoformat(text)
+    if read.tzinfo is None:
+        raise ValueError
+    return read
 
 
 def page(found: Sequence[dict[str, Any]], limit: int, key: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Page:

@@ -21,7 +21,7 @@ from tenuto.api.definitions import (
     written,
 )
 from tenuto.api.door import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
+from tenuto.api.paging import After, Limit, Page, instant, page, place
 from tenuto.api.paths import Name, part
 from tenuto.api.reading import StrictRoute
 from tenuto.api.words import inward, told
@@ -163,7 +163,7 @@ async def ledger(
     after: After = None,
 ) -> Page:
     """What became of every due instant, the newest first."""
-    at = place(after, datetime.fromisoformat, UUID)
+    at = place(after, instant, UUID)
     found = await visit.app.schedules.ledger(
         schedule,
         before=at[0] if at else None,

@@ -10,10 +10,12 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 
 import uvicorn
 
 from tenuto.api.frame import web_app
+from tenuto.api.lines import BoundedLine
 from tenuto.app import Tenuto
 from tenuto.engine import service
 from tenuto.engine.identity import Identity
@@ -48,7 +50,7 @@ async def serving(app: Tenuto, host: str | None = None, port: int | None = None)
         ssl_keyfile=settings.web_tls_key,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=64 * 1024,
+        http=BoundedLine,
         limit_concurrency=5000,
     )
     server = _Server(config)
@@ -84,15 +86,17 @@ async def run_web(
     host: str | None = None,
     port: int | None = None,
     name: str | None = None,
-    ready: Callable[[str], None] = lambda _address: None,
+    ready: Callable[[str, Path | None], None] = lambda _address, _key: None,
 ) -> None:
-    """Be a web service until told to stop by a signal."""
+    """Be a web service until told to stop by a signal. ``ready`` hears where it listens, and where the first key is
+    kept if it has just been made."""
     identity = Identity.take("web", app.settings.home, name)
 
     async def serve(stopped: asyncio.Event, beat: Callable[[], None]) -> None:
+        made = await app.keys.first(app.settings.home)
         async with serving(app, host, port) as address:
             log.info("web ready", address=address)
-            ready(address)
+            ready(address, None if made is None else made[0])
             while not stopped.is_set():
                 beat()
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -119,10 +120,12 @@ async def web(session: Session, host: Host = None, port: Port = None, name: Serv
     """
     from tenuto.api.server import run_web
 
-    app = session.app
-    if (made := await app.keys.first(app.settings.home)) is not None:
-        session.say(f"key        an administrator's, in {plain(made[0])}")
-    await run_web(app, host=host, port=port, name=name, ready=lambda address: session.say(f"web        {address}"))
+    def ready(address: str, key: Path | None) -> None:
+        session.say(f"web        {address}")
+        if key is not None:
+            session.say(f"key        an administrator's, in {plain(key)}")
+
+    await run_web(session.app, host=host, port=port, name=name, ready=ready)
 
 
 def _where(app: Tenuto) -> str:

@@ -56,6 +56,7 @@ async def create(
             existing = await schedules.locked(connection, definition.name)
             if existing is None or existing.id != id:  # else ours: only the reply was lost
                 raise Conflict(f"there is a schedule named {definition.name!r}", field="name", remedy="edit that one")
+            auditing.changed_nothing()
 
     await database.transaction(act)
     return await get(database, definition.name)

@@ -17,7 +17,7 @@ from tenuto.logs import Log
 from tenuto.model.access import Actor
 from tenuto.model.schedules import Overlap, plan_from_json
 from tenuto.model.tasks import Settlement, cancelled
-from tenuto.store import executions, finishing, schedules, workers
+from tenuto.store import auditing, executions, finishing, schedules, workers
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution
 
@@ -37,12 +37,16 @@ async def cancel(
 
     async def act(connection: Connection) -> Literal["cancelled", "stopping"]:
         if id not in await cancel_within(connection, [id], now, by, why):
-            found = await executions.execution(database, id)
-            if found is None or found["cancelled_at"] != now:  # else by ourselves: only the reply was lost
-                raise await _ended_or_unknown(database, id)
+            raise _TooLate
         return "cancelled" if await executions.is_over(connection, id) else "stopping"
 
-    return await database.transaction(act)
+    try:
+        return await database.transaction(act)
+    except _TooLate:
+        found = await executions.execution(database, id)
+        if found is None or found["cancelled_at"] != now:
+            raise _ended_or_unknown(id, found) from None
+        return "stopping" if found["ended_at"] is None else "cancelled"  # by ourselves: only the reply was lost
 
 
 async def cancel_within(
@@ -65,11 +69,14 @@ async def pause(database: Database, id: UUID, now: datetime, by: Actor) -> None:
     async def act(connection: Connection) -> None:
         await executions.lock(connection, [id])
         if not await executions.pause(connection, id, now, by):
-            found = await executions.execution(database, id)
-            if found is None or found["paused_at"] != now:  # else by ourselves: only the reply was lost
-                raise await _ended_or_unknown(database, id, otherwise="is paused already")
+            raise _TooLate
 
-    await database.transaction(act)
+    try:
+        await database.transaction(act)
+    except _TooLate:
+        found = await executions.execution(database, id)
+        if found is None or found["paused_at"] != now:  # else by ourselves: only the reply was lost
+            raise _ended_or_unknown(id, found, otherwise="is paused already") from None
 
 
 async def resume(database: Database, id: UUID, now: datetime) -> None:
@@ -82,9 +89,12 @@ async def resume(database: Database, id: UUID, now: datetime) -> None:
         if await executions.resume(connection, id, now):
             resumed = True
         elif not resumed:  # else by ourselves: only the reply was lost
-            raise await _ended_or_unknown(database, id, otherwise="is not paused")
+            raise _TooLate
 
-    await database.transaction(act)
+    try:
+        await database.transaction(act)
+    except _TooLate:
+        raise _ended_or_unknown(id, await executions.execution(database, id), otherwise="is not paused") from None
 
 
 async def retry(database: Database, id: UUID, now: datetime, by: Actor, request: UUID | None = None) -> UUID:
@@ -104,9 +114,10 @@ async def retry(database: Database, id: UUID, now: datetime, by: Actor, request:
     async def act(connection: Connection) -> UUID:
         schedule = await schedules.locked(connection, found["schedule_id"])
         alone = schedule is None or schedule.definition.overlap is not Overlap.ALLOW
-        if await executions.execution(database, request) is not None:
-            return request  # only the reply was lost
         active = await schedules.active(connection, found["schedule_id"])
+        if request in active or await executions.is_over(connection, request):
+            auditing.changed_nothing()
+            return request  # only the reply was lost
         if alone and active:
             raise Conflict(f"{found['schedule_name']!r} is running", remedy=f"wait for execution {active[0]}")
         new = NewExecution(
@@ -119,8 +130,11 @@ async def retry(database: Database, id: UUID, now: datetime, by: Actor, request:
     return await database.transaction(act)
 
 
-async def _ended_or_unknown(database: Database, id: UUID, otherwise: str = "") -> Conflict | NotFound:
-    found = await executions.execution(database, id)
+class _TooLate(Exception):
+    """Nothing was done. Why is asked afterwards: whoever holds a connection and waits for another may wait for ever."""
+
+
+def _ended_or_unknown(id: UUID, found: executions.Record | None, otherwise: str = "") -> Conflict | NotFound:
     if found is None:
         return NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
     if found["state"] != "in_progress":

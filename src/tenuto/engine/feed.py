@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,6 +26,7 @@ LONGEST_AWAY = timedelta(hours=1)
 _EVERY = 1.0
 _SHARE = 0.05
 """Looking takes no more of the time than this."""
+_LONGEST = 15.0
 _MOST = 500
 _OVERLAP = timedelta(seconds=2)
 """An end is recorded a moment before it is committed: what is this young is looked at twice, and told once."""
@@ -58,6 +59,14 @@ class Watcher:
         except asyncio.QueueFull:
             self.fell_behind = True
 
+    def tell_first(self, missed: Sequence[News]) -> None:
+        """What was missed goes before what has been told since."""
+        since = []
+        while not self.waiting.empty():
+            since.append(self.waiting.get_nowait())
+        for news in [*missed, *since]:
+            self.tell(news)
+
 
 class Feed:
     """One look for all who watch."""
@@ -66,22 +75,27 @@ class Feed:
         self._open = open
         self._watchers: set[Watcher] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._known = asyncio.Event()
+        """What stands is known: from here on there is news."""
 
     @contextlib.asynccontextmanager
     async def watching(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Watcher]:
         """News of these topics for as long as the block lasts; with ``since``, first what has changed from then on."""
         watcher = Watcher(topics)
         database = await self._open()
-        now = database.clock.now()
-        if since is not None and since < now - LONGEST_AWAY:
-            watcher.waiting.put_nowait(News(now, "reset", {"reason": "away for too long: look at everything anew"}))
-        elif since is not None:
-            for news in await Look().changes(database, since, now):
-                watcher.tell(news)
-        self._watchers.add(watcher)
+        self._watchers.add(watcher)  # first of all: what is told to the others meanwhile is for this one, too
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="tenuto-feed")
+            self._known = asyncio.Event()
+            self._looking = asyncio.create_task(self._look(database), name="tenuto-feed")
         try:
+            with contextlib.suppress(TimeoutError):  # whatever happens from here on is news
+                async with asyncio.timeout(_EVERY):
+                    await self._known.wait()
+            now = database.clock.now()
+            if since is not None and since < now - LONGEST_AWAY:
+                watcher.tell_first([News(now, "reset", {"reason": "away for too long: look at everything anew"})])
+            elif since is not None:
+                watcher.tell_first(await Look().changes(database, since, now))
             yield watcher
         finally:
             self._watchers.discard(watcher)
@@ -92,21 +106,22 @@ class Feed:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._looking
 
-    async def _look(self) -> None:
-        look, database = Look(), await self._open()
-        since = database.clock.now()
-        await look.changes(database, since, since)  # what stands when somebody begins to watch is no news
+    async def _look(self, database: Database) -> None:
+        look, since = Look(), database.clock.now()
         while self._watchers:
             began = steady()
             try:
                 now = database.clock.now()
-                for news in await look.changes(database, since, now):
-                    for watcher in self._watchers:
-                        watcher.tell(news)
+                found = await look.changes(database, since, now)
+                if self._known.is_set():  # what stands when somebody begins to watch is no news
+                    for news in found:
+                        for watcher in self._watchers:
+                            watcher.tell(news)
                 since = now
+                self._known.set()
             except StoreError as error:
                 log.warning("cannot look what has changed", error=str(error))
-            await asyncio.sleep(max(_EVERY, (steady() - began) / _SHARE))
+            await asyncio.sleep(min(max(_EVERY, (steady() - began) / _SHARE), _LONGEST))
 
 
 class Look:
@@ -121,16 +136,19 @@ class Look:
     async def changes(self, database: Database, since: datetime, now: datetime) -> list[News]:
         """What has changed since an instant, and since the look before."""
         from_then = since - _OVERLAP
-        found = [News(now, "executions", each) for each in await self._moved(database, from_then)]
+        # All of it is read before any of it counts as seen: a look that fails halfway is made again.
+        under_way = await events.executions_under_way(database, _MOST)
+        executions_ended = await events.executions_ended(database, from_then, _MOST)
         ended = await events.activities_ended(database, since)
+        letters = await events.letters_changed(database, from_then, _MOST)
+        definitions = await events.definitions_changed(database, from_then, _MOST)
+        standing = await events.standing(database)
+
+        found = [News(now, "executions", each) for each in self._moved([*under_way, *executions_ended])]
         if ended:
             found.append(News(now, "activities", {"ended": ended}))
-        for topic, changed in (
-            ("dead_letters", await events.letters_changed(database, from_then, _MOST)),
-            ("definitions", await events.definitions_changed(database, from_then, _MOST)),
-        ):
+        for topic, changed in (("dead_letters", letters), ("definitions", definitions)):
             found += [News(now, topic, each) for each in changed if self._is_new((topic, *_key(each)), now)]
-        standing = await events.standing(database)
         if standing["queues"] != self._queues:
             self._queues = standing["queues"]
             found.append(News(now, "queues", standing["queues"]))
@@ -139,11 +157,9 @@ class Look:
             found.append(News(now, "workers", {"alive": standing["workers"]}))
         return found
 
-    async def _moved(self, database: Database, since: datetime) -> list[dict[str, Any]]:
+    def _moved(self, executions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Executions that begin, move on, pause or end."""
-        ended = await events.executions_ended(database, since, _MOST)
-        under_way = await events.executions_under_way(database, _MOST)
-        seen = {each["id"]: each for each in [*under_way, *ended]}
+        seen = {each["id"]: each for each in executions}
         moved = [each for id, each in seen.items() if self._executions.get(id) != each]
         self._executions = seen
         return moved

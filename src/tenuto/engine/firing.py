@@ -22,7 +22,7 @@ from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decided, Decision, Meeting, due, when_meeting
 from tenuto.model.schedules import Late, Overlap, Plan, misfire_from_json, plan_from_fields
 from tenuto.model.triggers import trigger_from_json
-from tenuto.store import executions, schedules
+from tenuto.store import auditing, executions, schedules
 from tenuto.store.database import Connection, Database, DatabaseError
 from tenuto.store.executions import NewExecution
 from tenuto.store.schedules import DueSchedule, Entry, Schedule, Standing
@@ -226,6 +226,7 @@ async def run_now(
     if before is not None:
         if schedule is not None and before["schedule_id"] != schedule.id:
             raise Conflict(f"that was a request to run {before['schedule_name']!r}", field="request_id")
+        auditing.changed_nothing()
         return Started(Decision(before["decision"]), before["reason"], before["execution_id"])
     if schedule is None:
         raise NotFound(f"there is no schedule named {name!r}", remedy="see `tenuto schedule list`")

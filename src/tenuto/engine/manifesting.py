@@ -37,6 +37,7 @@ async def create(
             existing = await manifests.locked(connection, manifest.external_id)
             if existing is None or existing.id != id:  # else ours: only the reply was lost
                 raise Conflict(f"there is a manifest {manifest.external_id!r}", field="external_id")
+            auditing.changed_nothing()
 
     await database.transaction(act)
     return await get(database, manifest.external_id)

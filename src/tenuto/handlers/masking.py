@@ -27,9 +27,11 @@ _MOST_SOUGHT = 50_000
 class Mask:
     """What must not be seen."""
 
-    __slots__ = ("_sought",)
+    __slots__ = ("_most", "_sought")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        """``most``: how many forms are sought, if not all of them."""
+        self._most = most
         self._sought: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -37,9 +39,8 @@ class Mask:
 
     def add(self, value: str) -> None:
         """Hide this value from now on."""
-        # The newest are kept: a process that lives for months may have been shown many.
         known = dict.fromkeys([*_forms(value), *self._sought])
-        kept = list(known)[:_MOST_SOUGHT]
+        kept = list(known)[: self._most]
         # The longest first, or the end of a value would stay where its beginning is a value, too.
         self._sought = tuple(sorted(kept, key=len, reverse=True))
 
@@ -126,7 +127,7 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 
 # --- what this process says on its own account ----------------------------------------------------------------------
 
-shown_here = Mask()
+shown_here = Mask(_MOST_SOUGHT)  # a process that lives for months may have been shown many
 """Everything any attempt in this process was ever shown: hidden in what the process prints and logs."""
 
 

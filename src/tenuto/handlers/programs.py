@@ -94,10 +94,27 @@ class _Run:
     err: Output
     pid: int | None = None
     answer: list[bytes] = field(default_factory=list)
+    ordered: bool = False
+    """The whole order is on its way: before, a word would become part of it."""
+    unsaid: list[bytes] = field(default_factory=list)
 
     def stop(self, *, at_once: bool) -> None:
+        word = b"K" if at_once else b"T"
+        if not self.ordered:
+            self.unsaid.append(word)
+            return
         with contextlib.suppress(OSError):
-            self.control.send(b"K" if at_once else b"T")
+            self.control.send(word)
+
+    async def order(self, order: bytes) -> bool:
+        """Have the guardian start the program, unless somebody wants it stopped already; whether it was told to."""
+        if self.unsaid:
+            return False
+        await asyncio.get_running_loop().sock_sendall(self.control, order)
+        self.ordered = True
+        if self.unsaid:
+            self.stop(at_once=b"K" in self.unsaid)
+        return True
 
 
 # --- which program ----------------------------------------------------------------------------------------------------
@@ -283,7 +300,8 @@ async def _attend(run: _Run, streams: _Streams, command: Command, rules: Rules) 
         if streams.stdin is not None:
             pipe = os.fdopen(streams.stdin, "wb", buffering=0)
             await loop.connect_write_pipe(lambda: given, pipe)
-        await loop.sock_sendall(run.control, _order(command, rules))
+        if not await run.order(_order(command, rules)):
+            return
         given.give(command.stdin or "")
         await _hear_the_guardian(run)
         if not run.answer and run.pid is not None:

@@ -12,6 +12,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -36,6 +37,15 @@ _MAY_BE_SET = frozenset(
     }
 )  # fmt: skip
 _BEFORE_IT = re.compile(r"(?:\s+|;|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_PART = re.compile(
+    r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z)|;|[^;'"`\[/-]+|.""",
+    re.DOTALL,
+)
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)+"
+_TRIGGER = re.compile(
+    rf"(?:EXPLAIN{_GAP}(?:QUERY{_GAP}PLAN{_GAP})?)?CREATE{_GAP}(?:TEMP(?:ORARY)?{_GAP})?TRIGGER\b",
+    re.IGNORECASE | re.DOTALL,
+)
 _REACHES_OUT = frozenset({"load_extension", "writefile", "readfile", "edit", "fts3_tokenizer"})
 
 
@@ -53,11 +63,15 @@ async def run(script: Script) -> AsyncIterator[Ran]:
     """Run a script; what became of each statement, as they end."""
     file = _File(path_in(script.url), script)
     try:
-        for number, (line, text) in enumerate(_statements(script.text), start=1):
+        found = await file.in_thread(lambda: list(_statements(script.text)))
+        for number, (line, text) in enumerate(found, start=1):
             yield await file.in_thread(partial(file.execute, number, line, text))
         await file.in_thread(file.conclude)
     finally:
-        await file.in_thread(file.close)
+        try:
+            await file.in_thread(file.close)
+        finally:
+            file.let_thread_go()
 
 
 class _File:
@@ -72,10 +86,13 @@ class _File:
         self._refused = ""
         self._ours = False
         """What is executed is ours and not the script's."""
+        # Not one of the threads everybody on the loop shares: a few long scripts would keep them all, and names could
+        # be resolved and secrets be opened for nobody.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tenuto-sqlite")
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Have it done beside the loop. Whoever cancels it waits until it has really stopped."""
-        running = asyncio.ensure_future(asyncio.to_thread(work))
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
         cancelled: asyncio.CancelledError | None = None
         while not running.done():
             try:
@@ -87,6 +104,9 @@ class _File:
             running.exception()
             raise cancelled
         return running.result()
+
+    def let_thread_go(self) -> None:
+        self._thread.shutdown(wait=False)
 
     def execute(self, number: int, line: int, text: str) -> Ran:
         command = text.split(None, 1)[0].rstrip(";(").upper()
@@ -101,6 +121,10 @@ class _File:
                 found += len(rows)
             rows_written = cursor.rowcount
             return Ran(command, found if cursor.description is not None else max(rows_written, 0))
+        except OverflowError:
+            raise Invalid(
+                "is a number beyond what SQLite can hold", field="parameters", remedy="pass it as text"
+            ) from None
         except sqlite3.Error as error:
             if self._refused:
                 raise ScriptFailed(f"{where}: {self._refused}") from None
@@ -167,7 +191,8 @@ class _File:
         return sqlite3.SQLITE_DENY
 
     def _objection(self, action: int, first: str | None, second: str | None) -> str | None:
-        if action == sqlite3.SQLITE_ATTACH and first:  # VACUUM attaches a file without a name
+        # VACUUM attaches a file with an empty name; no name at all is one that is worked out only as it runs.
+        if action == sqlite3.SQLITE_ATTACH and first != "":
             return "ATTACH is not allowed: a script works on one file"
         if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _REACHES_OUT:
             return f"the function {second} is not allowed"
@@ -179,23 +204,24 @@ class _File:
 
 
 def _statements(script: str) -> Iterator[tuple[int, str]]:
-    """The statements with the lines they begin on; SQLite itself says where one is complete."""
-    line, text = 1, ""
-    for part in [*_up_to_semicolons(script), ""]:
-        text += part
-        if part and not sqlite3.complete_statement(text):
-            continue
-        before = _BEFORE_IT.match(text)
+    """The statements with the lines they begin on. Of a trigger, which has statements of its own, SQLite itself says
+    where it is complete."""
+    line, start = 1, 0
+    for end in [*_semicolons(script), len(script)]:
+        before = _BEFORE_IT.match(script, start, end)
         assert before is not None
-        if statement := text[before.end() :].strip():
-            yield line + before.group().count("\n"), statement
-        line += text.count("\n")
-        text = ""
+        first = before.end()
+        of_a_trigger = end < len(script) and _TRIGGER.match(script, first, end)
+        if of_a_trigger and not sqlite3.complete_statement(script[first:end]):
+            continue
+        if statement := script[first:end].strip():
+            yield line + script.count("\n", start, first), statement
+        line += script.count("\n", start, end)
+        start = end
 
 
-def _up_to_semicolons(script: str) -> Iterator[str]:
-    place = 0
-    while place < len(script):
-        end = script.find(";", place) + 1 or len(script)
-        yield script[place:end]
-        place = end
+def _semicolons(script: str) -> Iterator[int]:
+    """The places after those that are neither quoted nor in a comment. Once through: scripts may be long."""
+    for part in _PART.finditer(script):
+        if part.group() == ";":
+            yield part.end()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pydantic
 from pydantic import Field, TypeAdapter
@@ -213,12 +213,15 @@ def _text(found: ConnectionSettings, connection: str) -> Text:
 def _conceal_password(ctx: Context, url: str) -> None:
     """Drivers and servers speak of the password alone, if at all, and not of the address."""
     try:
-        password = urlsplit(url).password
+        parts = urlsplit(url)
+        options = parse_qs(parts.query)
+        passwords = [parts.password or "", *options.get("password", []), *options.get("sslpassword", [])]
     except ValueError:
         return
-    for form in {password, unquote(password)} if password else ():
-        if len(form.strip()) >= SHORTEST:
-            ctx.conceal(form)
+    for password in passwords:
+        for form in {password, unquote(password)}:
+            if len(form.strip()) >= SHORTEST:
+                ctx.conceal(form)
 
 
 def _driver(found: ConnectionSettings, url: str, connection: str, means: Means) -> Driver:

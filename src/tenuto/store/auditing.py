@@ -26,6 +26,8 @@ from tenuto.store.statements import beside
 SQL = beside(__file__)
 
 _NAMED = 5
+_LONGEST_TARGET = 500
+"""In characters: entries are found by their target, and what an index can hold is bounded."""
 _WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.", re.IGNORECASE)
 
 
@@ -179,7 +181,7 @@ def _summed_up(deed: Deed) -> tuple[str | None, Any, Any]:
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     before = [{"target": target, "is": was} for target, was, _ in deed.parts]
     after = [{"target": target, "is": now} for target, _, now in deed.parts]
-    return ", ".join(named[:_NAMED]) + more, before, after
+    return ", ".join(named[:_NAMED])[:_LONGEST_TARGET] + more, before, after
 
 
 def _json(value: Any) -> str | None:

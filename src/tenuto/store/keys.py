@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tenuto.errors import Conflict
 from tenuto.model.access import Role
+from tenuto.store import auditing
 from tenuto.store.database import Connection, Database
 from tenuto.store.statements import beside
 
@@ -101,8 +102,14 @@ async def make_link(connection: Connection, id: UUID, key: UUID, digest: bytes, 
 
 
 async def follow(database: Database, link: bytes, token: bytes, lasts: timedelta) -> None:
-    """Turn a link into a session, if it is still one. Whether it did shows in the session being there."""
-    await database.all(SQL.follow_link, link, token, lasts)
+    """Turn a link into a session, if it is one."""
+
+    async def follow_it(connection: Connection) -> None:
+        name = await connection.fetchval(SQL.follow_link, link, token, lasts)
+        if name is not None:
+            auditing.tell(target=name)
+
+    await database.transaction(follow_it)
 
 
 async def of_session(database: Database, token: bytes) -> tuple[UUID, str, Role] | None:

@@ -94,7 +94,8 @@ SET link = NULL,
     expires_at = clock_timestamp() + $3::interval
 WHERE link = $1
   AND ended_at IS NULL
-  AND expires_at > clock_timestamp();
+  AND expires_at > clock_timestamp()
+RETURNING (SELECT name FROM tenuto.api_keys WHERE api_keys.id = sessions.key_id) AS name;
 
 -- name: session_in_force
 -- Whose session this is, if neither it nor its key has ended.

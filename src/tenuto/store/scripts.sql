@@ -1,8 +1,11 @@
 -- name: may_change_tenuto
--- Whether whoever is logged in could change Tenuto's own tables.
-SELECT coalesce(bool_or(has_table_privilege(relation.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')), false) AS it_may
+-- Whether whoever is logged in could change Tenuto's own tables, be it by SET ROLE to another role they are a member of.
+SELECT coalesce(
+           bool_or(has_table_privilege(role.oid, relation.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')), false
+       ) AS it_may
 FROM pg_catalog.pg_class AS relation
 JOIN pg_catalog.pg_namespace AS space ON space.oid = relation.relnamespace
+JOIN pg_catalog.pg_roles AS role ON pg_has_role(role.oid, 'MEMBER')
 WHERE space.nspname = 'tenuto' AND relation.relname IN ('tasks', 'activities', 'secrets', 'audit');
 
 -- name: keep_parameter

@@ -121,13 +121,9 @@ class Keys:
         if shape is None:
             return None
         prefix = shape[1]
-        known = self._keys.recall(prefix)
+        known = await self._keys.recall(prefix, lambda: self._in_force(prefix))
         if known is None:
-            database, asked_at = await self._open(), steady()
-            known = await keys.in_force(database, prefix)
-            if known is None:
-                return None
-            self._keys.remember(prefix, known, asked_at)
+            return None
         if not hmac.compare_digest(_digest(text), known.digest):
             return None
         if known.to_be_marked and self._keys.first_to_mark(prefix):
@@ -195,16 +191,7 @@ class Keys:
         if _SESSION.fullmatch(token) is None:
             return None
         digest = _digest(token)
-        known = self._sessions.recall(digest)
-        if known is None:
-            database, asked_at = await self._open(), steady()
-            found = await keys.of_session(database, digest)
-            if found is None:
-                return None
-            id, name, role = found
-            known = Caller(Actor.api_key(str(id), name), role, session=True)
-            self._sessions.remember(digest, known, asked_at)
-        return known
+        return await self._sessions.recall(digest, lambda: self._of_session(digest))
 
     async def leave(self, token: str) -> None:
         """End a session."""
@@ -213,6 +200,16 @@ class Keys:
             self._sessions.forget(_digest(token))
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _in_force(self, prefix: str) -> keys.InForce | None:
+        return await keys.in_force(await self._open(), prefix)
+
+    async def _of_session(self, digest: bytes) -> Caller | None:
+        found = await keys.of_session(await self._open(), digest)
+        if found is None:
+            return None
+        id, name, role = found
+        return Caller(Actor.api_key(str(id), name), role, session=True)
 
     def _do_beside(self, work: Coroutine[Any, Any, None]) -> None:
         # In a context of its own: the deed of a request must not be written down for a mark that is nobody's deed.
@@ -228,21 +225,44 @@ class Keys:
 
 
 class _Remembered(Generic[T]):
-    """Answers that are good for a moment."""
+    """Answers that are good for a moment. Of many who ask at once, as streams do that were woken together, one asks
+    the database."""
 
     def __init__(self) -> None:
         self._answers: dict[str | bytes, tuple[float, T]] = {}
+        self._asking: dict[str | bytes, tuple[float, asyncio.Task[T | None]]] = {}
         self._marked: set[str] = set()
 
-    def recall(self, key: str | bytes) -> T | None:
-        answer = self._answers.get(key)
-        if answer is None or steady() - answer[0] >= REMEMBERED:
-            return None
-        return answer[1]
+    async def recall(self, key: str | bytes, ask: Callable[[], Coroutine[Any, Any, T | None]]) -> T | None:
+        """The answer: one that is still good, one that is on its way, or a new one."""
+        answer, now = self._answers.get(key), steady()
+        if answer is not None and now - answer[0] < REMEMBERED:
+            return answer[1]
+        loop = asyncio.get_running_loop()
+        began, asking = self._asking.get(key, (now, None))
+        if asking is None or asking.get_loop() is not loop or now - began >= REMEMBERED:
+            asking = loop.create_task(self._ask(key, ask, now), context=contextvars.Context())
+            self._asking[key] = (now, asking)
+        return await asyncio.shield(asking)
 
-    def remember(self, key: str | bytes, value: T, asked_at: float) -> None:
+    async def _ask(self, key: str | bytes, ask: Callable[[], Coroutine[Any, Any, T | None]], now: float) -> T | None:
+        try:
+            found = await ask()
+            if found is not None and self._is_wanted(key):
+                self._remember(key, found, now)
+            return found
+        finally:
+            if self._is_wanted(key):
+                del self._asking[key]
+
+    def _is_wanted(self, key: str | bytes) -> bool:
+        """Whether the one that asks now is still to: after `clear` an answer that was on its way is not kept."""
+        return key in self._asking and self._asking[key][1] is asyncio.current_task()
+
+    def _remember(self, key: str | bytes, value: T, asked_at: float) -> None:
         if len(self._answers) >= _MOST_REMEMBERED:
-            self.clear()
+            self._answers.clear()
+            self._marked.clear()
         self._answers[key] = (asked_at, value)
         if isinstance(key, str):
             self._marked.discard(key)
@@ -256,9 +276,11 @@ class _Remembered(Generic[T]):
 
     def forget(self, key: str | bytes) -> None:
         self._answers.pop(key, None)
+        self._asking.pop(key, None)
 
     def clear(self) -> None:
         self._answers.clear()
+        self._asking.clear()
         self._marked.clear()
 
 

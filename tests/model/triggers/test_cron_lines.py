@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tenuto.model.triggers import cron
 from tests.model.triggers.lines import cron_lines
+from tests.proofs import times
 
 NEW_YEAR = datetime(2031, 1, 1, tzinfo=UTC)
 
@@ -19,7 +20,7 @@ def days(line: str, n: int = 5) -> list[str]:
     return [f"{run:%a %d %b}" for run in cron(line).preview(NEW_YEAR, n)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150, in_a_proof=3000), deadline=None)
 @given(cron_lines(), st.datetimes(datetime(2024, 1, 1), datetime(2034, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_in_utc_every_line_runs_when_cronsim_says(line: str, after: datetime) -> None:
     engine = CronSim(line, after)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenuto.model.triggers import Trigger, at, cron, every
+from tests.proofs import times
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
 TRIGGERS = [
@@ -24,7 +25,7 @@ TRIGGERS = [
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.words())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2))
 def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: str, seconds: int) -> None:
     after = NOON + timedelta(seconds=seconds)
@@ -39,7 +40,7 @@ def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: 
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.words())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2), fraction=st.integers(0, 999_999))
 def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
     trigger: Trigger, seed: str, seconds: int, fraction: int

@@ -15,6 +15,7 @@ from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger, at, cron, every, trigger_from_json
 from tenuto.model.triggers.bounds import Limits
 from tests.model.triggers.lines import cron_lines
+from tests.proofs import times
 
 ZONES = ["UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"]
 ZONES += ["Asia/Kathmandu", "America/St_Johns", "Africa/Cairo", "Antarctica/Troll", "America/Havana"]
@@ -23,7 +24,7 @@ instants = st.datetimes(datetime(2009, 1, 1), datetime(2033, 1, 1), timezones=st
 dates = st.dates(date(2010, 1, 1), date(2032, 1, 1))
 seeds = st.sampled_from(["", "nightly", "0198-ab"])
 days = st.lists(st.sampled_from(["mon", "tue", "wed", "thu", "fri", "sat", "sun"]), min_size=1)
-times = st.times().map(lambda time: f"{time:%H:%M}")
+hours = st.times().map(lambda time: f"{time:%H:%M}")
 
 
 @st.composite
@@ -40,13 +41,13 @@ def limits(draw: st.DrawFn) -> Limits:
 @st.composite
 def makings(draw: st.DrawFn) -> Trigger | None:
     """A trigger, or None where what was drawn never runs and was refused."""
-    kind, bounds = draw(st.sampled_from(["cron", "times", "interval"])), draw(limits())
+    kind, bounds = draw(st.sampled_from(["cron", "hours", "interval"])), draw(limits())
     try:
         if kind == "cron":
             return cron(draw(cron_lines()), **bounds)
-        if kind == "times":
-            return at(draw(st.lists(times, min_size=1, max_size=5)), days=draw(days), **bounds)
-        window = draw(st.none() | st.tuples(times, times))
+        if kind == "hours":
+            return at(draw(st.lists(hours, min_size=1, max_size=5)), days=draw(days), **bounds)
+        window = draw(st.none() | st.tuples(hours, hours))
         anchor = draw(st.none() | instants)
         return every(draw(st.integers(1, 400_000)), between=window, days=draw(days), anchor=anchor, **bounds)
     except Invalid:
@@ -57,14 +58,14 @@ def triggers() -> SearchStrategy[Trigger]:
     return makings().filter(lambda trigger: trigger is not None).map(lambda trigger: trigger or every(1))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=times(120, in_a_proof=2400), deadline=None)
 @given(triggers(), instants, seeds)
 def test_the_next_run_is_later_and_in_utc(trigger: Trigger, instant: datetime, seed: str) -> None:
     run = trigger.next_after(instant, seed)
     assert run is None or (run > instant and run.tzinfo is UTC and run.microsecond == 0)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=times(120, in_a_proof=2400), deadline=None)
 @given(triggers(), instants, instants, seeds)
 def test_a_later_question_never_has_an_earlier_answer(
     trigger: Trigger, one: datetime, other: datetime, seed: str
@@ -76,7 +77,7 @@ def test_a_later_question_never_has_an_earlier_answer(
         assert first == second or first <= late
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers(), instants, seeds)
 def test_a_preview_is_the_question_asked_again_and_again(trigger: Trigger, instant: datetime, seed: str) -> None:
     runs = trigger.preview(instant, 6, seed)
@@ -89,7 +90,7 @@ def test_a_preview_is_the_question_asked_again_and_again(trigger: Trigger, insta
         assert trigger.next_after(asked, seed) is None
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers(), instants)
 def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: datetime) -> None:
     fields = trigger.fields()
@@ -100,7 +101,7 @@ def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: dateti
             assert day not in fields.get("excluded", [])
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers())
 def test_words_and_json_never_fail_and_nothing_is_lost(trigger: Trigger) -> None:
     words = trigger.words()
@@ -111,7 +112,7 @@ def test_words_and_json_never_fail_and_nothing_is_lost(trigger: Trigger) -> None
     assert again.words() == words
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200, in_a_proof=4000), deadline=None)
 @given(st.text(alphabet="0123456789*/-,@ lwmonjafu#?", max_size=40))
 def test_any_text_is_either_a_cron_line_or_refused(text: str) -> None:
     try:
