@@ -91,7 +91,7 @@ MUTANTS = (
             CLAIM + "a_plain_claim_leaves_limited_and_paused_queues_and_limited_keys_alone"),
     swapped("claim: those who count take turns", SQL, "SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));", "SELECT 1;",
             GUARDS + "a_claim_under_limits_waits_for_the_one_before_it"),
-    swapped("claim: who fills a place that has become free takes turns too", FINISHING, "        await hold_limits(connection)\n", "",
+    swapped("claim: who fills a place that has become free takes turns too", FINISHING, "        await hold_limits(connection, briefly=True)\n", "",
             GUARDS + "who_fills_a_place_that_has_become_free_waits_for_the_claim_before"),
     swapped("claim: a pause holds", SQL, "WHEN queues.paused_at IS NOT NULL THEN 0\n", "WHEN false THEN 0\n",
             CLAIM + "nothing_of_a_paused_queue_is_taken_until_it_is_resumed"),

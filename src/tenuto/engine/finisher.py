@@ -125,16 +125,10 @@ class Finisher:
         now = self._clock.now()
         settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in batch]
         of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
-        taking, asked_at = self._taking(of_executions), steady()
-        try:
-            done = await self._persist(settlements, taking)
-        except BaseException:
-            if taking is not None:
-                taking.taken = []
-            raise
-        finally:
-            if taking is not None and self._took is not None:
-                await self._took(taking, asked_at)
+        taking = self._taking(of_executions)
+        done = None if taking is None else await self._write_and_take(settlements, taking)
+        if done is None:
+            done = await self._persist(settlements)
         notable = counters.finish(settlements, done)
         _tell([s for s in settlements if s.task.id in done] if log.tells_all else notable)
         if len(done) < len(batch):
@@ -150,17 +144,33 @@ class Finisher:
         if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
             await self._tell_manifests()
 
-    async def _persist(self, settlements: list[Settlement], taking: Taking | Refill | None = None) -> set[UUID]:
+    async def _write_and_take(self, settlements: list[Settlement], taking: Taking | Refill) -> set[UUID] | None:
+        """Write a batch and go on with what follows; None if it could not be done: then it is written alone.
+
+        Whatever went wrong, perhaps only the reply was lost: what was taken comes back when its lease ends.
+        """
+        asked_at = steady()
+        done: set[UUID] | None = None
+        try:
+            done = await finish(self._database, settlements, taking)
+        except (StoreError, Invalid) as error:
+            log.info("nothing more is taken with this batch", error=str(error))
+        finally:
+            if done is None:
+                taking.taken = []
+            if self._took is not None:
+                with contextlib.suppress(StoreError):  # what could not be put back comes back by itself
+                    await self._took(taking, asked_at)
+        return done
+
+    async def _persist(self, settlements: list[Settlement]) -> set[UUID]:
         """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
         something in it cannot be stored."""
         pause = 0.1
         while True:
             try:
-                return await finish(self._database, settlements, taking)
+                return await finish(self._database, settlements)
             except Unavailable as error:
-                if taking is not None:  # perhaps only the reply was lost: what was taken comes back when its lease ends
-                    taking.taken = []
-                taking = None
                 if isinstance(error, TooSlow) and len(settlements) > 1:
                     half = len(settlements) // 2
                     return await self._persist(settlements[:half]) | await self._persist(settlements[half:])

@@ -319,7 +319,7 @@ class Worker:
         if isinstance(taking, Refill):
             self._asking = 0
             self._refills = self._refilled = bool(taking.taken)
-            self._more = self._more or len(taking.taken) == taking.limit or taking.lap.left_out
+            self._more = self._more or len(taking.taken) in (0, taking.limit) or taking.lap.left_out
         if taking.taken:
             await self._launch_what_may_begin(taking.taken, asked_at)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from tenuto import tracing
 from tenuto.clock import Clock
-from tenuto.errors import Invalid, UnknownJob
+from tenuto.errors import Invalid
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Stopped, current
@@ -80,7 +80,7 @@ class Runner:
         for attempt in attempts:
             try:
                 job = self._jobs.of(attempt.task.kind, attempt.task.name)
-            except UnknownJob as error:
+            except Exception as error:  # noqa: BLE001 — unknown, or a kind that cannot be made ready: the others begin
                 self._end(attempt, outcomes.of_error(attempt, error, self._clock.now()))
                 continue
             if job.isolated:

@@ -55,7 +55,7 @@ async def _finish_and_refill(database: Database, settlements: Sequence[Settlemen
     refill.lap.asked(refill.queues)
 
     async def write(connection: Connection) -> set[UUID]:
-        await hold_limits(connection)
+        await hold_limits(connection, briefly=True)
         done = await _end(connection, settlements)
         await take_under_limits(connection, refill)
         return done

@@ -241,9 +241,10 @@ class Refill:
         self.lap.reached(self.queues, self._ends)
 
 
-async def hold_limits(connection: Connection) -> None:
-    """Nobody else takes anything under limits until the transaction ends. Before any row is held."""
-    await connection.execute(SQL.lock_limits)
+async def hold_limits(connection: Connection, *, briefly: bool = False) -> None:
+    """Nobody else takes anything under limits until the transaction ends. Before any row is held; ``briefly`` if rows
+    will be waited for."""
+    await connection.execute(SQL.lock_limits_briefly if briefly else SQL.lock_limits)
 
 
 async def take_under_limits(connection: Connection, refill: Refill) -> None:

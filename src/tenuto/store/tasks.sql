@@ -120,6 +120,10 @@ RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt,
 -- Only one claim under limits at a time, so that what it counts stays true until it has taken.
 SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
 
+-- name: lock_limits_briefly
+-- The same for who ends tasks at the same time: whoever holds one of those is not waited for long.
+SELECT pg_advisory_xact_lock(hashtext('tenuto limits')), set_config('lock_timeout', '500ms', true);
+
 -- name: claim_under_limits
 -- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than the limit of a queue, a key, a
 -- manifest, its group or all manifests, counting live leases. Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where
