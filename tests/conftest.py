@@ -5,6 +5,7 @@ The server is the embedded one. Commits are not forced to disk (a test kills pro
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
@@ -87,6 +88,15 @@ async def empty_url(server: str) -> AsyncIterator[str]:
     yield address(server, name)
     await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
     await connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command run in this process sets up logging to the stream of that moment, which is closed after the test."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture

@@ -392,7 +392,7 @@ MUTANTS = (
             OPENS + "what_is_no_key_opens_nothing"),
     swapped("access: a link opens once", ACCESS, "SET link = NULL,\n    token = $2,", "SET token = $2,",
             OPENS + "a_link_opens_one_session_whoever_comes_at_once"),
-    swapped("access: a link runs out", ACCESS, "WHERE link = $1\n  AND ended_at IS NULL\n  AND expires_at > clock_timestamp();", "WHERE link = $1\n  AND ended_at IS NULL;",
+    swapped("access: a link runs out", ACCESS, "  AND ended_at IS NULL\n  AND expires_at > clock_timestamp()\nRETURNING (SELECT name", "  AND ended_at IS NULL\nRETURNING (SELECT name",
             OPENS + "links_and_sessions_run_out_and_are_let_go"),
     taken("access: a session ends with its key", ACCESS, "\n  AND (key.expires_at IS NULL OR key.expires_at > clock_timestamp())",
           OPENS + "a_key_and_its_sessions_end_at_its_expiry"),

@@ -56,16 +56,18 @@ def failed_for_good(database: Database, task: Task) -> Settlement:
 
 async def run_to_the_end(database: Database, worker_id: UUID) -> None:
     """Do whatever there is to do until nothing is left, as workers would: no net is asked for help."""
-    while await database.value("SELECT EXISTS (SELECT FROM tenuto.tasks)"):
-        held = [row["id"] for row in await database.all("SELECT id FROM tenuto.tasks WHERE state = 'running'")]
+    while left := await database.all("SELECT id, state FROM tenuto.tasks"):
+        held = [row["id"] for row in left if row["state"] == "running"]
         for task_id in held:
             task = await store.to_cancel(database, task_id)
             assert task is not None
             await finishing.finish(database, [completed(database, task)])
-        await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'")
-        await store.promote(database, database.clock.now(), ["default"])
+        if any(row["state"] == "scheduled" for row in left):
+            await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'")
+            await store.promote(database, database.clock.now(), ["default"])
         taken = await claim(database, worker_id, 500)
-        taken += await store.claim_under_limits(database, worker_id, ["default"], 500, LEASE)
+        if not taken:
+            taken = await store.claim_under_limits(database, worker_id, ["default"], 500, LEASE)
         assert held or taken, [tuple(row.values()) for row in await _left(database)]
         if taken:
             await finishing.finish(database, [completed(database, task) for task in taken])
