@@ -176,6 +176,7 @@ def test_a_service_that_cannot_start_leaves_no_sign_of_life(shell: Shell, tmp_pa
 def test_a_worker_that_waits_for_its_database_is_well_and_can_be_stopped(
     how: signal.Signals, shell: Shell, tmp_path: Path
 ) -> None:
+    shell.environment["TENUTO_CONNECT_SECONDS"] = "0.3"  # until it says that it waits
     worker = shell.start("worker", "--database", "postgresql://127.0.0.1:1/none")
     worker.until("database not ready")
     assert shell("health", "worker").code == 0
