@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tenuto import Tenuto
 from tenuto.ids import new_id
-from tenuto.store import embedded, migrate, partitions
+from tenuto.store import embedded, finishing, migrate, partitions
 from tenuto.store.database import Database
 from tests.folders import clear_up, end_server, new_folder
 
@@ -137,3 +137,10 @@ def address(server: str, database: str) -> str:
     """The address of another database on the same server."""
     head, _, query = server.partition("?")
     return f"{head.rsplit('/', 1)[0]}/{database}" + (f"?{query}" if query else "")
+
+
+@pytest.fixture(params=[True, False], ids=["at a stroke", "step by step"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a step group: in the one statement of the common case, and as it goes in all other cases."""
+    if not request.param:
+        monkeypatch.setattr(finishing, "FEW", 0)

@@ -157,13 +157,14 @@ class Shell:
 
 
 def bare_environment(**more: str) -> dict[str, str]:
-    """Ours without anything that would steer Tenuto or colour its words."""
+    """Ours without anything that would steer Tenuto or colour its words; several may be up at once, each at a port of
+    its own."""
     kept: Mapping[str, str] = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("TENUTO_", "PG")) and name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
     }
-    return {**kept, **more}
+    return {**kept, "TENUTO_WEB_PORT": "0", **more}
 
 
 @pytest.fixture

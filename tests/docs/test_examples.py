@@ -83,7 +83,8 @@ def surroundings(folder: Path) -> dict[str, str]:
     """The environment without settings of the caller's own."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TENUTO_")}
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    return {**kept, "TENUTO_HOME": str(folder / "home"), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    alone = {"TENUTO_HOME": str(folder / "home"), "TENUTO_WEB_PORT": "0"}  # several may be up at once
+    return {**kept, **alone, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:

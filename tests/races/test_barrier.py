@@ -22,6 +22,8 @@ from tests.proofs import times
 from tests.races.given import SOMEBODY, claim, completed
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAIRS = times(500, in_a_proof=2000)
 AT_ONCE = 50

@@ -30,7 +30,7 @@ IN_ALL, IN_GROUP, OF_ONE = 6, 4, 2
 ACTIVE = """
 SELECT count(*), count(*) FILTER (WHERE limit_group = 'g'), count(*) FILTER (WHERE manifest_id = $1)
 FROM tenuto.tasks
-WHERE state = 'running' AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
+WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
 """
 
 

@@ -25,6 +25,8 @@ from tests.races.given import LEASE, SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, failed_for_good, plan_of, run_to_the_end
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 RegisterWorker = Callable[..., Awaitable[UUID]]
 
 

@@ -17,7 +17,6 @@ from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
 from tenuto.store.database import Database
 from tenuto.store.finishing import finish
-from tenuto.store.shortcuts import Lap
 from tests.races.audit import assert_sound
 from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
 from tests.races.processes import eventually
@@ -265,31 +264,6 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
     await begun.commit()
     assert await late == []
     assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
-
-
-async def test_who_fills_a_place_that_has_become_free_waits_for_the_claim_before(
-    db: Database, worker_id: UUID, other: asyncpg.Connection
-) -> None:
-    await enqueue(db, 4, limit_key="a key", limit_max=2)
-    (held,) = await store.claim_under_limits(db, worker_id, ["default"], 1, LEASE)
-    begun = other.transaction()
-    await begun.start()
-    await other.execute(store.SQL.lock_limits)
-    assert len(await other.fetch(store.SQL.claim_under_limits, worker_id, LEASE, ["default"], 5, [""], 9, [])) == 1
-    await enqueue(db, 3, priority=5, limit_key="a key", limit_max=2)  # which go first, were there room
-
-    refill = store.Refill(worker_id, LEASE, ["default"], 5, Lap())
-    late = asyncio.create_task(finish(db, [completed(db, held)], refill))
-
-    async def it_waits_or_is_done() -> bool:
-        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
-        return late.done() or await db.value(waits)
-
-    await eventually("the refill waits, or is done", it_waits_or_is_done, within=5)
-    await begun.commit()
-    assert await late == {held.id}
-    assert len(refill.taken) == 1
-    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
 
 
 async def test_a_limit_counts_only_leases_that_live(db: Database, worker_id: UUID) -> None:

@@ -33,6 +33,8 @@ from tests.races.given import SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = falls_due.NAME
 
@@ -99,6 +101,8 @@ async def run_now(db: Database, request: UUID | None = None) -> Started:
         (happens.cancel, happens.claiming, 1, False),
         (happens.cancel, happens.a_is_to_be_repeated, 2, False),
         (happens.the_last_is_cancelled, happens.both_end, 2, False),
+        (happens.pause, happens.both_end, 2, False),
+        (happens.cancel, happens.both_end, 2, False),
     ],
     ids=lambda given: getattr(given, "__name__", given),
 )

@@ -7,9 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from tenuto.engine import executing
 from tenuto.store import finishing
 from tenuto.store.database import Database, DatabaseError
 from tests.playing import (
+    ANA,
     a_step,
     end,
     outcome,
@@ -23,6 +25,8 @@ from tests.playing import (
     the_execution,
 )
 from tests.store.given import Register
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 @pytest.fixture
@@ -216,6 +220,15 @@ async def test_an_end_is_final(db: Database, me: UUID) -> None:
         with pytest.raises(DatabaseError, match="which is final"):
             await db.all(f"UPDATE tenuto.executions SET {change}")
     assert (await the_execution(db, run))["state"] == "failed"
+
+
+async def test_what_is_cancelled_stays_so_when_its_last_step_ends_well(db: Database, me: UUID) -> None:
+    run = await started(db, "a")
+    held = await take(db, me)
+    await executing.cancel(db, run, db.clock.now(), ANA)
+    await end(db, held["a"])
+    ended = await the_execution(db, run)
+    assert (ended["state"], ended["current_group"], ended["ended_at"] is None) == ("cancelled", 0, False)
 
 
 async def test_every_step_carries_who_started_the_execution_and_an_activity_from_the_start(db: Database) -> None:

@@ -15,6 +15,8 @@ from tests.playing import LEASE, a_step, end, outcome, started, table, take, tas
 from tests.store.given import Register
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 @pytest.fixture
 async def heard(db: Database) -> AsyncIterator[list[str]]:

@@ -17,16 +17,16 @@ from uuid import UUID
 
 from tenuto.clock import Clock, steady
 from tenuto.engine.metrics import counters
+from tenuto.engine.seats import heirs, seated
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.handlers.attempts import Attempt
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.tasks import Outcome, Settlement, Status, error_json, settle
+from tenuto.model.tasks import Outcome, Settlement, Status, Task, error_json, settle
 from tenuto.store import manifests
 from tenuto.store.database import Database, TooSlow
 from tenuto.store.executions import Taking
 from tenuto.store.finishing import finish
-from tenuto.store.tasks import Refill
 
 BATCH = 500
 BATCH_SIZE = 4 * 1024 * 1024
@@ -46,11 +46,10 @@ class Finisher:
         database: Database,
         clock: Clock,
         written: Callable[[Sequence[Attempt]], None],
-        taking: Callable[[bool], Taking | Refill | None] = lambda _of_executions: None,
-        took: Callable[[Taking | Refill, float], Awaitable[None]] | None = None,
+        taking: Callable[[], Taking | None] = lambda: None,
+        took: Callable[[Sequence[Task], float], Awaitable[None]] | None = None,
     ) -> None:
-        """``taking`` says what the worker would go on with, if a step group ends here or if not; ``took`` is told what
-        it got."""
+        """``taking`` says what the worker would go on with when a step group ends; ``took`` is told what it got."""
         self._database = database
         self._clock = clock
         self._written = written
@@ -124,8 +123,12 @@ class Finisher:
     async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
         now = self._clock.now()
         settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in batch]
+        handed_on = any(attempt.heir is not None for attempt, _ in batch)
+        if handed_on:
+            for settlement, heir in zip(settlements, heirs(batch), strict=True):
+                settlement.heir = None if heir is None else heir.task.id
         of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
-        taking = self._taking(of_executions)
+        taking = self._taking() if of_executions else None
         done = None if taking is None else await self._write_and_take(settlements, taking)
         if done is None:
             done = await self._persist(settlements)
@@ -136,6 +139,8 @@ class Finisher:
                 if attempt.task.id not in done:
                     self.stale += 1
                     log.warning("outcome came too late", task=str(attempt.task.id), fence=attempt.task.fence)
+        if handed_on:
+            seated(batch, settlements)
         self._written([attempt for attempt, _ in batch])
         for settlement in settlements:
             task, outcome = settlement.task, settlement.outcome
@@ -144,7 +149,7 @@ class Finisher:
         if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
             await self._tell_manifests()
 
-    async def _write_and_take(self, settlements: list[Settlement], taking: Taking | Refill) -> set[UUID] | None:
+    async def _write_and_take(self, settlements: list[Settlement], taking: Taking) -> set[UUID] | None:
         """Write a batch and go on with what follows; None if it could not be done: then it is written alone.
 
         Whatever went wrong, perhaps only the reply was lost: what was taken comes back when its lease ends.
@@ -156,11 +161,9 @@ class Finisher:
         except (StoreError, Invalid) as error:
             log.info("nothing more is taken with this batch", error=str(error))
         finally:
-            if done is None:
-                taking.taken = []
-            if self._took is not None:
+            if done is not None and taking.taken and self._took is not None:
                 with contextlib.suppress(StoreError):  # what could not be put back comes back by itself
-                    await self._took(taking, asked_at)
+                    await self._took(taking.taken, asked_at)
         return done
 
     async def _persist(self, settlements: list[Settlement]) -> set[UUID]:

@@ -6,7 +6,10 @@ way, twice over. It does not hoard: where tasks take a second and a claim some m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tenuto.clock import steady
+from tenuto.handlers.runner import End
 
 _SPAN = 0.05
 _LONGEST_CLAIM = 0.05
@@ -20,10 +23,16 @@ class Pace:
         self._ended = 0
         self._per_second = 0.0
         self._claim_takes = 0.0
+        self._takes = 1.0
 
-    def ended(self, tasks: int) -> None:
-        """Tasks have ended."""
-        self._ended += tasks
+    def ended(self, ends: Sequence[End]) -> None:
+        """Attempts have ended. One of them is as good as any other to see how long they take."""
+        if ends:
+            self._ended += len(ends)
+            attempt, outcome = ends[0]
+            if outcome is not None and outcome.ended_at is not None and attempt.started_at is not None:
+                took = (outcome.ended_at - attempt.started_at).total_seconds()
+                self._takes += (took - self._takes) * 0.5
 
     def claimed(self, seconds: float) -> None:
         """A claim has taken so long."""
@@ -36,3 +45,7 @@ class Pace:
             self._per_second = self._ended / span
             self._since, self._ended = steady(), 0
         return min(most, int(self._per_second * self._claim_takes * 2))
+
+    def turns(self, seconds: float, most: int) -> float:
+        """How many tasks come to their end one after the other in such a time."""
+        return min(most, seconds / max(self._takes, 0.001))

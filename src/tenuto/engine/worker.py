@@ -14,14 +14,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 from uuid import UUID
 
 from tenuto.clock import DatabaseClock, steady
+from tenuto.engine.deliveries import Deliveries
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.loop import collect_garbage_less_often, poll_until_stopped
 from tenuto.engine.metrics import counters
 from tenuto.engine.pace import Pace
+from tenuto.engine.seats import Seats
 from tenuto.engine.stepmemory import DatabaseMemory
 from tenuto.engine.sweeper import recover
 from tenuto.engine.taskservers import MakeServer, Terms
@@ -43,7 +46,6 @@ from tenuto.store.database import Database
 from tenuto.store.executions import Taking
 from tenuto.store.listener import RECONNECTED, Listener
 from tenuto.store.shortcuts import Bounds, Lap
-from tenuto.store.tasks import Refill
 
 _LAST_RESORT = 5.0
 """How long code may take to stop at the very end, before the process ends with it."""
@@ -83,8 +85,6 @@ class Worker:
         self._pace = Pace()
         self._most_held = settings.slots * 2 + settings.claim_batch * 2
         """With what has ended but is not written yet: the database may fall behind only so far."""
-        self._delivered: deque[End] = deque()
-        self._collecting = False
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -99,28 +99,23 @@ class Worker:
         """There may be something to take: we were told so, or the last claim got all it asked for."""
         self._asking = 0
         """How many slots the claim under way may fill."""
-        self._refills = self._refilled = False
-        """Under limits there was more than may run, so whatever ends makes room for it; and it has just been filled."""
+        self._seats = Seats()
         self._still_stopping: set[UUID] = set()
-        """Tasks that came back to us while our own earlier attempt had not stopped: not to be taken before it has."""
+        """Tasks that came back to us before our own earlier attempt has stopped: not to be taken until it has."""
         self._leave_now = False
         self._dead = False
         self.stopping = False
         self.finished = 0
         """How many attempts have ended here and are off our hands: written, come too late, or left to the sweep."""
-        self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._took_over)
-        self._server = server(Terms(jobs, self._clock, self._deliver, settings.slots))
+        self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._launch_what_may_begin)
+        self._server = server(Terms(jobs, self._clock, Deliveries(self._loop, self._collect), settings.slots))
         self._remember = partial(DatabaseMemory, database)
         self._watchdog = Watchdog(
-            database.url,
-            identity.id,
-            self._held,
-            self._lease,
-            self._clock,
+            database.url, identity.id, self._held, self._lease, self._clock,
             declared_dead=partial(self._loop.call_soon_threadsafe, self._give_up),  # from a thread of its own
             behind_pooler=database.behind_pooler,
             look_for_stalls=self._server.look,
-        )
+        )  # fmt: skip
         self._listener = Listener(database, self._hear)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -162,8 +157,7 @@ class Worker:
             attempt.stop(Stop.HANDED_BACK)
         self._wake.set()
 
-    def _give_up(self) -> None:
-        """Somebody has taken our name or given us up."""
+    def _give_up(self) -> None:  # somebody has taken our name or given us up
         self._dead = True
         self.stop()
 
@@ -232,7 +226,7 @@ class Worker:
         due = self._next_due is not None and self._next_due <= self._clock.now()
         if self._look_ahead or due or steady() >= self._looked_at + self.settings.poll_seconds:
             await self._look()
-        if self._backlog and steady() >= self._backlog[0].taken_at + _AHEAD_AT_MOST:
+        if self._oldest_ahead() + _AHEAD_AT_MOST <= steady():
             await self._return_backlog()  # the slots have filled with long work: let others have what waits here
         ahead = self._pace.ahead(self.settings.claim_batch)
         free = self.settings.slots - self._executing - len(self._backlog) + ahead
@@ -253,11 +247,29 @@ class Worker:
             self._more = self._more or len(taken) == limit
             if taken:
                 await self._launch_what_may_begin(taken, self._asked_at)
+            if self._limited:
+                self._seats.claimed(taken)
             if taken and self._from_the_beginning:
                 self._loop.call_later(_A_MOMENT, self._wake.set)
             elif self._more or self._from_the_beginning:
                 return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
+        if self._limited and len(self._held) < self._most_held:
+            await self._let_some_stand_by()
         return self._until_something_is_due()
+
+    async def _let_some_stand_by(self) -> None:
+        """Where tasks end quickly, those that share their limits with them are taken ahead too."""
+        kinds, each = self._seats.short_of(self._held.values(), self._pace, self.settings.claim_batch)
+        if not each:
+            return
+        me, without, asked_at = self.identity.id, self._still_stopping, steady()
+        taken = await store.stand_by(self._database, me, kinds, each, self._lease, without)
+        self._pace.claimed(steady() - asked_at)
+        if len(taken) < each:
+            self._seats.none_is_left()
+        self._seats.stand_by(self._hold([task for task in taken if task.id not in self._held], asked_at))
+        if self.stopping or self._is_late(asked_at):
+            await self._return_backlog()
 
     async def _look(self) -> None:
         """See what has fallen due, what is due next, and whether limits must be heeded."""
@@ -282,9 +294,7 @@ class Worker:
             lap = self._lap
             taken = await store.claim_under_limits(self._database, me, self._queues, limit, self._lease, lap, without)
             self._more = self._more or lap.left_out
-            self._refills = bool(taken)
             return taken
-        self._refills = False
         whole = self._from_the_beginning
         bounds = Bounds() if whole else self._bounds
         self._bounds.asked()
@@ -298,40 +308,25 @@ class Worker:
         self._bounds.moved_past(taken)
         return taken
 
-    def _may_take_over(self, of_executions: bool) -> Taking | Refill | None:
-        """What we would go on with when something ends here.
-
-        The next step group, but only into slots nobody else has a claim to: while there may be other work in the
-        queues, it gets in line. Under limits, what the ends make room for, as long as the last claim found something.
-        """
+    def _may_take_over(self) -> Taking | None:
+        """What we would take of the next step groups; while there may be other work in the queues, they get in line."""
         free = self.settings.slots - self._executing - len(self._backlog) - self._asking
-        if free <= 0 or self.stopping:
+        if free <= 0 or self.stopping or self._more:
             return None
-        if of_executions:
-            return None if self._more else Taking(self.identity.id, self._lease, self._queues, free)
-        if not self._refills or self._asking or self._look_ahead:
-            return None
-        self._asking = limit = min(free, self.settings.claim_batch)
-        self._more = False
-        return Refill(self.identity.id, self._lease, self._queues, limit, self._lap, list(self._still_stopping))
-
-    async def _took_over(self, taking: Taking | Refill, asked_at: float) -> None:
-        if isinstance(taking, Refill):
-            self._asking = 0
-            self._refills = self._refilled = bool(taking.taken)
-            self._more = self._more or len(taking.taken) in (0, taking.limit) or taking.lap.left_out
-        if taking.taken:
-            await self._launch_what_may_begin(taking.taken, asked_at)
+        return Taking(self.identity.id, self._lease, self._queues, free)
 
     def _launch(self, taken: Sequence[Task], asked_at: float) -> None:
+        self._backlog.extend(self._hold(taken, asked_at))
+        self._begin_backlog()
+
+    def _hold(self, taken: Sequence[Task], asked_at: float) -> list[Attempt]:
         lease_ends = asked_at + self._lease.total_seconds()
         connect, remember = self._database.connection, self._remember
         attempts = [Attempt(task, Context(task, connect, remember), lease_ends, asked_at) for task in taken]
         counters.take(len(attempts))
         self._held.update((attempt.task.id, attempt) for attempt in attempts)
         self._watchdog.something_is_held()
-        self._backlog.extend(attempts)
-        self._begin_backlog()
+        return attempts
 
     def _begin_backlog(self) -> None:
         """As many as there are slots begin; the others wait here for the moment until one is free."""
@@ -341,18 +336,25 @@ class Worker:
             self._server.launch([self._backlog.popleft() for _ in range(free)])
 
     async def _return_backlog(self) -> None:
-        """What never began goes back as if it had not been touched."""
-        waiting = [self._backlog.popleft() for _ in range(len(self._backlog))]
-        if waiting:
-            with contextlib.suppress(StoreError):  # if it cannot be returned, the leases run out
-                await store.put_back(self._database, self.identity.id, [attempt.task for attempt in waiting])
-        for attempt in waiting:
+        """What never began goes back as if it had not been touched; what is to be stopped never begins."""
+        waiting = [*self._backlog, *self._seats.give_back(pause=_AHEAD_AT_MOST)]
+        self._backlog.clear()
+        gone = [attempt for attempt in waiting if attempt.stop_reason is None]
+        with contextlib.suppress(StoreError):  # if it cannot be returned, the leases run out
+            back = await store.put_back(self._database, self.identity.id, [each.task for each in gone]) if gone else ()
+            gone = [attempt for attempt in gone if attempt.task.id in back]
+        for attempt in gone:
             self._release(attempt)
+        if kept := set(waiting).difference(gone):
+            for attempt in kept:
+                attempt.stop(Stop.HANDED_BACK)
+            self._executing += len(kept)
+            self._server.launch(list(kept))
 
     async def _launch_what_may_begin(self, taken: Sequence[Task], asked_at: float) -> None:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
         earlier attempt at it has stopped: that one may be taken by others, and by us when it has."""
-        too_late = self.stopping or steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)
+        too_late = self.stopping or self._is_late(asked_at)
         held = self._held
         back = [earlier for task in taken if (earlier := held.get(task.id)) is not None and not earlier.over]
         for earlier in back:
@@ -367,6 +369,9 @@ class Worker:
             log.warning("tasks put back", tasks=len(refused), why="late" if too_late else "still stopping here")
             await store.put_back(self._database, self.identity.id, refused)
 
+    def _is_late(self, asked_at: float) -> bool:
+        return steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)
+
     async def _pause(self, seconds: float) -> None:
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
@@ -380,9 +385,11 @@ class Worker:
         waits = [self._looked_at + self.settings.poll_seconds - steady()]
         if self._next_due is not None:
             waits.append((self._next_due - self._clock.now()).total_seconds())
-        if self._backlog:
-            waits.append(self._backlog[0].taken_at + _AHEAD_AT_MOST - steady())
+        waits.append(self._oldest_ahead() + _AHEAD_AT_MOST - steady())
         return max(min(waits), 0.001)
+
+    def _oldest_ahead(self) -> float:
+        return min(self._backlog[0].taken_at if self._backlog else inf, self._seats.oldest())
 
     def _hear(self, word: str) -> None:
         kind, _, rest = word.partition(" ")
@@ -406,22 +413,11 @@ class Worker:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def _deliver(self, ends: Sequence[End]) -> None:
-        """From whichever thread the code ended on."""
-        self._delivered.extend(ends)
-        # Added first, asked then; the collector lowers the flag first and collects then. So nothing is left lying,
-        # however many threads come at once.
-        if not self._collecting:
-            self._collecting = True
-            with contextlib.suppress(RuntimeError):  # the loop is gone: so is everything else
-                self._loop.call_soon_threadsafe(self._collect)
-
-    def _collect(self) -> None:
-        self._collecting = False
-        self._pace.ended(len(self._delivered))
-        while self._delivered:
-            attempt, outcome = self._delivered.popleft()
-            self._executing -= 1
+    def _collect(self, ends: Sequence[End]) -> None:
+        self._pace.ended(ends)
+        self._executing -= len(ends)
+        heirs: list[Attempt] = []
+        for attempt, outcome in ends:
             if self._still_stopping and attempt.task.id in self._still_stopping:  # stopped: it may be taken anew
                 self._still_stopping.discard(attempt.task.id)
                 self._bounds.more_urgent(attempt.task.queue)
@@ -429,7 +425,12 @@ class Worker:
             if outcome is None:
                 self._release(attempt)
             else:
+                if self._seats.count and not self.stopping and (heir := self._seats.hand_on(attempt)) is not None:
+                    heirs.append(heir)
                 self._finisher.put(attempt, outcome)
+        if heirs:
+            self._executing += len(heirs)
+            self._server.launch(heirs)
         if self._backlog and not self.stopping:
             self._begin_backlog()
         self._wake.set()
@@ -439,9 +440,8 @@ class Worker:
         self.finished += len(attempts)
         for attempt in attempts:
             self._release(attempt)
-        if self._limited and not self._refilled:
-            self._more = True  # a place under a limit has become free, and nobody has looked what it is good for
-        self._refilled = False
+        if self._limited and any(attempt.heir is None for attempt in attempts):
+            self._more = True  # a seat under a limit has become free, and nobody has looked what it is good for
         if len(self._held) < self._most_held:
             self._wake.set()
 

@@ -34,8 +34,8 @@ class Attempt:
     """One attempt between claim and finish."""
 
     __slots__ = (
-        "_halt", "context", "deadline", "lease_ends", "over", "renewed", "sent_progress", "started_at", "stop_actor",
-        "stop_reason", "stop_since", "taken_at", "task",
+        "_halt", "context", "deadline", "heir", "lease_ends", "over", "renewed", "sent_progress", "standby",
+        "started_at", "stop_actor", "stop_reason", "stop_since", "taken_at", "task",
     )  # fmt: skip
 
     def __init__(self, task: Task, context: Context, lease_ends: float, taken_at: float) -> None:
@@ -52,6 +52,10 @@ class Attempt:
         """On the steady timer: the time limit of the code, once it has begun."""
         self.over = False
         """The code has come to its end; only the record is still to be written."""
+        self.standby = False
+        """Under a limit: the database does not count it yet, it stands by for a seat or has just begun in one."""
+        self.heir: Attempt | None = None
+        """What goes on in its seat."""
         self.stop_reason: Stop | None = None
         self.stop_actor: Actor | None = None
         self.stop_since = 0.0

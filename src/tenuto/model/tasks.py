@@ -194,6 +194,8 @@ class Task:
     """Who asked for it to be stopped (see `cancelled_by`); told to the same."""
     cancel_type: ActorType | None = None
     cancel_id: str | None = None
+    seat: str | None = None
+    """Under limits: which ones. Of two with the same seat one may go on in the place of the other."""
 
     @property
     def cancelled_by(self) -> Actor | None:
@@ -265,6 +267,8 @@ class Settlement:
     task: Task
     outcome: Outcome
     again: Again | None = None
+    heir: UUID | None = None
+    """The task that goes on in its seat under a limit; None once it is known that it did not get it."""
 
 
 def settle(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUID]) -> Settlement:

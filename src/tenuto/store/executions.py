@@ -162,6 +162,20 @@ async def _go_on(
     return list(rows[0]["empty"])
 
 
+async def end_group(
+    database: Database, holder: UUID, execution: UUID, outcomes: Sequence[Any], taking: Taking | None
+) -> bool:
+    """End the last steps of a group, all of which went well, and go on; False, and nothing is changed, unless it is as
+    simple as that. ``outcomes`` as `SQL.end_group` takes them. Sent once: what it took is not to be taken twice."""
+    ids, fences, words, ended, *rest = outcomes
+    lease, queues, limit = (timedelta(0), [], 0) if taking is None else (taking.lease, taking.queues, taking.limit)
+    values = (holder, ids, fences, words, ended, execution, lease, queues, limit, *rest)
+    rows = await database.once(SQL.end_group, *values)
+    if taking is not None:
+        taking.taken = [Task(*row[3:]) for row in rows if row["id"] is not None]
+    return bool(rows)
+
+
 async def hold_back(connection: Connection, ids: Iterable[UUID]) -> None:
     """Of those that are paused, what was about to be taken again waits for them to be resumed."""
     await connection.execute(SQL.hold_back, list(ids))

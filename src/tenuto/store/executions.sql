@@ -110,6 +110,148 @@ SELECT told.empty, told.woken, begun.id, activity_id, fence, worker_id, kind, na
 FROM told
 LEFT JOIN begun ON begun.state = 'running';
 
+-- name: end_group
+-- The common case, in one statement: the steps $2 that end here, all of them well, are the last of the current group of the
+-- execution $6, nothing in the group has failed, and the execution is neither paused nor cancelled. Then there is nothing to
+-- decide: the tasks leave, and the execution goes on to its next group, of which the worker $1 takes up to $9 as in go_on, or
+-- comes to its end as in end_executions. If anything is different, nothing is changed and nothing is answered.
+-- The snapshot may be older than the lock on the execution. It then shows siblings that have left since, never one too few,
+-- and whoever has left as failed is in it as a task, or as failed. What must be there still is locked.
+WITH execution AS MATERIALIZED (
+    SELECT id, schedule_id, current_group, current_group + 1 >= total_groups AS at_its_end,
+           alone OR parent_task_id IS NOT NULL AS may_be_waited_for
+    FROM tenuto.executions
+    WHERE id = $6::uuid AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL
+    FOR UPDATE
+), outcome AS (
+    SELECT o.*,
+           coalesce(word, 'completed') AS status,
+           timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
+           timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
+    FROM unnest(
+        $2::uuid[], $3::text::bigint[], $4::text[], $5::text::bigint[], $10::text[], $11::text::bigint[], $12::jsonb[],
+        $13::jsonb[], $14::text[], $15::jsonb[]
+    ) AS o (id, fence, word, ended, reason, started, output, error, log, progress)
+), mine AS MATERIALIZED (
+    SELECT task.id
+    FROM tenuto.tasks AS task
+    JOIN outcome ON outcome.id = task.id AND outcome.fence = task.fence
+    WHERE task.id = ANY ($2::uuid[])
+      AND task.worker_id = $1::uuid
+      AND task.execution_id = (SELECT id FROM execution)
+      AND task.group_index = (SELECT current_group FROM execution)
+    ORDER BY task.id
+    FOR UPDATE OF task
+), next AS MATERIALIZED (
+    -- held: who is still there then, is there
+    SELECT task.id, task.queue, task.rank, task.limit_key
+    FROM tenuto.tasks AS task
+    WHERE task.execution_id = (SELECT id FROM execution)
+      AND task.group_index = (SELECT current_group + 1 FROM execution)
+      AND task.state = 'waiting'
+    ORDER BY task.id
+    FOR UPDATE
+), ready AS MATERIALIZED (
+    SELECT execution.*
+    FROM execution
+    WHERE (SELECT count(*) FROM mine) = cardinality($2::uuid[])
+      AND NOT EXISTS (
+          SELECT
+          FROM tenuto.tasks AS sibling
+          WHERE sibling.execution_id = $6::uuid
+            AND sibling.group_index = execution.current_group
+            AND sibling.id <> ALL ($2::uuid[])
+          OFFSET 0
+      )
+      AND NOT EXISTS (
+          SELECT
+          FROM tenuto.activities AS past
+          WHERE past.execution_id = $6::uuid
+            AND past.group_index = execution.current_group
+            AND past.final
+            AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')
+          OFFSET 0
+      )
+      -- a step of another may wait for one that it has started, or that must run alone; and a group may have lost all its
+      -- steps beforehand
+      AND CASE
+              WHEN execution.at_its_end THEN NOT execution.may_be_waited_for AND NOT EXISTS (
+                  SELECT FROM tenuto.tasks AS waiting WHERE waiting.waits_for = $6::uuid OFFSET 0
+              )
+              ELSE EXISTS (SELECT FROM next)
+          END
+), left_now AS (
+    DELETE FROM tenuto.tasks AS task
+    USING outcome
+    WHERE EXISTS (SELECT FROM ready)
+      AND task.id = ANY ($2::uuid[])
+      AND task.id = outcome.id
+    RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
+              task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
+              coalesce(task.began_at, outcome.started_at), outcome.ended_at, task.fence, task.worker_id, task.failures,
+              task.losses, task.input, outcome.output, outcome.error, outcome.log,
+              coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
+              task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
+              task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
+              task.origin
+), recorded AS (
+    INSERT INTO tenuto.activities (
+        id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
+        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
+        group_index, step_index, manifest_id, batch_id, item_key, origin
+    )
+    SELECT * FROM left_now
+), moved AS (
+    UPDATE tenuto.executions AS execution
+    SET current_group = CASE WHEN ready.at_its_end THEN execution.current_group ELSE execution.current_group + 1 END,
+        state = CASE WHEN ready.at_its_end THEN 'completed' ELSE execution.state END,
+        ended_at = CASE WHEN ready.at_its_end THEN (SELECT max(outcome.ended_at) FROM outcome) END
+    FROM ready
+    WHERE execution.id = $6::uuid AND execution.id = ready.id
+    RETURNING execution.id, execution.schedule_id, execution.current_group, ready.at_its_end
+), chosen AS MATERIALIZED (
+    SELECT id
+    FROM next
+    WHERE limit_key IS NULL
+      AND queue = ANY ($8::text[])
+      AND queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
+      AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1::uuid AND ended_at IS NULL)
+    ORDER BY rank, id
+    LIMIT $9
+), begun AS (
+    UPDATE tenuto.tasks AS task
+    SET state = CASE WHEN chosen.id IS NULL THEN 'queued' ELSE 'running' END,
+        run_at = (SELECT max(outcome.ended_at) FROM outcome),
+        worker_id = CASE WHEN chosen.id IS NOT NULL THEN $1::uuid END,
+        fence = task.fence + (chosen.id IS NOT NULL)::integer,
+        claimed_at = CASE WHEN chosen.id IS NOT NULL THEN clock_timestamp() END,
+        lease_until = CASE WHEN chosen.id IS NOT NULL THEN clock_timestamp() + $7::interval END
+    FROM next
+    LEFT JOIN chosen ON chosen.id = next.id
+    WHERE EXISTS (SELECT FROM ready)
+      AND task.id = ANY (ARRAY(SELECT id FROM next))
+      AND task.id = next.id
+    RETURNING task.*
+), told AS MATERIALIZED (
+    SELECT (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
+            FROM (
+                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM begun WHERE state = 'queued'
+            ) AS words) AS woken,
+           (SELECT count(pg_notify('tenuto', 'schedules'))
+            FROM moved
+            WHERE at_its_end AND EXISTS (
+                SELECT FROM tenuto.occurrences WHERE decision = 'queued' AND occurrences.schedule_id = moved.schedule_id
+            )) AS schedulers,
+           (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE at_its_end) AS ended
+)
+SELECT told.*, begun.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       manifest_id, batch_id
+FROM moved
+CROSS JOIN told
+LEFT JOIN begun ON begun.state = 'running';
+
 -- name: end_executions
 -- Executions come to their end; the step of another that waited for one is free to be taken again (the caller holds it
 -- back if that other is paused), schedulers look whether something was waiting for room, and whoever waits for one of

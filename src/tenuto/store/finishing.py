@@ -15,24 +15,29 @@ from uuid import UUID
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
 from tenuto.store import batches, deadletters, executions, manifests
-from tenuto.store.database import Connection, Database
+from tenuto.store.database import Connection, Database, Row
 from tenuto.store.executions import Taking
-from tenuto.store.tasks import SQL, Refill, hold_limits, take_under_limits
+from tenuto.store.tasks import SQL
+
+FEW = 10
+"""So many steps at most end their group in one statement."""
 
 
-async def finish(
-    database: Database, settlements: Sequence[Settlement], taking: Taking | Refill | None = None
-) -> set[UUID]:
+async def finish(database: Database, settlements: Sequence[Settlement], taking: Taking | None = None) -> set[UUID]:
     """Write outcomes; the ids of the tasks for which it was still true that we held them.
 
-    All of them must have been held by the same worker, or by nobody. ``taking`` is what that worker would go on with:
-    the next groups of executions, or what these have made room for under a limit.
+    All of them must have been held by the same worker, or by nobody. ``taking`` is what that worker would take of the
+    next groups of executions.
     """
-    if isinstance(taking, Refill):
-        return await _finish_and_refill(database, settlements, taking)
     if all(_just_ends(settlement) for settlement in settlements):
         # The common case: one statement, one round trip.
-        return _ended(settlements, await database.value(SQL.end_tasks, *_outcomes(settlements), None))
+        values = (*_outcomes(settlements), None, _heirs(settlements))
+        return _ended(settlements, await database.one(SQL.end_tasks, *values))
+
+    if (execution := _goes_well(settlements)) is not None:
+        holder, *outcomes = _outcomes(settlements)
+        if await executions.end_group(database, holder, execution, outcomes, taking):
+            return {settlement.task.id for settlement in settlements}
 
     async def write(connection: Connection) -> set[UUID]:
         if taking is not None:
@@ -48,28 +53,27 @@ async def finish(
     return await database.transaction(write)
 
 
-async def _finish_and_refill(database: Database, settlements: Sequence[Settlement], refill: Refill) -> set[UUID]:
-    """One commit instead of two: under a tight limit the next ones cannot begin before these have ended."""
-    if not all(_just_ends(settlement) for settlement in settlements):
-        return await finish(database, settlements)
-    refill.lap.asked(refill.queues)
-
-    async def write(connection: Connection) -> set[UUID]:
-        await hold_limits(connection, briefly=True)
-        done = await _end(connection, settlements)
-        await take_under_limits(connection, refill)
-        return done
-
-    done = await database.transaction(write, tries=1)  # what was taken is not to be taken twice
-    refill.has_reached()
-    return done
-
-
 def _just_ends(settlement: Settlement) -> bool:
     task, outcome = settlement.task, settlement.outcome
     if settlement.again is not None or outcome.aside is not None or task.execution_id is not None:
         return False
     return task.manifest_id is None or (task.batch_id is not None and outcome.status is not Status.FAILED)
+
+
+def _goes_well(settlements: Sequence[Settlement]) -> UUID | None:
+    """The one execution of which these few steps end well, so that its group may end with them; there is no telling
+    what else happens while many end at once, so then nobody tries."""
+    execution = settlements[0].task.execution_id
+    if execution is None or settlements[0].task.worker_id is None or len(settlements) > FEW:
+        return None
+    well = all(
+        settlement.task.execution_id == execution
+        and settlement.outcome.status in (Status.COMPLETED, Status.COMPLETED_WITH_WARNING)
+        and _ends_a_step(settlement)
+        and settlement.outcome.ended_at is not None
+        for settlement in settlements
+    )
+    return execution if well else None
 
 
 def _ends_a_step(settlement: Settlement) -> bool:
@@ -94,6 +98,7 @@ async def finish_within(
     again = [s for s in settlements if s.again is not None]
     aside = [s for s in settlements if s.outcome.aside is not None]
     done = await _end(connection, ended) if ended else set()
+    await _hand_on(connection, again + aside)
     if again:
         done |= await _repeat(connection, again)
     if aside:
@@ -158,11 +163,36 @@ async def _end(
     connection: Connection, settlements: Sequence[Settlement], hold: Sequence[UUID] | None = None
 ) -> set[UUID]:
     """End tasks; ``hold`` are the executions to be held first, unless they are."""
-    return _ended(settlements, await connection.fetchval(SQL.end_tasks, *_outcomes(settlements), hold))
+    values = (*_outcomes(settlements), hold, _heirs(settlements))
+    return _ended(settlements, await connection.fetchrow(SQL.end_tasks, *values))
 
 
-def _ended(settlements: Sequence[Settlement], only_these: Sequence[UUID] | None) -> set[UUID]:
+def _ended(settlements: Sequence[Settlement], answer: Row | None) -> set[UUID]:
+    assert answer is not None
+    if answer["seated"] is not None:
+        _only_those_are_heirs(settlements, answer["seated"])
+    only_these = answer["only_these"]
     return {settlement.task.id for settlement in settlements} if only_these is None else set(only_these)
+
+
+async def _hand_on(connection: Connection, settlements: Sequence[Settlement]) -> None:
+    """The seats of what leaves without ending: it will be tried again, or called again later."""
+    leaving = [(s.task.id, s.task.fence, s.heir) for s in settlements if s.heir is not None]
+    if leaving:
+        columns = [list(column) for column in zip(*leaving, strict=True)]
+        seated = await connection.fetch(SQL.hand_on, settlements[0].task.worker_id, *columns)
+        _only_those_are_heirs(settlements, [row["id"] for row in seated])
+
+
+def _heirs(settlements: Sequence[Settlement]) -> list[UUID | None] | None:
+    return _said([settlement.heir for settlement in settlements])
+
+
+def _only_those_are_heirs(settlements: Sequence[Settlement], seated: Iterable[UUID]) -> None:
+    have = set(seated)
+    for settlement in settlements:
+        if settlement.heir not in have:
+            settlement.heir = None
 
 
 async def end_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:

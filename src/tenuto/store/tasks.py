@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -205,53 +205,43 @@ async def claim_under_limits(
     It looks at some keys at a time and lets others claim in between. The most urgent of the first keys among which
     there is something to take are taken; nothing, only if there is nothing under any key.
     """
-    refill = Refill(worker_id, lease, queues, limit, Lap() if lap is None else lap, without)
-    refill.lap.asked(queues)
-
-    async def take(connection: Connection) -> None:
-        await hold_limits(connection)
-        await take_under_limits(connection, refill)
-
+    lap = Lap() if lap is None else lap
+    lap.asked(queues)
     while True:
-        await database.transaction(take, tries=1)
-        refill.has_reached()
-        if refill.taken or not refill.lap.left_out:
-            return refill.taken
+        starts = lap.starts(queues)
+
+        async def take(connection: Connection, starts: list[str] = starts) -> list[Row]:
+            await connection.execute(SQL.lock_limits)
+            values = (worker_id, lease, list(queues), limit, starts, KEYS_PER_CLAIM, list(without))
+            return list(await connection.fetch(SQL.claim_under_limits, *values))
+
+        rows = await database.transaction(take, tries=1)
+        lap.reached(queues, rows[0]["ends"])
+        taken = [_seated(tuple(row)[1:]) for row in rows if row["id"] is not None]
+        if taken or not lap.left_out:
+            return _most_urgent_first(taken)
 
 
-@dataclass(slots=True)
-class Refill:
-    """What a worker takes under limits, alone or in the transaction that makes the room for it."""
+async def stand_by(
+    database: Database,
+    worker_id: UUID,
+    seats: Sequence[str],
+    limit: int,
+    lease: timedelta,
+    without: Iterable[UUID] = (),
+) -> list[Task]:
+    """Take up to ``limit`` tasks for each of these seats; each begins when one in such a seat ends (`Settlement.heir`).
 
-    worker_id: UUID
-    lease: timedelta
-    queues: Sequence[str]
-    limit: int
-    lap: Lap
-    without: Iterable[UUID] = ()
-    taken: list[Task] = field(default_factory=list)
-    _ends: list[str | None] = field(default_factory=list)
-
-    def found(self, rows: Sequence[Row]) -> None:
-        self.taken = _most_urgent_first([Task(*row[1:]) for row in rows if row["id"] is not None])
-        self._ends = rows[0]["ends"]
-
-    def has_reached(self) -> None:
-        """It has been committed: the next one goes on from where this one ended."""
-        self.lap.reached(self.queues, self._ends)
+    Asked once, like any claim.
+    """
+    rows = await database.once(SQL.stand_by, worker_id, lease, list(seats), limit, list(without))
+    return _most_urgent_first([_seated(tuple(row)) for row in rows])
 
 
-async def hold_limits(connection: Connection, *, briefly: bool = False) -> None:
-    """Nobody else takes anything under limits until the transaction ends. Before any row is held; ``briefly`` if rows
-    will be waited for."""
-    await connection.execute(SQL.lock_limits_briefly if briefly else SQL.lock_limits)
-
-
-async def take_under_limits(connection: Connection, refill: Refill) -> None:
-    """Take what there is room for; the limits are held."""
-    starts, without = refill.lap.starts(refill.queues), list(refill.without)
-    values = (refill.worker_id, refill.lease, list(refill.queues), refill.limit, starts, KEYS_PER_CLAIM, without)
-    refill.found(await connection.fetch(SQL.claim_under_limits, *values))
+def _seated(row: tuple[Any, ...]) -> Task:
+    task = Task(*row[:-1])
+    task.seat = row[-1]
+    return task
 
 
 def _most_urgent_first(tasks: list[Task]) -> list[Task]:

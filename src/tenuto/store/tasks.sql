@@ -120,14 +120,11 @@ RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt,
 -- Only one claim under limits at a time, so that what it counts stays true until it has taken.
 SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
 
--- name: lock_limits_briefly
--- The same for who ends tasks at the same time: whoever holds one of those is not waited for long.
-SELECT pg_advisory_xact_lock(hashtext('tenuto limits')), set_config('lock_timeout', '500ms', true);
-
 -- name: claim_under_limits
 -- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than the limit of a queue, a key, a
--- manifest, its group or all manifests, counting live leases. Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where
--- that ended (null: at the last key; unchanged: the queue had no room); one without a task tells nothing else.
+-- manifest, its group or all manifests, counting live leases, but not what stands by. Of each queue at most $6 keys are
+-- looked at, from the one after $5 on. Each row also tells where that ended (null: at the last key; unchanged: the queue
+-- had no room); one without a task tells nothing else.
 WITH RECURSIVE room AS MATERIALIZED (
     SELECT wanted.queue,
            wanted.after,
@@ -138,7 +135,8 @@ WITH RECURSIVE room AS MATERIALIZED (
                ELSE greatest(0, queues.max_running - (
                    SELECT count(*)
                    FROM tenuto.tasks AS held
-                   WHERE held.state = 'running' AND held.queue = wanted.queue AND held.lease_until > clock_timestamp()
+                   WHERE held.state = 'running' AND NOT held.standby AND held.queue = wanted.queue
+                     AND held.lease_until > clock_timestamp()
                ))
            END AS free
     FROM unnest($3::text[], $5::text[]) WITH ORDINALITY AS wanted (queue, after, place)
@@ -170,7 +168,8 @@ WITH RECURSIVE room AS MATERIALIZED (
                     IS NOT NULL THEN 0
                ELSE foremost.limit_max -
                     (SELECT count(*) FROM tenuto.tasks AS held
-                     WHERE held.state = 'running' AND held.limit_key = keys.key AND held.lease_until > clock_timestamp())
+                     WHERE held.state = 'running' AND NOT held.standby AND held.limit_key = keys.key
+                       AND held.lease_until > clock_timestamp())
            END AS free
     FROM keys
     CROSS JOIN LATERAL (
@@ -210,7 +209,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     -- what is active of manifests; looked at only if there is something to take of one
     SELECT tasks.manifest_id, tasks.limit_group, count(*) AS active
     FROM tenuto.tasks
-    WHERE state = 'running' AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
+    WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
       AND EXISTS (SELECT FROM candidates WHERE candidates.manifest_id IS NOT NULL)
     GROUP BY tasks.manifest_id, tasks.limit_group
 ), within_key AS (
@@ -280,11 +279,74 @@ WITH RECURSIVE room AS MATERIALIZED (
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
     RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
               -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-              manifest_id, batch_id
+              manifest_id, batch_id,
+              CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL
+                   THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group)::text END AS seat
 )
 SELECT reached.ends, taken.*
 FROM reached
 LEFT JOIN taken ON true;
+
+-- name: stand_by
+-- Take up to $4 of the tasks that share all their limits with what a worker holds, for each such seat $3 as
+-- claim_under_limits tells it, but not the tasks $5. They begin only once such a one has ended, in its seat; until then they
+-- count under no limit, so nobody needs to count, and nobody waits.
+UPDATE tenuto.tasks
+SET state = 'running',
+    standby = true,
+    worker_id = $1,
+    fence = fence + 1,
+    claimed_at = clock_timestamp(),
+    lease_until = clock_timestamp() + $2::interval
+WHERE id = ANY (ARRAY(
+    SELECT picked.id
+    FROM unnest($3::jsonb[]) AS seat
+    CROSS JOIN LATERAL (
+        SELECT free.id
+        FROM tenuto.tasks AS free
+        WHERE free.state = 'queued'
+          AND free.limit_key IS NOT NULL
+          AND free.queue = seat ->> 0
+          AND free.limit_key = seat ->> 1
+          AND free.limit_max = (seat ->> 2)::integer
+          AND free.manifest_id IS NOT DISTINCT FROM (seat ->> 3)::uuid
+          AND free.limit_group IS NOT DISTINCT FROM seat ->> 4
+          AND free.execution_id IS NULL
+          AND free.id <> ALL ($5::uuid[])
+        ORDER BY free.rank, free.run_at, free.id
+        LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    ) AS picked
+    WHERE seat ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
+))
+  AND coalesce(batch_id NOT IN (
+      SELECT id FROM tenuto.batches WHERE paused_at IS NOT NULL OR cancelled_at IS NOT NULL
+  ), true)
+  AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
+RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+          manifest_id, batch_id, json_build_array(queue, limit_key, limit_max, manifest_id, limit_group)::text AS seat;
+
+-- name: hand_on
+-- The seats of tasks that are about to leave without ending go to the heirs that stood by for them; as in end_tasks.
+WITH leaving AS MATERIALIZED (
+    SELECT said.heir
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS said (id, fence, heir)
+    JOIN tenuto.tasks ON tasks.id = said.id AND tasks.fence = said.fence
+    WHERE tasks.id = ANY ($2::uuid[])
+      AND tasks.cancel_at IS NULL AND tasks.worker_id = $1
+      AND tasks.lease_until > clock_timestamp()
+    ORDER BY tasks.id
+    FOR UPDATE OF tasks
+)
+UPDATE tenuto.tasks AS next
+SET standby = false
+FROM leaving
+WHERE next.id = ANY ($4::uuid[])
+  AND next.id = leaving.heir
+  AND next.worker_id = $1
+  AND next.standby
+RETURNING next.id;
 
 -- name: renew
 -- Prolong what this worker still holds, and write progress along. A task missing from the answer is no longer held.
@@ -315,7 +377,8 @@ LIMIT 1000;
 -- with their outcomes. Numbers come as text, and instants as such numbers, which the driver writes many times faster; no
 -- status: completed.
 -- The answer names the tasks that were ended only if not all of them were. The executions $12 are held first, in the order
--- of all (see the lock of executions).
+-- of all (see the lock of executions). Under a limit the seat of each goes to its heir $13, which stood by for it; the
+-- answer names the heirs that got one.
 WITH held AS MATERIALIZED (
     SELECT id
     FROM tenuto.executions
@@ -329,8 +392,8 @@ WITH held AS MATERIALIZED (
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
         $2::uuid[], $3::text::bigint[], $4::text[], $5::text::bigint[], $6::text[], $7::text::bigint[], $8::jsonb[],
-        $9::jsonb[], $10::text[], $11::jsonb[]
-    ) AS o (id, fence, word, ended, reason, started, output, error, log, progress)
+        $9::jsonb[], $10::text[], $11::jsonb[], $13::uuid[]
+    ) AS o (id, fence, word, ended, reason, started, output, error, log, progress, heir)
 ), ended AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
@@ -349,6 +412,19 @@ WITH held AS MATERIALIZED (
               task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
               task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
               task.origin
+), handed_on AS (
+    UPDATE tenuto.tasks AS next
+    SET standby = false
+    FROM outcome
+    JOIN ended ON ended.id = outcome.id
+    JOIN tenuto.tasks AS gone ON gone.id = outcome.id
+    WHERE next.id = ANY ($13::uuid[])
+      AND next.id = outcome.heir
+      AND next.worker_id = $1::uuid
+      AND next.standby
+      AND gone.id = ANY ($2::uuid[])
+      AND gone.lease_until > clock_timestamp()      -- else it had no seat any more
+    RETURNING next.id
 ), recorded AS (
     INSERT INTO tenuto.activities (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
@@ -359,7 +435,8 @@ WITH held AS MATERIALIZED (
     SELECT * FROM ended
     RETURNING task_id
 )
-SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(task_id), '{}') END AS only_these
+SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(task_id), '{}') END AS only_these,
+       CASE WHEN $13::uuid[] IS NOT NULL THEN ARRAY(SELECT id FROM handed_on) END AS seated
 FROM recorded;
 
 -- name: repeat_tasks
@@ -400,6 +477,7 @@ WITH outcome AS (
         limit_key = CASE WHEN outcome.last_chance THEN coalesce(task.limit_key, 'tenuto:last-chance') ELSE task.limit_key END,
         limit_max = CASE WHEN outcome.last_chance THEN coalesce(task.limit_max, 1) ELSE task.limit_max END,
         worker_id = NULL,
+        standby = false,
         lease_until = NULL,
         claimed_at = NULL,
         began_at = NULL,
@@ -448,6 +526,7 @@ WITH aside AS (
         began_at = coalesce(task.began_at, later.started),
         run_at = coalesce(later.until, task.run_at),
         worker_id = NULL,
+        standby = false,
         lease_until = NULL,
         claimed_at = NULL,
         progress = coalesce(later.progress, task.progress)
@@ -504,6 +583,7 @@ WITH runs AS MATERIALIZED (
             ELSE 'queued'
         END,
         worker_id = NULL,
+        standby = false,
         lease_until = NULL,
         claimed_at = NULL
     FROM unnest($2::uuid[], $3::bigint[]) AS held (id, fence)

@@ -35,7 +35,7 @@ LIMIT $3;
 -- takes the index of what is held.)
 SELECT id, name, claimed_at, count(*) OVER () AS in_all
 FROM tenuto.tasks
-WHERE state = 'running' AND queue = $1 AND lease_until > clock_timestamp()
+WHERE state = 'running' AND NOT standby AND queue = $1 AND lease_until > clock_timestamp()
 ORDER BY queue, claimed_at, id
 LIMIT $2;
 
@@ -49,7 +49,7 @@ SELECT held.id, held.name, held.claimed_at, count(*) OVER () AS in_all,
         ORDER BY rank, run_at, id
         LIMIT 1) AS limit_max
 FROM tenuto.tasks AS held
-WHERE held.state = 'running' AND held.limit_key = $1 AND held.lease_until > clock_timestamp()
+WHERE held.state = 'running' AND NOT held.standby AND held.limit_key = $1 AND held.lease_until > clock_timestamp()
 ORDER BY held.limit_key, held.claimed_at, held.id
 LIMIT $3;
 

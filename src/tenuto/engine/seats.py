@@ -1,0 +1,117 @@
+"""Seats under limits, handed on from one task to the next without asking the database in between.
+
+Where tasks end within milliseconds, a limit of fifty would mean fifty tasks for each round trip. So a worker takes a
+few more that share all their limits with what it runs, and these stand by: one begins when the code of another in such
+a seat has ended, and the database hears of both in the transaction that writes the end. Really running are never more
+than the limit allows, and the database never counts more.
+
+Others wait for the same seats: every now and then all of them are given back, and claimed anew by whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from tenuto.clock import steady
+from tenuto.engine.pace import Pace
+from tenuto.handlers.attempts import Attempt, Stop
+from tenuto.model.tasks import Outcome, Settlement, Task
+
+KEPT_FOR = 0.25
+"""How long seats are handed on before everybody has a chance of them again."""
+
+_AHEAD = 0.05
+_MOST_TURNS = 8
+"""For as many turns as come in this time, and no more than these, tasks stand by."""
+_MOST_KINDS = 20
+
+
+class Seats:
+    """What stands by here."""
+
+    def __init__(self) -> None:
+        self._standing_by: dict[str, deque[Attempt]] = {}
+        self._kinds: list[str] = []
+        self._claimed_at = 0.0
+        self._pause_until = 0.0
+        self.count = 0
+        self.handed_on = 0
+        """How often, in all."""
+
+    def claimed(self, tasks: Iterable[Task]) -> None:
+        """Seats were taken in competition with everybody."""
+        self._claimed_at = steady()
+        self._kinds = list(dict.fromkeys(task.seat for task in tasks if task.seat is not None))[:_MOST_KINDS]
+
+    def short_of(self, held: Iterable[Attempt], pace: Pace, most: int) -> tuple[Sequence[str], int]:
+        """For which seats more should stand by, and how many for each."""
+        if not self._kinds or steady() < self._pause_until:
+            return (), 0
+        seated = sum(attempt.task.seat is not None and not attempt.standby for attempt in held)
+        enough = min(int(seated * pace.turns(_AHEAD, _MOST_TURNS)), most)
+        if not enough or self.count > enough // 2:
+            return (), 0
+        return self._kinds, max((enough - self.count) // len(self._kinds), 1)
+
+    def none_is_left(self) -> None:
+        """Nobody is left who could stand by; the next claim may find others."""
+        self._kinds = []
+
+    def stand_by(self, attempts: Iterable[Attempt]) -> None:
+        """These were taken ahead."""
+        for attempt in attempts:
+            assert attempt.task.seat is not None
+            attempt.standby = True
+            self._standing_by.setdefault(attempt.task.seat, deque()).append(attempt)
+            self.count += 1
+
+    def hand_on(self, attempt: Attempt) -> Attempt | None:
+        """Its code has ended: what begins in its seat at once. One that had to be stopped may have lost it."""
+        waiting = self._standing_by.get(attempt.task.seat or "")
+        if not waiting or attempt.stop_reason is not None or steady() > self._claimed_at + KEPT_FOR:
+            return None
+        self.count -= 1
+        self.handed_on += 1
+        attempt.heir = waiting.popleft()
+        return attempt.heir
+
+    def oldest(self) -> float:
+        """Since when something has stood by, on the steady timer; nothing does: never."""
+        return min((waiting[0].taken_at for waiting in self._standing_by.values() if waiting), default=inf)
+
+    def give_back(self, pause: float = 0.0) -> list[Attempt]:
+        """All that stands by, to be returned; for a while nothing more is taken."""
+        given = [attempt for waiting in self._standing_by.values() for attempt in waiting]
+        self._standing_by.clear()
+        self.count = 0
+        self._pause_until = steady() + pause
+        return given
+
+
+def heirs(batch: Sequence[tuple[Attempt, Outcome]]) -> list[Attempt | None]:
+    """For each of the attempts that end together, what has its seat now: of a row of heirs the first that is not among
+    them. None for one the database has never seen in a seat: that seat is its forerunner's to hand on."""
+    ending = {attempt for attempt, _ in batch}
+    found: list[Attempt | None] = []
+    for attempt, _ in batch:
+        heir = None if attempt.standby else attempt.heir
+        while heir is not None and heir in ending:
+            heir = heir.heir
+        found.append(heir)
+    return found
+
+
+def seated(batch: Sequence[tuple[Attempt, Outcome]], settlements: Sequence[Settlement]) -> None:
+    """The ends are written. Heirs that got their seat are counted from now on; those that got none stop."""
+    have = {settlement.heir for settlement in settlements if settlement.heir is not None}
+    ending = {attempt for attempt, _ in batch}
+    for attempt, _ in batch:
+        heir = attempt.heir
+        if heir is None or heir in ending:
+            continue
+        if heir.task.id in have:
+            heir.standby = False
+        else:
+            heir.stop(Stop.HANDED_BACK)
