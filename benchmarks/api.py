@@ -27,7 +27,10 @@ async def created(tenuto: Contender, size: Size) -> list[Case]:
     """``POST /api/schedule``: as many as are taken, and the time each takes at half the load asked for."""
     count = size.of(10_000, 500)
     rate = Case("POST /api/schedule", "requests/s")
-    middle, tail = Case("POST /api/schedule at 500 a second, p50", "ms"), Case("the same, p99", "ms")
+    middle, tail = (
+        Case("POST /api/schedule at 500 a second, p50", "ms"),
+        Case("POST /api/schedule at 500 a second, p99", "ms"),
+    )
 
     async def run(_: Contender) -> None:
         async with _serving(tenuto) as (_process, where):
@@ -45,7 +48,7 @@ async def created(tenuto: Contender, size: Size) -> list[Case]:
 async def listed(tenuto: Contender, size: Size) -> list[Case]:
     """Pages of lists with a long past."""
     past, times = size.of(1_000_000, 20_000), size.of(100, 10)
-    middle, tail = Case(f"a page with {past:,} activities, p50", "ms"), Case("the same, p99", "ms")
+    middle, tail = (Case(f"a page with {past:,} activities, {share}", "ms") for share in ("p50", "p99"))
 
     async with tenuto.prepared() as url:
         progress(f"setting up {past:,} activities")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import databases
@@ -18,6 +19,8 @@ async def describe(url: str, contenders: Sequence[Contender], size: Size) -> dic
     """Everything a reader needs to judge or repeat a run."""
     settings = await databases.settings(url)
     return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "load": [round(load, 2) for load in os.getloadavg()],
         "cores": len(os.sched_getaffinity(0)),
         "processor": _first("/proc/cpuinfo", "model name"),
         "memory": _first("/proc/meminfo", "MemTotal"),

@@ -70,6 +70,14 @@ async def throughput(contenders: Sequence[Contender], size: Size) -> list[Case]:
     return [drained, submitted]
 
 
+async def drained(contender: Contender, count: int) -> float:
+    """Executions per second of one contender, once: `throughput` for whoever compares other things too."""
+    async with _prepared(contender) as url:
+        await contender.ask("submit", "--url", url, "--count", str(count), limit=START_LIMIT + count / 5)
+        await _settled(contender, url)
+        return await _drain(contender, url, count)
+
+
 async def single(contenders: Sequence[Contender], size: Size) -> list[Case]:
     """One at a time on an idle system: just before it is submitted until the submitter knows that it has ended."""
     samples = size.of(200, 20)

@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.peers import ROOT
@@ -61,12 +62,26 @@ class Talking:
         if code:
             raise ContenderFailed(f"{self.name} ended with exit code {code}")
 
+    async def leave(self, limit: float) -> None:
+        """Ask it to end, with the signal a supervisor sends; whether it does is its own affair."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._process.wait()
+
     def running(self) -> bool:
         return self._process.returncode is None
 
 
 @contextlib.asynccontextmanager
-async def started(python: Path, module: str, arguments: Sequence[str], name: str) -> AsyncIterator[Talking]:
+async def started(
+    python: Path,
+    module: str,
+    arguments: Sequence[str],
+    name: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[Talking]:
     """Run `python -m module` from the repository's root in a session of its own; on leaving, nothing of it remains."""
     process = await asyncio.create_subprocess_exec(
         str(python),
@@ -74,7 +89,13 @@ async def started(python: Path, module: str, arguments: Sequence[str], name: str
         module,
         *arguments,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "PYTHONUNBUFFERED": "1", CONTENDER: name},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+            "PYTHONUNBUFFERED": "1",
+            CONTENDER: name,
+            **environment,
+        },
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 24,

@@ -1,0 +1,75 @@
+"""Procrastinate in the arena: its worker with 20 jobs at once.
+
+By itself it never takes back what a killed worker held. Made durable, it has the periodic task its documentation gives
+for that: jobs whose worker has been silent for 30 s (its default) are retried; looked for every 10 s here.
+"""
+
+# mypy: disable-error-code="import-not-found, untyped-decorator"
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+from procrastinate import App, JobContext, PsycopgConnector
+
+from benchmarks.contenders import arena, stage
+from benchmarks.contenders.ledger import async_job
+
+AT_ONCE = 20
+
+app = App(connector=PsycopgConnector(conninfo=os.environ.get(arena.URL, "")))
+
+
+@app.task(name="noop")
+async def noop(payload: str) -> None:
+    await async_job(payload)
+
+
+if arena.durable():
+
+    @app.periodic(cron="* * * * * */10")
+    @app.task(queueing_lock="retry_stalled_jobs", pass_context=True)
+    async def retry_stalled_jobs(context: JobContext, timestamp: int) -> None:
+        for job in await app.job_manager.get_stalled_jobs():
+            await app.job_manager.retry_job(job)
+
+
+class Sender:
+    async def one(self, payload: str) -> None:
+        await noop.defer_async(payload=payload)
+
+    async def many(self, payloads: list[str]) -> None:
+        for chunk in stage.thousands(payloads):
+            await noop.batch_defer_async(*({"payload": text} for text in chunk))
+
+
+class ProcrastinateQueue:
+    packages = ("procrastinate", "psycopg")
+
+    async def prepare(self, url: str) -> None:
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+
+    @asynccontextmanager
+    async def sender(self, url: str) -> AsyncIterator[Any]:
+        async with app.open_async():
+            yield Sender()
+
+    def command(self) -> list[str]:
+        return ["-c", f"import {arena.module(__spec__)} as it; it.app.run_worker(concurrency=it.AT_ONCE)"]
+
+    async def remembered(self, url: str) -> int:
+        connection = await asyncpg.connect(url)
+        counted: int = await connection.fetchval(
+            "SELECT count(*) FROM procrastinate_jobs WHERE task_name = 'noop' AND status IN ('todo', 'doing')"
+        )
+        await connection.close()
+        return counted
+
+
+if __name__ == "__main__":
+    arena.main(ProcrastinateQueue())
