@@ -41,6 +41,8 @@ SCHEDULES_SCHEMA = "store/migrations/0002_schedules_and_executions.sql"
 FINISHING, RUNS_SQL, SCHEDULES = "store/finishing.py", "store/executions.sql", "store/schedules.sql"
 RUNS = "races/test_schedule_guards.py::test_"
 CHAINS, STEPS = "store/chainsteps.sql", "store/test_chainsteps.py::test_"
+ADVANCING = "store/test_advancing.py::test_"
+STANDING_BY = "store/test_standing_by.py::test_"
 GUARDS, ZOMBIES, KEYS = "races/test_guards.py::test_", "races/test_zombies.py::test_", "races/test_keys.py::test_"
 LOST, CLAIM, SWEEP = "races/test_lost_replies.py::test_", "store/test_claim.py::test_", "engine/test_sweeper.py::test_"
 
@@ -54,7 +56,10 @@ MEET = "races/test_letter_races.py::test_one_decides_the_sums_are_right_and_noth
 ACCESS, OPENS, TRAIL = "store/keys.sql", "store/test_keys.py::test_", "engine/test_audit_trail.py::test_"
 
 ONCE, SHOTS = "store/oneshots.sql", "engine/test_one_shots.py::test_"
+AGAIN = "api/test_sent_again.py::test_"
 LOST_SHOTS = "races/test_lost_one_shot_replies.py::test_"
+
+MACHINE = "machine/test_machine.py::test_every_outcome_and_every_decision_is_one_the_machine_can_come_to"
 
 # fmt: off
 MUTANTS = (
@@ -82,20 +87,28 @@ MUTANTS = (
     swapped("claim: what is taken is locked", SQL, "        LIMIT $4\n        FOR UPDATE SKIP LOCKED\n    ) AS picked\n    WHERE wanted",
             "        LIMIT $4\n    ) AS picked\n    WHERE wanted", GUARDS + "what_one_claim_has_taken_no_other_takes"),
     taken("claim: the dead take nothing", SQL, "  AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)\n",
-          GUARDS + "a_worker_declared_dead_claims_nothing", times=2),
+          GUARDS + "a_worker_declared_dead_claims_nothing", times=3),
     taken("claim: each has a fence of its own", SQL, "    fence = fence + 1,\n",
-          CLAIM + "the_fence_grows_with_every_claim", times=2),
+          CLAIM + "the_fence_grows_with_every_claim", times=3),
     swapped("claim: is asked for once", "store/tasks.py", "rows = await database.once(SQL.claim,", "rows = await database.all(SQL.claim,",
             LOST + "tasks_whose_claim_got_lost_come_back_when_their_lease_ends"),
     swapped("claim: limited and paused queues are left to those who count", SQL, "WHERE max_running IS NOT NULL OR paused_at IS NOT NULL\n", "WHERE false\n",
             CLAIM + "a_plain_claim_leaves_limited_and_paused_queues_and_limited_keys_alone"),
     swapped("claim: those who count take turns", SQL, "SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));", "SELECT 1;",
             GUARDS + "a_claim_under_limits_waits_for_the_one_before_it"),
-    swapped("claim: who fills a place that has become free takes turns too", FINISHING, "        await hold_limits(connection, briefly=True)\n", "",
-            GUARDS + "who_fills_a_place_that_has_become_free_waits_for_the_claim_before"),
+    taken("claim: what stands by counts for nothing", SQL, "    standby = true,\n",
+          STANDING_BY + "what_stands_by_counts_under_no_limit_and_takes_no_seat_from_anybody"),
+    taken("claim: a seat is handed on by who has just left it", SQL, "    JOIN ended ON ended.id = outcome.id\n",
+          STANDING_BY + "an_end_that_comes_too_late_hands_nothing_on"),
+    taken("claim: a seat that is lost is not handed on", SQL, "      AND gone.lease_until > clock_timestamp()      -- else it had no seat any more\n",
+          STANDING_BY + "whoever_has_lost_its_seat_has_none_to_hand_on"),
+    swapped("claim: nor by who will be tried again", SQL, "      AND tasks.lease_until > clock_timestamp()\n    ORDER BY tasks.id\n",
+            "    ORDER BY tasks.id\n", STANDING_BY + "whoever_has_lost_its_seat_has_none_to_hand_on"),
+    taken("claim: only those stand by that share every limit", SQL, "          AND free.limit_key = seat ->> 1\n",
+          STANDING_BY + "only_those_stand_by_that_share_every_limit"),
     swapped("claim: a pause holds", SQL, "WHEN queues.paused_at IS NOT NULL THEN 0\n", "WHEN false THEN 0\n",
             CLAIM + "nothing_of_a_paused_queue_is_taken_until_it_is_resumed"),
-    swapped("claim: only leases that live count", SQL, " AND held.limit_key = keys.key AND held.lease_until > clock_timestamp())",
+    swapped("claim: only leases that live count", SQL, " AND held.limit_key = keys.key\n                       AND held.lease_until > clock_timestamp())",
             " AND held.limit_key = keys.key)", GUARDS + "a_limit_counts_only_leases_that_live"),
     swapped("claim: of a queue no more than its room", SQL, "              WHERE place_in_queue <= free\n", "",
             "races/test_claims.py::test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processes"),
@@ -104,7 +117,7 @@ MUTANTS = (
     swapped("claim: what falls due is let in once", SQL, "        LIMIT $2\n        FOR UPDATE SKIP LOCKED\n", "        LIMIT $2\n",
             GUARDS + "what_falls_due_is_let_in_by_one_and_nobody_waits_for_it"),
     swapped("claim: what came too late is not begun", "engine/worker.py",
-            "too_late = self.stopping or steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)", "too_late = False",
+            "too_late = self.stopping or self._is_late(asked_at)", "too_late = False",
             ZOMBIES + "a_claim_that_took_most_of_its_lease_to_arrive_is_put_back"),
     swapped("claim: under load somebody looks about", "engine/worker.py", " or steady() >= self._looked_at + self.settings.poll_seconds:", ":",
             "races/test_database_away.py::test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a_poll"),
@@ -286,6 +299,23 @@ MUTANTS = (
             "store/test_embedded.py::test_several_that_come_to_an_empty_home_at_once_make_it_once"),
     swapped("embedded: an app holds it once", "connections.py", "            if self._hold is None:\n                self._hold = self._take_hold()", "            self._hold = self._take_hold()",
             "engine/test_revival.py::test_an_app_that_is_connected_several_times_at_once_holds_its_server_once"),
+    # --- a group that ends in one statement
+    swapped("at a stroke: the execution is held", RUNS_SQL, "    WHERE id = $6::uuid AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL\n    FOR UPDATE\n",
+            "    WHERE id = $6::uuid AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL\n", RUNS + "two_things_at_once_leave_an_execution_sound"),
+    swapped("at a stroke: not if it is paused", RUNS_SQL, "AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL\n    FOR UPDATE", "AND state = 'in_progress' AND ended_at IS NULL\n    FOR UPDATE",
+            RUNS + "what_comes_next_in_a_paused_execution_waits"),
+    swapped("at a stroke: not if it is cancelled", RUNS_SQL, "    WHERE id = $6::uuid AND state = 'in_progress' AND paused_at", "    WHERE id = $6::uuid AND paused_at",
+            ADVANCING + "what_is_cancelled_stays_so_when_its_last_step_ends_well"),
+    swapped("at a stroke: only by who holds the steps", RUNS_SQL, "    JOIN outcome ON outcome.id = task.id AND outcome.fence = task.fence\n", "    JOIN outcome ON outcome.id = task.id\n",
+            ADVANCING + "who_no_longer_holds_a_step_moves_nothing"),
+    swapped("at a stroke: only with the last of its steps", RUNS_SQL, "            AND sibling.id <> ALL ($2::uuid[])\n", "            AND false\n",
+            ADVANCING + "a_group_waits_for_the_last_of_its_steps"),
+    swapped("at a stroke: only if none has failed", RUNS_SQL, "            AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')\n          OFFSET 0\n", "            AND false\n          OFFSET 0\n",
+            ADVANCING + "the_other_steps_of_the_group_run_to_their_end_before_a_failure_stops_the_execution"),
+    swapped("at a stroke: not if a step of another waits for it", RUNS_SQL, "THEN NOT execution.may_be_waited_for AND NOT EXISTS (\n                  SELECT FROM tenuto.tasks AS waiting WHERE waiting.waits_for = $6::uuid OFFSET 0\n              )\n", "THEN true\n",
+            "engine/test_subschedules.py"),
+    swapped("at a stroke: what comes next is held", RUNS_SQL, "      AND task.state = 'waiting'\n    ORDER BY task.id\n    FOR UPDATE\n", "      AND task.state = 'waiting'\n    ORDER BY task.id\n",
+            RUNS + "two_things_at_once_leave_an_execution_sound"),
     # --- executions
     swapped("executions: finish holds them", FINISHING, "        await executions.lock(connection, held)\n", "",
             RUNS + "two_things_at_once_leave_an_execution_sound"),
@@ -421,6 +451,31 @@ MUTANTS = (
             "cli/test_on_record.py::test_every_change_is_on_record_once_under_its_name"),
     swapped("audit: secrets are masked", "store/auditing.py", "json.dumps(masked(value), ", "json.dumps(value, ",
             TRAIL + "what_sounds_secret_is_masked_in_the_trail"),
+    # --- requests that are sent again
+    swapped("requests: a key is used for one of them", "store/auditing.sql", "WHERE requests.subject = excluded.subject\nRETURNING key;", "RETURNING key;",
+            AGAIN + "a_key_that_was_used_meanwhile_lets_nothing_be_done"),
+    taken("requests: what was done elsewhere is not done here", "store/auditing.py", "        if kept is None:  # and with it goes whatever was about to be done\n            raise done_elsewhere()\n",
+          AGAIN + "a_key_that_was_used_meanwhile_lets_nothing_be_done"),
+    swapped("requests: what one has resolved it knows again", "engine/letters.py", "asked = request or task or new_id()", "asked = task or new_id()",
+            AGAIN + "a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole"),
+    swapped("requests: what has failed since is none of it", "verbs/deadletters.py", "        if since is not None:\n", "        if since is not None and not before:\n",
+            AGAIN + "a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole"),
+    swapped("requests: an instant that has passed meanwhile is no reason to refuse", "verbs/oneshots.py", "if id is None or await store.standing(database, id) is None:", "if True:",
+            AGAIN + "a_one_shot_whose_instant_has_passed_answers_as_the_first_time"),
+    # --- those who watch
+    swapped("feed: what is committed late is seen", "engine/looking.py", "from_then = since - OVERLAP", "from_then = since",
+            "engine/test_feed.py::test_an_end_that_is_committed_late_is_told_and_once"),
+    swapped("feed: those who come back together ask once", "engine/feed.py", "if from_then not in good:", "if True:",
+            "engine/test_feed.py::test_those_who_come_back_together_ask_once_and_later_nobody_asks"),
+    swapped("feed: streams are counted when they are granted", "api/events.py", "        streams[who] += 1\n", "",
+            "api/test_events.py::test_of_more_streams_than_may_be_open_the_rest_are_refused"),
+    swapped("audit: an export ends with its key", "api/audit.py", "if not await still_welcome(request, visit):", "if False:",
+            "api/test_long_answers.py::test_an_export_ends_in_the_middle_once_its_key_is_revoked"),
+    # --- secrets
+    swapped("secrets: a seal is bound to the name", "sealing.py", '["tenuto", what, name, version]', '["tenuto", what, version]',
+            "test_sealing.py::test_a_row_that_was_exchanged_damaged_or_cut_does_not_open"),
+    swapped("secrets: a seal is bound to the version", "sealing.py", '["tenuto", what, name, version]', '["tenuto", what, name]',
+            "test_sealing.py::test_a_row_that_was_exchanged_damaged_or_cut_does_not_open"),
     # --- one-shots
     swapped("one-shots: what is asked to stop is out of the registry", ONCE, "WHERE origin = 'once' AND cancel_at IS NULL\n  AND (run_at, id)", "WHERE origin = 'once'\n  AND (run_at, id)",
             LOST_SHOTS + "a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped"),
@@ -432,5 +487,9 @@ MUTANTS = (
             LOST_SHOTS + "a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped"),
     swapped("one-shots: no program is run by who may have jobs run", "verbs/oneshots.py", "if prompt_type in oneshots.PROMPTS and prompt_type in self._jobs.by_kind:", "if prompt_type in self._jobs.by_kind:",
             SHOTS + "what_cannot_be_done_is_refused_by_name_before_anything_is_kept"),
+    # --- what the state machine finds by itself
+    swapped("machine: one open task per key", SCHEMA, "CREATE UNIQUE INDEX tasks_one_per_key", "CREATE INDEX tasks_one_per_key", MACHINE),
+    taken("machine: the dead take nothing", SQL, "  AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)\n", MACHINE, times=3),
+    taken("machine: each claim has a fence of its own", SQL, "    fence = fence + 1,\n", MACHINE, times=3),
 )
 # fmt: on

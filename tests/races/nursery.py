@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,16 @@ from tests.races.crashing import CrashingTenuto
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
+Role = Callable[[dict[str, Any]], None]
+
+
+def main(roles: Mapping[str, Role]) -> None:
+    """Start what is ordered; ``roles`` says what a child can be."""
     children: set[int] = set()
     for line in sys.stdin:
         order = json.loads(line)
         if "start" in order:
-            answer: Any = _start(order["start"])
+            answer: Any = _start(order["start"], roles)
             children.add(answer)
         else:
             answer = _how_it_ended(order["ended"], children)
@@ -41,7 +46,7 @@ def main() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _start(order: dict[str, Any]) -> int:
+def _start(order: dict[str, Any], roles: Mapping[str, Role]) -> int:
     nursery = os.getpid()
     pid = os.fork()
     if pid:
@@ -50,7 +55,7 @@ def _start(order: dict[str, Any]) -> int:
     if os.getppid() != nursery:
         os._exit(1)
     _redirect(order["log"])
-    {"work": _work, "schedule": _schedule, "migrate": _migrate, "manage": _manage}[order["do"]](order)
+    roles[order["do"]](order)
     raise SystemExit(0)  # through `main`, to an ordinary end of the interpreter
 
 
@@ -118,4 +123,4 @@ def _migrate(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main({"work": _work, "schedule": _schedule, "migrate": _migrate, "manage": _manage})

@@ -40,10 +40,10 @@ def alive(pid: int) -> bool:
 class Nursery:
     """The process that starts the others; see `tests.races.nursery`."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.races.nursery") -> None:
         paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.races.nursery"],
+            [sys.executable, "-m", module],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,

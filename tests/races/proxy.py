@@ -137,7 +137,12 @@ class Proxy:
         carrier.add_done_callback(self._carriers.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = _Line((reader, writer), await asyncio.open_unix_connection(str(self._socket)))
+        try:
+            server = await asyncio.open_unix_connection(str(self._socket))
+        except OSError:  # it is down: so is the line to it
+            writer.transport.abort()
+            return
+        line = _Line((reader, writer), server)
         self._lines.add(line)
         try:
             await asyncio.gather(self._upwards(line), self._downwards(line))

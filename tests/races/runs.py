@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.ids import new_id
-from tenuto.model.schedules import Plan, Step
+from tenuto.model.schedules import Plan
+from tenuto.model.steps import Step
 from tenuto.model.tasks import Outcome, Policy, Reason, Settlement, Status, Task, settle
 from tenuto.store import executions, finishing
 from tenuto.store import tasks as store

@@ -55,7 +55,9 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
     await workers.stop(*living)
     # Only those that left by themselves can say so: one killed a moment ago still looks alive until its lease is over.
     left = [worker.name for worker in living]
-    assert await observer.value("SELECT count(*) FROM tenuto.workers WHERE name = ANY($1) AND ended_at IS NULL", left) == 0
+    assert (
+        await observer.value("SELECT count(*) FROM tenuto.workers WHERE name = ANY($1) AND ended_at IS NULL", left) == 0
+    )
 
 
 async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wait_for_the_lease(

@@ -12,7 +12,8 @@ import pytest
 from tenuto.engine import definitions
 from tenuto.engine.definitions import Author
 from tenuto.handlers.steps import resolve
-from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan, Step
+from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
+from tenuto.model.steps import Step
 from tenuto.model.triggers import every
 from tenuto.store.database import Database
 from tests.proofs import THOROUGH, times

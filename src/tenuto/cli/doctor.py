@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -34,7 +35,11 @@ async def doctor(session: Session) -> int:
     from tenuto.clock import steady
 
     began = steady()
-    findings = await session.app.doctor()
+    progress = _Progress(shown=not session.quiet and sys.stderr.isatty())
+    try:
+        findings = await session.app.doctor(progress.told)
+    finally:
+        progress.clear()
     problems = sum(finding.verdict == "problem" for finding in findings)
     if session.as_json:
         show_json({"healthy": problems == 0, "checks": findings})
@@ -46,6 +51,25 @@ async def doctor(session: Session) -> int:
         words = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
         session.say(f"\n{len(findings)} checks in {span(steady() - began)}: {words or 'all is well'}")
     return exits.FAILED if problems else exits.OK
+
+
+class _Progress:
+    """One line on stderr that says how far it has come; it is gone when the answer is there."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._write("looking …")
+
+    def told(self, finding: Finding, number: int, of: int) -> None:
+        self._write(f"{number} of {of} checks: {finding.title}")
+
+    def clear(self) -> None:
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._shown:
+            sys.stderr.write(f"\r\x1b[K{plain(text)[:78]}")
+            sys.stderr.flush()
 
 
 def _lines(finding: Finding) -> list[RenderableType]:

@@ -1,29 +1,37 @@
 """The doctor: asks every question of ``invariants``, looks at server, schema, clock and disk, and says what it found.
 
 It only looks. Beside live work it costs about as much as a few pages of a list, however long the past is: histories
-are followed for the newest tasks only, and every question names a few offenders, not all.
+are followed for the newest tasks only, and every question names a few offenders, not all. What one statement cannot
+tell is in `closerlooks`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from tenuto.clock import Clock, SystemClock
-from tenuto.engine import anchors, auditkeys, verifying
+from tenuto.engine import anchors, auditkeys, closerlooks, verifying
 from tenuto.engine.health import STALE_AFTER
 from tenuto.engine.invariants import INVARIANTS, Invariant, Verdict
+from tenuto.engine.rules import NAMED, Finding
 from tenuto.errors import SchemaMismatch, UserError
 from tenuto.ids import first_id_at
+from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE
 from tenuto.settings import Settings
 from tenuto.store import audit, migrate, partitions
 from tenuto.store import doctor as store
 from tenuto.store.database import Database, TooSlow
 
-_NAMED = 20
+__all__ = ["Bounds", "Finding", "Told", "examine"]
+
+Told = Callable[[Finding, int, int], None]
+"""Called with each answer as it comes, which one it is, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class Bounds:
     looked_at: int = 50_000
     followed: int = 5_000
     verified: int = 5_000
+    losses: int = LOSSES_BEFORE_SET_ASIDE
 
     @classmethod
     def of(cls, settings: Settings) -> Bounds:
@@ -57,44 +66,53 @@ class Bounds:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The answer to one question."""
-
-    name: str
-    title: str
-    verdict: Verdict
-    details: list[str] = field(default_factory=list)
-    means: str | None = None
-    remedy: str | None = None
-
-
 async def examine(
-    database: Database, settings: Settings, *, clock: Clock | None = None, bounds: Bounds | None = None
+    database: Database,
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    bounds: Bounds | None = None,
+    told: Told = lambda finding, number, of: None,
 ) -> list[Finding]:
     """Everything the doctor has to say, the ground first. Without a schema there is nothing more to ask."""
     bounds = bounds or Bounds.of(settings)
-    findings = [
-        await _server(database),
-        await _machine_clock(database, clock or SystemClock(), bounds),
-        await _schema(database),
+    ground: list[Callable[[], Awaitable[Finding]]] = [
+        lambda: _server(database),
+        lambda: _machine_clock(database, clock or SystemClock(), bounds),
+        lambda: _schema(database),
     ]
     if settings.database is None:
-        findings.insert(2, await _disk(settings, bounds))
+        ground.insert(2, lambda: _disk(settings, bounds))
+    looks: list[Callable[[], Awaitable[Finding]]] = [
+        lambda: _partitions(database, database.clock.now()),
+        lambda: _audit(database, settings, bounds),
+        lambda: closerlooks.ledger(database),
+        lambda: closerlooks.secrets_in_the_open(database, settings, bounds.followed),
+    ]
+    findings: list[Finding] = []
+    total = len(ground) + len(looks) + len(INVARIANTS)
+
+    async def have(look: Callable[[], Awaitable[Finding]]) -> None:
+        findings.append(await look())
+        told(findings[-1], len(findings), total)
+
+    for look in ground:
+        await have(look)
     if any(finding.verdict is Verdict.PROBLEM for finding in findings):
         return findings
-    now = database.clock.now()
-    findings.append(await _partitions(database, now))
-    findings.append(await _audit(database, settings, bounds))
+    for look in looks:
+        await have(look)
     values: dict[str, Any] = {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}
-    values["horizon"] = first_id_at(await partitions.unbroken_since(database, now))
+    values["horizon"] = first_id_at(await partitions.unbroken_since(database, database.clock.now()))
     values["history"] = await store.history_begins(database, values["horizon"], bounds.looked_at)
-    return findings + [await _judge(database, invariant, values) for invariant in INVARIANTS]
+    for invariant in INVARIANTS:
+        await have(partial(_judge, database, invariant, values))
+    return findings
 
 
 async def _judge(database: Database, invariant: Invariant, values: dict[str, Any]) -> Finding:
     given = [values[name] for name in invariant.given]
-    rows = await store.ask(database, invariant.name, *given, _NAMED + 1)
+    rows = await store.ask(database, invariant.name, *given, NAMED + 1)
     if rows is None:
         return Finding(
             invariant.name,
@@ -106,8 +124,8 @@ async def _judge(database: Database, invariant: Invariant, values: dict[str, Any
         )
     if not rows:
         return Finding(invariant.name, invariant.holds, Verdict.OK)
-    details = [invariant.says.format(**row) for row in rows[:_NAMED]]
-    if len(rows) > _NAMED:
+    details = [invariant.says.format(**row) for row in rows[:NAMED]]
+    if len(rows) > NAMED:
         details.append("… and more")
     return Finding(invariant.name, invariant.fault, invariant.otherwise, details, invariant.means, invariant.remedy)
 
@@ -125,7 +143,7 @@ async def _audit(database: Database, settings: Settings, bounds: Bounds) -> Find
         return Finding("audit", title, Verdict.WARNING, [error.message], None, "ask again later")
     if told.sound:
         return Finding("audit", "the audit trail is as it was written", Verdict.OK, [f"{told.links} links looked at"])
-    details = [fault.says for fault in told.faults[:_NAMED]] + (["… and more"] if len(told.faults) > _NAMED else [])
+    details = [fault.says for fault in told.faults[:NAMED]] + (["… and more"] if len(told.faults) > NAMED else [])
     kinds = {fault.kind for fault in told.faults}
     if kinds <= {"unsealed", "unknown_key"}:
         waits = "see that a scheduler runs, and that each has the master key (TENUTO_MASTER_KEY_FILE)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -41,3 +43,35 @@ async def history_begins(database: Database, horizon: UUID, most: int) -> UUID:
     """The task from which on histories are looked at, so that the cost does not grow with the past."""
     begins: UUID = await database.value(SQL.history_begins, horizon, most)
     return begins
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the ledger says of one schedule, the oldest first, and what is due next."""
+
+    schedule_id: UUID
+    name: str
+    trigger: str
+    next_run_at: datetime | None
+    told: list[tuple[datetime, datetime | None]]
+    """Each due instant, and until when it stands for others."""
+
+
+async def ledgers(database: Database, schedules: int, rows: int) -> list[Ledger] | None:
+    """The newest part of the ledger of enabled schedules, since each was last changed; None if it took too long."""
+    found = await ask(database, "ledgers", schedules, rows)
+    if found is None:
+        return None
+    return [
+        Ledger(
+            row["id"], row["name"], row["trigger"], row["next_run_at"],
+            list(zip(row["instants"], row["untils"], strict=True)),
+        )
+        for row in found
+    ]  # fmt: skip
+
+
+async def texts(database: Database, most: int) -> list[tuple[str, str]] | None:
+    """(where, what) of the newest texts that anybody may read; None if it took too long."""
+    found = await ask(database, "texts", most)
+    return None if found is None else [(row["place"], row["text"]) for row in found]

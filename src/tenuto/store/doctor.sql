@@ -65,6 +65,35 @@ WHERE (pg_index.indisunique AND pg_index.indisvalid) IS NOT TRUE
 ORDER BY wanted.key
 LIMIT $1;
 
+-- name: constraints_missing
+-- What a row must not contradict is refused by the database: conditions that are gone or were never checked, and columns
+-- that may be empty though they must not be (who did it, the plan of a run).
+SELECT wanted.name AS what
+FROM unnest(ARRAY[
+    'tasks_running_means_held', 'tasks_first_attempt_is_the_task', 'tasks_limit_is_whole', 'tasks_step_is_whole',
+    'executions_end_only_in_an_end', 'executions_groups_are_counted', 'occurrences_fired_means_run',
+    'occurrences_queued_has_a_turn', 'dead_letters_resolved_is_whole'
+]) AS wanted (name)
+WHERE NOT EXISTS (
+    SELECT
+    FROM pg_constraint
+    WHERE conname = wanted.name AND connamespace = 'tenuto'::regnamespace AND convalidated
+)
+UNION ALL
+SELECT wanted.relation || '.' || wanted.name || ' NOT NULL'
+FROM (
+    VALUES ('executions', 'plan'), ('executions', 'initiator_name'), ('tasks', 'initiator_name'),
+           ('activities', 'initiator_name'), ('schedule_versions', 'actor_name'), ('manifest_versions', 'actor_name'),
+           ('audit', 'actor_name')
+) AS wanted (relation, name)
+WHERE NOT EXISTS (
+    SELECT
+    FROM pg_attribute
+    WHERE attrelid = ('tenuto.' || wanted.relation)::regclass AND attname = wanted.name AND attnotnull
+)
+ORDER BY 1
+LIMIT $1;
+
 -- name: held_by_nobody
 -- Held tasks whose holder is not in the register, or left it longer than $1 ago.
 SELECT task.id, task.name, task.worker_id, workers.name AS worker, workers.ended_at
@@ -158,6 +187,40 @@ WHERE ends > 1
 ORDER BY id
 LIMIT $2;
 
+-- name: tried_after_success
+-- Attempts recorded after one that had completed.
+WITH later AS (
+    SELECT task_id, name, attempt,
+           lag(status LIKE 'completed%') OVER (PARTITION BY task_id ORDER BY attempt) AS done_before
+    FROM tenuto.activities
+    WHERE attempt > 1 AND task_id > $1
+)
+SELECT task_id AS id, name, attempt
+FROM later
+WHERE done_before
+   OR (done_before IS NULL AND EXISTS (
+       SELECT FROM tenuto.activities AS first WHERE first.id = later.task_id AND first.status LIKE 'completed%'
+   ))
+ORDER BY task_id, attempt
+LIMIT $2;
+
+-- name: fence_not_grown
+-- Attempts that somebody held under a fence no later than the one before had. (What nobody held keeps its fence.)
+WITH later AS (
+    SELECT task_id, name, attempt, fence, worker_id,
+           coalesce(
+               lag(fence) OVER (PARTITION BY task_id ORDER BY attempt),
+               (SELECT first.fence FROM tenuto.activities AS first WHERE first.id = past.task_id)
+           ) AS earlier
+    FROM tenuto.activities AS past
+    WHERE attempt > 1 AND task_id > $1
+)
+SELECT task_id AS id, name, attempt, fence, earlier
+FROM later
+WHERE worker_id IS NOT NULL AND fence <= earlier
+ORDER BY task_id, attempt
+LIMIT $2;
+
 -- name: went_on_after_its_end
 -- Attempts recorded after one that was marked as the last.
 WITH later AS (
@@ -221,11 +284,25 @@ WHERE NOT past.final
 ORDER BY past.task_id, past.attempt
 LIMIT $3;
 
+-- name: not_set_aside
+-- Open tasks that have lost $1 workers or more, of the later attempts the $2 newest.
+SELECT id, name, losses, state
+FROM (
+    SELECT id, name, losses, state
+    FROM tenuto.tasks
+    WHERE attempt > 1
+    ORDER BY activity_id DESC
+    LIMIT $2
+) AS task
+WHERE losses >= $1
+ORDER BY id
+LIMIT $3;
+
 -- name: key_over_limit
 -- Keys of which more tasks run than any of them allows, counting live leases.
 SELECT limit_key AS key, count(*) AS running, max(limit_max) AS most
 FROM tenuto.tasks
-WHERE state = 'running' AND limit_key IS NOT NULL AND lease_until > clock_timestamp()
+WHERE state = 'running' AND NOT standby AND limit_key IS NOT NULL AND lease_until > clock_timestamp()
 GROUP BY limit_key
 HAVING count(*) > max(limit_max)
 ORDER BY limit_key
@@ -236,7 +313,8 @@ LIMIT $1;
 SELECT queues.name AS queue, count(*) AS running, queues.max_running AS most
 FROM tenuto.queues
 JOIN tenuto.tasks ON tasks.queue = queues.name
-WHERE tasks.state = 'running' AND tasks.lease_until > clock_timestamp() AND queues.max_running IS NOT NULL
+WHERE tasks.state = 'running' AND NOT tasks.standby AND tasks.lease_until > clock_timestamp()
+  AND queues.max_running IS NOT NULL
 GROUP BY queues.name
 HAVING count(*) > queues.max_running
 ORDER BY queues.name
@@ -375,6 +453,37 @@ WHERE execution.ended_at IS NULL
 ORDER BY step.id
 LIMIT $2;
 
+-- name: group_before_its_turn
+-- Executions that have ended, the $2 newest since $1, of which a step was taken before one of an earlier group ended.
+SELECT execution.id, execution.schedule_name AS name, later.step_index AS step, later.group_index AS place,
+       earlier.step_index AS earlier
+FROM (
+    SELECT id, schedule_name
+    FROM tenuto.executions
+    WHERE id > $1 AND ended_at IS NOT NULL
+    ORDER BY id DESC
+    LIMIT $2
+) AS execution
+CROSS JOIN LATERAL (
+    SELECT step_index, group_index, claimed_at
+    FROM tenuto.activities AS past
+    WHERE past.execution_id = execution.id AND past.claimed_at IS NOT NULL
+    ORDER BY past.group_index
+    LIMIT 1000
+) AS later
+CROSS JOIN LATERAL (
+    SELECT past.step_index
+    FROM tenuto.activities AS past
+    WHERE past.execution_id = execution.id
+      AND past.group_index = later.group_index - 1
+      AND past.worker_id IS NOT NULL
+      AND past.ended_at > later.claimed_at + interval '1 s'
+    ORDER BY past.step_index
+    LIMIT 1
+) AS earlier
+ORDER BY execution.id, later.step_index
+LIMIT $3;
+
 -- name: step_without_execution
 -- Steps whose execution is not there. Of the steps of the newest executions $1.
 SELECT step.id, step.name, step.execution_id
@@ -443,6 +552,24 @@ CROSS JOIN LATERAL (
 ) AS ended
 WHERE ended.records <> execution.steps OR ended.steps <> execution.steps
 ORDER BY execution.id
+LIMIT $3;
+
+-- name: plan_not_as_begun
+-- Executions, the $2 newest since $1, whose plan is not as long as it was when they began.
+SELECT newest.id, newest.schedule_name AS name, counted.groups, counted.steps, newest.total_groups, newest.total_steps
+FROM (
+    SELECT id, schedule_name, plan, total_groups, total_steps
+    FROM tenuto.executions
+    WHERE id > $1
+    ORDER BY id DESC
+    LIMIT $2
+) AS newest
+CROSS JOIN LATERAL (
+    SELECT count(*) AS groups, coalesce(sum(jsonb_array_length(steps)), 0) AS steps
+    FROM jsonb_array_elements(newest.plan) AS steps
+) AS counted
+WHERE counted.groups <> newest.total_groups OR counted.steps <> newest.total_steps
+ORDER BY newest.id
 LIMIT $3;
 
 -- name: fired_without_execution
@@ -589,7 +716,7 @@ LIMIT $3;
 WITH held AS MATERIALIZED (
     SELECT manifest_id, limit_group, count(*) AS active
     FROM tenuto.tasks
-    WHERE state = 'running' AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
+    WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
     GROUP BY manifest_id, limit_group
 )
 SELECT caps.what, caps.active, caps.most
@@ -698,3 +825,52 @@ FROM tenuto.repairs
 WHERE count > 0
 ORDER BY net
 LIMIT $1;
+
+-- name: ledgers
+-- Of enabled schedules, $1 of them, the newest $2 rows of the ledger since their last change: what is due comes from the
+-- trigger, so this is held against it.
+SELECT schedule.id, schedule.name, schedule.trigger, schedule.next_run_at, told.instants, told.untils
+FROM (
+    SELECT id, name, trigger, next_run_at, updated_at
+    FROM tenuto.schedules
+    WHERE enabled AND planned
+    ORDER BY next_run_at, id
+    LIMIT $1
+) AS schedule
+CROSS JOIN LATERAL (
+    SELECT array_agg(newest.due_at ORDER BY newest.due_at) AS instants,
+           array_agg(newest.until ORDER BY newest.due_at) AS untils
+    FROM (
+        SELECT due_at, until
+        FROM tenuto.occurrences
+        WHERE occurrences.schedule_id = schedule.id AND origin = 'trigger' AND due_at > schedule.updated_at
+        ORDER BY due_at DESC
+        LIMIT $2
+    ) AS newest
+) AS told
+WHERE told.instants IS NOT NULL
+ORDER BY schedule.name;
+
+-- name: texts
+-- What stands in the open, where a secret must not: the $1 newest records, open tasks, entries of the audit trail,
+-- executions, definitions and lines of logs.
+SELECT 'activity ' || id AS place, concat_ws(' ', input, output, error, log, progress) AS text
+FROM (SELECT * FROM tenuto.activities ORDER BY id DESC LIMIT $1) AS newest
+UNION ALL
+SELECT 'task ' || id, concat_ws(' ', input, progress)
+FROM (SELECT * FROM tenuto.tasks ORDER BY id DESC LIMIT $1) AS newest
+UNION ALL
+SELECT 'audit entry ' || id, concat_ws(' ', target, reason, before, after)
+FROM (SELECT * FROM tenuto.audit ORDER BY id DESC LIMIT $1) AS newest
+UNION ALL
+SELECT 'execution ' || id, concat_ws(' ', plan, error)
+FROM (SELECT * FROM tenuto.executions ORDER BY id DESC LIMIT $1) AS newest
+UNION ALL
+SELECT 'schedule ' || name, concat_ws(' ', plan, description)
+FROM (SELECT * FROM tenuto.schedules ORDER BY id DESC LIMIT $1) AS newest
+UNION ALL
+SELECT 'manifest ' || external_id, definition::text
+FROM (SELECT * FROM tenuto.manifests ORDER BY id DESC LIMIT $1) AS newest
+UNION ALL
+SELECT 'log ' || log, concat_ws(' ', message, fields)
+FROM (SELECT * FROM tenuto.log_entries ORDER BY at DESC LIMIT $1) AS newest;

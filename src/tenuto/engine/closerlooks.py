@@ -1,0 +1,114 @@
+"""What the doctor cannot learn from one statement: a ledger held against its trigger, secrets sought in the open.
+
+It only looks, at the newest part of what there is. A secret that is found is named; its value is never told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from tenuto import sealing
+from tenuto.engine.rules import NAMED, REPORT, Finding, Verdict
+from tenuto.errors import TenutoError
+from tenuto.handlers.masking import SHORTEST, Mask
+from tenuto.model.triggers import trigger_from_json
+from tenuto.settings import Settings
+from tenuto.store import doctor as store
+from tenuto.store import secrets
+from tenuto.store.database import Database
+from tenuto.store.doctor import Ledger
+
+_SCHEDULES, _ROWS, _SECRETS = 500, 50, 200
+_AGAIN = "ask again later; if it stays so, run ANALYZE on the schema tenuto"
+
+
+async def ledger(database: Database) -> Finding:
+    """Every due instant since a schedule was last changed stands in the ledger."""
+    found = await store.ledgers(database, _SCHEDULES, _ROWS)
+    holds = "every due instant stands in the ledger"
+    if found is None:
+        return _too_slow("ledger_has_gaps", holds)
+    gaps = [gap for each in found for gap in _gaps(each)]
+    if not gaps:
+        return Finding("ledger_has_gaps", holds, Verdict.OK, [f"{len(found)} schedules looked at"] if found else [])
+    return Finding(
+        "ledger_has_gaps",
+        "due instants are missing from the ledger",
+        Verdict.PROBLEM,
+        _some(gaps),
+        "A run that was due was neither started nor left out for a reason, or a row of the ledger was deleted.",
+        f"run it with `tenuto schedule run NAME` if it is still wanted; {REPORT}",
+    )
+
+
+def _gaps(ledger: Ledger) -> Iterator[str]:
+    """Where the trigger names an instant of which the ledger knows nothing."""
+    try:
+        trigger = trigger_from_json(ledger.trigger)
+        rows = [*ledger.told[1:], (ledger.next_run_at, None)]
+        for (due_at, until), (following, _) in zip(ledger.told, rows, strict=True):
+            wanted = trigger.next_after(until or due_at, str(ledger.schedule_id))
+            if wanted is not None and following is not None and wanted < following:
+                yield f"{ledger.name}: nothing is told of {wanted:%Y-%m-%d %H:%M:%S} UTC"
+    except (TenutoError, ValueError, KeyError, TypeError):
+        return  # nobody can read it; the scheduler says so
+
+
+async def secrets_in_the_open(database: Database, settings: Settings, most: int) -> Finding:
+    """The value of no secret stands where others may read it."""
+    name, holds = "secret_in_the_open", "no secret stands in the open"
+    stored = await secrets.list_secrets(database, "", _SECRETS)
+    if not stored:
+        return Finding(name, holds, Verdict.OK, ["there are no secrets"])
+    try:
+        values = await _values(database, settings, [row["name"] for row in stored])
+    except TenutoError as error:
+        unknown = "it is not known whether a secret stands in the open"
+        return Finding(name, unknown, Verdict.NOTE, [error.message], None, error.remedy)
+    texts = await store.texts(database, most)
+    if texts is None:
+        return _too_slow(name, holds)
+    found = await asyncio.to_thread(_seen, values, texts)
+    if not found:
+        return Finding(name, holds, Verdict.OK, [f"{len(values)} sought in {len(texts)} texts"])
+    return Finding(
+        name,
+        "secrets stand in the open",
+        Verdict.PROBLEM,
+        _some(found),
+        "Whoever may read these rows, or a backup, knows the secret.",
+        "change the secret where it is used, then `tenuto secret set NAME`; see which job wrote it and let it use"
+        " app.secrets.reveal, which masks what it shows",
+    )
+
+
+async def _values(database: Database, settings: Settings, names: list[str]) -> dict[str, str]:
+    keys = await asyncio.to_thread(sealing.find_or_refuse, settings)
+    rows = [row for name in names if (row := await secrets.get(database, name)) is not None]
+    return {row.name: value for row in rows if len(value := keys.open(row)) >= SHORTEST}
+
+
+def _seen(values: dict[str, str], texts: list[tuple[str, str]]) -> list[str]:
+    everything = Mask()
+    for value in values.values():
+        everything.add(value)
+    found = []
+    for place, text in texts:
+        if everything.text(text) == text:
+            continue
+        for name, value in values.items():  # rare: which one it is may take its time
+            one = Mask()
+            one.add(value)
+            if one.text(text) != text:
+                found.append(f"the value of {name!r} stands in {place}")
+    return found
+
+
+def _some(details: list[str]) -> list[str]:
+    return details[:NAMED] + (["… and more"] if len(details) > NAMED else [])
+
+
+def _too_slow(name: str, holds: str) -> Finding:
+    unknown = f"it is not known whether {holds}"
+    return Finding(name, unknown, Verdict.WARNING, ["the question took too long"], "The database is very busy.", _AGAIN)

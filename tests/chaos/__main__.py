@@ -1,0 +1,55 @@
+"""The command line: `scripts/chaos [--seconds N] [--tasks N] [--kills N] [--seed S] [--json]`.
+
+Without a count it rages for a minute. With counts it goes on until they are reached, and for as long as --seconds says.
+The exit code is 0 only if every rule holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+
+from tests.chaos.storm import Wanted, raging
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--seconds", type=float, help="how long things go wrong, at least (60 if no count is given)")
+    parser.add_argument("--tasks", type=int, help="how many tasks are asked for, besides what schedules fire")
+    parser.add_argument("--kills", type=int, help="how many processes are killed with -9, at least")
+    parser.add_argument("--seed", type=int, help="what chance begins with; otherwise any, and it is told")
+    parser.add_argument("--json", action="store_true", help="print one object instead of a table")
+    parser.add_argument("--keep", action="store_true", help="keep the logs and the ledger")
+    asked = parser.parse_args()
+    seconds = 60.0 if asked.seconds is None and asked.tasks is None and asked.kills is None else asked.seconds
+    seed = random.randrange(2**32) if asked.seed is None else asked.seed
+    try:
+        return asyncio.run(run(Wanted(seconds, asked.tasks, asked.kills, seed), as_json=asked.json, keep=asked.keep))
+    except KeyboardInterrupt:
+        say("stopped; nothing is left running")
+        return 130
+    except asyncio.CancelledError:  # SIGTERM
+        say("stopped; nothing is left running")
+        return 143
+
+
+async def run(wanted: Wanted, *, as_json: bool, keep: bool) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    say(f"seed {wanted.seed}")
+    async with raging(wanted, say, keep=keep) as storm:
+        report = await storm.report(await storm.run())
+    print(report.as_json() if as_json else report.as_table())
+    return 0 if report.holds else 1
+
+
+def say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The auditor: puts what outsiders know beside the tables, asks every rule, and says what does not hold.
+
+It reads on a connection of its own, without a time limit, when the services have left; `tenuto doctor`, whose questions
+it asks too, has little patience and looks at the newest part of the past only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from tenuto.engine import anchors, auditkeys, verifying
+from tenuto.engine.doctor import Bounds
+from tenuto.engine.invariants import INVARIANTS, Verdict
+from tenuto.ids import first_id_at
+from tenuto.settings import Settings
+from tenuto.store import audit as trail
+from tenuto.store import doctor
+from tenuto.store.database import Database
+from tests.chaos.checks import CHECKS, DOCTORS, Figure
+from tests.chaos.load import Accepted
+from tests.chaos.oracle import due_instants
+from tests.chaos.stage import LEASE, Life
+from tests.chaos.work import CANARY, INTERVALS
+
+_SHOWN = 5
+_MANY = 1000
+_TABLES = """
+DROP SCHEMA IF EXISTS chaos CASCADE;
+CREATE SCHEMA chaos;
+CREATE UNLOGGED TABLE chaos.lines (
+    task uuid, attempt integer, fence bigint, pid integer, grp text, what text, at bigint
+);
+CREATE UNLOGGED TABLE chaos.lives (pid integer, born bigint, died bigint);
+CREATE UNLOGGED TABLE chaos.freezes (pid integer, began bigint, ended bigint);
+CREATE UNLOGGED TABLE chaos.accepted (task uuid PRIMARY KEY, fate text);
+CREATE UNLOGGED TABLE chaos.accepted_batches (batch uuid PRIMARY KEY, items bigint);
+CREATE UNLOGGED TABLE chaos.due (schedule text, at timestamptz)
+"""
+# A run holds its lease until it ends or its process dies. Frozen for longer than the lease lasts it holds none: from
+# five sixths on (a renewal may be a sixth of the lease old when it is stopped) somebody else may have the task.
+_EFFECTS = f"""
+CREATE UNLOGGED TABLE chaos.effects AS
+WITH runs AS (
+    SELECT task, attempt, fence, min(pid) AS pid, grp, min(at) FILTER (WHERE what = 'begins') AS began,
+           max(at) FILTER (WHERE what = 'ends') AS ended, count(*) FILTER (WHERE what = 'begins') AS begins,
+           count(DISTINCT pid) AS pids
+    FROM chaos.lines GROUP BY task, attempt, fence, grp
+), lived AS (
+    SELECT runs.*, coalesce(ended, (
+        SELECT min(died) FROM chaos.lives WHERE lives.pid = runs.pid AND born <= began AND died >= began
+    ), {2**62}) AS lived_until
+    FROM runs
+)
+SELECT lived.*, least(lived_until, (
+    SELECT min(freezes.began) + {int(LEASE * 5 / 6 * 1e9)} FROM chaos.freezes
+    WHERE freezes.pid = lived.pid AND freezes.began < lived_until AND freezes.ended > lived.began
+      AND freezes.ended - freezes.began > {int(LEASE * 5 / 6 * 1e9)}
+)) AS held_until
+FROM lived;
+CREATE INDEX ON chaos.effects (task, began);
+ANALYZE chaos.effects
+"""
+_LIVED = """
+SELECT schedule_name.name, min(at) FILTER (WHERE change = 'created') AS created,
+       max(at) FILTER (WHERE change = 'disabled') AS disabled
+FROM tenuto.schedule_versions AS schedule_name GROUP BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that does not hold."""
+
+    figure: Figure
+    rule: str
+    count: int
+    rows: Sequence[str]
+
+
+class Auditor:
+    """Looks at one finished run."""
+
+    def __init__(self, settings: Settings, folder: Path, accepted: Accepted, lives: Iterable[Life]) -> None:
+        assert settings.database is not None
+        self._url = settings.database
+        self._settings = settings
+        self._folder = folder
+        self._accepted = accepted
+        self._lives = list(lives)
+
+    async def findings(self) -> list[Finding]:
+        """Everything that is wrong."""
+        connection = await asyncpg.connect(self._url)
+        try:
+            await connection.execute("VACUUM ANALYZE tenuto.activities")
+            found = await self.look(connection, self._folder / "ledger")
+        finally:
+            await connection.close()
+        return found + await self._trail()
+
+    async def look(self, connection: asyncpg.Connection, ledger: Path) -> list[Finding]:
+        """What is wrong as seen on one connection, by this ledger of effects."""
+        await self._lay_out(connection, ledger)
+        found = [await _ask(connection, *each) for each in _questions()]
+        found += await self._doctors(connection)
+        found += await self._canary(connection)
+        return [each for each in found if each is not None]
+
+    # --- what outsiders know ----------------------------------------------------------------------------------------
+
+    async def _lay_out(self, connection: asyncpg.Connection, ledger: Path) -> None:
+        await connection.execute(_TABLES)
+        await connection.copy_to_table("lines", schema_name="chaos", source=ledger, format="text", delimiter=" ")
+        lives = [(each.pid, each.born, each.died) for each in self._lives]
+        freezes = [(each.pid, *span) for each in self._lives for span in each.frozen]
+        for table, rows in (
+            ("lives", lives),
+            ("freezes", freezes),
+            ("accepted", self._accepted.tasks.items()),
+            ("accepted_batches", self._accepted.batches.items()),
+        ):
+            await connection.copy_records_to_table(table, schema_name="chaos", records=list(rows))
+        due = [
+            (row["name"], at)
+            for row in await connection.fetch(_LIVED)
+            if row["name"] in INTERVALS
+            for at in due_instants(INTERVALS[row["name"]], row["created"], row["disabled"])
+        ]
+        await connection.copy_records_to_table("due", schema_name="chaos", records=due)
+        await connection.execute("CREATE INDEX ON chaos.due (schedule, at); ANALYZE chaos.due; ANALYZE chaos.accepted")
+        await connection.execute(_EFFECTS)
+
+    # --- what the system knows of itself ----------------------------------------------------------------------------
+
+    async def _doctors(self, connection: asyncpg.Connection) -> list[Finding | None]:
+        """The doctor's questions, of the whole past."""
+        bounds = Bounds.of(self._settings)
+        values: dict[str, Any] = {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}
+        values |= {"looked_at": 2**31 - 1, "followed": 2**31 - 1, "late_lease": timedelta(0), "left": timedelta(0)}
+        values["horizon"] = values["history"] = first_id_at(await _a_year_ago(connection))
+        found: list[Finding | None] = []
+        for invariant in INVARIANTS:
+            if invariant.otherwise is Verdict.NOTE:
+                continue
+            given = [values[name] for name in invariant.given]
+            rows = await connection.fetch(getattr(doctor.SQL, invariant.name), *given, _MANY)
+            if rows:
+                figure = DOCTORS.get(invariant.name, "else")
+                shown = [invariant.says.format(**row) for row in rows[:_SHOWN]]
+                found.append(Finding(figure, f"{invariant.holds} ({invariant.name})", len(rows), shown))
+        return found
+
+    async def _trail(self) -> list[Finding]:
+        """The whole audit trail, link by link."""
+        database = await Database.open(self._url)
+        try:
+            keys = auditkeys.at_hand(self._settings)
+            known = anchors.read(self._settings.home, await trail.identity(database))
+            told = await verifying.verify(database, keys, known)
+        finally:
+            await database.close()
+        if told.sound and told.links:
+            return []
+        says = [fault.says for fault in told.faults[:_SHOWN]] or ["the trail is empty"]
+        return [Finding("missing_ledger_rows", "the audit trail is as it was written (I14)", len(says), says)]
+
+    async def _canary(self, connection: asyncpg.Connection) -> list[Finding]:
+        """No table and no log holds the secret that the jobs were so careless with."""
+        seen = []
+        for row in await connection.fetch(
+            "SELECT oid::regclass::text AS name FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace"
+            " AND relkind IN ('r', 'p') AND NOT relispartition"
+        ):
+            count = await connection.fetchval(
+                f"SELECT count(*) FROM {row['name']} AS it WHERE position($1 IN it::text) > 0", CANARY
+            )
+            if count:
+                seen.append(f"{row['name']}: {count} rows")
+        for file in self._folder.rglob("*"):
+            if file.is_file() and CANARY.encode() in file.read_bytes():
+                seen.append(str(file))
+        return [Finding("else", "a secret is seen nowhere (I16)", len(seen), seen[:_SHOWN])] if seen else []
+
+
+def _questions() -> Iterable[tuple[Figure, str, str]]:
+    return ((check.figure, f"{check.rule} ({check.invariants})", check.broken_by) for check in CHECKS)
+
+
+async def _ask(connection: asyncpg.Connection, figure: Figure, rule: str, query: str) -> Finding | None:
+    count: int = await connection.fetchval(f"SELECT count(*) FROM ({query}) AS broken")
+    if not count:
+        return None
+    rows = await connection.fetch(f"SELECT to_jsonb(broken)::text FROM ({query} LIMIT {_SHOWN}) AS broken")
+    return Finding(figure, rule, count, [row[0] for row in rows])
+
+
+async def _a_year_ago(connection: asyncpg.Connection) -> Any:
+    return await connection.fetchval("SELECT now() - interval '1 year'")

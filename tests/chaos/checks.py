@@ -1,0 +1,311 @@
+"""What must hold afterwards: each rule with the invariants it stands for, the figure it counts towards, and its query.
+
+A query answers with the rows that break the rule. `chaos.*` is what outsiders know: what was acknowledged, what the
+code itself said it did and when (`effects`), when each process lived, and the due instants of the oracle. Instants
+there are on the ledger's timer, which is exact; recorded ones of two processes may be some milliseconds apart. The rest
+is asked by the questions of `tenuto doctor`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.chaos.work import BULK, BULK_MAX, NARROW, NARROW_MAX
+
+Figure = Literal[
+    "lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions", "else"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule."""
+
+    invariants: str
+    figure: Figure
+    rule: str
+    broken_by: str
+
+
+def _at_most(limit: int, where: str) -> str:
+    """Moments at which more effects held a lease than may."""
+    return f"""
+        SELECT at, running FROM (
+            SELECT at, sum(change) OVER (ORDER BY at, change) AS running FROM (
+                SELECT began AS at, 1 AS change FROM chaos.effects WHERE {where}
+                UNION ALL SELECT held_until, -1 FROM chaos.effects WHERE {where}
+            ) AS changes
+        ) AS moments
+        WHERE running > {limit}"""
+
+
+CHECKS = (
+    Check(
+        "I1",
+        "lost",
+        "what was acknowledged has ended",
+        """SELECT task FROM chaos.accepted
+           WHERE NOT EXISTS (SELECT FROM tenuto.activities WHERE task_id = task AND final)""",
+    ),
+    Check(
+        "I1",
+        "lost",
+        "every item of an acknowledged batch has ended",
+        """SELECT batch, items, count(past.id) AS ended
+           FROM chaos.accepted_batches LEFT JOIN tenuto.activities AS past ON past.batch_id = batch AND past.final
+           GROUP BY batch, items HAVING count(past.id) < items""",
+    ),
+    Check("I1 I12", "lost", "nothing stays open", "SELECT id, name, state, attempt FROM tenuto.tasks"),
+    Check("I8 I12", "lost", "every execution ends", "SELECT id, state FROM tenuto.executions WHERE ended_at IS NULL"),
+    Check(
+        "I12",
+        "lost",
+        "no run waits for a turn that never comes",
+        "SELECT schedule_name, due_at FROM tenuto.occurrences WHERE decision = 'queued'",
+    ),
+    Check(
+        "I1 I4",
+        "lost",
+        "work comes to the end its input says, unless its workers died three times",
+        """SELECT task_id, name, status, reason, input ->> 'fate' AS fate FROM tenuto.activities
+           WHERE final AND reason IS DISTINCT FROM 'lost' AND execution_id IS NULL
+             AND (input ->> 'fate' = 'hopeless') <> (status = 'failed') AND input ? 'fate'""",
+    ),
+    Check(
+        "I1",
+        "lost",
+        "whoever fails for good leaves a dead letter",
+        """SELECT task_id, name FROM tenuto.activities AS past
+           WHERE final AND status = 'failed' AND manifest_id IS NOT NULL
+             AND NOT EXISTS (SELECT FROM tenuto.dead_letters AS letter WHERE letter.task_id = past.task_id)""",
+    ),
+    Check(
+        "I4",
+        "doubled",
+        "a task succeeds once",
+        """SELECT task_id, count(*) FROM tenuto.activities WHERE status LIKE 'completed%'
+           GROUP BY task_id HAVING count(*) > 1""",
+    ),
+    Check(
+        "I3 I8",
+        "doubled",
+        "a task ends once",
+        "SELECT task_id, count(*) FROM tenuto.activities WHERE final GROUP BY task_id HAVING count(*) > 1",
+    ),
+    Check(
+        "I3",
+        "doubled",
+        "attempts are numbered without a gap, each once, and the last one is the end",
+        """SELECT task_id, array_agg(attempt ORDER BY attempt) FROM tenuto.activities GROUP BY task_id
+           HAVING count(*) <> max(attempt) OR min(attempt) <> 1 OR max(attempt) FILTER (WHERE final) < max(attempt)""",
+    ),
+    Check(
+        "I5",
+        "doubled",
+        "each attempt that ran has a later fence than the one before",
+        """SELECT task_id, attempt FROM (
+               SELECT task_id, attempt, fence, worker_id,
+                      lag(fence) OVER (PARTITION BY task_id ORDER BY attempt) AS before
+               FROM tenuto.activities WHERE worker_id IS NOT NULL) AS past
+           WHERE fence <= before""",
+    ),
+    Check(
+        "I2 I5",
+        "doubled",
+        "one claim runs its code once",
+        "SELECT task, attempt, fence, begins FROM chaos.effects WHERE begins > 1 OR pids > 1",
+    ),
+    Check(
+        "I2",
+        "doubled",
+        "never do two runs of one task hold its lease at once",
+        """SELECT task, attempt, pid, began - held_before AS nanoseconds FROM (
+               SELECT *, max(held_until) OVER (
+                   PARTITION BY task ORDER BY began, fence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS held_before FROM chaos.effects) AS runs
+           WHERE began < held_before""",
+    ),
+    Check(
+        "I1",
+        "doubled",
+        "a request that is repeated makes one thing",
+        """SELECT task_id AS id FROM tenuto.activities
+           WHERE final AND execution_id IS NULL AND manifest_id IS NULL
+             AND NOT EXISTS (SELECT FROM chaos.accepted WHERE task = task_id)
+           UNION ALL
+           SELECT id FROM tenuto.batches
+           WHERE id NOT IN (SELECT batch FROM chaos.accepted_batches) OR total <> (
+               SELECT items FROM chaos.accepted_batches WHERE batch = id)
+           UNION ALL
+           SELECT batch FROM chaos.accepted_batches JOIN tenuto.activities ON batch_id = batch AND final
+           GROUP BY batch, items HAVING count(*) > items""",
+    ),
+    Check(
+        "I7",
+        "advanced_twice",
+        "a step of an execution is one task",
+        """SELECT execution_id, step_index, count(DISTINCT task_id) FROM tenuto.activities
+           WHERE execution_id IS NOT NULL GROUP BY execution_id, step_index HAVING count(DISTINCT task_id) > 1""",
+    ),
+    Check(
+        "I6 I7",
+        "advanced_twice",
+        "a group begins when the one before it is over",
+        """SELECT execution_id, group_index FROM (
+               SELECT execution_id, group_index, min(began) AS began, max(max(held_until)) OVER (
+                   PARTITION BY execution_id ORDER BY group_index ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS held_before
+               FROM chaos.effects JOIN tenuto.activities ON task_id = task AND final
+               WHERE execution_id IS NOT NULL GROUP BY execution_id, group_index) AS groups
+           WHERE began < held_before""",
+    ),
+    Check(
+        "I6 I7 I11",
+        "advanced_twice",
+        "an ended execution has one end for each step of its snapshot, and groups ended in turn",
+        """SELECT id FROM tenuto.executions AS execution
+           WHERE ended_at IS NOT NULL AND first_group = 0 AND (
+               total_steps <> (SELECT sum(jsonb_array_length(steps)) FROM jsonb_array_elements(plan) AS steps)
+               OR total_steps <> (
+                   SELECT count(*) FROM tenuto.activities WHERE execution_id = execution.id AND final))""",
+    ),
+    Check(
+        "I8",
+        "advanced_twice",
+        "an execution completes only if all of its steps have",
+        """SELECT DISTINCT execution.id FROM tenuto.executions AS execution
+           JOIN tenuto.activities AS past ON past.execution_id = execution.id AND past.final
+           WHERE execution.state = 'completed' AND past.status <> 'completed'""",
+    ),
+    Check(
+        "I9",
+        "overlapping",
+        "the code of what must run alone does",
+        """SELECT schedule_name, id FROM (
+               SELECT execution.id, schedule_name, min(began) AS began, max(max(held_until)) OVER (
+                   PARTITION BY schedule_id ORDER BY min(began) ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS held_before
+               FROM chaos.effects
+               JOIN tenuto.activities ON task_id = task AND final
+               JOIN tenuto.executions AS execution ON execution.id = execution_id
+               WHERE alone GROUP BY execution.id) AS runs
+           WHERE began < held_before""",
+    ),
+    Check(
+        "I9",
+        "overlapping",
+        "a manifest runs once at a time",
+        """SELECT name, task FROM (
+               SELECT name, task, min(began) AS began, max(max(held_until)) OVER (
+                   PARTITION BY manifest_id ORDER BY min(began) ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS held_before
+               FROM chaos.effects JOIN tenuto.activities ON task_id = task AND final
+               WHERE manifest_id IS NOT NULL AND batch_id IS NULL AND item_key IS NULL
+               GROUP BY manifest_id, name, task) AS runs
+           WHERE began < held_before""",
+    ),
+    Check("I13", "overlapping", "a key has no more than its limit", _at_most(NARROW_MAX, f"grp = '{NARROW}'")),
+    Check(
+        "I13",
+        "overlapping",
+        "a manifest has no more than its cap",
+        _at_most(
+            BULK_MAX,
+            f"""task IN (SELECT task_id FROM tenuto.activities JOIN tenuto.manifests ON manifests.id = manifest_id
+                         WHERE final AND external_id = '{BULK}')""",
+        ),
+    ),
+    Check(
+        "I10",
+        "missing_ledger_rows",
+        "every due instant of the oracle has a row",
+        """SELECT schedule, due.at FROM chaos.due
+           WHERE NOT EXISTS (
+               SELECT FROM tenuto.occurrences WHERE schedule_name = schedule AND origin = 'trigger'
+               AND (due_at = due.at OR due.at BETWEEN due_at AND until))""",
+    ),
+    Check(
+        "I10",
+        "missing_ledger_rows",
+        "the ledger has no row twice, and none for an instant that was not due",
+        """SELECT schedule_name, due_at FROM tenuto.occurrences
+           WHERE origin = 'trigger' GROUP BY schedule_name, due_at
+           HAVING count(*) > 1 OR NOT EXISTS (SELECT FROM chaos.due WHERE schedule = schedule_name AND at = due_at)""",
+    ),
+    Check(
+        "I4",
+        "missing_ledger_rows",
+        "what is recorded as done was done",
+        """SELECT task_id, attempt, name FROM tenuto.activities
+           WHERE status LIKE 'completed%' AND kind = 'job' AND NOT EXISTS (
+               SELECT FROM chaos.effects
+               WHERE task = task_id AND effects.attempt = activities.attempt AND effects.fence = activities.fence
+                 AND ended IS NOT NULL)""",
+    ),
+    Check(
+        "I3",
+        "missing_ledger_rows",
+        "what was done is recorded",
+        """SELECT task, attempt, fence FROM chaos.effects
+           WHERE NOT EXISTS (
+               SELECT FROM tenuto.activities
+               WHERE task_id = task AND activities.attempt = effects.attempt AND activities.fence = effects.fence)""",
+    ),
+    Check(
+        "I7 I12",
+        "repaired_executions",
+        "no net had to move an execution on",
+        """SELECT net, generate_series(1, count) FROM tenuto.repairs
+           WHERE net IN ('execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned')""",
+    ),
+    Check(
+        "I12",
+        "else",
+        "the other nets found nothing but dead workers",
+        """SELECT net, count FROM tenuto.repairs
+           WHERE net NOT IN ('lease_expired', 'worker_restarted',
+                             'execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned')""",
+    ),
+    Check(
+        "I15",
+        "else",
+        "nothing is tried again after its third loss",
+        "SELECT task_id, attempt FROM tenuto.activities WHERE losses >= 3 AND NOT final",
+    ),
+    Check(
+        "I14",
+        "else",
+        "every end and every run has somebody on whose account it was",
+        """SELECT id FROM tenuto.activities WHERE initiator_name = ''
+           UNION ALL SELECT id FROM tenuto.executions WHERE initiator_name = ''""",
+    ),
+)
+
+DOCTORS: dict[str, Figure] = {
+    "vanished": "lost",
+    "lease_run_out": "lost",
+    "held_by_nobody": "lost",
+    "execution_stands_still": "lost",
+    "fired_without_execution": "lost",
+    "letter_missing": "lost",
+    "batch_does_not_add_up": "lost",
+    "overdue": "lost",
+    "turn_not_taken": "lost",
+    "attempt_recorded_twice": "doubled",
+    "ended_twice": "doubled",
+    "went_on_after_its_end": "doubled",
+    "open_and_ended": "doubled",
+    "step_out_of_turn": "advanced_twice",
+    "step_after_the_end": "advanced_twice",
+    "step_recorded_otherwise": "advanced_twice",
+    "run_not_alone": "overlapping",
+    "manifest_runs_twice": "overlapping",
+    "key_over_limit": "overlapping",
+    "queue_over_limit": "overlapping",
+    "cap_overrun": "overlapping",
+    "run_not_in_the_ledger": "missing_ledger_rows",
+    "attempt_missing": "missing_ledger_rows",
+    "attempt_missing_before_open": "missing_ledger_rows",
+}
+"""Towards which figure an answer to the doctor's question counts; to all others: something else is wrong."""

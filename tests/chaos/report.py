@@ -1,0 +1,83 @@
+"""What came of it: the figures as one object or a table, and every rule that does not hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.audit import Finding
+
+ALLOWED = ("kills", "tasks", "recoveries")
+MUST_BE_ZERO = ("lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions")
+_FURTHER = (
+    "attempts",
+    "set_aside",
+    "stops",
+    "gave_up",
+    "ended_at_start",
+    "restarted",
+    "skewed",
+    "lost_replies",
+    "cuts",
+    "silences",
+    "backends_ended",
+    "backends_killed",
+    "database_restarts",
+    "asked_again",
+)
+_WORDS = {
+    "kills": "processes killed with -9",
+    "tasks": "tasks that have ended",
+    "recoveries": "attempts taken back from dead workers",
+    "lost": "acknowledged, and not come to its end",
+    "doubled": "succeeded twice, or held by two at once",
+    "advanced_twice": "steps begun twice or out of turn",
+    "overlapping": "ran side by side and must not",
+    "missing_ledger_rows": "due instants and work without a row",
+    "repaired_executions": "executions a net had to move on",
+    "set_aside": "tasks given up after three dead workers",
+    "gave_up": "workers that ended themselves in time",
+    "ended_at_start": "services that met no database as they arrived",
+    "skewed": "processes started with a wrong clock",
+    "asked_again": "requests repeated by clients",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run."""
+
+    seed: int
+    seconds: float
+    counts: Mapping[str, int]
+    findings: Sequence[Finding]
+    wrong: Sequence[str]
+    """What happened that no fault accounts for."""
+
+    @property
+    def figures(self) -> dict[str, int]:
+        allowed = {name: self.counts.get(name, 0) for name in ALLOWED}
+        zero = {name: sum(each.count for each in self.findings if each.figure == name) for name in MUST_BE_ZERO}
+        return allowed | zero
+
+    @property
+    def holds(self) -> bool:
+        return not self.findings and not self.wrong
+
+    def as_json(self) -> str:
+        further: dict[str, Any] = {name: self.counts.get(name, 0) for name in _FURTHER}
+        further |= {"seed": self.seed, "seconds": round(self.seconds, 1), "broken": self._broken()}
+        return json.dumps(self.figures | further)
+
+    def as_table(self) -> str:
+        shown = self.figures | {name: self.counts.get(name, 0) for name in _FURTHER}
+        lines = [f"{name:20} {value:>10,}  {_WORDS.get(name, '')}".rstrip() for name, value in shown.items()]
+        lines.append(f"{'seed':20} {self.seed:>10}  {self.seconds:.0f} s")
+        lines += ["", "everything holds" if self.holds else "DOES NOT HOLD:", *self._broken()]
+        return "\n".join(lines)
+
+    def _broken(self) -> list[str]:
+        rules = [f"{each.figure}: {each.count} against “{each.rule}”: {'; '.join(each.rows)}" for each in self.findings]
+        return rules + list(self.wrong)

@@ -1,0 +1,211 @@
+"""A short storm breaks no rule; and an auditor who is shown damage finds it, so that his silence means something."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+
+from tests.chaos.audit import Auditor
+from tests.chaos.checks import Figure
+from tests.chaos.oracle import due_instants
+from tests.chaos.report import ALLOWED, MUST_BE_ZERO
+from tests.chaos.storm import Wanted, raging
+from tests.chaos.work import CANARY, NARROW
+from tests.proofs import times
+from tests.races.processes import ROOT
+from tests.waiting import eventually_here
+
+TASKS = times(300, in_a_proof=5000)
+KILLS = times(20, in_a_proof=300)
+
+Lines = list[str]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is not right, done by hand to a finished run."""
+
+    name: str
+    figure: Figure
+    statement: str = ""
+    to_the_ledger: Callable[[Lines], Lines] = lambda lines: lines
+
+
+_COPIED = """
+    attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at, started_at, ended_at,
+    fence, worker_id, failures, losses, input, initiator_type, initiator_name, execution_id, group_index, step_index"""
+
+
+def _another_record(of: str, *, attempt: str = "attempt", task: str = "task_id") -> str:
+    """One record more, like an old one."""
+    changed = _COPIED.replace("attempt,", f"{attempt},", 1)
+    return (
+        f"INSERT INTO tenuto.activities (id, task_id, {_COPIED})"
+        f" SELECT gen_random_uuid(), {task}, {changed} FROM tenuto.activities WHERE {of} LIMIT 1"
+    )
+
+
+def _one(table: str, where: str) -> str:
+    return f"DELETE FROM {table} WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM {table} WHERE {where} LIMIT 1)"
+
+
+def _without_the_end_of_an_item(lines: Lines) -> Lines:
+    """Of one that completed at once."""
+    chosen = next(n for n, line in enumerate(lines) if " 1 1 " in line and " item ends " in line)
+    return lines[:chosen] + lines[chosen + 1 :]
+
+
+def _a_second_run_in_the_middle_of_the_first(lines: Lines) -> Lines:
+    task, attempt, fence, pid, group, _, began = next(line for line in lines if " begins " in line).split()
+    again = f"{task} {int(attempt) + 1} {int(fence) + 1} {pid} {group}"
+    return [*lines, f"{again} begins {int(began) + 1}", f"{again} ends {int(began) + 2}"]
+
+
+def _the_same_claim_once_more(lines: Lines) -> Lines:
+    first = next(line for line in lines if " begins " in line)
+    return [*lines, first]
+
+
+def _four_at_once(lines: Lines) -> Lines:
+    pid, at = lines[0].split()[3], int(lines[0].split()[6])
+    several = [f"00000000-0000-0000-0000-00000000000{n} 1 1 {pid} {NARROW}" for n in range(4)]
+    return [*lines, *(f"{each} begins {at}" for each in several), *(f"{each} ends {at + 9}" for each in several)]
+
+
+def _every_step_begins_at_the_same_moment(lines: Lines) -> Lines:
+    at = min(int(line.split()[6]) for line in lines)
+    return [f"{line.rpartition(' ')[0]} {at}" if " step begins " in line else line for line in lines]
+
+
+DAMAGES = (
+    Damage("a due instant without a row", "missing_ledger_rows", _one("tenuto.occurrences", "origin = 'trigger'")),
+    Damage(
+        "a row for an instant that was not due",
+        "missing_ledger_rows",
+        """INSERT INTO tenuto.occurrences (
+               id, schedule_id, schedule_name, due_at, origin, decision, decided_at, decided_by)
+           SELECT gen_random_uuid(), schedule_id, schedule_name, due_at + interval '100 ms', origin, 'skipped',
+                  decided_at, decided_by
+           FROM tenuto.occurrences WHERE origin = 'trigger' LIMIT 1""",
+    ),
+    Damage("a one-shot without an end", "lost", _one("tenuto.activities", "origin = 'once' AND final")),
+    Damage("an item of a batch without an end", "lost", _one("tenuto.activities", "batch_id IS NOT NULL AND final")),
+    Damage("a failure without its dead letter", "lost", _one("tenuto.dead_letters", "true")),
+    Damage(
+        "an execution that never ended",
+        "lost",
+        "UPDATE tenuto.executions SET ended_at = NULL, state = 'in_progress'"
+        " WHERE id = (SELECT id FROM tenuto.executions LIMIT 1)",
+    ),
+    Damage(
+        "a failure recorded as done",
+        "lost",
+        "UPDATE tenuto.activities SET status = 'completed' WHERE final AND input ->> 'fate' = 'hopeless'",
+    ),
+    Damage(
+        "a success recorded twice",
+        "doubled",
+        _another_record("status = 'completed' AND final", attempt="attempt + 1"),
+    ),
+    Damage("an attempt recorded twice", "doubled", _another_record("status = 'failed' AND NOT final")),
+    Damage("a one-shot nobody asked for", "doubled", _another_record("origin = 'once'", task="gen_random_uuid()")),
+    Damage("a step that is two tasks", "advanced_twice", _another_record("step_index = 3", task="gen_random_uuid()")),
+    Damage("a step that never was", "advanced_twice", _one("tenuto.activities", "step_index = 3 AND final")),
+    Damage(
+        "an execution a net has moved",
+        "repaired_executions",
+        "INSERT INTO tenuto.repairs VALUES ('execution_stuck', 1, now())",
+    ),
+    Damage("a secret in a record", "else", f"UPDATE tenuto.repairs SET net = net || '{CANARY}'"),
+    Damage("a net that found something", "else", "INSERT INTO tenuto.repairs VALUES ('letter_missing', 1, now())"),
+    Damage("a guard that is off", "else", "ALTER TABLE tenuto.executions DISABLE TRIGGER executions_end_once"),
+    Damage("work that was recorded and not done", "missing_ledger_rows", "", _without_the_end_of_an_item),
+    Damage("two runs of one task at once", "doubled", "", _a_second_run_in_the_middle_of_the_first),
+    Damage("one claim that ran twice", "doubled", "", _the_same_claim_once_more),
+    Damage("more of a key than its limit", "overlapping", "", _four_at_once),
+    Damage("a group that did not wait for the one before", "advanced_twice", "", _every_step_begins_at_the_same_moment),
+    Damage("runs side by side that must be alone", "overlapping", "", _every_step_begins_at_the_same_moment),
+)
+
+
+async def figures_with(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> set[str]:
+    """Which figures are not zero once it is done; it is undone again."""
+    damaged = ledger.with_name("damaged")
+    damaged.write_text("".join(f"{line}\n" for line in damage.to_the_ledger(ledger.read_text().splitlines())))
+    connection = await asyncpg.connect(url)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SET LOCAL session_replication_role = replica")  # whoever may switch the guards off
+        if damage.statement:
+            await connection.execute(damage.statement)
+        found = await auditor.look(connection, damaged)
+        await transaction.rollback()
+    finally:
+        await connection.close()
+        damaged.unlink()
+    return {finding.figure for finding in found}
+
+
+@pytest.mark.timeout(times(300, in_a_proof=900))
+async def test_a_storm_breaks_no_rule_and_damage_done_by_hand_is_found() -> None:
+    seed = random.randrange(2**32)
+    async with raging(Wanted(seconds=None, tasks=TASKS, kills=KILLS, seed=seed), print) as storm:
+        auditor = await storm.run()
+        report = await storm.report(auditor)
+        told = json.loads(report.as_json())
+
+        assert told["broken"] == [], f"scripts/chaos --tasks {TASKS} --kills {KILLS} --seed {seed}"
+        assert report.holds
+        assert list(told)[:9] == [*ALLOWED, *MUST_BE_ZERO]
+        assert [told[name] for name in MUST_BE_ZERO] == [0] * 6
+        assert told["kills"] >= KILLS
+        assert told["tasks"] >= TASKS
+        assert told["stops"] > 0
+        assert told["database_restarts"] > 0
+        assert "everything holds" in report.as_table()
+
+        for damage in DAMAGES:
+            found = await figures_with(damage, storm.url, auditor, storm.ledger)
+            assert damage.figure in found, f"{damage.name}: the auditor sees {found or 'nothing'}"
+
+
+def test_due_instants_are_counted_from_the_first_midnight_of_2001() -> None:
+    noon = datetime(2031, 5, 17, 12, tzinfo=UTC)
+    second = timedelta(seconds=1)
+
+    assert list(due_instants(3, noon, noon + 7 * second)) == [noon + 3 * second, noon + 6 * second]
+    assert list(due_instants(1, noon, noon)) == []
+    assert list(due_instants(86_400, noon, noon + timedelta(days=1))) == [datetime(2031, 5, 18, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130)], ids=["Ctrl-C"])
+def test_a_storm_that_is_broken_off_leaves_nothing_running(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    with told.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos", "--seconds", "300"], cwd=ROOT, stderr=stderr, stdout=stderr
+        )
+    try:
+        eventually_here(lambda: " kills" in told.read_text(), timeout=90)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 7
+        os.kill(process.pid, number)
+        assert process.wait(timeout=90) == code, told.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert "nothing is left running" in told.read_text()

@@ -1,0 +1,126 @@
+"""The program under chaos: its jobs, schedules and manifests. Every piece of code says in the ledger that it ran.
+
+What an item is to come to is part of its input (`Fate`), so that whoever audits knows without asking the system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+
+from tenuto import Context, RetryPolicy, Step, Tenuto, every
+from tenuto.model.schedules import Late, Misfire, Overlap
+from tests.races.work import effect
+
+SKEW, PORT = "TENUTO_TEST_SKEW", "TENUTO_TEST_PORT"
+"""Variables that tell a process by how many seconds its clock is wrong, and where it listens."""
+CANARY = "canary-f1d0-6b7e-never-to-be-seen"
+"""The value of a secret that jobs use and print. It must not be found anywhere afterwards."""
+SECRET = "chaos-canary"
+BULK = "bulk"
+BULK_MAX = 20
+NARROW, NARROW_MAX = "narrow", 3
+"""A key that at most three tasks may have at the same time."""
+SCHEDULES = 8
+
+
+class Fate(StrEnum):
+    """What becomes of an item, whatever is done to its workers."""
+
+    FINE = "fine"
+    FLAKY = "flaky"
+    """Its first attempt fails."""
+    HOPELESS = "hopeless"
+    """Every attempt fails: it ends as a dead letter."""
+
+
+app = Tenuto("postgresql://nowhere", home="/nowhere")
+_soon = RetryPolicy(max_retries=2, base_seconds=0.1, jitter=0.5)
+_patient = RetryPolicy(max_retries=1000, base_seconds=0.1, cap_seconds=0.5)
+
+
+def _meet(fate: Fate, ctx: Context) -> None:
+    if fate is Fate.HOPELESS or (fate is Fate.FLAKY and ctx.attempt == 1):
+        raise ValueError(f"{fate} in attempt {ctx.attempt}")
+
+
+@app.job(retry=_soon)
+async def item(number: int, ctx: Context, fate: Fate = Fate.FINE, seconds: float = 0.0) -> int:
+    """What queues are full of."""
+    with effect(ctx, "item"):
+        await asyncio.sleep(seconds)
+        _meet(fate, ctx)
+    return number
+
+
+@app.job(retry=_soon)
+def in_thread(number: int, ctx: Context, fate: Fate = Fate.FINE, seconds: float = 0.0) -> int:
+    with effect(ctx, "thread"):
+        ctx.wait(seconds)
+        ctx.check()
+        _meet(fate, ctx)
+    return number
+
+
+@app.job(retry=_soon, limit_key=NARROW, limit=NARROW_MAX)
+async def narrow(number: int, ctx: Context, seconds: float = 0.0) -> int:
+    """No more than three at a time."""
+    with effect(ctx, NARROW):
+        await asyncio.sleep(seconds)
+    return number
+
+
+@app.job(retry=_patient)
+async def whisper(number: int, ctx: Context) -> str:
+    """Uses a secret, and is careless with it: it goes to the log, the output and, in the first attempt, the error."""
+    with effect(ctx, "whisper"):
+        secret = await app.secrets.reveal(SECRET)
+        print(f"number {number} knows {secret}")
+        if ctx.attempt == 1:
+            raise ValueError(f"cannot keep {secret} to itself")
+    return secret
+
+
+@app.job(retry=_soon)
+async def step(ctx: Context, seconds: float = 0.0, fate: Fate = Fate.FINE) -> None:
+    with effect(ctx, "step"):
+        await asyncio.sleep(seconds)
+        _meet(fate, ctx)
+
+
+@app.job(retry=_soon)
+async def pulse(ctx: Context, fate: Fate = Fate.FINE) -> None:
+    with effect(ctx, "pulse"):
+        _meet(fate, ctx)
+
+
+def _plan(number: int) -> list[Step | list[Step]]:
+    """Three groups; some first steps last longer than the interval, some steps fail once, one for good."""
+    long = 1.5 if number % 3 == 0 else 0.05
+    last = Step.job(step, name="last", input={"fate": Fate.HOPELESS if number == 5 else Fate.FINE})
+    return [
+        Step.job(step, name="first", input={"seconds": long}),
+        [Step.job(step, name=name, input={"fate": Fate.FLAKY, "seconds": 0.05}) for name in ("left", "right")],
+        last,
+    ]
+
+
+INTERVALS = {f"schedule-{number}": 1 + number % 3 for number in range(SCHEDULES)}
+"""Every schedule with the seconds between its due instants."""
+for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
+    app.schedule(
+        _name,
+        every(f"{_seconds}s"),
+        _plan(_number),
+        overlap=list(Overlap)[_number % 4],
+        misfire=Misfire((Late.ALL, Late.ONCE)[_number // 4 % 2]),
+    )
+INTERVALS["nested"] = 4
+app.schedule("inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=Overlap.ALLOW)
+app.schedule("nested", every("4s"), [Step.schedule("inner"), Step.job(step, name="after")])
+
+app.manifest(BULK, item, on_demand=True, max_active=BULK_MAX, retry=_soon)
+app.manifest("pulse", pulse, trigger=every("1s"), properties={"fate": Fate.FLAKY}, retry=_soon)
+app.manifest("after-pulse", pulse, after="pulse", retry=_soon)
+app.manifest("doomed", pulse, trigger=every("2s"), properties={"fate": Fate.HOPELESS}, retry=_soon)
+CLOCKED = ("pulse", "after-pulse", "doomed")

@@ -1,0 +1,117 @@
+"""What is done to keys, secrets, one-shots and the record, for `tests.races.scripts`."""
+
+from __future__ import annotations
+
+from tenuto.engine import oneshots
+from tenuto.engine.sealing import seal_some
+from tenuto.model.access import Role
+from tenuto.model.auditchain import AuditKey, AuditKeys
+from tenuto.sealing import Key, Keys
+from tenuto.store import (
+    keys,
+    logs,
+    partitions,
+    requests,
+    secrets,
+    workers,
+)
+from tenuto.store import oneshots as shots
+from tenuto.store.auditing import Deed, RequestKey, on_record
+from tenuto.store.database import Connection, Database
+from tenuto.store.keys import NewKey
+from tests.races.acts.runs import take_one
+from tests.races.acts.stage import LATER, Calm, Stage, Step, within
+from tests.races.given import LEASE, SOMEBODY
+
+AUDIT_KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
+MASTER, OTHER = Keys([Key(b"m" * 32)], "a test"), Keys([Key(b"n" * 32), Key(b"m" * 32)], "a test")
+
+
+def _deed(stage: Stage, key: str | None = None) -> Deed:
+    wanted = None if key is None else RequestKey("key:1", key, b"f", stage.id("one-shot"))
+    return Deed(SOMEBODY, "once.create", "test", request_key=wanted)
+
+
+async def make_key(connection: Connection, stage: Stage) -> None:
+    await keys.there_is_none(connection)
+    await keys.make(
+        connection, NewKey(stage.id("key"), "robot", "abcdefgh", b"d" * 32, Role.named("admin"), "somebody")
+    )
+
+
+async def make_link(connection: Connection, stage: Stage) -> None:
+    await keys.make_link(connection, stage.id("link"), stage.id("key"), b"l" * 32, LEASE)
+
+
+async def follow_and_leave(db: Database, stage: Stage) -> None:
+    await keys.mark_used(db, stage.id("key"))
+    await keys.follow(db, b"l" * 32, b"t" * 32, LEASE)
+    await keys.end_session(db, b"t" * 32)
+
+
+async def revoke_key(connection: Connection, stage: Stage) -> None:
+    await keys.revoke(connection, stage.id("key"), "somebody")
+
+
+async def forget_sessions(db: Database, stage: Stage) -> None:
+    await keys.forget_sessions(db, db.clock.now() + LATER, 100)
+
+
+async def set_secret(connection: Connection, stage: Stage) -> None:
+    await secrets.hold(connection)
+    await secrets.put(connection, MASTER.seal("password", 1, "hush, hush"), stage.db.clock.now(), "somebody")
+
+
+async def rotate_secret(connection: Connection, stage: Stage) -> None:
+    await secrets.hold(connection)
+    for each in await secrets.under_other_keys(connection, OTHER.current.id, ""):
+        await secrets.rewrapped(connection, OTHER.rewrap(each))
+
+
+async def delete_secret(db: Database, stage: Stage) -> None:
+    await secrets.delete(db, "password")
+
+
+async def one_shot(db: Database, stage: Stage) -> None:
+    await shots.create(db, stage.task("quiet one-shot", origin="once"))
+    with on_record(_deed(stage, "asked once")):
+        await shots.create(db, stage.task("one-shot", origin="once"))
+
+
+async def a_change_on_record(db: Database, stage: Stage) -> None:
+    with on_record(_deed(stage, "asked for a limit")):
+        await workers.limit_queue(db, "mail", 3)
+
+
+async def answered(db: Database, stage: Stage) -> None:
+    await requests.answered(db, "key:1", "asked once", "{}")
+
+
+async def cancel_one_shot(db: Database, stage: Stage) -> None:
+    await oneshots.cancel(db, stage.id("quiet one-shot"), SOMEBODY)
+
+
+async def wipe(db: Database, stage: Stage) -> None:
+    await oneshots.wipe(db, SOMEBODY)
+
+
+async def seal(db: Database, stage: Stage) -> None:
+    await seal_some(db, AUDIT_KEYS)
+
+
+async def log(db: Database, stage: Stage) -> None:
+    await logs.append(db, "a log", db.clock.now(), "a line", None, key=stage.id("line"))
+
+
+async def forget_the_rest(db: Database, stage: Stage) -> None:
+    cutoff = db.clock.now() + LATER
+    await logs.forget(db, cutoff, 100)
+    await requests.forget(db, cutoff, 100)
+    await partitions.delete_old(db, cutoff, 100)
+
+
+ACCESS: tuple[Step, ...] = (
+    within(make_key), within(make_link), follow_and_leave, within(revoke_key), forget_sessions, within(set_secret),
+    within(rotate_secret), delete_secret, one_shot, a_change_on_record, answered, cancel_one_shot, Calm(take_one),
+    wipe, seal, log, forget_the_rest,
+)  # fmt: skip

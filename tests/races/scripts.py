@@ -1,0 +1,22 @@
+"""Everything the services write, as scripts for `test_every_statement`: each act is what one process does at one time.
+
+An act may be done again after it was interrupted, with what it was given before (ids are made by the caller), as a
+person or a service would do it.
+"""
+
+from __future__ import annotations
+
+from tests.races.acts.access import ACCESS
+from tests.races.acts.manifests import MANIFESTS
+from tests.races.acts.runs import RUNS
+from tests.races.acts.stage import Step
+from tests.races.acts.tasks import TASKS, WORKERS
+
+SCRIPTS: dict[str, tuple[Step, ...]] = {
+    "tasks": TASKS,
+    "workers": WORKERS,
+    **dict.fromkeys(("schedules", "executions"), RUNS),
+    **dict.fromkeys(("manifests", "batches", "deadletters", "chainsteps"), MANIFESTS),
+    **dict.fromkeys(("keys", "secrets", "oneshots", "requests", "audit", "auditing", "logs", "activities"), ACCESS),
+}
+"""By SQL file: what comes by its statements."""
