@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that can be read off the code: settings, command line, metrics, HTTP API.
+"""Writes what can be read off the code: settings, command line, metrics and HTTP API of the reference, and a picture.
 
 `scripts/docs` writes them, a test fails when they are out of date. Nothing here is specific to one setting or command.
 """
@@ -25,6 +25,7 @@ from tenuto.engine.metrics import BOUNDS
 from tenuto.engine.observing import GATHER_EVERY
 from tenuto.settings import Settings, WorkerSettings
 from tests.docs.httppage import http_page
+from tests.docs.pictures import rail_picture
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 MADE = "<!-- Made by scripts/docs from {source}: change it there. -->\n"
@@ -294,6 +295,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "metrics.md": metrics_page,
     "http-api.md": lambda: http_page(MADE.format(source="the OpenAPI document of `src/tenuto/api`")),
+    "../rail.svg": rail_picture,
 }
 
 

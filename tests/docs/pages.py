@@ -31,6 +31,7 @@ _BLOCK = re.compile(
 _FILE = re.compile(r"# (\w+\.py)(, continued)?\n")
 _PRINTS = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+_IMAGE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _TYPED = re.compile(r"^\$ (.+)$", re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`(tenuto [^`\n]+)`(?!`)")
@@ -95,6 +96,11 @@ def prose(page: Path) -> str:
 
 def links(page: Path) -> list[str]:
     return _LINK.findall(prose(page))
+
+
+def images(page: Path) -> list[str]:
+    """The pictures of a page; each says in words what it shows."""
+    return _IMAGE.findall(prose(page))
 
 
 def anchors(page: Path) -> set[str]:

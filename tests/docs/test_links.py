@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, anchors, links, name, pages
+from tests.docs.pages import ROOT, anchors, images, links, name, pages
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
@@ -20,6 +20,13 @@ def test_every_relative_link_resolves(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_every_picture_is_there_and_fetches_nothing_from_elsewhere() -> None:
+    shown = {(page.parent / image).resolve() for page in pages() for image in images(page)}
+    assert ROOT / "docs" / "rail.svg" in shown
+    for picture in shown:
+        assert "url(http" not in picture.read_text(encoding="utf-8")
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

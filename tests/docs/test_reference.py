@@ -11,15 +11,17 @@ from typing import get_args, get_type_hints
 import pytest
 
 import tenuto
-from tenuto import Context, Definition, Job, Misfire, RetryPolicy, Tenuto, at, demo, errors, every
+from tenuto import Context, Definition, Job, Misfire, RetryPolicy, Tenuto, at, errors, every
 from tenuto.cli.frame import SHARED
+from tenuto.demo import jobs, tour
 from tenuto.engine import executing, sweeper
 from tenuto.engine.health import condition
 from tenuto.handlers.jobs import Using
 from tenuto.model.access import ActorType
 from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import _STEP_OPTIONS, Late, Overlap
+from tenuto.model.schedules import Late, Overlap
+from tenuto.model.steps import _STEP_OPTIONS
 from tenuto.model.tasks import Reason, Status, TaskState
 from tenuto.model.triggers.bounds import Limits
 from tenuto.settings import Settings, WorkerSettings
@@ -156,7 +158,8 @@ def test_every_verb_of_schedules_and_executions_is_in_the_reference_of_the_api()
 
 def test_the_readme_counts_the_tasks_of_the_demo() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"{demo.SMALL + demo.FLAKY + demo.HOPELESS + demo.LONG:,} tasks" in text
+    single = 1 + 2  # a job that recovers; a bill, and the same bill mended
+    assert f"{jobs.STEPS + single + tour.BATCH + tour.REPORTS + tour.INVOICES:,} tasks" in text
 
 
 def test_the_readme_shows_the_commands_there_are() -> None:

@@ -1,4 +1,5 @@
-"""The tutorial is walked from its first command to its last, with `tenuto up` in the first terminal."""
+"""The tutorial is walked from its first command to its last, in order: with `tenuto up` in the first terminal, which is
+killed where the page says so and started again, and with a scheduler and two workers of their own at the end."""
 
 from __future__ import annotations
 
@@ -7,20 +8,22 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests import warmstart
 from tests.docs.pages import ROOT, blocks, typed
 from tests.docs.test_examples import finished, missing, python_blocks, surroundings
 from tests.folders import new_folder
+from tests.waiting import eventually_here
 
 PAGE = ROOT / "docs" / "tutorial.md"
-SERVICES = ("up", "worker --name", "scheduler")
-PLACEHOLDERS = {"ID", "PID"}
+AROUND = ("scripts/setup", ". .venv/bin/activate", "mkdir ", "export ")
+"""What makes the surroundings: here the fixtures do."""
+PATIENCE = 60.0
+TOGETHER = 8
 
 
 @pytest.fixture
@@ -30,21 +33,103 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-def test_the_tutorial_can_be_followed(url: str, folder: Path) -> None:
+class Walk:
+    """Somebody who types what the page says."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._services: dict[str, warmstart.Process] = {}
+        self._ahead: list[str] = []
+        self._last = ""
+        self.followed: list[str] = []
+
+    def type(self, line: str) -> None:
+        if is_service(line):
+            self._catch_up()
+            self._start(line)
+        elif line == "kill -9 PID":
+            self._catch_up()
+            self._services["tenuto up"].kill()
+            self._services["tenuto up"].wait()
+        elif line.startswith("python "):
+            self._catch_up()
+            self._run_program(line.split()[1])
+        elif line.startswith("printf "):
+            subprocess.run(["bash", "-c", line], cwd=self._folder, check=True)
+        elif line.startswith("tenuto "):
+            self._ahead.append(line)  # an interpreter is started once for several
+            if len(self._ahead) == TOGETHER:
+                self._catch_up()
+        else:
+            assert line.startswith(AROUND), f"nobody has typed {line!r}"
+        self.followed.append(line)
+
+    def end(self) -> None:
+        """Everything that was started is stopped as Ctrl-C would, and leaves in good order."""
+        self._catch_up()
+        for line, service in self._services.items():
+            assert service.poll() is None, f"{line} has ended\n{self._log(line)}"
+            service.send_signal(signal.SIGINT)
+        for line, service in self._services.items():
+            assert service.wait(timeout=PATIENCE) == 0, f"{line}\n{self._log(line)}"
+
+    def give_up(self) -> None:
+        for service in self._services.values():
+            if service.poll() is None:
+                service.kill()
+                service.wait()
+
+    def _start(self, line: str) -> None:
+        running = self._services.get(line)
+        if running is None or running.poll() is not None:
+            with self._path(line).open("w", encoding="utf-8") as log:
+                self._services[line] = warmstart.start(
+                    ["-m", *shlex.split(line)],
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdout=log.fileno(),
+                    stderr=log.fileno(),
+                )
+            eventually_here(lambda: " ready" in self._log(line) or self._services[line].poll(), timeout=PATIENCE)
+
+    def _run_program(self, name: str) -> None:
+        (block,) = [block for block in python_blocks(PAGE) if block.file == name]
+        (self._folder / name).write_text(block.text, encoding="utf-8")
+        said = finished([name], self._folder, self._environment, "", str(block))
+        assert missing(block.promised, said) is None, said
+
+    def _catch_up(self) -> None:
+        lines, self._ahead = self._ahead, []
+        if lines:
+            given = json.dumps({"lines": [shlex.split(line)[1:] for line in lines], "last": self._last})
+            program = str(Path(__file__).with_name("commands.py"))
+            said = finished([program], self._folder, self._environment, given, "the commands")
+            told = json.loads(said.splitlines()[-1])
+            self._last = told["last"]
+            ends = zip(lines, told["codes"], strict=True)
+            assert [end for end in ends if not is_expected(*end)] == [], said
+
+    def _path(self, line: str) -> Path:
+        return self._folder / f"{line.replace(' ', '-')}.log"
+
+    def _log(self, line: str) -> str:
+        return self._path(line).read_text(encoding="utf-8")
+
+
+def test_the_tutorial_can_be_followed_line_by_line(url: str, folder: Path) -> None:
     environment = {**surroundings(folder), "TENUTO_DATABASE": url, "TENUTO_APP": "shop:app"}
+    environment["TENUTO_WORKER_GRACE_SECONDS"] = "0"
     parts = [block.text for block in python_blocks(PAGE) if block.file == "shop.py"]
     (folder / "shop.py").write_text("\n".join(parts), encoding="utf-8")
-    with first_terminal(folder, environment):
-        for block in python_blocks(PAGE):
-            if block.is_program and block.file is not None:
-                (folder / block.file).write_text(block.text, encoding="utf-8")
-                said = finished([block.file], folder, environment, "", str(block))
-                assert missing(block.promised, said) is None, said
-        lines = [line for line in typed(PAGE) if is_followed(line)]
-        given = json.dumps([shlex.split(line)[1:] for line in lines])
-        said = finished([str(Path(__file__).with_name("commands.py"))], folder, environment, given, "the commands")
-        ends = [int(end) for end in said.splitlines()[-1].split()]
-        assert [end for end in zip(lines, ends, strict=True) if not is_expected(*end)] == [], said
+    walk = Walk(folder, environment)
+    try:
+        for line in typed(PAGE):
+            walk.type(line)
+        walk.end()
+    finally:
+        walk.give_up()
+    assert walk.followed == typed(PAGE)
 
 
 def test_the_tutorial_shows_every_way_to_look_at_work() -> None:
@@ -53,33 +138,13 @@ def test_the_tutorial_shows_every_way_to_look_at_work() -> None:
     assert any(block.language == "console" for block in blocks(PAGE))
 
 
-def is_followed(line: str) -> bool:
-    words = shlex.split(line)
-    is_service = line.removeprefix("tenuto ").startswith(SERVICES)
-    return words[0] == "tenuto" and not is_service and not PLACEHOLDERS & set(words)
+def is_service(line: str) -> bool:
+    return line in ("tenuto up", "tenuto scheduler") or line.startswith("tenuto worker --name")
 
 
 def is_expected(line: str, code: int) -> bool:
     """A job that fails ends with 1 and is meant to; an input that is refused, with 2."""
     if '"price": "cheap"' in line:
         return code == 2
-    return code == (1 if '"order": -1' in line or "ask_supplier" in line else 0)
-
-
-@contextmanager
-def first_terminal(folder: Path, environment: dict[str, str]) -> Iterator[None]:
-    """`tenuto up`, from its first word to its last."""
-    with (folder / "up.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tenuto", "up", "--grace", "0"], cwd=folder, env=environment, stdout=log, stderr=log
-        )
-    try:
-        yield
-        assert process.poll() is None, (folder / "up.log").read_text(encoding="utf-8")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    fails = any(words in line for words in ('"order": -1', "ask_supplier", "batch submit"))
+    return code == (1 if fails else 0)
