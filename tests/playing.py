@@ -16,7 +16,8 @@ from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
-from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields
+from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields
+from tenuto.model.steps import Step
 from tenuto.model.tasks import Outcome, Policy, Reason, Settlement, Status, Task, error_json, settle
 from tenuto.model.triggers import Trigger, every
 from tenuto.store import executions, finishing

@@ -36,7 +36,7 @@ def test_what_is_sealed_opens_and_no_two_seals_are_alike(keys: Keys) -> None:
     assert VALUE not in repr((keys.__dict__, first, keys.current))
 
 
-def test_a_row_that_was_exchanged_put_back_damaged_or_cut_does_not_open(keys: Keys) -> None:
+def test_a_row_that_was_exchanged_damaged_or_cut_does_not_open(keys: Keys) -> None:
     one, other = keys.seal("one", 1, VALUE), keys.seal("other", 1, "another value")
     wrong = [
         replace(other, name="one"),
@@ -53,6 +53,15 @@ def test_a_row_that_was_exchanged_put_back_damaged_or_cut_does_not_open(keys: Ke
         with pytest.raises(CannotOpen, match="is not as it was stored") as refusal:
             keys.open(row)
         assert VALUE not in repr(refusal.value)
+
+
+def test_a_whole_row_that_was_put_back_opens_and_says_which_version_it_is(keys: Keys) -> None:
+    """That is the limit of what a seal can tell; the audit knows of the newer one."""
+    before, after = keys.seal("one", 1, "before"), keys.seal("one", 2, "after")
+    assert (keys.open(before), keys.open(after)) == ("before", "after")
+    for row in (replace(before, version=2), replace(after, sealed=before.sealed), replace(after, version=1)):
+        with pytest.raises(CannotOpen):
+            keys.open(row)
 
 
 def _flipped(data: bytes, at: int) -> bytes:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tenuto.model.access import Actor
     from tenuto.model.manifests import Manifest
     from tenuto.model.retries import RetryPolicy
-    from tenuto.model.schedules import Definition, Misfire, Step
+    from tenuto.model.schedules import Definition, Misfire
+    from tenuto.model.steps import Step
     from tenuto.model.triggers import Trigger, at, cron, every, manual
     from tenuto.verbs.batches import Batch
 
@@ -32,7 +33,7 @@ _HOMES = {
     "PermanentFailure": "tenuto.handlers.context",
     "RetryLater": "tenuto.handlers.context",
     "RetryPolicy": "tenuto.model.retries",
-    "Step": "tenuto.model.schedules",
+    "Step": "tenuto.model.steps",
     "Tenuto": "tenuto.app",
     "TenutoError": "tenuto.errors",
     "Trigger": "tenuto.model.triggers",

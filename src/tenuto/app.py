@@ -21,8 +21,8 @@ from uuid import UUID
 from tenuto.clock import SystemClock, steady
 from tenuto.connections import Connections
 from tenuto.defining import Defining, new_task
-from tenuto.engine import cancelling, health, service, subschedules, upkeep
-from tenuto.engine.doctor import Finding
+from tenuto.engine import cancelling, health, service, submanifests, subschedules, upkeep
+from tenuto.engine.doctor import Finding, Told
 from tenuto.engine.observing import Observing
 from tenuto.engine.taskservers import MakeServer
 from tenuto.engine.taskservers.native import Native
@@ -35,7 +35,7 @@ from tenuto.handlers.kinds import Means, add_kinds
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
-from tenuto.model.schedules import SCHEDULE
+from tenuto.model.steps import MANIFEST, SCHEDULE
 from tenuto.model.tasks import NewTask, check
 from tenuto.settings import Settings, load, load_worker
 from tenuto.store import activities, auditing, chainsteps, migrate, workers
@@ -110,6 +110,7 @@ class Tenuto(Defining):
         self.logs = Logs(self.open)
         self.secrets = Secrets(self.open, self._who, lambda: self.settings)
         self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
+        self.jobs.add_kind(MANIFEST, submanifests.handler(self.open, self.manifests.run))
         self._drivers = {}
         add_kinds(self.jobs, Means(self.open, lambda: self.settings, self.secrets.reveal_text, self._drivers))
 
@@ -278,9 +279,10 @@ class Tenuto(Defining):
         """Past attempts, newest first: filter by state, name, queue, tag; page with ``below``."""
         return await activities.list_activities(await self.open(), Filters(**filters))
 
-    async def outcome_counts(self, *, tag: str) -> dict[str, int]:
-        """What became of all tasks with a tag: attempts, done, failed, open, doubled, lost_attempts."""
-        return await activities.outcome_counts(await self.open(), tag)
+    async def outcome_counts(self, *, tag: str | None = None, initiator_id: str | None = None) -> dict[str, int]:
+        """What became of all tasks with a tag, or of one initiator: attempts, done, failed, open, doubled,
+        lost_attempts."""
+        return await activities.outcome_counts(await self.open(), tag, initiator_id)
 
     async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> Record:
         """Wait until a task has ended; the record of its last attempt."""
@@ -291,9 +293,10 @@ class Tenuto(Defining):
             last = (await self.attempts(task_id))[-1]
             if last["final"]:
                 return last
-            if deadline is not None and steady() > deadline:
+            left = pause if deadline is None else deadline - steady()
+            if left <= 0:
                 raise Conflict(f"task {task_id} has not ended after {timeout:g} s", remedy="wait longer")
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 0.5)
 
     async def workers(self, *, ended: bool = False) -> list[dict[str, Any]]:
@@ -350,10 +353,13 @@ class Tenuto(Defining):
         """Bring the schema up to date; the migrations applied now."""
         return await upkeep.migrate(partial(self.connect, check_schema=False))
 
-    async def doctor(self) -> list[Finding]:
-        """What is wrong, if anything: the server, the schema, the clocks, and every rule the work must keep."""
+    async def doctor(self, told: Told | None = None) -> list[Finding]:
+        """What is wrong, if anything: the server, the schema, the clocks, and every rule the work must keep.
+
+        ``told`` is called with each finding as it comes, its number, and of how many.
+        """
         is_embedded = self.settings.database is None
-        return await upkeep.doctor(partial(self.connect, check_schema=is_embedded), self.settings)
+        return await upkeep.doctor(partial(self.connect, check_schema=is_embedded), self.settings, told)
 
     def health(self, service: str, name: str | None = None) -> list[health.Health]:
         """What the health files on this machine say of a service, without asking the database."""

@@ -1,8 +1,10 @@
 """Sealing secrets: AES-256-GCM, a data key for every version of a secret, wrapped by the master key.
 
-Name and version are bound into both seals, so a row that was moved to another name, or put back from an older version,
-does not open. Where the master key comes from is decided here too: a setting, a file, or, for the embedded database, a
-file in the home. This room never sees the database, and no error of it repeats a key or a value.
+Name and version are bound into both seals, so a row under another name, or with another version's number, does not
+open, nor one of which any byte was changed. Whoever can write the table can still put back a whole row as it once was,
+its version with it: that opens as long as its key is at hand; that there was a newer one stands in the audit alone.
+Where the master key comes from is decided here too: a setting, a file, or, for the embedded database, a file in the
+home. This room never sees the database, and no error of it repeats a key or a value.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ def _decrypt(key: bytes, sealed: bytes, bound: bytes, name: str) -> bytes:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
     except (InvalidTag, ValueError):  # a wrong tag, or too short to have one
         raise CannotOpen(
-            f"secret {name!r} is not as it was stored: its row was damaged, exchanged or put back",
+            f"secret {name!r} is not as it was stored: its row was damaged or exchanged",
             remedy=f"set it anew: tenuto secret set {name}",
         ) from None
 

@@ -83,6 +83,8 @@ class ConnectionSettings(BaseModel):
     """Its address with the login of the scripts, or ``{ secret = "NAME" }``."""
     driver: str | None = None
     """What reaches it; without a word, what its address begins with."""
+    any_login: bool = False
+    """Whether its login may be a superuser's, Tenuto's own, or one that may change Tenuto's own tables."""
 
 
 class Settings(BaseSettings):
@@ -139,7 +141,7 @@ class Settings(BaseSettings):
     connections: dict[str, ConnectionSettings] = {}
     """The databases SQL scripts may be run on, by name: tables such as ``[connections.hr]`` with ``url``."""
     files_folder: Path | None = None
-    """Where SQL scripts and SQLite files lie that steps name, if not in the working folder; nowhere else."""
+    """Where SQL scripts and SQLite files lie that steps name, and nowhere else; if not said, ``files`` in the home."""
     programs: Annotated[tuple[Path, ...], NoDecode] = ()
     """Which programs and scripts steps may run: files, and folders of them; if none, any at all."""
     program_path: Annotated[tuple[Path, ...], NoDecode, Field(min_length=1)] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ import httpx2
 import pytest
 
 from tenuto import Step, Tenuto, manual
+from tenuto.api import events as module
 from tenuto.api.server import serving
+from tenuto.clock import steady
 from tenuto.model.access import Role
+from tests.waiting import eventually
 
 Event = dict[str, Any]
 
@@ -101,6 +104,17 @@ async def test_who_was_away_for_too_long_is_told_to_look_anew(app: Tenuto) -> No
         assert (await until(events, lambda event: True))[0]["event"] == "reset"
 
 
+async def test_a_service_that_stops_lets_those_go_who_watch(app: Tenuto) -> None:
+    _, key = await app.keys.make("watcher", Role.VIEWER)
+    async with AsyncExitStack() as stack:
+        async with serving(app, port=0) as address:
+            streams = [await stack.enter_async_context(stream(address, key)) for _ in range(3)]
+            begun = steady()
+        assert steady() - begun < 4, "it waited for them to leave by themselves"
+        for events in streams:
+            assert [event["event"] async for event in events if event["event"] not in ("queues", "workers")] == []
+
+
 async def test_a_revoked_key_cuts_the_line(app: Tenuto) -> None:
     _, key = await app.keys.make("watcher", Role.VIEWER)
     async with serving(app, port=0) as address, stream(address, key, "?topics=dead_letters") as events:
@@ -110,6 +124,33 @@ async def test_a_revoked_key_cuts_the_line(app: Tenuto) -> None:
         async with httpx2.AsyncClient() as client:
             again = await client.get(f"{address}/api/v1/events", headers={"Authorization": f"Bearer {key}"})
         assert again.status_code == 401
+
+
+async def test_of_more_streams_than_may_be_open_the_rest_are_refused(  # B86
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(module, "MOST_STREAMS", 5)
+    keys = [(await app.keys.make(f"watcher-{number}", Role.VIEWER))[1] for number in range(2)]
+    async with serving(app, port=0) as address, AsyncExitStack() as stack:
+
+        async def open_one(key: str) -> int:
+            client = await stack.enter_async_context(httpx2.AsyncClient(timeout=30))
+            given = {"Authorization": f"Bearer {key}"}
+            line = client.stream("GET", f"{address}/api/v1/events?topics=definitions", headers=given)
+            answer = await stack.enter_async_context(line)
+            if answer.status_code == 429:
+                assert answer.headers["retry-after"] == "30"
+            return answer.status_code
+
+        assert sorted(await asyncio.gather(*(open_one(keys[0]) for _ in range(8)))) == [200] * 3 + [429] * 5
+        assert sorted(await asyncio.gather(*(open_one(keys[1]) for _ in range(4)))) == [200] * 2 + [429] * 2
+        await stack.pop_all().aclose()
+
+        async def there_is_room() -> bool:
+            return await open_one(keys[1]) == 200
+
+        await eventually(there_is_room)
 
 
 @pytest.mark.parametrize(

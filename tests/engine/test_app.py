@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenuto import Context, Enqueued, Tenuto
+from tenuto import Context, Enqueued, Step, Tenuto, manual
 from tenuto.errors import Conflict, Invalid, NotFound, SchemaMismatch
 from tenuto.ids import new_id
 from tests.engine.conftest import Quick
@@ -177,6 +177,23 @@ async def test_text_that_looks_like_sql_or_markup_is_stored_and_shown_as_it_is(a
 
 
 # --- asking about work ---------------------------------------------------------------------------------------------
+
+
+async def test_waiting_for_an_execution_lasts_no_longer_than_was_said(
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job
+    async def never() -> None: ...
+
+    app.schedule("s", manual(), [Step.job(never)])
+    await app.schedules.deploy()
+    run = (await app.schedules.run("s")).execution_id
+    assert run is not None
+    monkeypatch.setattr("tenuto.verbs.waiting._LONGEST_LOOK", 600.0)
+    async with asyncio.timeout(60):
+        for _ in range(2):  # by the second time there is somebody to tell
+            with pytest.raises(Conflict, match=r"has not ended after 0\.3 s"):
+                await app.executions.wait(run, 0.3)
 
 
 async def test_waiting_ends_with_the_task_or_with_patience(app: Tenuto, worker: Quick) -> None:

@@ -259,7 +259,7 @@ async def test_the_doctor_looks_at_the_trail(app: Tenuto, tmp_path: Path) -> Non
     assert "has been waiting" in says
     await tamper(app, "UPDATE tenuto.audit SET reason = 'x' WHERE target = 'queue-2'")
     assert (await told())[0] == "problem"
-    (tmp_path / anchors.FILE).write_text("nonsense")
+    (tmp_path / anchors.FILE).write_text("nonsense\n")
     assert (await told())[0] == "warning"
 
 

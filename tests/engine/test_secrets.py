@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, logs, manual
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
 from tenuto.handlers import masking
+from tenuto.handlers.masking import Mask
 from tenuto.sealing import CannotOpen, Key
 from tenuto.settings import load
 from tenuto.store import auditing
@@ -26,9 +27,10 @@ CANARY = 'kanarie/4711 ünder+the="rose"'
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    before = masking.shown_here._sought, logs._hide
+    before = logs._hide
     yield
-    masking.shown_here._sought, logs._hide = before
+    Mask.__init__(masking.shown_here, masking._MOST_REMEMBERED)
+    logs._hide = before
 
 
 @pytest.fixture

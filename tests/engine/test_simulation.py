@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tenuto.engine.clockchanges import effects
 from tenuto.engine.simulation import Simulation, Subject, simulate
 from tenuto.errors import Invalid
-from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields
+from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields
+from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger, at, cron, every, manual
 from tests.proofs import times
 

@@ -16,13 +16,16 @@ import pytest
 from pydantic import SecretStr
 
 from tenuto import Step, Tenuto, logs, manual
-from tenuto.errors import Invalid
-from tenuto.handlers import masking, sqlitescript, sqlscript
+from tenuto.errors import Forbidden, Invalid
+from tenuto.handlers import masking, sqlitescript, sqlscript, stepfiles
 from tenuto.handlers.context import Context
+from tenuto.handlers.masking import Mask
+from tenuto.handlers.sqlscript import BUILT_IN
 from tenuto.model.scripts import Ran, Script
 from tenuto.sealing import Key
-from tenuto.settings import ConnectionSettings
+from tenuto.settings import ConnectionSettings, load
 from tenuto.store.scripts import SQL as SCRIPTS
+from tenuto.store.scripts import own_login
 from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
 from tests.model.making import a_held_task
@@ -34,9 +37,10 @@ PASSWORD = "pa55 w/rd:for@scripts"
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    before = masking.shown_here._sought, logs._hide
+    before = logs._hide
     yield
-    masking.shown_here._sought, logs._hide = before
+    Mask.__init__(masking.shown_here, masking._MOST_REMEMBERED)
+    logs._hide = before
 
 
 @pytest.fixture
@@ -63,12 +67,20 @@ def as_role(url: str, role: str) -> str:
     return f"{scheme}://{role}@{rest.rpartition('@')[2] if '@' in rest.partition('?')[0] else rest}"
 
 
+def in_database(url: str, name: str) -> str:
+    """The same server and login, another database."""
+    address, mark, options = url.partition("?")
+    return f"{address.rpartition('/')[0]}/{name}{mark}{options}"
+
+
 @pytest.fixture
 def scripts(app: Tenuto, url: str, tmp_path: Path) -> Tenuto:
     """An app with connections and a folder for files."""
     connections = {
         "shop": ConnectionSettings(url={"secret": "shop-url"}),
         "ours": ConnectionSettings(url=url),
+        "ours, meant so": ConnectionSettings(url=url, any_login=True),
+        "elsewhere": ConnectionSettings(url=in_database(url, "postgres")),
         "other": ConnectionSettings(url="paper://desk", driver="paper"),
         "strange": ConnectionSettings(url="oracle://desk"),
         "broken": ConnectionSettings(url="postgresql://u:hidden-word@[half/x"),
@@ -161,6 +173,47 @@ async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
             assert "permission denied" in record["error"]["message"] or '"***"' in record["error"]["message"]
         record = await run(app, connection="ours", script="SELECT 1")
         assert "may change Tenuto's own tables" in record["error"]["message"]
+        record = await run(app, connection="elsewhere", script="SELECT 1")
+        assert "is a superuser's" in record["error"]["message"]
+        assert "any_login" in record["error"]["message"]
+        assert (await run(app, connection="ours, meant so", script="SELECT 1"))["status"] == "completed"
+
+        # What we say ourselves has an end, too, also if the script has lifted the server's.
+        slow = """
+            CREATE FUNCTION shop.slow() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$;
+            CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON shop.items DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION shop.slow();
+            INSERT INTO shop.items VALUES (77, 'late');
+        """
+        for script, words in (
+            (slow, "COMMIT took longer than 0.2 s"),
+            (slow + "SET statement_timeout = 0", "broken off"),
+        ):
+            record = await run(app, connection="shop", script=script, timeout=0.2)
+            assert words in record["error"]["message"]
+        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items WHERE id = 77") == 0
+
+
+async def test_the_login_of_tenuto_itself_is_not_one_for_scripts(
+    app: Tenuto, url: str, db_of_scripts: asyncpg.Connection
+) -> None:
+    """It is known wherever on its server it logs in, and whatever it may do there."""
+    database = await app.open()
+    assert await db_of_scripts.fetchval(SCRIPTS.who_is_logged_in) == await own_login(database)
+    theirs = await asyncpg.connect(as_role(url, "scripter"))
+    ours = str(await theirs.fetchval(SCRIPTS.who_is_logged_in))
+    await theirs.close()
+    assert ours != await own_login(database)
+    for forbidden, refused in ((ours, True), ("", False)):
+        script = Script(
+            as_role(url, "scripter"), "SELECT 1", {}, frozenset(), 20, True, lambda *_: None, forbidden_login=forbidden
+        )
+        if refused:
+            with pytest.raises(Forbidden, match="is the one Tenuto itself uses"):
+                [ran async for ran in BUILT_IN["postgresql"](script)]
+        else:
+            assert [ran.rows async for ran in BUILT_IN["postgresql"](script)] == [1]
 
 
 async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by_cancelling(
@@ -212,7 +265,8 @@ async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_i
     try:
         await above.execute(
             "CREATE ROLE tenuto_test_writer; GRANT DELETE ON tenuto.tasks TO tenuto_test_writer;"
-            "CREATE ROLE tenuto_test_member NOINHERIT; SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
+            "CREATE ROLE tenuto_test_above SUPERUSER; CREATE ROLE tenuto_test_member NOINHERIT;"
+            "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
         )
         assert await above.fetchval(SCRIPTS.may_change_tenuto) is False
         await above.execute(
@@ -220,8 +274,48 @@ async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_i
             "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
         )
         assert await above.fetchval(SCRIPTS.may_change_tenuto) is True
+        assert await above.fetchval(SCRIPTS.is_superuser) is False
+        await above.execute(
+            "RESET SESSION AUTHORIZATION; REVOKE tenuto_test_writer FROM tenuto_test_member;"
+            "GRANT tenuto_test_above TO tenuto_test_member; SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
+        )
+        assert await above.fetchval(SCRIPTS.is_superuser) is True
     finally:
         await rolled_back.rollback()
+
+
+def test_the_files_of_steps_lie_in_a_folder_of_their_own_and_tenuto_s_are_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B71, B72, B96: whatever folder somebody has chosen, and whatever a key is called in it."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    (home / "postgres").mkdir(parents=True)
+    work.mkdir()
+    monkeypatch.chdir(work)
+    for name in ("master.key", "admin.key", "audit.keys", "postgres/PG_VERSION"):
+        (home / name).write_text("kept", encoding="ascii")
+    for name in ("tenuto.toml", "tls.pem", "given.key", "plain.sql"):
+        (work / name).write_text("", encoding="ascii")
+    by_default = load(home=home)
+    assert stepfiles.inside(by_default, Path("x.sql"), "f") == home / "files" / "x.sql"
+    assert (home / "files").stat().st_mode & 0o777 == 0o700
+    (home / "files" / "twin.sql").hardlink_to(home / "master.key")
+    (home / "files" / "link.sql").symlink_to(home / "admin.key")
+    (work / "twin.sql").hardlink_to(home / "audit.keys")
+    with_keys = {"master_key_file": work / "given.key", "web_tls_key": work / "tls.pem"}
+    chosen = load(home=home, files_folder=work, **with_keys)
+    assert stepfiles.inside(chosen, Path("plain.sql"), "f") == work / "plain.sql"
+    reached = [(load(home=home, files_folder=folder), "master.key") for folder in (home, tmp_path / "home")]
+    reached += [(load(home=home, files_folder=home), name) for name in ("admin.key", "run/x", "postgres/PG_VERSION")]
+    reached += [(load(home=home, files_folder=tmp_path), "home/master.key"), (by_default, "twin.sql")]
+    reached += [(chosen, name) for name in ("tenuto.toml", "tls.pem", "given.key", "twin.sql", "../work/tls.pem")]
+    for settings, name in reached:
+        with pytest.raises(Forbidden, match="one of Tenuto's own files") as refusal:
+            stepfiles.inside(settings, Path(name), "script_file")
+        assert (refusal.value.field, "folder of their own" in (refusal.value.remedy or "")) == ("script_file", True)
+    for name in ("../master.key", "link.sql", str(work / "plain.sql"), "a/../../master.key"):
+        with pytest.raises(Invalid, match="lies outside of"):
+            stepfiles.inside(by_default, Path(name), "script_file")
 
 
 def test_the_password_of_an_address_is_hidden_wherever_it_stands_in_it() -> None:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context as TraceContext
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, cron, tracing
@@ -171,11 +174,9 @@ async def test_a_trace_nobody_can_read_hinders_nobody(
 
 
 async def test_spans_reach_an_exporter_of_the_sdk(app: Tenuto, worker: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
-    sdk = pytest.importorskip("opentelemetry.sdk.trace")
-    export = pytest.importorskip("opentelemetry.sdk.trace.export")
-    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
-    provider = sdk.TracerProvider()
-    provider.add_span_processor(export.SimpleSpanProcessor(memory))
+    memory = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
 
     @app.job
@@ -186,5 +187,6 @@ async def test_spans_reach_an_exporter_of_the_sdk(app: Tenuto, worker: Quick, mo
         await app.wait(task, timeout=20)
     asked, ran = memory.get_finished_spans()
     assert (asked.name, ran.name) == ("enqueue seen", "run seen")
-    assert ran.parent.span_id == asked.context.span_id
+    assert ran.parent is not None
+    assert (ran.parent.span_id, ran.parent.trace_id) == (asked.context.span_id, asked.context.trace_id)
     assert ran.context.trace_id == asked.context.trace_id

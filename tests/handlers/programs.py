@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class Workshop:
     def __init__(self, bench: Bench, folder: Path, **given: Any) -> None:
         self.bench = bench
         self.folder = folder
+        self.before_revealing: Callable[[], object] = lambda: None
         self.settings = load(database="postgresql://nobody@nowhere.invalid/none", home=folder, **given)
         self.executable = executable.job(self._means())
         self.powershell = powershell.job(self._means())
@@ -46,6 +48,7 @@ class Workshop:
         async def reveal(ctx: Context, text: Text) -> str:
             if isinstance(text, str):
                 return text
+            self.before_revealing()
             ctx.conceal(SECRET)
             return text.prefix + SECRET
 

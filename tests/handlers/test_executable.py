@@ -275,6 +275,31 @@ def test_a_guardian_that_is_killed_takes_the_program_with_it_and_the_attempt_fai
     eventually_here(lambda: not any(runs(pid) for pid in pids))
 
 
+def test_nothing_of_programs_stays_with_the_worker_no_child_no_zombie_no_open_file_no_folder(shop: Workshop) -> None:
+    """Whether they end well, fail, cannot be started, are stopped, or lose their guardian to a kill -9."""
+    escapee = """setsid sh -c 'trap "" TERM HUP; echo $$ >"$0.new"; mv "$0.new" "$0"; sleep 600' "$1" & wait"""
+    me = psutil.Process()
+    shell(shop, "exit 0")
+    before = me.num_fds(), {child.pid for child in me.children(recursive=True)}
+    for _ in range(5):
+        shell(shop, "sleep 600 & exit 0")
+        shell(shop, "exit 5", stdin="unread")
+        run(shop, program="true", folder="/no/such/folder")
+        run(shop, program="/bin/cat", sha256=hashlib.sha256(Path("/bin/cat").read_bytes()).hexdigest(), stdin="x")
+    stopped, _ = begun(shop, 'echo $$ >"$1.new"; mv "$1.new" "$1"; sleep 600')
+    stopped.stop(Stop.CANCELLED, ANA)
+    assert shop.bench.outcome(stopped) is not None
+    orphaned, pids = begun(shop, escapee)
+    os.kill(next(child.pid for child in me.children() if child.pid not in before[1]), signal.SIGKILL)
+    outcome = shop.bench.outcome(orphaned)
+    assert outcome is not None
+    assert "was killed" in message(outcome)
+    assert not any(runs(pid) for pid in pids), "also what had left its session"
+    eventually_here(lambda: {child.pid for child in me.children(recursive=True)} <= before[1])
+    eventually_here(lambda: me.num_fds() <= before[0])
+    assert list(Path(tempfile.gettempdir()).glob("tenuto-????????")) == []
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -377,6 +402,47 @@ def test_only_what_is_listed_may_be_run_and_no_link_leads_out(bench: Bench, tmp_
         outcome = run(shop, program=program)
         assert "none of the programs that may be run here" in message(outcome)
         assert "TENUTO_PROGRAMS" in message(outcome)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_what_was_checked_is_what_runs_however_quickly_it_is_exchanged(
+    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    """B56: replaced by another file, and written over, between the look at it and its start."""
+    if not in_memory:
+        monkeypatch.setattr(os, "memfd_create", _forbidden)
+    program = Path(shop.program("mine", "import os, sys; print('checked', sys.argv[1], os.environ['TENUTO_PROGRAM'])"))
+    content, digest = program.read_bytes(), hashlib.sha256(program.read_bytes()).hexdigest()
+
+    def replace() -> None:
+        Path(shop.program("evil", "print('evil')")).replace(program)
+
+    def write_over() -> None:
+        with program.open("r+b") as file:
+            file.truncate()
+            file.write(b"#!/bin/sh\necho evil\n")
+
+    for exchange in (replace, write_over):
+        program.write_bytes(content)
+        shop.before_revealing = exchange
+        given = {"args": ["one"], "stdin": {"secret": "x"}, "sha256": digest}
+        assert output(run(shop, program=str(program), **given))["stdout"] == f"checked one {program}\n"
+        assert "evil" in program.read_text()
+        shop.before_revealing = lambda: None
+        assert "is not the file it was" in message(run(shop, program=str(program), sha256=digest))
+    binary = Path("/bin/cat").resolve()
+    given = {"stdin": "through", "sha256": hashlib.sha256(binary.read_bytes()).hexdigest()}
+    assert output(run(shop, program="/bin/cat", folder=str(tmp_path), **given))["stdout"] == "through"
+    noise = tmp_path / "noise"
+    noise.write_bytes(b"\x7fELF nonsense")
+    noise.chmod(0o700)
+    refused = run(shop, program=str(noise), sha256=hashlib.sha256(noise.read_bytes()).hexdigest())
+    assert f"{noise} could not be started: Exec format error" in message(refused)
+    assert list(Path(tempfile.gettempdir()).glob("tenuto-????????")) == []
+
+
+def _forbidden(*_: object) -> int:
+    raise PermissionError
 
 
 # --- as part of the whole ---------------------------------------------------------------------------------------------

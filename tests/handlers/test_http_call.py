@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.handlers import http
+from tenuto.handlers import dialling, http
 from tenuto.handlers.attempts import Stop
 from tenuto.handlers.context import Context
 from tenuto.handlers.httpanswers import MAX_READ
@@ -293,6 +295,42 @@ def test_headers_that_could_open_a_door_are_not_kept(call: Caller, site: Site) -
     assert kept["x-request-id"] == "r-1"
     assert len(kept["etag"]) < 1100
     assert "abc" not in json.dumps(kept)
+
+
+# --- names that are slow to be found ------------------------------------------------------------------------------
+
+
+async def test_a_name_server_that_keeps_silent_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking blocks a thread: not one of those that everybody shares, and not more of them than there may be."""
+    answers = threading.Event()
+    real = socket.getaddrinfo
+
+    def asked(host: str, *given: Any, **more: Any) -> Any:
+        if host.startswith("silent"):
+            assert answers.wait(60)
+            host = "127.0.0.1"
+        return real(host, *given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", asked)
+    lookups = dialling.Lookups(most=4)
+    waiting = [asyncio.ensure_future(lookups.find(f"silent-{number}", 80)) for number in range(40)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "others work"), 30) == "others work"
+    named = [thread for thread in threading.enumerate() if thread.name == "tenuto-lookup"]
+    assert all(thread.daemon for thread in named)
+    assert lookups._threads == 4
+    waiting[0].cancel()
+    waiting[-1].cancel()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(dialling, "_LOOKUP_SECONDS", 0.05)
+        with pytest.raises(TimeoutError):
+            await lookups.find("silent-too", 80)
+    answers.set()
+    found = await asyncio.wait_for(asyncio.gather(*waiting[1:-1]), 30)
+    assert found == [["127.0.0.1"]] * 38
+    assert await lookups.find("127.0.0.1", 80) == ["127.0.0.1"]
+    with pytest.raises(socket.gaierror):
+        await lookups.find("no-such-name.invalid", 80)
 
 
 # --- where it never goes (B39–B45, B48) -----------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from io import StringIO
 from itertools import pairwise
@@ -28,9 +30,10 @@ SECRET = 's3cr/t+"ä\\ value?%'
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """What one test hides, the next may see."""
-    before = masking.shown_here._sought, logs._hide
+    before = logs._hide
     yield
-    masking.shown_here._sought, logs._hide = before
+    Mask.__init__(masking.shown_here, masking._MOST_REMEMBERED)
+    logs._hide = before
 
 
 def hiding(*values: str) -> Mask:
@@ -58,6 +61,12 @@ def test_a_value_is_found_in_every_form_it_takes() -> None:
         quote_plus(SECRET),
         repr(SECRET),
         repr(raw),
+        raw.hex(),
+        raw.hex().upper(),
+        html.escape(SECRET),
+        html.escape(SECRET, quote=False),
+        raw.decode("latin-1"),
+        json.dumps(raw.decode("latin-1")),
         base64.b64encode(raw).decode(),
         base64.urlsafe_b64encode(raw).decode(),
         base64.b64encode(b"user:" + raw + b"!").decode(),
@@ -93,6 +102,45 @@ def test_however_a_stream_is_cut_into_chunks_no_value_goes_through(value: str, a
         shown, held = mask.stream(held + text[begin:end])
         out += shown
     assert value not in out + mask.text(held)
+
+
+@given(
+    some.lists(some.text('ab-="é', min_size=4, max_size=9), max_size=8), some.text('ab-="é', max_size=60), some.data()
+)
+def test_many_values_are_hidden_as_few_are_and_nothing_of_any_is_left(
+    values: list[str], text: str, data: some.DataObject
+) -> None:
+    """Those that overlap, begin alike, or are a part of each other, among more than are sought one by one."""
+    values = [value for value in values if len(value.strip()) >= 4]
+    few, many = hiding(*values), hiding(*(f"##{number:05d}##" for number in range(100)), *values)
+    assert many.text(text) == few.text(text)
+    assert not any(value in many.text(text) for value in values)
+    cut = data.draw(some.integers(0, len(text)))
+    (first, held), (others, rest) = many.stream(text[:cut]), ("", "")
+    others, rest = many.stream(held + text[cut:])
+    assert first + others + many.text(rest) == few.text(text)
+
+
+def test_ten_thousand_values_are_hidden_and_take_no_longer_than_a_hundred() -> None:
+    mask, values = Mask(), [f"key-{number:06d}-{number * 7919 % 100_003:06d}" for number in range(10_000)]
+    for value in values:
+        mask.add(value)
+    text = "an ordinary line, as there are many of them in the log of a service\n" * 1000
+    began = time.process_time()
+    for value in values[::100]:
+        assert mask.text(f"it is {value}, and {quote(value)}") == "it is ***, and ***"
+    assert mask.text(text + values[-1]) == text + "***"
+    assert mask.stream(text + values[-1][:9]) == (text, values[-1][:9])
+    assert time.process_time() - began < 2, "one by one it would be minutes"
+
+
+def test_a_process_that_was_shown_too_much_forgets_the_oldest_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    mask = Mask(3)
+    for value in ("first-of-all", "x1x1", "second-one", "first-of-all", "third-one"):
+        mask.add(value)
+    assert mask.text("first-of-all x1x1 second-one third-one") == "*** x1x1 *** ***"
+    assert mask.stream("x1x")[1] == "", "nothing of it is sought any more"
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["masking.forgot", "values=1"]]
 
 
 def test_nothing_an_attempt_leaves_behind_holds_what_it_was_shown(

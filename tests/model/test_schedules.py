@@ -18,17 +18,16 @@ from tenuto.model.schedules import (
     Misfire,
     Overlap,
     Plan,
-    Step,
     changes,
     definition_from_fields,
     misfire_from_fields,
     plan_from_fields,
     plan_from_json,
-    policy_of,
     refuse_cycles,
-    step_from_fields,
     with_arguments,
 )
+from tenuto.model.secrets import SecretRef
+from tenuto.model.steps import Step, StepOptions, policy_of, step_from_fields
 from tenuto.model.tasks import Policy
 from tenuto.model.triggers import cron, manual
 from tests.playing import a_definition, a_plan, a_step
@@ -73,9 +72,54 @@ def test_a_step_that_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[
     assert refused.value.field == field
 
 
+def test_a_step_of_every_kind_can_be_written_in_code_with_its_arguments_and_the_step_s_own_options() -> None:
+    secret = SecretRef(secret="token")
+    own: StepOptions = {"continue_on_failure": True, "timeout": "5m", "max_retries": 2, "queue": "slow", "priority": 3}
+    steps = {
+        "executable": Step.executable(
+            "/bin/x", "a", "b", env={"T": secret}, success_codes=(0, 2), sha256="0" * 64, **own
+        ),
+        "powershell": Step.powershell("/srv/x.ps1", "-Days", "3", program="pwsh", stdin={"secret": "s"}, **own),
+        "log.append": Step.log("done", "calls", {"n": 1}, **own),
+        "sql": Step.sql("hr", "SELECT :a", parameters={"a": None, "b": secret}, statement_timeout="1m", **own),
+    }
+    told = {kind: dict(step.arguments) for kind, step in steps.items()}
+    assert told == {
+        "executable": {
+            "program": "/bin/x", "args": ["a", "b"], "env": {"T": {"secret": "token"}}, "success_codes": [0, 2],
+            "sha256": "0" * 64,
+        },
+        "powershell": {
+            "script": "/srv/x.ps1", "args": ["-Days", "3"], "program": "pwsh", "stdin": {"secret": "s"}
+        },
+        "log.append": {"message": "done", "log": "calls", "fields": {"n": 1}},
+        "sql": {
+            "connection": "hr", "script": "SELECT :a", "parameters": {"a": None, "b": {"secret": "token"}},
+            "timeout": "1m",
+        },
+    }  # fmt: skip
+    for kind, step in steps.items():
+        assert (step.kind, step.continue_on_failure, step.queue, step.priority) == (kind, True, "slow", 3)
+        assert step.rules == {"timeout": "5m", "max_retries": 2}
+    call = Step.http(
+        secret, "PUT", timeout=9, headers={"A": "b"}, expected_status=[200, "3xx"], retry={"max_retries": 5}
+    )
+    assert (call.kind, call.name, call.rules) == ("http.call", "http.call", {"retry": {"max_retries": 5}})
+    assert call.arguments == {
+        "url": {"secret": "token"}, "method": "PUT", "timeout": 9, "headers": {"A": "b"},
+        "expected_status": [200, "3xx"],
+    }  # fmt: skip
+    names = [
+        Step.sql("hr", script_file="a/b.sql").name,
+        Step.sql("hr", "SELECT 1", name="mine").name,
+        steps["sql"].name,
+    ]
+    assert names == ["b.sql", "mine", "sql on hr"]
+
+
 def test_an_option_no_step_has_is_refused() -> None:
     with pytest.raises(Invalid) as refused:
-        Step.schedule("other", timeuot="1h")
+        Step.schedule("other", timeuot="1h")  # type: ignore[call-arg]
     assert refused.value.field == "timeuot"
     with pytest.raises(Invalid) as refused:
         step_from_fields({"kind": "job", "target": "bake", "colour": "red"})

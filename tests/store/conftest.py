@@ -17,6 +17,7 @@ from tests.conftest import address
 OF_THEIR_OWN = {
     "test_doctor.py",
     "test_doctor_manifests.py",
+    "test_doctor_promises.py",
     "test_doctor_schedules.py",
     "test_embedded.py",
     "test_housekeeping.py",

@@ -9,6 +9,7 @@ import pytest
 
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
+from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, Settlement
 from tenuto.store import activities
 from tenuto.store import tasks as store
@@ -195,3 +196,11 @@ async def test_what_became_of_tasks_with_a_tag_can_be_counted(db: Database, regi
     await start(db, tags=["a"], run_at=now() + timedelta(hours=1))
     counts = await activities.outcome_counts(db, "a")
     assert (counts["done"], counts["failed"], counts["open"], counts["doubled"]) == (1, 0, 1, 0)
+
+
+async def test_what_one_initiator_asked_for_can_be_counted(db: Database) -> None:
+    for who, tag in (("ana", "a"), ("ana", "b"), ("ben", "a")):
+        await start(db, tags=[tag], initiator=Actor.user(who))
+    assert (await activities.outcome_counts(db, initiator_id="ana"))["open"] == 2
+    assert (await activities.outcome_counts(db, "a", "ana"))["open"] == 1
+    assert (await activities.outcome_counts(db, initiator_id="nobody"))["open"] == 0

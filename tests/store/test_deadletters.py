@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.ids import first_id_at
+from tenuto.ids import first_id_at, new_id
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.tasks import Policy
 from tenuto.store import deadletters, finishing
@@ -23,8 +23,8 @@ async def me(register_worker: Register) -> UUID:
 
 
 async def acknowledge(db: Database, id: UUID) -> set[UUID]:
-    now = db.clock.now()
-    return await within(db, lambda connection: deadletters.resolve(connection, [(id, None)], now, ANA, "seen"))
+    asked, now = new_id(), db.clock.now()
+    return await within(db, lambda connection: deadletters.resolve(connection, [(id, None)], now, ANA, "seen", asked))
 
 
 @pytest.mark.parametrize(("max_retries", "failures"), [(0, 1), (1, 1), (3, 3)])

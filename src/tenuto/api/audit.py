@@ -8,13 +8,16 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from tenuto.api.answers import Id, Text, a_page, answers
-from tenuto.api.door import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
+from tenuto.api.cutting import Cut, UntilCut
+from tenuto.api.door import Needs, Visit, still_welcome
+from tenuto.api.paging import After, Limit, Page, mark, page, place
 from tenuto.api.reading import StrictRoute
+from tenuto.clock import steady
+from tenuto.engine.verifying import Place
 from tenuto.model.access import Role
 
 router = APIRouter(prefix="/api/v1/audit", tags=["audit"], route_class=StrictRoute)
@@ -29,6 +32,7 @@ EXAMPLE = {
     "target": "Nightly HR Sync",
     "reason": "an hour later",
 }
+_CHECKED_EVERY = 0.1
 Look = Annotated[Visit, Depends(Needs(Role.ADMIN, "audit.read"))]
 
 
@@ -57,24 +61,45 @@ async def list_audit(
     return page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/verification", responses=answers({"sound": True, "links": 1204, "position": 1204, "faults": []}))
+@router.get("/verification", responses=answers({"sound": True, "links": 1204, "faults": [], "next": None}))
 async def verify_audit(
-    visit: Look, newest: Annotated[int | None, Query(ge=1, le=10_000_000, description="Only so many.")] = None
+    visit: Look,
+    newest: Annotated[int | None, Query(ge=1, le=10_000_000, description="Only so many.")] = None,
+    after: After = None,
 ) -> dict[str, Any]:
-    """Whether the trail is as it was written: changed, deleted, moved or cut entries are named."""
-    found = await visit.app.audit.verify(newest=newest)
-    return {"sound": found.sound, **asdict(found)}
+    """Whether the trail is as it was written: changed, deleted, moved or cut entries are named. As much of it as can be
+    looked at in a few seconds; ask for `after` what `next` says until that is null."""
+    at = place(after, _number, _id, _number)
+    found, there = await visit.app.audit.verify_part(newest=newest, place=None if at is None else Place(*at))
+    on = None if there is None else mark(there.link, there.entry, there.left)
+    return {"sound": found.sound, **asdict(found), "next": on}
+
+
+def _number(given: Any) -> int | None:
+    if given is not None and (not isinstance(given, int) or not 0 <= given < 2**62):
+        raise ValueError
+    return given
+
+
+def _id(given: Any) -> UUID | None:
+    return None if given is None else UUID(given)
 
 
 @router.get("/export", response_class=StreamingResponse)
-async def export_audit(visit: Look) -> StreamingResponse:
-    """The whole trail as lines of JSON, the oldest first, with the seals."""
+async def export_audit(visit: Look, request: Request) -> StreamingResponse:
+    """The whole trail as lines of JSON, the oldest first, with the seals. Whoever may no longer see it is cut off, and
+    so is what would not be whole: the answer then has no end."""
+    return UntilCut(_lines(visit, request), media_type="application/x-ndjson")
 
-    async def lines() -> AsyncIterator[str]:
-        async for line in visit.app.audit.lines():
-            yield f"{line}\n"
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+async def _lines(visit: Visit, request: Request) -> AsyncIterator[str]:
+    checked_at = steady()
+    async for line in visit.app.audit.lines():
+        if steady() - checked_at > _CHECKED_EVERY:
+            if not await still_welcome(request, visit):
+                raise Cut("the key has been revoked")
+            checked_at = steady()
+        yield f"{line}\n"
 
 
 @router.get("/{id}", responses=answers(EXAMPLE))

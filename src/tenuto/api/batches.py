@@ -82,7 +82,8 @@ async def retry_failed_of_batch(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "batch.retry"))], id: Id, note: Note | None = None
 ) -> dict[str, int]:
     """Run what failed for good again."""
-    return {"retried": await visit.app.batches.retry_failed(id, note=note.note if note else visit.reason)}
+    why = note.note if note else visit.reason
+    return {"retried": await visit.app.batches.retry_failed(id, note=why, request_id=visit.id)}
 
 
 def shown(batch: dict[str, Any]) -> dict[str, Any]:

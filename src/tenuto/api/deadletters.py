@@ -119,7 +119,8 @@ async def retry_dead_letters(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.retry"))], chosen: Chosen
 ) -> dict[str, int]:
     """Run letters again, as selected. Those somebody has resolved meanwhile are left out."""
-    return {"retried": await visit.app.dead_letters.retry_these(chosen.ids, note=chosen.note or visit.reason)}
+    note = chosen.note or visit.reason
+    return {"retried": await visit.app.dead_letters.retry_these(chosen.ids, note=note, request_id=visit.id)}
 
 
 @router.post("/acknowledge", responses=answers({"acknowledged": 41}))
@@ -127,8 +128,8 @@ async def acknowledge_dead_letters(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.acknowledge"))], chosen: Chosen
 ) -> dict[str, int]:
     """Say of letters, as selected, that somebody has seen to them. Those resolved meanwhile are left out."""
-    done = await visit.app.dead_letters.acknowledge_these(chosen.ids, note=chosen.note or visit.reason)
-    return {"acknowledged": done}
+    note = chosen.note or visit.reason
+    return {"acknowledged": await visit.app.dead_letters.acknowledge_these(chosen.ids, note=note, request_id=visit.id)}
 
 
 @router.get("/{id}", responses=answers({**EXAMPLE, "tried": []}))
@@ -158,4 +159,4 @@ async def acknowledge_dead_letter(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.acknowledge"))], id: Id, note: Note | None = None
 ) -> None:
     """Say that somebody has seen to it; nothing is run."""
-    await visit.app.dead_letters.acknowledge(id, note=note.note if note else visit.reason)
+    await visit.app.dead_letters.acknowledge(id, note=note.note if note else visit.reason, request_id=visit.id)

@@ -143,6 +143,11 @@ async def _with_session(request: Request, app: Tenuto) -> Caller | None:
     return await app.keys.session(token)
 
 
+async def caller_of_session(request: Request) -> Caller | None:
+    """Whose browser this is, where nobody needs to be known."""
+    return await _with_session(request, request.app.state.tenuto)
+
+
 async def still_welcome(request: Request, visit: Visit) -> bool:
     """Whether somebody whose request goes on and on may still make it."""
     caller = await _with_key(request, visit.app) or await _with_session(request, visit.app)

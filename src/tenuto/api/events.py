@@ -6,22 +6,23 @@ key it was opened with is revoked.
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from typing import Annotated
-from uuid import UUID
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
 
 from tenuto.api.door import Needs, Visit, still_welcome
 from tenuto.api.problems import Refused
 from tenuto.api.reading import StrictRoute
 from tenuto.api.words import told
-from tenuto.engine.feed import TOPICS, Feed, News, Watcher
+from tenuto.app import Tenuto
+from tenuto.engine.feed import Feed, Told
+from tenuto.engine.looking import TOPICS, News
 from tenuto.errors import Invalid, StoreError
 from tenuto.logs import Log
 from tenuto.model.access import Role
@@ -33,6 +34,7 @@ MOST_OF_ONE = 1000
 log = Log("tenuto.api")
 
 _CHECKED_EVERY = 1.0
+_BEGINNING, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _QUIET = 15.0
 """So that nobody on the way thinks the line is dead."""
 
@@ -52,7 +54,7 @@ async def events(
 ) -> StreamingResponse:
     """What changes, as it changes."""
     wanted, since = _topics(topics), _instant(last_event_id)
-    feed = _feed(request, visit)
+    feed = feed_of(request.app)
     streams: Counter[str] = request.app.state.streams
     if streams.total() >= MOST_STREAMS or streams[_who(visit)] >= MOST_OF_ONE:
         raise Refused(
@@ -61,64 +63,65 @@ async def events(
             remedy="close some, or share one",
             headers={"Retry-After": "30"},
         )
-    return StreamingResponse(
+    return _Counted(
         _stream(request, visit, feed, wanted, since),
+        streams,
+        _who(visit),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
+class _Counted(StreamingResponse):
+    """A stream that counts from when it is granted: of many who come at once no more are let in than may be."""
+
+    def __init__(self, lines: AsyncIterator[str], streams: Counter[str], who: str, **options: Any) -> None:
+        super().__init__(lines, **options)
+        self._streams, self._who = streams, who
+        streams[who] += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams[self._who] -= 1
+            if not self._streams[self._who]:
+                del self._streams[self._who]
+
+
 async def _stream(
     request: Request, visit: Visit, feed: Feed, topics: frozenset[str], since: datetime | None
 ) -> AsyncIterator[str]:
-    streams: Counter[str] = request.app.state.streams
-    streams[_who(visit)] += 1
     try:
         async with feed.watching(topics, since) as watcher:
             yield "retry: 2000\n\n"
             quiet = 0.0
             while await still_welcome(request, visit):
-                lines = await _next(watcher)
+                lines = "".join([_written(look) for look in await watcher.next(_CHECKED_EVERY)])
                 quiet = 0.0 if lines else quiet + _CHECKED_EVERY
                 if lines or quiet >= _QUIET:
                     yield lines or ":\n\n"
                     quiet = 0.0
-                if watcher.fell_behind:
+                if watcher.over:
                     return  # it comes again, and says up to where it has heard
     except StoreError as error:
         log.warning("a stream of events ends: the database cannot be asked", error=str(error))
-    finally:
-        streams[_who(visit)] -= 1
 
 
 def _who(visit: Visit) -> str:
     return visit.caller.actor.id or visit.caller.actor.name
 
 
-async def _next(watcher: Watcher) -> str:
-    """Whatever is there, or the first thing that comes soon."""
-    try:
-        async with asyncio.timeout(_CHECKED_EVERY):
-            first = await watcher.waiting.get()
-    except TimeoutError:
-        return ""
-    news = [first]
-    while not watcher.waiting.empty():
-        news.append(watcher.waiting.get_nowait())
-    return "".join(_written(each) for each in news)
+def _written(look: Told) -> str:
+    """All that one look has found. Who is cut off in the middle of it takes up again before it."""
+    *others, last = look.news
+    return "".join([*(_event(look.since, each) for each in others), _event(look.at, last)])
 
 
-def _written(news: News) -> str:
+def _event(up_to: datetime, news: News) -> str:
     data = told(news.data) if isinstance(news.data, dict) else news.data
-    text = json.dumps(data, ensure_ascii=False, default=_plain)
-    return f"id: {int(news.at.timestamp() * 1_000_000)}\nevent: {news.topic}\ndata: {text}\n\n"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    assert isinstance(value, UUID)
-    return str(value)
+    text = to_json(data, fallback=str).decode()
+    return f"id: {(up_to - _BEGINNING) // _MICROSECOND}\nevent: {news.topic}\ndata: {text}\n\n"
 
 
 def _topics(given: str | None) -> frozenset[str]:
@@ -135,12 +138,18 @@ def _instant(last: str | None) -> datetime | None:
         return None
     if not (last.isascii() and last.isdigit() and len(last) <= 17):
         raise Invalid("is no id of an event", field="Last-Event-ID", remedy="send the last id you got, unchanged")
-    return datetime.fromtimestamp(int(last) / 1_000_000, UTC)
+    return _BEGINNING + int(last) * _MICROSECOND
 
 
-def _feed(request: Request, visit: Visit) -> Feed:
+async def end_streams(made: FastAPI) -> None:
+    """The service stops: whoever watches is let go."""
+    await feed_of(made).close()
+
+
+def feed_of(made: FastAPI) -> Feed:
     """The feed of this process, made when somebody first watches."""
-    if getattr(request.app.state, "feed", None) is None:
-        request.app.state.feed = Feed(visit.app.open)
-    feed: Feed = request.app.state.feed
+    if getattr(made.state, "feed", None) is None:
+        tenuto: Tenuto = made.state.tenuto
+        made.state.feed = Feed(tenuto.open)
+    feed: Feed = made.state.feed
     return feed

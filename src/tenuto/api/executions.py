@@ -11,7 +11,7 @@ from tenuto.api.answers import Id, Text, Why, a_page, answers
 from tenuto.api.door import Needs, Visit
 from tenuto.api.paging import After, Limit, Page, page, place
 from tenuto.api.reading import StrictRoute
-from tenuto.api.words import inward, told
+from tenuto.api.words import inward, plain, told
 from tenuto.model.access import Role
 from tenuto.model.executions import ExecutionState
 
@@ -52,6 +52,12 @@ async def get_execution(visit: Look, id: Id) -> dict[str, Any]:
     return told(await visit.app.executions.get(id))
 
 
+@router.get("/{id}/steps", responses=answers({"items": [STEP]}))
+async def execution_steps(visit: Look, id: Id) -> dict[str, Any]:
+    """Its steps alone, in the order of its plan."""
+    return {"items": told(await visit.app.executions.get(id))["steps"]}
+
+
 @router.get("/{id}/why", responses=answers({"state": "InProgress", "reasons": [{"code": "queue_paused"}]}))
 async def why_execution(visit: Look, id: Id) -> dict[str, Any]:
     """Why it does not go on: the reasons of every open step of the group it has come to."""
@@ -90,5 +96,4 @@ async def retry_execution(
 
 def reasons(why: Any) -> dict[str, Any]:
     """Why something is not running, as told on the wire."""
-    found = [{name: getattr(reason, name) for name in reason.__dataclass_fields__} for reason in why.reasons]
-    return told({"id": why.id, "state": why.state, "reasons": found})
+    return told({"id": why.id, "state": why.state, "reasons": [plain(reason) for reason in why.reasons]})

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ConfigDict, Field
 
-from tenuto.api.answers import Body, answers
+from tenuto.api.answers import Body, a_page, answers
 from tenuto.api.door import COOKIE, Needs, Visit, refuse_strangers
-from tenuto.api.paging import Limit
+from tenuto.api.paging import After, Limit, Page, page, place
 from tenuto.api.paths import Name, part
 from tenuto.api.problems import Refused
 from tenuto.api.rates import Rates
 from tenuto.api.reading import StrictRoute
 from tenuto.app import Tenuto
-from tenuto.model.access import Actor, Role
+from tenuto.model.access import Actor, Caller, Role
 from tenuto.store.auditing import Deed, on_record
 from tenuto.verbs.keys import LINK_LASTS, SESSION_LASTS
 
@@ -37,17 +38,27 @@ class NewKey(Body):
 
 
 class Link(Body):
-    """A one-time link, as `POST /api/v1/keys/{name}/link` or `tenuto key link` gives it."""
+    """A one-time link, as `POST /api/v1/keys/{name}/link` or `tenuto login` gives it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"link": "tnl_…"}]})
 
     link: str = Field(max_length=200)
 
 
-@router.get("/keys", responses=answers({"items": [KEY]}), tags=["keys"])
-async def list_keys(visit: Admin, limit: Limit = 500) -> dict[str, Any]:
-    """All keys, those in use first, by name; never their texts."""
-    return {"items": list(await visit.app.keys.list(limit=limit))}
+@router.get("/keys", responses=a_page(KEY), tags=["keys"])
+async def list_keys(visit: Admin, limit: Limit = 100, after: After = None) -> Page:
+    """Keys, those in use first, by name; never their texts."""
+    at = place(after, _flag, str, UUID)
+    found = await visit.app.keys.list(after=(at[0], at[1], at[2]) if at else None, limit=limit)
+    return page(
+        [dict(each) for each in found], limit, lambda each: (each["revoked_at"] is not None, each["name"], each["id"])
+    )
+
+
+def _flag(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError
+    return given
 
 
 @router.post("/keys", status_code=201, responses=answers({**KEY, "key": "tnt_k3y5d8a1_…"}, 201), tags=["keys"])
@@ -101,6 +112,13 @@ async def get_session(visit: Annotated[Visit, Depends(Needs(Role.VIEWER, "sessio
 )
 async def open_session(request: Request, followed: Link, response: Response) -> dict[str, Any]:
     """Turn a one-time link into a browser's session: a cookie that scripts cannot read. Open to who has the link."""
+    token, caller = await follow_link(request, followed.link)
+    keep_session(request, response, token)
+    return {"name": caller.actor.name, "role": caller.role.word, "session": True}
+
+
+async def follow_link(request: Request, link: str) -> tuple[str, Caller]:
+    """What the browser is to hold, and who it is; or a refusal."""
     app: Tenuto = request.app.state.tenuto
     rates: Rates = request.app.state.rates
     address = request.client.host if request.client else "unknown"
@@ -110,12 +128,16 @@ async def open_session(request: Request, followed: Link, response: Response) -> 
         Actor.system("one-time link"), "session.open", address, request_id=request.scope.get("tenuto_request_id")
     )
     with on_record(deed):
-        opened = await app.keys.follow(followed.link)
+        opened = await app.keys.follow(link)
     if opened is None:
         rates.refuse_guessers(address)
         rates.guessed(address)
         raise Refused(401, "this link is none, has been followed, or is too old", remedy="ask for a new one")
-    token, caller = opened
+    return opened
+
+
+def keep_session(request: Request, response: Response, token: str) -> None:
+    """Have the browser hold its session: out of reach of scripts, and of what comes from other sites."""
     response.set_cookie(
         COOKIE,
         token,
@@ -125,7 +147,11 @@ async def open_session(request: Request, followed: Link, response: Response) -> 
         httponly=True,
         samesite="strict",
     )
-    return {"name": caller.actor.name, "role": caller.role.word, "session": True}
+
+
+def forget_session(response: Response) -> None:
+    """Have the browser let go of it."""
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
 @router.delete("/session", status_code=204, tags=["session"])
@@ -135,4 +161,4 @@ async def close_session(
     """End the browser's session."""
     if visit.caller.session:
         await visit.app.keys.leave(request.cookies[COOKIE])
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    forget_session(response)

@@ -22,10 +22,10 @@ from tenuto.api.definitions import (
     written,
 )
 from tenuto.api.door import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
+from tenuto.api.paging import After, Limit, Page, instant, number, page, place
 from tenuto.api.paths import ExternalId, Name, part
 from tenuto.api.reading import StrictRoute
-from tenuto.api.words import told
+from tenuto.api.words import plain, told
 from tenuto.errors import Invalid
 from tenuto.model.access import Role
 from tenuto.model.manifestfiles import manifests_of
@@ -44,6 +44,7 @@ EXAMPLE: dict[str, Any] = {
 }
 TOLD: dict[str, Any] = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-06-01T04:00:00Z"}
 GROUP = {"name": "billing", "max_active": 10, "priority": 0, "enabled": True, "manifests": 4, "active": 2}
+VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "five tries"}
 POLL = {"at": "2031-05-04T02:00:00Z", "by": "scheduler-1", "enqueued": 2, "dead_lettered": 0, "skipped": {}}
 
 Written = Annotated[dict[str, Any], InBody(examples=[EXAMPLE], description="A manifest, as in a definition file.")]
@@ -120,7 +121,8 @@ async def enable_manifest(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "manifest.enable"))], external_id: ExternalId
 ) -> dict[str, bool]:
     """Switch it on, from now on."""
-    return {"changed": await visit.app.manifests.enable(external_id, reason=visit.reason)}
+    # Sent again, it has changed it before: only what changed anything is remembered.
+    return {"changed": visit.again or await visit.app.manifests.enable(external_id, reason=visit.reason)}
 
 
 @router.post("/manifests/{external_id:name}/disable", responses=answers({"changed": True}))
@@ -128,7 +130,8 @@ async def disable_manifest(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "manifest.disable"))], external_id: ExternalId
 ) -> dict[str, bool]:
     """Switch it off: it does not run by itself."""
-    return {"changed": await visit.app.manifests.disable(external_id, reason=visit.reason)}
+    # Sent again, it has changed it before: only what changed anything is remembered.
+    return {"changed": visit.again or await visit.app.manifests.disable(external_id, reason=visit.reason)}
 
 
 class Run(Body):
@@ -171,11 +174,12 @@ async def manifest_details(visit: Look, external_id: ExternalId, limit: Limit = 
     return told({name: value for name, value in found.items() if name != "manifest"})
 
 
-@router.get("/manifests/{external_id:name}/versions")
-async def manifest_versions(visit: Look, external_id: ExternalId, limit: Limit = 50) -> dict[str, Any]:
+@router.get("/manifests/{external_id:name}/versions", responses=a_page(VERSION))
+async def manifest_versions(visit: Look, external_id: ExternalId, limit: Limit = 50, after: After = None) -> Page:
     """Its changes, the newest first: who, when, why, before and after."""
-    found = await visit.app.manifests.versions(external_id, limit=limit)
-    return {"items": [{name: getattr(each, name) for name in each.__dataclass_fields__} for each in found]}
+    at = place(after, instant, number)
+    found = await visit.app.manifests.versions(external_id, before=(at[0], at[1]) if at else None, limit=limit)
+    return page([plain(each) for each in found], limit, lambda each: (each["at"].isoformat(), each["version"]))
 
 
 # --- groups, and what the manager did ---------------------------------------------------------------------------------
@@ -191,10 +195,18 @@ class Group(Body):
     enabled: bool | None = None
 
 
-@router.get("/manifest-groups", responses=answers({"items": [GROUP]}), tags=["manifest groups"])
-async def list_manifest_groups(visit: Look) -> dict[str, Any]:
-    """The groups of manifests, with what is active of each; `*` stands for all together."""
-    return {"items": list(await visit.app.manifests.groups())}
+@router.get("/manifest-groups", responses=a_page(GROUP), tags=["manifest groups"])
+async def list_manifest_groups(visit: Look, limit: Limit = 100, after: After = None) -> Page:
+    """The groups of manifests by name, with what is active of each; `*` stands for all together."""
+    at = place(after, str)
+    found = await visit.app.manifests.groups(after=at[0] if at else None, limit=limit)
+    return page([dict(each) for each in found], limit, lambda each: (each["name"],))
+
+
+@router.get("/manifest-groups/{name:name}", responses=answers(GROUP), tags=["manifest groups"])
+async def get_manifest_group(visit: Look, name: Name) -> dict[str, Any]:
+    """One group, with what is active of it."""
+    return await visit.app.manifests.group(name)
 
 
 @router.put("/manifest-groups/{name:name}", responses=answers(GROUP), tags=["manifest groups"])
@@ -208,7 +220,7 @@ async def change_manifest_group(
         priority=group.priority,
         enabled=group.enabled,
     )
-    return next(each for each in await visit.app.manifests.groups() if each["name"] == name)
+    return await visit.app.manifests.group(name)
 
 
 @router.get("/polls", responses=a_page(POLL), tags=["polls"])

@@ -56,6 +56,13 @@ def instant(text: str) -> datetime:
     return read
 
 
+def number(given: Any) -> int:
+    """A small whole number as part of a place."""
+    if type(given) is not int or not 0 <= given < 2**31:
+        raise ValueError
+    return given
+
+
 def page(found: Sequence[dict[str, Any]], limit: int, key: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Page:
     """The page, and where the next one begins if this one is full."""
     items = list(found)

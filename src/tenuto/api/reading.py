@@ -131,6 +131,8 @@ class StrictRoute(APIRoute):
                 return response
             except Conflict as error:
                 if visit is not None and visit.again:
+                    if self.status_code == 204:
+                        return Response(status_code=204)  # it was done before, and had nothing else to tell
                     error.remedy = "it was done before, under the same Idempotency-Key: see what became of it"
                 raise
             except ClientDisconnect:

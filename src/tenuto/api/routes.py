@@ -16,6 +16,7 @@ from tenuto.api import (
     manifests,
     observing,
     oneshots,
+    pages,
     plans,
     schedules,
     secrets,
@@ -42,4 +43,5 @@ ROUTERS = (
     keys.router,
     secrets.router,
     audit.router,
+    pages.router,
 )

@@ -21,10 +21,10 @@ from tenuto.api.definitions import (
     written,
 )
 from tenuto.api.door import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, instant, page, place
+from tenuto.api.paging import After, Limit, Page, instant, number, page, place
 from tenuto.api.paths import Name, part
 from tenuto.api.reading import StrictRoute
-from tenuto.api.words import inward, told
+from tenuto.api.words import inward, plain, told
 from tenuto.model.access import Role
 from tenuto.model.definitionfiles import schedules_of
 from tenuto.model.occurrences import Decision
@@ -45,6 +45,7 @@ EXAMPLE = {
 
 TOLD = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
 LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "Completed"}
+VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "an hour later"}
 ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "Fired", "reason": None}
 
 Written = Annotated[dict[str, Any], Body(examples=[EXAMPLE], description="A definition, as in a definition file.")]
@@ -112,7 +113,8 @@ async def enable_schedule(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.enable"))], name: Name
 ) -> dict[str, bool]:
     """Switch it on, from now on."""
-    return {"changed": await visit.app.schedules.enable(name, reason=visit.reason)}
+    # Sent again, it has changed it before: only what changed anything is remembered.
+    return {"changed": visit.again or await visit.app.schedules.enable(name, reason=visit.reason)}
 
 
 @router.post("/schedules/{name:name}/disable")
@@ -120,7 +122,8 @@ async def disable_schedule(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.disable"))], name: Name
 ) -> dict[str, bool]:
     """Switch it off; it can still be run by hand."""
-    return {"changed": await visit.app.schedules.disable(name, reason=visit.reason)}
+    # Sent again, it has changed it before: only what changed anything is remembered.
+    return {"changed": visit.again or await visit.app.schedules.disable(name, reason=visit.reason)}
 
 
 @router.post("/schedules/{name:name}/run", status_code=202)
@@ -148,10 +151,12 @@ async def preview_schedule(
     return {"runs": list(await visit.app.schedules.next(name, count))}
 
 
-@router.get("/schedules/{name:name}/versions")
-async def schedule_versions(visit: Look, name: Name, limit: Limit = 50) -> dict[str, Any]:
+@router.get("/schedules/{name:name}/versions", responses=a_page(VERSION))
+async def schedule_versions(visit: Look, name: Name, limit: Limit = 50, after: After = None) -> Page:
     """Its changes, the newest first: who, when, why, before and after."""
-    return {"items": [_plain(version) for version in await visit.app.schedules.versions(name, limit=limit)]}
+    at = place(after, instant, number)
+    found = await visit.app.schedules.versions(name, before=(at[0], at[1]) if at else None, limit=limit)
+    return page([plain(each) for each in found], limit, lambda each: (each["at"].isoformat(), each["version"]))
 
 
 @router.get("/ledger", responses=a_page(ENTRY))
@@ -200,7 +205,3 @@ def _show(schedule: Schedule, response: Response) -> dict[str, Any]:
         "last_run_at": schedule.last_run_at,
         "next_run_at": schedule.next_run_at,
     }
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}

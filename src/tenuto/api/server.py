@@ -14,7 +14,8 @@ from pathlib import Path
 
 import uvicorn
 
-from tenuto.api.frame import web_app
+from tenuto.api.events import end_streams
+from tenuto.api.frame import api, guarded
 from tenuto.api.lines import BoundedLine
 from tenuto.app import Tenuto
 from tenuto.engine import service
@@ -37,8 +38,9 @@ async def serving(app: Tenuto, host: str | None = None, port: int | None = None)
     host, port = host or settings.web_host, settings.web_port if port is None else port
     refuse_to_be_seen(settings, host)
     listening = _listen(host, port)
+    made = api(app)
     config = uvicorn.Config(
-        web_app(app),
+        guarded(app, made),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -67,6 +69,7 @@ async def serving(app: Tenuto, host: str | None = None, port: int | None = None)
         yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
+        await end_streams(made)
         await running
         listening.close()
 

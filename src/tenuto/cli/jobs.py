@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.handlers.jobs import Job
 
+_LONGEST_TEXT = 16 * 1024 * 1024
 _WELL = ("completed", "completed_with_warning")
 
 
@@ -126,6 +127,7 @@ async def run_job(
     from tenuto.cli.output import show_json, show_text
 
     text = text_given(given)
+    refuse_names_twice(text)
     with session.as_user() as app, pointing_to_the_list(session):
         registered = session.app_with_jobs.jobs.get(job)
         task = await app.enqueue_json(registered, text)
@@ -186,10 +188,28 @@ async def wait_for_end(session: Session, app: Tenuto, task_id: UUID, timeout: fl
 def text_given(given: str) -> str:
     """What was typed, or stands in the file named after an @, or comes from stdin."""
     try:
-        if given == "-":
-            return sys.stdin.read()
-        return Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
+        if given != "-" and not given.startswith("@"):
+            return given
+        with nullcontext(sys.stdin) if given == "-" else Path(given[1:]).open(encoding="utf-8") as file:
+            text = file.read(_LONGEST_TEXT + 1)  # a device has no end
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(
             f"{plain(given)} cannot be read: {error}", field="--input", remedy="name a text file in UTF-8 after the @"
         ) from error
+    if len(text) > _LONGEST_TEXT:
+        raise Invalid(
+            f"is longer than {_LONGEST_TEXT:,} characters", field="--input", remedy="pass a reference instead"
+        )
+    return text
+
+
+def refuse_names_twice(text: str) -> None:
+    """Of two values under one name the last would count, silently. What else is wrong is told by whoever takes it."""
+    from tenuto.model import strictjson
+
+    try:
+        strictjson.loads(text)
+    except strictjson.NameTwice as error:
+        raise Invalid(str(error), field="input", remedy="say it once") from None
+    except (ValueError, RecursionError):
+        return

@@ -68,7 +68,10 @@ async def list_keys(session: Session) -> None:
     from tenuto.cli.output import show_json, show_table
     from tenuto.cli.output import state as in_words
 
-    found = await session.app.keys.list()
+    found = list(some := await session.app.keys.list())
+    while some:
+        last = found[-1]
+        found += (some := await session.app.keys.list(after=(last["revoked_at"] is not None, last["name"], last["id"])))
     if session.as_json:
         show_json(found)
         return

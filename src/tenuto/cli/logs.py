@@ -103,18 +103,18 @@ async def append(
     ] = None,
 ) -> None:
     """Append an entry to a log; a log comes to be with its first entry."""
-    import json
-
     from tenuto.cli.jobs import text_given
     from tenuto.cli.output import show_json
     from tenuto.errors import Invalid
+    from tenuto.model import strictjson
 
     data = None
     if fields is not None:
         try:
-            data = json.loads(text_given(fields))
-        except (ValueError, RecursionError):
-            data = ...
+            data = strictjson.loads(text_given(fields))
+        except (ValueError, RecursionError) as error:
+            why = str(error) if isinstance(error, strictjson.NameTwice) else "is not a JSON object"
+            raise Invalid(why, field="--fields", remedy='write it as \'{"name": "value"}\'') from None
         if not isinstance(data, dict):
             raise Invalid("is not a JSON object", field="--fields", remedy='write it as \'{"name": "value"}\'')
     with session.as_user() as app:

@@ -8,7 +8,7 @@ import typer
 
 from tenuto.cli.frame import Session, command, login_name
 from tenuto.cli.words import ago
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, NotFound
 
 ALL = "*"
 
@@ -29,7 +29,9 @@ async def groups(session: Session) -> None:
     """List the groups of manifests, their limits, and what is active of each; * stands for all manifests together."""
     from tenuto.cli.output import show_json
 
-    found = await session.app.manifests.groups()
+    found = list(some := await session.app.manifests.groups())
+    while some:
+        found += (some := await session.app.manifests.groups(after=found[-1]["name"]))
     if session.as_json:
         show_json(found)
     elif not found:
@@ -67,11 +69,12 @@ async def group(
     with session.as_user() as app:
         if changes:
             await app.manifests.change_group(name, max_active=most, priority=priority, enabled=enabled)
-        found = [each for each in await app.manifests.groups() if each["name"] == name]
-    if not found and name != ALL:
-        from tenuto.errors import NotFound
-
-        raise NotFound(f"there is no group {name!r}", remedy="see `tenuto manifest groups`")
+        try:
+            found = [await app.manifests.group(name)]
+        except NotFound:
+            if name != ALL:
+                raise
+            found = []
     if session.as_json:
         show_json(found[0] if found else {"name": ALL, "max_active": None, "enabled": True})
         return

@@ -6,7 +6,6 @@ option they came from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ import typer
 from tenuto.cli.scheduleoptions import NONE, WHEN, Given, trigger_of
 from tenuto.cli.scheduleoptions import OPTIONS as OF_SCHEDULES
 from tenuto.errors import Invalid
+from tenuto.model import strictjson
 
 if TYPE_CHECKING:
     from tenuto.handlers.jobs import Job
@@ -147,7 +147,9 @@ def settings_of(given: list[str] | None) -> dict[str, Any]:
                 f"{each!r:.60} does not say which argument", field="--set", remedy="write it as --set argument=value"
             )
         try:
-            found[name] = json.loads(value)
+            found[name] = strictjson.loads(value)
+        except strictjson.NameTwice as error:
+            raise Invalid(str(error), field=f"--set {name}", remedy="say it once") from None
         except (ValueError, RecursionError):
             found[name] = value
     return found
@@ -156,7 +158,7 @@ def settings_of(given: list[str] | None) -> dict[str, Any]:
 def json_object(text: str, option: str) -> dict[str, Any]:
     """A JSON object that was typed or stands in a file."""
     try:
-        found = json.loads(text)
+        found = strictjson.loads(text)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"is not JSON: {error}", field=option, remedy=f"write {option} '{{\"argument\": 1}}'") from None
     if not isinstance(found, dict):

@@ -139,10 +139,13 @@ def _documents(files: Iterable[str]) -> Iterator[Document]:
 def _files_at(path: Path) -> Iterator[Path]:
     from tenuto.model.documents import SUFFIXES
 
-    if not path.is_dir():
-        yield path
-        return
-    within = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
+    try:
+        if not path.is_dir():
+            yield path
+            return
+        within = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
+    except OSError as error:  # a name too long, a folder one may not look into
+        raise Invalid(f"{path} cannot be read: {error.strerror}", field="FILE", remedy="look at the path") from None
     if not within:
         raise Invalid(f"{path} holds no YAML or TOML", field="FILE", remedy=f"name files *{', *'.join(SUFFIXES)}")
     yield from within

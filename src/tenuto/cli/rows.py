@@ -6,7 +6,6 @@ Knows at which line it is, so that whoever refuses a row can say which. Holds no
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,11 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from tenuto.errors import Invalid
+from tenuto.model import strictjson
 
 Format = Literal["jsonl", "csv"]
 FIELD = "--from"
 STDIN = "-"
 _LONGEST_CELL = 16 * 1024 * 1024
+_LONGEST_LINE = 32 * 1024 * 1024
 
 
 class Row(dict[str, Any]):
@@ -51,6 +52,8 @@ class Rows:
             except UnicodeDecodeError as error:
                 self.line += 1
                 raise Invalid(f"is not UTF-8: {error.reason}", field=FIELD, remedy="save it as UTF-8") from None
+            except OSError as error:  # it was there, and what is in it cannot be had
+                raise self._unreadable(error) from None
 
     @contextmanager
     def _opened(self) -> Iterator[TextIO]:
@@ -61,16 +64,27 @@ class Rows:
             try:
                 file = stack.enter_context(Path(self._source).open(encoding="utf-8-sig", newline=""))
             except OSError as error:
-                why = f"{self._source} cannot be read: {error.strerror}"
-                raise Invalid(why, field=FIELD, remedy="look at the path") from None
+                raise self._unreadable(error) from None
             yield file
 
+    def _unreadable(self, error: OSError) -> Invalid:
+        return Invalid(f"{self._source} cannot be read: {error.strerror}", field=FIELD, remedy="look at the path")
+
+    def _lines(self, file: TextIO) -> Iterator[str]:
+        """Line by line; a file without line ends, or a device without an end, is not held in memory."""
+        for line in iter(lambda: file.readline(_LONGEST_LINE + 1), ""):
+            if len(line) > _LONGEST_LINE:
+                self.line += 1
+                raise Invalid(f"is longer than {_LONGEST_LINE:,} characters", field=FIELD, remedy="write shorter rows")
+            yield line
+
     def _json_lines(self, file: TextIO) -> Iterator[Any]:
-        for self.line, text in enumerate(file, 1):
+        for number, text in enumerate(self._lines(file), 1):
+            self.line = number
             if not text.strip():
                 continue
             try:
-                yield json.loads(text)
+                yield strictjson.loads(text)
             except (ValueError, RecursionError) as error:
                 why = str(error).partition(": line ")[0]
                 remedy = "write one JSON value a line; of a list, `jq -c '.[]'` makes such lines"
@@ -78,7 +92,7 @@ class Rows:
 
     def _csv(self, file: TextIO) -> Iterator[Any]:
         csv.field_size_limit(_LONGEST_CELL)
-        lines = csv.reader(file, strict=True)
+        lines = csv.reader(self._lines(file), strict=True)
         try:
             names = next(lines, [])
             self.line = 1

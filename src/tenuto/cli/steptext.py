@@ -6,14 +6,14 @@ options, by the names they have in code. Only reads text; whether the job exists
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from tenuto.errors import Invalid
+from tenuto.model import strictjson
 
 if TYPE_CHECKING:
-    from tenuto.model.schedules import Step
+    from tenuto.model.steps import Step
 
 FIELD = "--step"
 REMEDY = 'write it as job:{"argument": 1} name=other continue_on_failure timeout=5m; a comma parts steps side by side'
@@ -50,7 +50,7 @@ class _Reader:
         return self._at == len(self._text)
 
     def step(self) -> Step:
-        from tenuto.model.schedules import Step
+        from tenuto.model.steps import Step
 
         target = self._quoted() if self._next == '"' else self._match(_TARGET, "what to run")
         arguments = self._arguments()
@@ -84,7 +84,7 @@ class _Reader:
 
     def _json(self, what: str) -> Any:
         try:
-            value, self._at = json.JSONDecoder().raw_decode(self._text, self._at)
+            value, self._at = strictjson.decoder().raw_decode(self._text, self._at)
         except (ValueError, RecursionError) as error:
             raise self._refusal(f"{what} was expected: {error}") from None
         return value
@@ -149,7 +149,9 @@ def overrides_of(given: list[str] | None) -> dict[str, dict[str, Any]]:
                 remedy="write it as --set step.argument=value",
             )
         try:
-            found.setdefault(step, {})[argument] = json.loads(value)
+            found.setdefault(step, {})[argument] = strictjson.loads(value)
+        except strictjson.NameTwice as error:
+            raise Invalid(str(error), field=f"--set {place}", remedy="say it once") from None
         except (ValueError, RecursionError):
             found[step][argument] = value
     return found

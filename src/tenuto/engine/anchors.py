@@ -7,6 +7,7 @@ all of it anew. A line here says how long the trail was and what its last seal w
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from tenuto.store.database import Database
 
 FILE = "audit.heads"
 EVERY = timedelta(hours=1)
+_LONGEST_LINE = 4096
 
 log = Log("tenuto.audit")
 
@@ -55,7 +57,7 @@ def read(home: Path, database: str) -> Sequence[Anchor]:
     """What is remembered of a database, in order."""
     file = home / FILE
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        *lines, _cut_off = file.read_text(encoding="utf-8").split("\n")  # after the last line end: by a crash
     except FileNotFoundError:
         return []
     try:
@@ -73,11 +75,27 @@ def read(home: Path, database: str) -> Sequence[Anchor]:
 
 
 def append_line(file: Path, line: str) -> None:
-    """One line at the end, on disk before anybody relies on it, for the owner's eyes only."""
+    """One line at the end, on disk before anybody relies on it, for the owner's eyes only: whole, or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
-        os.write(handle, f"{line}\n".encode())
+        fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: others may be at it
+        size = _whole_lines(handle)
+        os.ftruncate(handle, size)
+        left = f"{line}\n".encode()
+        try:
+            while left:  # a disk that is filling up takes in less than it is given
+                left = left[os.write(handle, left) :]
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _whole_lines(handle: int) -> int:
+    """How much of a file is whole lines: what comes after the last was cut off by a crash while it was written."""
+    size = os.fstat(handle).st_size
+    tail = os.pread(handle, _LONGEST_LINE, max(size - _LONGEST_LINE, 0))
+    return size - (len(tail) - tail.rfind(b"\n") - 1)

@@ -59,8 +59,8 @@ async def pattern(database: Database, manifest: StoredManifest, batch_id: UUID, 
     """What every item of a batch has in common."""
     priority = 0
     if manifest.manifest.group is not None:
-        groups = {group["name"]: group["priority"] for group in await manifests.list_groups(database)}
-        priority = groups.get(manifest.manifest.group, 0)
+        for group in await manifests.list_groups(database, [manifest.manifest.group]):
+            priority = group["priority"]
     return run_of(manifest.id, manifest.manifest, now, by, group_priority=priority, batch_id=batch_id)
 
 

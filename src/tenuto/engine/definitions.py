@@ -18,7 +18,8 @@ from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import SCHEDULE, Definition, Plan, refuse_cycles
+from tenuto.model.schedules import Definition, Plan, refuse_cycles
+from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import check_runs
 from tenuto.store import auditing, schedules
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError

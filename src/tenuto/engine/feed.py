@@ -2,45 +2,56 @@
 
 One look at the database serves all who watch in this process, and nobody looks while nobody watches. What is told is
 worked out from the state of things, not from messages, so it can be taken up again from any instant: a watcher that was
-away for a while gets what has changed since, in one piece.
+away for a while gets what has changed since, in one piece. What this process has told it tells again from memory; what
+happened before is asked of the database, once for all who come back together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from tenuto.clock import steady
-from tenuto.errors import StoreError
+from tenuto.engine.looking import Look, News
+from tenuto.errors import StoreError, Unavailable
 from tenuto.logs import Log
-from tenuto.store import events
 from tenuto.store.database import Database
 
-TOPICS = ("executions", "activities", "dead_letters", "definitions", "queues", "workers")
 LONGEST_AWAY = timedelta(hours=1)
 """Who was away for longer looks at everything anew."""
 _EVERY = 1.0
 _SHARE = 0.05
 """Looking takes no more of the time than this."""
 _LONGEST = 15.0
-_MOST = 500
-_OVERLAP = timedelta(seconds=2)
-"""An end is recorded a moment before it is committed: what is this young is looked at twice, and told once."""
+_PATIENCE = 10.0
+_MOST_WAITING = 100
+"""Looks that may wait for a watcher who is slow."""
+_MOST_LOOKS, _MOST_REMEMBERED = 3_600, 20_000
+"""What was told and is remembered: looks, and news."""
+_SHARED_FOR = timedelta(seconds=1)
 
 log = Log("tenuto.feed")
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Something has changed."""
+class Told:
+    """What one look has found: told as a whole. Who has heard only some of it takes up again before it."""
 
+    since: datetime
     at: datetime
-    topic: str
-    data: Any
+    news: tuple[News, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _MadeUp:
+    """What the database said of the past, and how often something had been told before it was asked."""
+
+    told: Told
+    number: int
 
 
 @dataclass(eq=False, slots=True)
@@ -48,24 +59,40 @@ class Watcher:
     """Somebody who watches."""
 
     topics: frozenset[str]
-    waiting: asyncio.Queue[News] = field(default_factory=lambda: asyncio.Queue(1000))
-    fell_behind: bool = False
+    over: bool = False
+    """There will be no more: the service stops, or more was waiting than is kept. Who comes again says from where."""
+    _waiting: deque[Told] = field(default_factory=deque)
+    _rung: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, news: News) -> None:
-        if news.topic not in self.topics:
+    def tell(self, told: Told) -> None:
+        mine = tuple(news for news in told.news if news.topic in self.topics)
+        if self.over or not mine:
             return
-        try:
-            self.waiting.put_nowait(news)
-        except asyncio.QueueFull:
-            self.fell_behind = True
+        if len(self._waiting) >= _MOST_WAITING:
+            self.over = True
+        else:
+            self._waiting.append(Told(told.since, told.at, mine))
+        self._rung.set()
 
-    def tell_first(self, missed: Sequence[News]) -> None:
-        """What was missed goes before what has been told since."""
-        since = []
-        while not self.waiting.empty():
-            since.append(self.waiting.get_nowait())
-        for news in [*missed, *since]:
-            self.tell(news)
+    def begin_with(self, missed: Iterable[Told]) -> None:
+        """What was missed, in place of what has been told since: that is part of it."""
+        self._waiting.clear()
+        for told in missed:
+            self.tell(told)
+
+    def dismiss(self) -> None:
+        self.over = True
+        self._rung.set()
+
+    async def next(self, within: float) -> list[Told]:
+        """Whatever is there, or the first thing that comes soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._rung.wait()
+        self._rung.clear()
+        found = list(self._waiting)
+        self._waiting.clear()
+        return found
 
 
 class Feed:
@@ -77,98 +104,108 @@ class Feed:
         self._looking: asyncio.Task[None] | None = None
         self._known = asyncio.Event()
         """What stands is known: from here on there is news."""
+        self._past: deque[Told] = deque()
+        self._number = 0
+        """How often something was told."""
+        self._whole_since: datetime | None = None
+        """From when on everything that was told is remembered."""
+        self._one_at_a_time = asyncio.Lock()
+        self._made_up: dict[datetime, _MadeUp] = {}
+        self._closed = False
 
     @contextlib.asynccontextmanager
     async def watching(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Watcher]:
         """News of these topics for as long as the block lasts; with ``since``, first what has changed from then on."""
-        watcher = Watcher(topics)
+        watcher = Watcher(topics, over=self._closed)
+        if self._closed:
+            yield watcher
+            return
         database = await self._open()
         self._watchers.add(watcher)  # first of all: what is told to the others meanwhile is for this one, too
         if self._looking is None or self._looking.done():
             self._known = asyncio.Event()
             self._looking = asyncio.create_task(self._look(database), name="tenuto-feed")
         try:
-            with contextlib.suppress(TimeoutError):  # whatever happens from here on is news
-                async with asyncio.timeout(_EVERY):
-                    await self._known.wait()
-            now = database.clock.now()
-            if since is not None and since < now - LONGEST_AWAY:
-                watcher.tell_first([News(now, "reset", {"reason": "away for too long: look at everything anew"})])
-            elif since is not None:
-                watcher.tell_first(await Look().changes(database, since, now))
+            await self._begin(watcher, database, since)
             yield watcher
         finally:
             self._watchers.discard(watcher)
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+        """Let everybody go who watches, and look no more."""
+        self._closed = True
+        for watcher in self._watchers:
+            watcher.dismiss()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking])
+
+    async def _begin(self, watcher: Watcher, database: Database, since: datetime | None) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._known.wait()  # whatever happens from here on is news
+        except TimeoutError:
+            raise Unavailable("it cannot be seen what changes") from None
+        if since is None:
+            return
+        now = database.clock.now()
+        if since < now - LONGEST_AWAY:
+            anew = News("reset", {"reason": "away for too long: look at everything anew"})
+            watcher.begin_with([Told(since, now, (anew,))])
+            return
+        if self._remembers(since):
+            watcher.begin_with(told for told in self._past if told.at > since)
+        else:
+            missed = await self._make_up(database, since)
+            watcher.begin_with([missed.told, *self._told_after(missed.number)])
+
+    def _remembers(self, since: datetime) -> bool:
+        return self._whole_since is not None and since >= self._whole_since
+
+    def _told_after(self, number: int) -> list[Told]:
+        remembered = list(self._past)
+        return remembered[max(len(remembered) - (self._number - number), 0) :]
+
+    async def _make_up(self, database: Database, since: datetime) -> _MadeUp:
+        """What has changed since an instant before all we remember. Those who come back together were cut off together:
+        one asks for all of them, and nobody at the same time for another instant."""
+        from_then = since.replace(microsecond=0)
+        async with self._one_at_a_time:
+            now, number = database.clock.now(), self._number
+            good = {then: each for then, each in self._made_up.items() if self._is_good(each.told.at, now)}
+            if from_then not in good:
+                found = await Look(whole=True).changes(database, from_then)
+                good[from_then] = _MadeUp(Told(from_then, now, tuple(found)), number)
+            self._made_up = good
+            return good[from_then]
+
+    def _is_good(self, made_at: datetime, now: datetime) -> bool:
+        return made_at > now - _SHARED_FOR and self._remembers(made_at)
 
     async def _look(self, database: Database) -> None:
         look, since = Look(), database.clock.now()
+        self._past.clear()
+        self._whole_since = None
         while self._watchers:
             began = steady()
             try:
                 now = database.clock.now()
-                found = await look.changes(database, since, now)
-                if self._known.is_set():  # what stands when somebody begins to watch is no news
-                    for news in found:
-                        for watcher in self._watchers:
-                            watcher.tell(news)
+                found = await look.changes(database, since)
+                if not self._known.is_set():  # what stands when somebody begins to watch is no news
+                    self._whole_since = now
+                    self._known.set()
+                elif found:
+                    self._tell(Told(since, now, tuple(found)))
                 since = now
-                self._known.set()
             except StoreError as error:
                 log.warning("cannot look what has changed", error=str(error))
             await asyncio.sleep(min(max(_EVERY, (steady() - began) / _SHARE), _LONGEST))
 
-
-class Look:
-    """What was seen last, and what is different now."""
-
-    def __init__(self) -> None:
-        self._executions: dict[Any, Any] = {}
-        self._told: dict[Any, Any] = {}
-        self._queues: Any = None
-        self._workers: Any = None
-
-    async def changes(self, database: Database, since: datetime, now: datetime) -> list[News]:
-        """What has changed since an instant, and since the look before."""
-        from_then = since - _OVERLAP
-        # All of it is read before any of it counts as seen: a look that fails halfway is made again.
-        under_way = await events.executions_under_way(database, _MOST)
-        executions_ended = await events.executions_ended(database, from_then, _MOST)
-        ended = await events.activities_ended(database, since)
-        letters = await events.letters_changed(database, from_then, _MOST)
-        definitions = await events.definitions_changed(database, from_then, _MOST)
-        standing = await events.standing(database)
-
-        found = [News(now, "executions", each) for each in self._moved([*under_way, *executions_ended])]
-        if ended:
-            found.append(News(now, "activities", {"ended": ended}))
-        for topic, changed in (("dead_letters", letters), ("definitions", definitions)):
-            found += [News(now, topic, each) for each in changed if self._is_new((topic, *_key(each)), now)]
-        if standing["queues"] != self._queues:
-            self._queues = standing["queues"]
-            found.append(News(now, "queues", standing["queues"]))
-        if standing["workers"] != self._workers:
-            self._workers = standing["workers"]
-            found.append(News(now, "workers", {"alive": standing["workers"]}))
-        return found
-
-    def _moved(self, executions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Executions that begin, move on, pause or end."""
-        seen = {each["id"]: each for each in executions}
-        moved = [each for id, each in seen.items() if self._executions.get(id) != each]
-        self._executions = seen
-        return moved
-
-    def _is_new(self, key: tuple[Any, ...], now: datetime) -> bool:
-        if len(self._told) > 10 * _MOST:
-            self._told = {each: at for each, at in self._told.items() if at > now - 2 * _OVERLAP}
-        return bool(self._told.setdefault(key, now) == now)
-
-
-def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(record.get(name) for name in ("id", "what", "name", "version", "status"))
+    def _tell(self, told: Told) -> None:
+        self._number += 1
+        self._past.append(told)
+        while len(self._past) > _MOST_LOOKS or sum(len(each.news) for each in self._past) > _MOST_REMEMBERED:
+            self._whole_since = self._past.popleft().at
+        for watcher in self._watchers:
+            watcher.tell(told)

@@ -30,15 +30,17 @@ async def retry(
     input: str | None = None,
     refuse: bool = False,
     task: UUID | None = None,
+    request: UUID | None = None,
 ) -> dict[UUID, UUID]:
     """Run what these letters stand for again, counting failures from nothing; letter → new task.
 
     Letters that somebody has resolved meanwhile are left out, and so are those that cannot be run again now, unless
     that is to be a refusal (``refuse``). ``task`` is the id of the new task, if there is one letter. ``input`` takes
-    the place of what failed. Batches and manifests are held before the letters, in the order in which the end of
-    a task takes them.
+    the place of what failed. Those the same ``request`` has run again before are told as it ran them. Batches and
+    manifests are held before the letters, in the order in which the end of a task takes them.
     """
     tasks = {id: task or new_id() for id in ids}
+    asked = request or task or new_id()
 
     async def act(connection: Connection) -> dict[UUID, UUID]:
         named, lots = await deadletters.concerned(connection, ids)
@@ -61,9 +63,8 @@ async def retry(
                 (letter["task_id"], tasks[letter["id"]]) for letter in letters if tasks[letter["id"]] in created
             ]
             await chainsteps.carry_over(connection, run_again)
-        await deadletters.resolve(connection, pairs, now, by, note)
-        before = await deadletters.resolved_so(connection, list(tasks.items()), now, by)
-        return {id: tasks[id] for id in before}
+        await deadletters.resolve(connection, pairs, now, by, note, asked)
+        return await deadletters.resolved_by(connection, ids, asked)
 
     return await database.transaction(act)
 
@@ -108,14 +109,21 @@ def _key(item: str, task_id: UUID) -> str | None:
 
 
 async def acknowledge(
-    database: Database, ids: Sequence[UUID], now: datetime, by: Actor, *, note: str | None
+    database: Database,
+    ids: Sequence[UUID],
+    now: datetime,
+    by: Actor,
+    *,
+    note: str | None,
+    request: UUID | None = None,
 ) -> set[UUID]:
-    """Say that somebody has seen to it; those that were still open."""
+    """Say that somebody has seen to it; those that were still open, or that the same ``request`` has seen to before."""
+    asked = request or new_id()
 
     async def act(connection: Connection) -> set[UUID]:
         letters = await deadletters.lock_open(connection, ids)
-        await deadletters.resolve(connection, [(letter["id"], None) for letter in letters], now, by, note)
-        return await deadletters.resolved_so(connection, [(id, None) for id in ids], now, by)
+        await deadletters.resolve(connection, [(letter["id"], None) for letter in letters], now, by, note, asked)
+        return set(await deadletters.resolved_by(connection, ids, asked))
 
     return await database.transaction(act)
 

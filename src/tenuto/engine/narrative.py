@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tenuto.model.schedules import Step, plan_from_json
+from tenuto.model.schedules import plan_from_json
+from tenuto.model.steps import Step
 
 Record = dict[str, Any]
 

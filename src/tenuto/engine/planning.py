@@ -18,7 +18,8 @@ from tenuto.engine.definitions import Author, Effect
 from tenuto.errors import Conflict, Invalid
 from tenuto.ids import new_id
 from tenuto.model.definitionfiles import Declared
-from tenuto.model.schedules import SCHEDULE, Definition, Plan, changes, refuse_cycles
+from tenuto.model.schedules import Definition, Plan, changes, refuse_cycles
+from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import check_runs
 from tenuto.store import schedules
 from tenuto.store.database import Connection, Database

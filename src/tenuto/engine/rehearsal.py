@@ -13,7 +13,8 @@ from typing import Any
 from tenuto.engine import health
 from tenuto.engine.simulation import Simulation, Span, Subject, simulate
 from tenuto.errors import Invalid, NotFound
-from tenuto.model.schedules import SCHEDULE, Definition, misfire_from_fields, plan_from_fields
+from tenuto.model.schedules import Definition, misfire_from_fields, plan_from_fields
+from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Manual, trigger_from_fields
 from tenuto.store import schedules, why
 from tenuto.store.database import Database

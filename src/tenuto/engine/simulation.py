@@ -16,7 +16,8 @@ from itertools import count
 from tenuto.engine.clockchanges import Effect, effects
 from tenuto.errors import Invalid
 from tenuto.model.occurrences import Decision, Meeting, due, when_meeting
-from tenuto.model.schedules import SCHEDULE, Definition, Late, Overlap
+from tenuto.model.schedules import Definition, Late, Overlap
+from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers.zones import MOMENT
 
 MOST_RUNS = 100_000

@@ -15,7 +15,8 @@ from tenuto.errors import EngineError
 from tenuto.handlers.context import Context, PermanentFailure, PutAside
 from tenuto.handlers.jobs import Job, Using
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.schedules import SCHEDULE, Overlap
+from tenuto.model.schedules import Overlap
+from tenuto.model.steps import SCHEDULE
 from tenuto.model.tasks import Aside, Policy
 from tenuto.store import executions, schedules
 from tenuto.store.database import Connection, Database

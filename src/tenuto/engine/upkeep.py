@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tenuto.engine.doctor import Finding, examine
+from tenuto.engine.doctor import Finding, Told, examine
 from tenuto.settings import Settings
 from tenuto.store import migrate as schema
 from tenuto.store import partitions
@@ -24,10 +24,10 @@ async def migrate(connect: Connect) -> list[schema.Migration]:
         await database.close()
 
 
-async def doctor(connect: Connect, settings: Settings) -> list[Finding]:
-    """What the doctor finds."""
+async def doctor(connect: Connect, settings: Settings, told: Told | None = None) -> list[Finding]:
+    """What the doctor finds; ``told`` hears of each answer as it comes."""
     database = await connect()
     try:
-        return await examine(database, settings)
+        return await (examine(database, settings) if told is None else examine(database, settings, told=told))
     finally:
         await database.close()

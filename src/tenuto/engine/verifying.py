@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from tenuto.clock import steady
 from tenuto.engine.anchors import Anchor
 from tenuto.model.auditchain import BEGINNING, AuditKeys, UnknownAuditKey, is_keyed, key_id
 from tenuto.store import audit
@@ -22,8 +23,9 @@ from tenuto.store.database import Database
 Kind = Literal["changed", "deleted", "inserted", "backdated", "cut", "rewritten", "unsealed", "weakened", "unknown_key"]
 TOO_LONG = timedelta(minutes=1)
 """So long an entry may wait to be sealed, and so far may neighbours in the chain be out of order in time."""
-_PAGE = 500
+_PAGE, _ENTRIES = 500, 10_000
 _NAMED = 100
+_MOMENT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +66,86 @@ class Verification:
             self.faults.append(fault)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far somebody has come who looks at the trail in parts: along the links first, from the oldest on, then along
+    the entries, from the newest on."""
+
+    link: int | None = 0
+    """The last link that was looked at; None if that was the last of all."""
+    entry: UUID | None = None
+    """The last entry that was looked at."""
+    left: int | None = None
+    """How many entries are still to be looked at; None stands for all."""
+
+
 async def verify(
     database: Database, keys: AuditKeys, anchors: Sequence[Anchor], *, newest: int | None = None
 ) -> Verification:
     """Look at the whole trail, or only at so many of its newest links and entries."""
+    told, place = await verify_part(database, keys, anchors, newest=newest)
+    while place is not None:
+        part, place = await verify_part(database, keys, anchors, place=place)
+        told.links, told.position, told.more = told.links + part.links, part.position, told.more or part.more
+        told.found(part.faults)
+    return told
+
+
+async def verify_part(
+    database: Database,
+    keys: AuditKeys,
+    anchors: Sequence[Anchor],
+    *,
+    newest: int | None = None,
+    place: Place | None = None,
+) -> tuple[Verification, Place | None]:
+    """As `verify`, but no more than takes a moment; and from where to go on, if there is more."""
     head = await audit.head_now(database)
     told = Verification(position=head.position, keyed=is_keyed(head.seal))
     told.anchored = max((anchor.position for anchor in anchors), default=0)
-    begin = 0 if newest is None else max(head.position - newest, 0)
-    reader = _Reader(keys, begin, {anchor.position: anchor for anchor in anchors})
-    after = begin
+    if place is None:
+        place = Place(0 if newest is None else max(head.position - newest, 0), left=newest)
+        reader = _Reader(keys, place.link or 0, {anchor.position: anchor for anchor in anchors})
+    else:
+        reader = _Reader(keys, max((place.link or 0) - 1, 0), {anchor.position: anchor for anchor in anchors})
+        await _read_again(database, reader, place.link or 0)
+    ends = steady() + _MOMENT
+    if place.link is not None:
+        place = await _along_links(database, reader, told, place, ends)
+        if place.link is not None:
+            return told, place
+        told.found(_cut(anchors, told.position))
+    while True:  # once at least: whoever asks again comes further
+        count = _ENTRIES if place.left is None else min(place.left, _ENTRIES)
+        last = await audit.nth_below(database, place.entry, count)
+        told.found([_astray(each) for each in await audit.astray(database, TOO_LONG, place.entry, last, _NAMED)])
+        left = None if place.left is None else place.left - count
+        if last is None or left == 0:
+            return told, None
+        place = Place(None, last, left)
+        if steady() >= ends:
+            return told, place
+
+
+async def _read_again(database: Database, reader: _Reader, link: int) -> None:
+    """The last link of the part before: what is wrong with it was told then, but the next one must follow it."""
+    for again in await audit.links(database, link - 1, 1) if link > 0 else []:
+        if again.position == link:
+            for _told_before in reader.read(again):
+                pass
+
+
+async def _along_links(database: Database, reader: _Reader, told: Verification, place: Place, ends: float) -> Place:
+    after = place.link or 0
     while some := await audit.links(database, after, _PAGE):
         for link in some:
             told.found(reader.read(link))
         told.links += len(some)
         after = some[-1].position
+        if steady() >= ends:
+            return Place(after, None, place.left)
     told.position = max(told.position, after)
-    told.found(_cut(anchors, told.position))
-    told.found([_astray(each) for each in await audit.astray(database, TOO_LONG, newest, _NAMED)])
-    return told
+    return Place(None, None, place.left)
 
 
 class _Reader:

@@ -12,8 +12,11 @@ import ipaddress
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 from functools import lru_cache
+from queue import SimpleQueue
 from typing import Any
 
 import httpcore2
@@ -29,10 +32,58 @@ _SHARE_SECONDS = 5.0
 """How long one of several addresses may keep silent before the next is tried."""
 
 
+_LOOKUP_SECONDS = 20.0
+_MOST_LOOKUPS = 32
+Found = Sequence[tuple[Any, ...]]
+
+
+class Lookups:
+    """Asks the system for addresses, on a few threads of its own.
+
+    Not on those everybody on the loop shares: asking blocks, for as long as a name server keeps silent, and nothing
+    can break it off. Whoever asks while all are busy waits for his turn, and for no longer than he likes. The threads
+    keep no process from ending.
+    """
+
+    def __init__(self, most: int = _MOST_LOOKUPS) -> None:
+        self._most = most
+        self._asked: SimpleQueue[tuple[Future[Found], str, int]] = SimpleQueue()
+        self._counting = threading.Lock()
+        self._threads = 0
+        self._idle = 0
+
+    async def find(self, host: str, port: int) -> Sequence[str]:
+        answer: Future[Found] = Future()
+        self._asked.put((answer, host, port))
+        with self._counting:
+            if self._asked.qsize() > self._idle and self._threads < self._most:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="tenuto-lookup", daemon=True).start()
+        async with asyncio.timeout(_LOOKUP_SECONDS):
+            found = await asyncio.wrap_future(answer)
+        return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+    def _serve(self) -> None:
+        while True:
+            with self._counting:
+                self._idle += 1
+            answer, host, port = self._asked.get()
+            with self._counting:
+                self._idle -= 1
+            if not answer.set_running_or_notify_cancel():
+                continue  # nobody waits for it any more
+            try:
+                answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except BaseException as error:  # noqa: BLE001 — whatever it is, it is for whoever asked
+                answer.set_exception(error)
+
+
+_lookups = Lookups()
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
     """Ask the system."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    return await _lookups.find(host, port)
 
 
 def own_addresses() -> frozenset[Address]:
@@ -82,6 +133,8 @@ class Dialler(httpcore2.AsyncNetworkBackend):
             return [given]
         try:
             answer = await self._resolve(host, port)
+        except TimeoutError:
+            raise httpcore2.ConnectError("its name could not be resolved in time") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError("its name cannot be resolved") from None
         if not answer:

@@ -6,9 +6,12 @@ Only what is particular to the kind is here; `programs` runs it.
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from tenuto.handlers import programs
+from tenuto.handlers.checkedcopies import Copy, copy_of
 from tenuto.handlers.context import Context
 from tenuto.handlers.jobs import Job, Using
 from tenuto.handlers.kinds import Means
@@ -25,8 +28,8 @@ from tenuto.handlers.programarguments import (
 )
 from tenuto.handlers.programs import GRACE, KEPT, Command, ProgramResult, Rules
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.schedules import EXECUTABLE
 from tenuto.model.secrets import Text
+from tenuto.model.steps import EXECUTABLE
 from tenuto.model.tasks import Policy
 
 KIND = EXECUTABLE
@@ -49,14 +52,20 @@ def job(means: Means) -> Job[..., Any]:
         sha256: Digest = None,
     ) -> ProgramResult:
         named, path = programs.find(program, means.settings())
-        await asyncio.to_thread(programs.check_digest, path, sha256, field="program")
+        content = await asyncio.to_thread(programs.check_digest, path, sha256, field="program")
         surroundings = await programs.environment(ctx, means, env)
         given = None if stdin is None else await programs.reveal(ctx, means, stdin, field="stdin")
         argv = [named, *[await programs.reveal(ctx, means, each, field="args") for each in args]]
         rules = Rules(success_codes, warning_codes, output_limit, grace_seconds)
-        if folder is not None:
-            return await programs.run(ctx, Command(path, argv, surroundings, folder, "", given), rules)
-        with programs.scratch_folder() as scratch:
-            return await programs.run(ctx, Command(path, argv, surroundings, scratch, scratch, given), rules)
+        with ExitStack() as until_it_ended:
+            scratch = "" if folder is not None else until_it_ended.enter_context(programs.scratch_folder())
+            runs = Copy(path)
+            if content is not None:
+                surroundings["TENUTO_PROGRAM"] = path
+                copying = copy_of(content, Path(path).name, programs.scratch_folder)
+                runs = await asyncio.to_thread(until_it_ended.enter_context, copying)
+            where = folder or scratch
+            command = Command(runs.path, argv, surroundings, where, scratch, given, runs.descriptor)
+            return await programs.run(ctx, command, rules)
 
     return Job(executable, KIND, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)

@@ -23,8 +23,8 @@ from tenuto.handlers.addresses import Allowance, literal
 from tenuto.handlers.context import Context, PermanentFailure, RetryLater
 from tenuto.handlers.httpanswers import Answer, ExpectedStatus, expects
 from tenuto.handlers.jobs import Job, Using
-from tenuto.model.schedules import HTTP_CALL
 from tenuto.model.secrets import SecretRef, Text
+from tenuto.model.steps import HTTP_CALL
 from tenuto.model.tasks import Policy, seconds
 from tenuto.version import __version__
 

@@ -33,8 +33,8 @@ from tenuto.handlers.programarguments import (
 )
 from tenuto.handlers.programs import GRACE, KEPT, Command, NoSuchProgram, ProgramResult, Rules
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.schedules import POWERSHELL
 from tenuto.model.secrets import Text
+from tenuto.model.steps import POWERSHELL
 from tenuto.model.tasks import Policy
 from tenuto.settings import Settings
 

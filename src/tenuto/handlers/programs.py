@@ -24,6 +24,7 @@ from pathlib import Path
 
 from tenuto.clock import steady
 from tenuto.errors import EngineError
+from tenuto.handlers import strays
 from tenuto.handlers.context import Context, PermanentFailure
 from tenuto.handlers.kinds import Means
 from tenuto.handlers.outputs import Input, Output, inert
@@ -63,13 +64,15 @@ class Command:
     """What is started."""
 
     path: str
-    """The file itself, behind every link."""
+    """The file itself, behind every link; or a copy of what was in it, if that was checked."""
     argv: Sequence[str]
     env: Mapping[str, str]
     folder: str
     scratch: str = ""
     """A folder of the attempt's own, taken away when everything has ended; or none."""
     stdin: str | None = None
+    checked: int | None = None
+    """An open file the program is read from, if it is that and not ``path`` by which it is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,7 @@ def _start(ctx: Context, command: Command, rules: Rules) -> tuple[_Run, _Streams
             stdin=subprocess.DEVNULL if from_in is None else from_in,
             stdout=to_out,
             stderr=to_err,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=[theirs.fileno()] if command.checked is None else [theirs.fileno(), command.checked],
             env={},
             cwd="/",
             start_new_session=True,
@@ -308,6 +311,7 @@ async def _attend(run: _Run, streams: _Streams, command: Command, rules: Rules) 
             # It was killed itself: the program has died with it, but not what that had started.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(run.pid, signal.SIGKILL)
+            await asyncio.to_thread(strays.end, command.env)
         await asyncio.wait([run.out.ended, run.err.ended], timeout=_LAST_WORDS)
     finally:
         given.close()
@@ -369,7 +373,7 @@ def _code(run: _Run, command: Command) -> int:
             remedy="see whether it is on this machine, and whether the worker may enter it",
         )
     raise PermanentFailure(
-        f"{command.path} could not be started: {os.strerror(number)}",
+        f"{command.argv[0]} could not be started: {os.strerror(number)}",
         field="program",
         remedy="see whether it is made for this machine, and whether what its first line (#!) names is there",
     )

@@ -20,8 +20,8 @@ import pydantic
 from pydantic import Field, TypeAdapter
 
 from tenuto.clock import steady
-from tenuto.errors import Invalid, NotFound
-from tenuto.handlers import sqlitescript
+from tenuto.errors import Forbidden, Invalid, NotFound
+from tenuto.handlers import sqlitescript, stepfiles
 from tenuto.handlers.context import Context, PermanentFailure
 from tenuto.handlers.jobs import Job, Using
 from tenuto.handlers.kinds import Means
@@ -30,11 +30,12 @@ from tenuto.model.retries import RetryPolicy
 from tenuto.model.scripts import Driver, Ran, Script
 from tenuto.model.secrets import SecretRef, Text
 from tenuto.model.sqltext import Value
+from tenuto.model.steps import SQL
 from tenuto.model.tasks import MAX_TIMEOUT_SECONDS, Policy, seconds
 from tenuto.settings import ConnectionSettings, Settings
 from tenuto.store import scripts
 
-KIND = "sql"
+KIND = SQL
 POSTGRESQL = ("postgresql", "postgres")
 _LARGEST_FILE = 16 * 1024 * 1024
 _LISTED = 1000
@@ -58,7 +59,9 @@ class _SqlJob(Job[..., Any]):
         given = self.load_input(checked)
         _one_of(given["script"], given["script_file"])
         _seconds(given["timeout"])
-        if "://" in given["connection"] and not given["connection"].startswith(f"{sqlitescript.SCHEME}://"):
+        if given["connection"].startswith(f"{sqlitescript.SCHEME}:"):
+            sqlitescript.path_in(given["connection"])
+        elif "://" in given["connection"]:
             raise Invalid(
                 "is an address", field="connection", remedy="name it in the settings, under [connections.NAME]"
             )
@@ -81,10 +84,10 @@ def job(means: Means) -> Job[..., Any]:
         try:
             _one_of(script, script_file)
             text = await asyncio.to_thread(_read, means.settings(), script_file or "") if script is None else script
-            url, driver = await _reach(ctx, connection, means)
+            url, driver, login = await _reach(ctx, connection, means)
             given, secret = await _revealed(ctx, parameters or {}, means)
-            told = Script(url, text, given, secret, _seconds(timeout), transaction, _notices(ctx))
-        except (Invalid, NotFound) as error:
+            told = Script(url, text, given, secret, _seconds(timeout), transaction, _notices(ctx), login)
+        except (Forbidden, Invalid, NotFound) as error:
             raise PermanentFailure(error.message, field=error.field, remedy=error.remedy) from error
         return await _run(ctx, told, driver)
 
@@ -107,7 +110,7 @@ async def _run(ctx: Context, script: Script, driver: Driver) -> dict[str, Any]:
                     listed.append({"command": ran.command, "rows": ran.rows, "seconds": taken})
                 began = ended
                 ctx.progress(count, message=f"{count} statements, {rows} rows")
-    except Invalid as error:  # the script itself is wrong, and will be
+    except (Forbidden, Invalid) as error:  # the script itself or its login is wrong, and will be
         raise PermanentFailure(error.message, field=error.field, remedy=error.remedy) from None
     return {"count": count, "rows": rows, "statements": listed}
 
@@ -130,7 +133,7 @@ def _one_of(script: str | None, script_file: str | None) -> None:
 
 
 def _read(settings: Settings, script_file: str) -> str:
-    file = _inside(settings, Path(script_file), "script_file")
+    file = stepfiles.inside(settings, Path(script_file), "script_file")
     try:
         state = file.stat()
         if not stat.S_ISREG(state.st_mode):
@@ -143,22 +146,6 @@ def _read(settings: Settings, script_file: str) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name is not valid"
         raise NotFound(f"{script_file!r:.200} cannot be read: {why}", field="script_file") from None
-
-
-def _inside(settings: Settings, path: Path, field: str) -> Path:
-    """The file a step means, which must lie in the folder for such files, wherever links lead."""
-    folder = (settings.files_folder or Path()).resolve()
-    try:
-        file = (folder / path).resolve()
-    except (OSError, ValueError):
-        raise Invalid(f"{str(path)!r:.200} is not a path", field=field) from None
-    if not file.is_relative_to(folder):
-        raise Invalid(
-            f"{str(path)!r:.200} lies outside of {folder}",
-            field=field,
-            remedy="name a file in that folder, or set TENUTO_FILES_FOLDER",
-        )
-    return file
 
 
 def _seconds(timeout: float | str) -> float:
@@ -180,12 +167,12 @@ async def _revealed(
 # --- where it is run ------------------------------------------------------------------------------------------------
 
 
-async def _reach(ctx: Context, connection: str, means: Means) -> tuple[str, Driver]:
-    """The address a step means, and the driver for it."""
+async def _reach(ctx: Context, connection: str, means: Means) -> tuple[str, Driver, str | None]:
+    """The address a step means, the driver for it, and the login it must not have."""
     settings = means.settings()
     if connection.startswith(f"{sqlitescript.SCHEME}:"):
-        file = await asyncio.to_thread(_inside, settings, sqlitescript.path_in(connection), "connection")
-        return f"{sqlitescript.SCHEME}:///{file}", sqlitescript.run
+        file = await asyncio.to_thread(stepfiles.inside, settings, sqlitescript.path_in(connection), "connection")
+        return f"{sqlitescript.SCHEME}:///{file}", sqlitescript.run, None
     found = settings.connections.get(connection)
     if found is None:
         known = ", ".join(sorted(settings.connections)) or "none"
@@ -196,7 +183,8 @@ async def _reach(ctx: Context, connection: str, means: Means) -> tuple[str, Driv
         )
     url = await means.reveal(ctx, _text(found, connection))
     _conceal_password(ctx, url)
-    return url, _driver(found, url, connection, means)
+    login = None if found.any_login else await scripts.own_login(await means.open())
+    return url, _driver(found, url, connection, means), login
 
 
 def _text(found: ConnectionSettings, connection: str) -> Text:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from tenuto.errors import Invalid, TenutoError, UnknownJob
 from tenuto.handlers.jobs import Jobs
 from tenuto.model import payloads
-from tenuto.model.schedules import SCHEDULE, Definition, Plan, Step, policy_of
+from tenuto.model.schedules import Definition, Plan
+from tenuto.model.steps import SCHEDULE, Step, policy_of
 
 
 def resolve(definition: Definition, jobs: Jobs) -> Definition:

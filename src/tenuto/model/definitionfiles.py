@@ -15,18 +15,8 @@ from typing import ClassVar, NamedTuple
 from tenuto.errors import Invalid
 from tenuto.model.documents import Document, below
 from tenuto.model.filereading import RETRY, TRIGGER, Reader
-from tenuto.model.schedules import (
-    JOB,
-    MAX_GROUPS,
-    MAX_STEPS,
-    SCHEDULE,
-    Definition,
-    Misfire,
-    Overlap,
-    Plan,
-    Step,
-    misfire_from_fields,
-)
+from tenuto.model.schedules import MAX_GROUPS, MAX_STEPS, Definition, Misfire, Overlap, Plan, misfire_from_fields
+from tenuto.model.steps import JOB, SCHEDULE, Step
 
 _SCHEDULE = ("name", "description", "trigger", *TRIGGER, "overlap", "misfire", "steps")
 _WORK = (JOB, SCHEDULE, "kind")

@@ -1,4 +1,4 @@
-"""Schedules: named plans of ordered step groups, and the rules for when two runs would meet.
+"""Schedules: named plans of ordered groups of steps, and the rules for when two runs would meet.
 
 A definition is a value: it is checked when it is made, goes to plain data and back, and can be compared with what it
 was before. Steps of one group run side by side, groups one after the other. What a run follows is the snapshot of the
@@ -9,199 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from tenuto.errors import Invalid
 from tenuto.model import payloads
-from tenuto.model.retries import RetryPolicy
-from tenuto.model.secrets import SecretRef
-from tenuto.model.tasks import MAX_PRIORITY, Policy, policy_from_json, seconds
+from tenuto.model.steps import SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
 
 MAX_GROUPS = 1000
 MAX_STEPS = 10_000
 MAX_CATCH_UP = 1000
 MAX_PLAN = 4 * 1024 * 1024
-JOB = "job"
-SCHEDULE = "schedule"
-EXECUTABLE = "executable"
-POWERSHELL = "powershell"
-HTTP_CALL = "http.call"
-LOG_APPEND = "log.append"
-
-
-class Runnable(Protocol):
-    """What a step of Python code is made from."""
-
-    @property
-    def name(self) -> str: ...
-
-    def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One piece of work in a plan. What is None is taken from the job when the schedule is saved."""
-
-    kind: str
-    target: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    name: str = ""
-    continue_on_failure: bool = False
-    policy: Policy | None = None
-    rules: Mapping[str, Any] = field(default_factory=dict)
-    """What is otherwise than with its job: timeout, retry, max_retries, on_lost. Part of the policy once saved."""
-    queue: str | None = None
-    priority: int | None = None
-    limit_key: str | None = None
-    limit_max: int | None = None
-
-    def __post_init__(self) -> None:
-        policy_of(Policy(), **self.rules)
-        payloads.name(self.kind, field="kind", limit=64)
-        payloads.label(self.target, field="target")
-        object.__setattr__(self, "name", self.name or self.target)
-        payloads.label(self.name, field="name")
-        if not isinstance(self.arguments, Mapping):
-            raise Invalid("are not a set of named values", field="arguments", remedy="give a mapping")
-        if not isinstance(self.continue_on_failure, bool):
-            raise Invalid("must be true or false", field="continue_on_failure")
-        if self.queue is not None:
-            payloads.name(self.queue, field="queue", limit=64)
-        if self.priority is not None and (
-            isinstance(self.priority, bool)
-            or not isinstance(self.priority, int)
-            or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY
-        ):
-            raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
-
-    @classmethod
-    def job(cls, job: Runnable, *args: Any, input: Mapping[str, Any] | None = None, **options: Any) -> Step:
-        """A step that runs a Python job with these arguments; named ones go into ``input``, to keep them apart from
-        the step's own options: name, continue_on_failure, timeout, retry, max_retries, queue, priority."""
-        arguments = json.loads(job.dump_input(args, dict(input or {})))
-        return cls(JOB, job.name, arguments, **_step_options(options))
-
-    @classmethod
-    def schedule(cls, schedule: str, /, **options: Any) -> Step:
-        """A step that runs another schedule and ends when that has ended."""
-        return cls(SCHEDULE, schedule, **_step_options(options))
-
-    @classmethod
-    def executable(cls, program: str, /, *args: str, **options: Any) -> Step:
-        """A step that runs a program, never through a shell. Named arguments are the kind's (env, folder, stdin,
-        success_codes, warning_codes, output_limit, grace_seconds, sha256) or the step's own options."""
-        options.setdefault("name", program.rpartition("/")[2])
-        return cls._of_program(EXECUTABLE, {"program": program, "args": list(args)}, options)
-
-    @classmethod
-    def powershell(cls, script: str | None, /, *args: str, text: str | None = None, **options: Any) -> Step:
-        """A step that runs a PowerShell script: a file of the machine, or (None and) its text; else as `executable`."""
-        options.setdefault("name", (script or POWERSHELL).rpartition("/")[2])
-        return cls._of_program(POWERSHELL, {"script": script, "text": text, "args": list(args)}, options)
-
-    @classmethod
-    def http(cls, url: str | SecretRef, /, method: str = "POST", **options: Any) -> Step:
-        """A step that sends an HTTP request. Named arguments are the kind's (headers, body, timeout, expected_status,
-        response_limit, follow_redirects) or the step's own options."""
-        options.setdefault("name", f"{method} {url.partition('?')[0]}"[:200] if isinstance(url, str) else HTTP_CALL)
-        return cls._of_program(
-            HTTP_CALL, {"url": url, "method": method, "timeout": options.pop("timeout", None)}, options
-        )
-
-    @classmethod
-    def log(cls, message: str, /, log: str = "default", **options: Any) -> Step:
-        """A step that appends to a named log, with data in ``fields`` if there is any."""
-        options.setdefault("name", f"log {log}")
-        return cls._of_program(LOG_APPEND, {"message": message, "log": log}, options)
-
-    @classmethod
-    def _of_program(cls, kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> Step:
-        own = {name: options.pop(name) for name in _STEP_OPTIONS if name in options}
-        plain = {name: _plain_argument(value) for name, value in {**arguments, **options}.items()}
-        return cls.of_kind(kind, {name: value for name, value in plain.items() if value is not None}, **own)
-
-    @classmethod
-    def of_kind(cls, kind: str, arguments: Mapping[str, Any], *, target: str | None = None, **options: Any) -> Step:
-        """A step of any kind there is a handler for."""
-        return cls(kind, target or kind, arguments, **_step_options(options))
-
-    def to_fields(self) -> dict[str, Any]:
-        """As plain data; what was not said is left out."""
-        stored: dict[str, Any] = {"name": self.name, "kind": self.kind, "target": self.target}
-        if self.arguments:
-            stored["arguments"] = dict(self.arguments)
-        if self.continue_on_failure:
-            stored["continue_on_failure"] = True
-        if self.policy is not None:
-            stored["policy"] = json.loads(self.policy.to_json())
-        if self.rules:
-            stored["rules"] = {name: _plain_rule(value) for name, value in self.rules.items()}
-        for option in ("queue", "priority", "limit_key", "limit_max"):
-            if getattr(self, option) is not None:
-                stored[option] = getattr(self, option)
-        return stored
-
-
-_STEP_FIELDS = {each.name for each in fields(Step)}
-_RULES = ("timeout", "retry", "max_retries", "on_lost")
-_STEP_OPTIONS = ("name", "continue_on_failure", *_RULES, "queue", "priority")
-
-
-def _step_options(options: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(options.keys() - set(_STEP_OPTIONS))
-    if unknown:
-        raise Invalid("a step has no such option", field=unknown[0], remedy=f"use one of {', '.join(_STEP_OPTIONS)}")
-    rules = {name: options.pop(name) for name in _RULES if options.get(name) is not None}
-    return {**{name: value for name, value in options.items() if value is not None}, "rules": rules}
-
-
-def _plain_argument(value: Any) -> Any:
-    if isinstance(value, SecretRef):
-        return value.model_dump(exclude_defaults=True)
-    return {name: _plain_argument(each) for name, each in value.items()} if isinstance(value, Mapping) else value
-
-
-def _plain_rule(value: Any) -> Any:
-    if isinstance(value, RetryPolicy):
-        return asdict(value)
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def policy_of(
-    policy: Policy, timeout: Any = None, retry: Any = None, max_retries: int | None = None, on_lost: Any = None
-) -> Policy:
-    """A policy with some rules changed, as people write them."""
-    if retry is not None and max_retries is not None:
-        raise Invalid("is given beside retry", field="max_retries", remedy="say it within retry")
-    if isinstance(retry, Mapping):
-        unknown = sorted(str(name) for name in retry.keys() - {each.name for each in fields(RetryPolicy)})
-        if unknown:
-            raise Invalid("is no rule of a retry", field=f"retry.{unknown[0]}")
-        retry = replace(policy.retry, **retry)
-    if retry is None:
-        retry = policy.retry if max_retries is None else replace(policy.retry, max_retries=max_retries)
-    if not isinstance(retry, RetryPolicy):
-        raise Invalid("is not a set of rules", field="retry", remedy="write {max_retries: 5, base_seconds: 10}")
-    limit = policy.timeout_seconds if timeout is None else seconds(timeout, field="timeout")
-    return Policy(retry, limit, on_lost or policy.on_lost)
-
-
-def step_from_fields(stored: object) -> Step:
-    """A step as `Step.to_fields` gives it."""
-    if not isinstance(stored, Mapping):
-        raise Invalid("is not a set of named fields", field="step")
-    given = {str(name): value for name, value in stored.items()}
-    unknown = sorted(given.keys() - _STEP_FIELDS)
-    if unknown:
-        raise Invalid("a step has no such field", field=unknown[0][:80])
-    if "policy" in given:
-        given["policy"] = policy_from_json(json.dumps(given["policy"]))
-    return Step(**given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ class Script:
     """Whether all of it counts, or nothing."""
     notice: Callable[[str, str], None] = field(repr=False)
     """Takes what the database says on the way: a level (debug, info, warning) and words."""
+    forbidden_login: str | None = ""
+    """Who Tenuto itself is in its own database: scripts log in as somebody else, and not as a superuser. None if the
+    settings allow any login."""
 
 
 @dataclass(frozen=True, slots=True)

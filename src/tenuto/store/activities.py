@@ -68,9 +68,9 @@ def ids_beginning(prefix: str) -> tuple[UUID, UUID]:
     return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
 
-async def outcome_counts(database: Database, tag: str) -> dict[str, int]:
-    """What became of all tasks with a tag."""
-    row = await database.one(SQL.outcome_counts, tag)
+async def outcome_counts(database: Database, tag: str | None = None, initiator_id: str | None = None) -> dict[str, int]:
+    """What became of all tasks with a tag, of one initiator, or both."""
+    row = await database.one(SQL.outcome_counts, tag, initiator_id)
     assert row is not None
     return dict(row)
 

@@ -127,16 +127,20 @@ ORDER BY id
 LIMIT 3;
 
 -- name: outcome_counts
--- What became of all tasks with a tag: how many ended well and badly, are open, were completed twice.
+-- What became of all tasks with a tag, of one initiator, or both: how many ended well and badly, are open, ended twice.
 WITH past AS (
     SELECT task_id, status, reason, final
     FROM tenuto.activities
-    WHERE tags @> ARRAY[$1::text]
+    WHERE ($1::text IS NULL OR tags @> ARRAY[$1])
+      AND ($2::text IS NULL OR initiator_id = $2)
 )
 SELECT count(*) AS attempts,
        count(*) FILTER (WHERE final AND status IN ('completed', 'completed_with_warning')) AS done,
        count(*) FILTER (WHERE final AND status NOT IN ('completed', 'completed_with_warning')) AS failed,
        count(*) FILTER (WHERE reason = 'lost') AS lost_attempts,
-       (SELECT count(*) FROM tenuto.tasks WHERE tags @> ARRAY[$1::text]) AS open,
+       (SELECT count(*)
+        FROM tenuto.tasks
+        WHERE ($1::text IS NULL OR tags @> ARRAY[$1])
+          AND ($2::text IS NULL OR initiator_id = $2)) AS open,
        count(*) FILTER (WHERE final) - count(DISTINCT task_id) FILTER (WHERE final) AS doubled
 FROM past;

@@ -92,9 +92,18 @@ async def waiting(database: Database, limit: int) -> list[Record]:
     return [dict(row) for row in await database.all(SQL.waiting, limit)]
 
 
-async def astray(database: Database, too_long: timedelta, newest: int | None, limit: int) -> list[Record]:
-    """Entries that are neither in the chain nor waiting as they should, among the newest; None looks at all."""
-    return [dict(row) for row in await database.all(SQL.astray, too_long, newest, limit)]
+async def astray(
+    database: Database, too_long: timedelta, below: UUID | None, last: UUID | None, limit: int
+) -> list[Record]:
+    """Entries that are neither in the chain nor waiting as they should, from below one down to the last; None stands
+    for the ends. With the newest come those that were announced and are gone."""
+    return [dict(row) for row in await database.all(SQL.astray, too_long, below, last, below is None, limit)]
+
+
+async def nth_below(database: Database, below: UUID | None, number: int) -> UUID | None:
+    """Of the entries below one (None: of all), the newest first, the n-th; None if there are not so many."""
+    found: UUID | None = await database.value(SQL.nth_below, below, number - 1)
+    return found
 
 
 async def identity(database: Database) -> str:

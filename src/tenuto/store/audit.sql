@@ -55,19 +55,30 @@ LIMIT $1;
 
 -- name: astray
 -- What is neither in the chain nor waiting as it should: entries nobody announced, entries that wait for too long, and
--- announced ones that are gone. With $2, only among so many of the newest.
+-- announced ones that are gone. Of the entries, those below $2 and not below $3; what is gone if $4 says so.
 SELECT audit.id, audit.action, audit.actor_name, audit.at,
        CASE WHEN waiting.audit_id IS NULL THEN 'inserted' ELSE 'unsealed' END AS how
-FROM (SELECT * FROM tenuto.audit ORDER BY id DESC LIMIT $2) AS audit
+FROM tenuto.audit
 LEFT JOIN tenuto.audit_unsealed AS waiting ON waiting.audit_id = audit.id
-WHERE NOT EXISTS (SELECT FROM tenuto.audit_chain WHERE audit_chain.audit_id = audit.id)
+WHERE audit.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND audit.id >= coalesce($3::uuid, '00000000-0000-0000-0000-000000000000')
+  AND NOT EXISTS (SELECT FROM tenuto.audit_chain WHERE audit_chain.audit_id = audit.id)
   AND (waiting.audit_id IS NULL OR audit.at < clock_timestamp() - $1::interval)
 UNION ALL
 SELECT waiting.audit_id, NULL, NULL, NULL, 'deleted'
 FROM tenuto.audit_unsealed AS waiting
-WHERE NOT EXISTS (SELECT FROM tenuto.audit WHERE audit.id = waiting.audit_id)
+WHERE $4 AND NOT EXISTS (SELECT FROM tenuto.audit WHERE audit.id = waiting.audit_id)
 ORDER BY id
-LIMIT $3;
+LIMIT $5;
+
+-- name: nth_below
+-- The n-th entry below an id, counted from 0.
+SELECT id
+FROM tenuto.audit
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ORDER BY id DESC
+OFFSET $2
+LIMIT 1;
 
 -- name: database_identity
 -- Which database this is: the same after a restart, another one after a copy.

@@ -60,23 +60,26 @@ async def resolve(
     now: datetime,
     by: Actor,
     note: str | None,
+    request: UUID,
 ) -> set[UUID]:
     """Resolve (letter, task that runs it again or None if acknowledged)."""
     if not pairs:
         return set()
     ids, tasks = (list(column) for column in zip(*pairs, strict=True))
-    rows = await connection.fetch(SQL.resolve, ids, tasks, now, by.type, by.id, by.name, note)
+    rows = await connection.fetch(SQL.resolve, ids, tasks, now, by.type, by.id, by.name, note, request)
     return {row["id"] for row in rows}
 
 
-async def resolved_so(
-    connection: Connection, pairs: Sequence[tuple[UUID, UUID | None]], now: datetime, by: Actor
-) -> set[UUID]:
-    """Those that have been resolved in just this way: what only the reply of was lost."""
-    if not pairs:
-        return set()
-    ids, tasks = (list(column) for column in zip(*pairs, strict=True))
-    return {row["id"] for row in await connection.fetch(SQL.resolved_so, ids, tasks, now, by.name)}
+async def resolved_by(connection: Connection, ids: Sequence[UUID], request: UUID) -> dict[UUID, UUID]:
+    """Those that a request has resolved, also if only its reply was lost or it was cut off, each with the task that
+    runs it again."""
+    return {row["id"]: row["retry_task_id"] for row in await connection.fetch(SQL.resolved_by, ids, request)}
+
+
+async def resolved_before(database: Database, request: UUID) -> tuple[list[UUID], datetime | None]:
+    """Everything a request has resolved so far, and since when."""
+    ids = [row["id"] for row in await database.all(SQL.resolved_before, request)]
+    return ids, await database.value(SQL.first_resolved, request)
 
 
 async def list_letters(

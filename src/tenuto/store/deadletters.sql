@@ -73,17 +73,25 @@ WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
 ORDER BY id
 FOR UPDATE;
 
--- name: resolved_so
--- Which of these letters have been resolved in just this way: by these tasks, or at this instant by this actor.
-SELECT letter.id
-FROM unnest($1::uuid[], $2::uuid[]) AS wanted (id, retry_task_id)
-JOIN tenuto.dead_letters AS letter ON letter.id = wanted.id
-WHERE letter.id = ANY ($1::uuid[])
-  AND letter.status <> 'awaiting_intervention'
-  AND letter.retry_task_id IS NOT DISTINCT FROM wanted.retry_task_id
-  AND letter.resolved_at = $3
-  AND letter.resolved_name = $4
-ORDER BY letter.id;
+-- name: resolved_by
+-- Which of these letters a request has resolved, now or when it was sent before, and the task that runs each again.
+SELECT id, retry_task_id
+FROM tenuto.dead_letters
+WHERE id = ANY ($1::uuid[]) AND resolved_request = $2
+ORDER BY id;
+
+-- name: resolved_before
+-- Everything a request has resolved so far.
+SELECT id
+FROM tenuto.dead_letters
+WHERE resolved_request = $1
+ORDER BY id;
+
+-- name: first_resolved
+-- When a request resolved its first letter.
+SELECT min(resolved_at) AS at
+FROM tenuto.dead_letters
+WHERE resolved_request = $1;
 
 -- name: resolve
 -- Letters are resolved: run again as a new task, or acknowledged.
@@ -94,6 +102,7 @@ SET status = CASE WHEN new.retry_task_id IS NULL THEN 'acknowledged' ELSE 'retri
     resolved_id = $5,
     resolved_name = $6,
     note = $7,
+    resolved_request = $8,
     retry_task_id = new.retry_task_id
 FROM unnest($1::uuid[], $2::uuid[]) AS new (id, retry_task_id)
 WHERE dead_letters.id = ANY ($1::uuid[])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from tenuto.store.database import Database
 from tenuto.store.statements import beside
@@ -19,24 +20,24 @@ async def executions_under_way(database: Database, limit: int) -> list[Record]:
     return [dict(row) for row in await database.all(SQL.executions_under_way, limit)]
 
 
-async def executions_ended(database: Database, since: datetime, limit: int) -> list[Record]:
-    """Executions that ended after an instant, the first of them first."""
-    return [dict(row) for row in await database.all(SQL.executions_ended, since, limit)]
+async def executions_ended(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
+    """Executions that ended after an instant, or at it with a higher id; the first of them first."""
+    return [dict(row) for row in await database.all(SQL.executions_ended, since, above, limit)]
 
 
-async def activities_ended(database: Database, since: datetime) -> list[Record]:
-    """How many attempts ended after an instant, by job and by how."""
-    return [dict(row) for row in await database.all(SQL.activities_ended, since)]
+async def activities_ended(database: Database, since: datetime, span: timedelta, limit: int) -> list[Record]:
+    """How many attempts ended from an instant on, by span of time, job, and how."""
+    return [dict(row) for row in await database.all(SQL.activities_ended, since, span, limit)]
 
 
-async def letters_changed(database: Database, since: datetime, limit: int) -> list[Record]:
-    """Dead letters that came, or were resolved, after an instant."""
-    return [dict(row) for row in await database.all(SQL.letters_changed, since, limit)]
+async def letters_changed(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
+    """Dead letters that came, or were resolved, after an instant, or at it with a higher id."""
+    return [dict(row) for row in await database.all(SQL.letters_changed, since, above, limit)]
 
 
-async def definitions_changed(database: Database, since: datetime, limit: int) -> list[Record]:
-    """Schedules and manifests that were changed after an instant, the last change of each."""
-    return [dict(row) for row in await database.all(SQL.definitions_changed, since, limit)]
+async def definitions_changed(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
+    """Changes of schedules and manifests after an instant, or at it with a higher id."""
+    return [dict(row) for row in await database.all(SQL.definitions_changed, since, above, limit)]
 
 
 async def standing(database: Database) -> dict[str, Any]:

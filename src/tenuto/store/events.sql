@@ -7,61 +7,62 @@ ORDER BY id DESC
 LIMIT $1;
 
 -- name: executions_ended
--- Executions that ended after an instant.
+-- Executions that ended after an instant, or at it with a higher id; the first of them first.
 SELECT id, schedule_name, state, current_group, total_groups, total_steps, failed_steps, started_at, ended_at, paused_at
 FROM tenuto.executions
-WHERE ended_at > $1
-ORDER BY ended_at
-LIMIT $2;
+WHERE ended_at >= $1 AND (ended_at, id) > ($1::timestamptz, $2::uuid)
+ORDER BY ended_at, id
+LIMIT $3;
 
 -- name: activities_ended
--- How many attempts ended after an instant.
-SELECT name, status, count(*) AS count
+-- How many attempts ended from an instant on, by span of time.
+SELECT date_bin($2::interval, ended_at, '2000-01-01') AS span, name, status, count(*) AS count
 FROM tenuto.activities
-WHERE ended_at > $1
-GROUP BY name, status
-ORDER BY count(*) DESC, name, status
-LIMIT 100;
+WHERE ended_at >= $1
+GROUP BY span, name, status
+ORDER BY span, count(*) DESC, name, status
+LIMIT $3;
 
 -- name: letters_changed
--- Dead letters that came, or were resolved, after an instant.
+-- Dead letters that came, or were resolved, after an instant, or at it with a higher id; the first of them first.
 (
     SELECT id, external_id AS name, status, dead_lettered_at AS at
     FROM tenuto.dead_letters
-    WHERE dead_lettered_at > $1 AND status = 'awaiting_intervention'
-    ORDER BY dead_lettered_at
-    LIMIT $2
+    WHERE dead_lettered_at >= $1 AND (dead_lettered_at, id) > ($1::timestamptz, $2::uuid)
+      AND status = 'awaiting_intervention'
+    ORDER BY dead_lettered_at, id
+    LIMIT $3
 )
 UNION ALL
 (
     SELECT id, external_id, status, resolved_at
     FROM tenuto.dead_letters
-    WHERE resolved_at > $1
-    ORDER BY resolved_at
-    LIMIT $2
+    WHERE resolved_at >= $1 AND (resolved_at, id) > ($1::timestamptz, $2::uuid)
+    ORDER BY resolved_at, id
+    LIMIT $3
 )
-ORDER BY at
-LIMIT $2;
+ORDER BY at, id
+LIMIT $3;
 
 -- name: definitions_changed
--- The last change of each schedule and manifest that was changed after an instant.
+-- Changes of schedules and manifests after an instant, or at it with a higher id; the first of them first.
 (
-    SELECT DISTINCT ON (schedule_id) 'schedule' AS what, name, change, version, at
+    SELECT schedule_id AS id, 'schedule' AS what, name, change, version, at
     FROM tenuto.schedule_versions
-    WHERE at > $1
-    ORDER BY schedule_id, version DESC
-    LIMIT $2
+    WHERE (at, schedule_id) > ($1::timestamptz, $2::uuid)
+    ORDER BY at, schedule_id
+    LIMIT $3
 )
 UNION ALL
 (
-    SELECT DISTINCT ON (manifest_id) 'manifest', external_id, change, version, at
+    SELECT manifest_id, 'manifest', external_id, change, version, at
     FROM tenuto.manifest_versions
-    WHERE at > $1
-    ORDER BY manifest_id, version DESC
-    LIMIT $2
+    WHERE (at, manifest_id) > ($1::timestamptz, $2::uuid)
+    ORDER BY at, manifest_id
+    LIMIT $3
 )
-ORDER BY at
-LIMIT $2;
+ORDER BY at, id
+LIMIT $3;
 
 -- name: standing
 -- What is there right now.

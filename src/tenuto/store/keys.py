@@ -16,6 +16,8 @@ from tenuto.store.statements import beside
 SQL = beside(__file__)
 
 Record = dict[str, Any]
+Place = tuple[bool, str, UUID]
+"""Of a key in the list of all: whether it is revoked, its name, its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ async def there_is_none(connection: Connection) -> bool:
     return not await connection.fetchval(SQL.any_key)
 
 
-async def list_keys(database: Database, limit: int) -> list[Record]:
+async def list_keys(database: Database, after: Place | None, limit: int) -> list[Record]:
     """Keys, those in use first, by name."""
-    return [dict(row) for row in await database.all(SQL.list_keys, limit)]
+    return [dict(row) for row in await database.all(SQL.list_keys, limit, *(after or (None, None, None)))]
 
 
 async def called(database: Database, name: str, prefix: str) -> list[Record]:

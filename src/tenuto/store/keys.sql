@@ -26,10 +26,11 @@ SELECT EXISTS (SELECT FROM tenuto.api_keys) AS found;
 SELECT pg_advisory_xact_lock(hashtext('tenuto first key'));
 
 -- name: list_keys
--- Keys, those in use first, by name; without what is stored of their secrets.
+-- Keys, those in use first, by name, after a place in that order; without what is stored of their secrets.
 SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
        expires_at <= clock_timestamp() AS expired
 FROM tenuto.api_keys
+WHERE $2::boolean IS NULL OR (revoked_at IS NOT NULL, name, id) > ($2, $3::text, $4::uuid)
 ORDER BY revoked_at IS NOT NULL, name, id
 LIMIT $1;
 

@@ -211,15 +211,17 @@ async def record_version(connection: Connection, new: ManifestVersion) -> None:
     )  # fmt: skip
 
 
-async def versions(database: Database, external_id: str, limit: int) -> list[ManifestVersion]:
-    """The changes of the manifests that have had this external id, the newest first."""
+async def versions(
+    database: Database, external_id: str, limit: int, before: tuple[datetime, int] | None = None
+) -> list[ManifestVersion]:
+    """The changes of the manifests that have had this external id, the newest first; or before (instant, version)."""
     return [
         ManifestVersion(
             row["manifest_id"], row["version"], row["external_id"], row["change"], row["at"],
             Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
             _plain(row["before"]), _plain(row["after"]),
         )
-        for row in await database.all(SQL.versions, external_id, limit)
+        for row in await database.all(SQL.versions, external_id, limit, *(before or (None, None)))
     ]  # fmt: skip
 
 
@@ -345,7 +347,7 @@ async def overdue(database: Database, grace: timedelta, limit: int) -> list[Task
 async def details(database: Database, manifest: StoredManifest, limit: int) -> Record:
     """What goes on with a manifest."""
     group, all_together = None, None
-    for each in await list_groups(database):
+    for each in await list_groups(database, [manifest.manifest.group or ALL, ALL]):
         group = each if each["name"] == manifest.manifest.group else group
         all_together = each if each["name"] == ALL else all_together
     return {
@@ -372,9 +374,11 @@ async def tell_of(connection: Connection, run: NewRun) -> None:
 # --- groups and polls -----------------------------------------------------------------------------------------------
 
 
-async def list_groups(database: Database) -> list[Record]:
-    """The groups of manifests, with what is active of each."""
-    return [dict(row) for row in await database.all(SQL.list_groups)]
+async def list_groups(
+    database: Database, names: Sequence[str] | None = None, *, after: str | None = None, limit: int = 1000
+) -> list[Record]:
+    """The groups of manifests, or those named, with what is active of each."""
+    return [dict(row) for row in await database.all(SQL.list_groups, names, after, limit)]
 
 
 async def group(connection: Connection, name: str) -> Record | None:

@@ -161,6 +161,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 SELECT manifest_id, version, external_id, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.manifest_versions
 WHERE external_id = $1
+  AND ($3::timestamptz IS NULL OR (at, version) < ($3, $4::integer))
 ORDER BY at DESC, version DESC
 LIMIT $2;
 
@@ -307,20 +308,23 @@ LIMIT $2;
 SELECT pg_notify('tenuto', concat_ws(' ', 'limited', $1::text, $2::integer));
 
 -- name: list_groups
--- The groups of manifests, with what is active of each.
+-- The groups of manifests after a name, or those named, with what is active of each.
 SELECT names.name, manifest_groups.max_active, coalesce(manifest_groups.priority, 0) AS priority,
        coalesce(manifest_groups.enabled, true) AS enabled, manifest_groups.changed_at, manifest_groups.changed_by,
        (SELECT count(*) FROM tenuto.manifests WHERE names.name = '*' OR group_name = names.name) AS manifests,
        (SELECT count(*) FROM tenuto.tasks
-        WHERE state = 'running' AND manifest_id IS NOT NULL AND (names.name = '*' OR limit_group = names.name)) AS active
+        WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL
+          AND (names.name = '*' OR limit_group = names.name)) AS active
 FROM (
     SELECT name FROM tenuto.manifest_groups
     UNION
     SELECT DISTINCT group_name FROM tenuto.manifests WHERE group_name IS NOT NULL
 ) AS names
 LEFT JOIN tenuto.manifest_groups ON manifest_groups.name = names.name
+WHERE ($1::text[] IS NULL OR names.name = ANY ($1))
+  AND ($2::text IS NULL OR names.name > $2)
 ORDER BY names.name
-LIMIT 1000;
+LIMIT $3;
 
 -- name: set_group
 -- What holds for a group from now on.

@@ -17,14 +17,8 @@ from uuid import UUID
 from tenuto.errors import TenutoError
 from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import (
-    SCHEDULE,
-    Definition,
-    Overlap,
-    Plan,
-    misfire_from_fields,
-    plan_from_json,
-)
+from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_fields, plan_from_json
+from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
@@ -234,15 +228,17 @@ async def last_named(database: Database, name: str) -> UUID | None:
     return id
 
 
-async def versions(database: Database, name: str, limit: int) -> list[Version]:
-    """The changes of the schedules that have had this name, the newest first."""
+async def versions(
+    database: Database, name: str, limit: int, before: tuple[datetime, int] | None = None
+) -> list[Version]:
+    """The changes of the schedules that have had this name, the newest first, or those before an (instant, version)."""
     return [
         Version(
             row["schedule_id"], row["version"], row["name"], row["change"], row["at"],
             Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
             _plain(row["before"]), _plain(row["after"]),
         )
-        for row in await database.all(SQL.versions, name, limit)
+        for row in await database.all(SQL.versions, name, limit, *(before or (None, None)))
     ]  # fmt: skip
 
 

@@ -147,6 +147,7 @@ LIMIT 1;
 SELECT schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.schedule_versions
 WHERE schedule_id = ANY (ARRAY(SELECT DISTINCT schedule_id FROM tenuto.schedule_versions WHERE name = $1))
+  AND ($3::timestamptz IS NULL OR (at, version) < ($3, $4::integer))
 ORDER BY at DESC, version DESC
 LIMIT $2;
 

@@ -1,6 +1,7 @@
 """SQL scripts on any PostgreSQL: a connection of their own, with the login they were given, never one of Tenuto's.
 
-The login role is the limit of what a script may do: there is nothing above it that RESET ROLE could return to.
+The login role is the limit of what a script may do: there is nothing above it that RESET ROLE could return to. So
+one that is a superuser, or Tenuto's own, is refused unless the settings allow it.
 Statements are sent one by one, so that each tells how many rows it concerned; rows themselves are not kept. However a
 script ends, no statement of it goes on in the server.
 """
@@ -19,7 +20,7 @@ from tenuto.errors import Forbidden, Invalid, Unavailable
 from tenuto.model import sqltext
 from tenuto.model.scripts import Ran, Script, ScriptFailed
 from tenuto.model.sqltext import Statement
-from tenuto.store.database import DRIVER_ERRORS, translate
+from tenuto.store.database import DRIVER_ERRORS, Database, translate
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
@@ -42,7 +43,7 @@ async def run(script: Script) -> AsyncIterator[Ran]:
     try:
         await _prepare(connection, script)
         if script.transaction:
-            await connection.execute("BEGIN")
+            await _of_ours(connection, "BEGIN", script)
         for number, statement in enumerate(statements, start=1):
             yield await _one(connection, statement, number, script)
         await _conclude(connection, script)
@@ -88,23 +89,71 @@ async def _connect(script: Script) -> asyncpg.Connection:
         ) from None
 
 
+async def own_login(database: Database) -> str:
+    """Who Tenuto itself is in its own database."""
+    return str(await database.value(SQL.who_is_logged_in))
+
+
 async def _prepare(connection: asyncpg.Connection, script: Script) -> None:
-    if await connection.fetchval(SQL.may_change_tenuto):
-        raise Forbidden(
-            "the login of this connection may change Tenuto's own tables",
-            field="connection",
-            remedy="give scripts a login role of their own, with no more rights than they need",
-        )
-    with suppress(asyncpg.PostgresError):  # not every platform can
-        await connection.execute(SQL.notice_when_we_are_gone)
-    for name in sorted(script.secret & script.parameters.keys()):
-        await connection.fetchval(SQL.keep_parameter, name, str(script.parameters[name]))
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            await _make_ready(connection, script)
+    except TimeoutError:
+        raise Unavailable(f"the script's database did not answer within {_CONNECT_SECONDS} s") from None
+    except asyncpg.PostgresError as error:
+        raise ScriptFailed(f"the script could not be made ready: {_words(error)}") from None
 
     def heard(_connection: Any, message: Any) -> None:
         level = _LEVELS.get(message.severity_en or message.severity, "info")
         script.notice(level, f"{message.severity.lower()}: {message.message}")
 
     connection.add_log_listener(heard)
+
+
+async def _make_ready(connection: asyncpg.Connection, script: Script) -> None:
+    if script.forbidden_login is not None:
+        await _refuse_a_login_that_may_too_much(connection, script.forbidden_login)
+    with suppress(asyncpg.PostgresError):  # not every platform can
+        await connection.execute(SQL.notice_when_we_are_gone)
+    for name in sorted(script.secret & script.parameters.keys()):
+        await connection.fetchval(SQL.keep_parameter, name, str(script.parameters[name]))
+
+
+async def _refuse_a_login_that_may_too_much(connection: asyncpg.Connection, ours: str) -> None:
+    if await connection.fetchval(SQL.may_change_tenuto):
+        why = "may change Tenuto's own tables"
+    elif await connection.fetchval(SQL.is_superuser):
+        why = "is a superuser's, or can become one"
+    elif await connection.fetchval(SQL.who_is_logged_in) == ours:
+        why = "is the one Tenuto itself uses"
+    else:
+        return
+    raise Forbidden(
+        f"the login of this connection {why}",
+        field="connection",
+        remedy="give scripts a login role of their own, with no more rights than they need; if it must be this one, "
+        "say any_login = true for the connection in the worker's settings",
+    )
+
+
+async def _of_ours(connection: asyncpg.Connection, command: str, script: Script) -> None:
+    """A statement that is not the script's. We wait for it ourselves: a script may have lifted the server's limit."""
+    try:
+        async with asyncio.timeout(script.timeout_seconds + _GRACE_SECONDS):
+            await connection.execute(command)
+    except TimeoutError:
+        raise ScriptFailed(
+            f"{command} took longer than {script.timeout_seconds:g} s and was broken off",
+            remedy="give the step a longer timeout; what it was to commit may have been committed all the same",
+        ) from None
+    except asyncpg.QueryCanceledError:
+        raise ScriptFailed(
+            f"{command} took longer than {script.timeout_seconds:g} s", remedy="give the step a longer timeout"
+        ) from None
+    except asyncpg.PostgresError as error:  # at COMMIT deferred constraints speak up
+        raise ScriptFailed(f"it could not be committed: {_words(error)}") from None
+    except DRIVER_ERRORS as error:
+        raise Unavailable(f"{command}: {translate(error).message}") from None
 
 
 async def _one(connection: asyncpg.Connection, statement: Statement, number: int, script: Script) -> Ran:
@@ -138,10 +187,7 @@ def _words(error: asyncpg.PostgresError) -> str:
 
 async def _conclude(connection: asyncpg.Connection, script: Script) -> None:
     if script.transaction:
-        try:
-            await connection.execute("COMMIT")  # here deferred constraints speak up
-        except asyncpg.PostgresError as error:
-            raise ScriptFailed(f"it could not be committed: {_words(error)}") from None
+        await _of_ours(connection, "COMMIT", script)
     elif connection.is_in_transaction():
         raise ScriptFailed(
             "it left a transaction open, which was rolled back", remedy="end the script with COMMIT, or leave BEGIN out"

@@ -12,11 +12,14 @@ from pathlib import Path
 from uuid import UUID
 
 from tenuto.engine import anchors, auditkeys, verifying
-from tenuto.engine.verifying import Verification
+from tenuto.engine.anchors import Anchor
+from tenuto.engine.verifying import Place, Verification
 from tenuto.errors import Invalid, NotFound
 from tenuto.model import payloads
+from tenuto.model.auditchain import AuditKeys
 from tenuto.settings import Settings
 from tenuto.store import audit
+from tenuto.store.database import Database
 from tenuto.verbs.asking import Open, Record, listed
 
 _PAGE = 500
@@ -69,12 +72,21 @@ class Audit:
 
     async def verify(self, *, newest: int | None = None) -> Verification:
         """Whether the trail is as it was written: all of it, or so many of its newest entries."""
+        return await verifying.verify(*await self._to_verify(newest), newest=newest)
+
+    async def verify_part(
+        self, *, newest: int | None = None, place: Place | None = None
+    ) -> tuple[Verification, Place | None]:
+        """As `verify`, but no more than takes a moment; and from where to go on, if there is more."""
+        return await verifying.verify_part(*await self._to_verify(newest), newest=newest, place=place)
+
+    async def _to_verify(self, newest: int | None) -> tuple[Database, AuditKeys, Sequence[Anchor]]:
         if newest is not None and newest < 1:
             raise Invalid("must be 1 or more", field="newest")
         database, settings = await self._open(), self._settings()
         keys = await asyncio.to_thread(auditkeys.at_hand, settings)
         known = await asyncio.to_thread(anchors.read, settings.home, await audit.identity(database))
-        return await verifying.verify(database, keys, known, newest=newest)
+        return database, keys, known
 
     async def lines(self) -> AsyncIterator[str]:
         """The whole trail as lines of JSON, the oldest first: sealed entries in the order of the chain, then those that

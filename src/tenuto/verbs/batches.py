@@ -218,11 +218,12 @@ class Batches:
         auditing.tell(target=str(id))
         await bulk.cancel(database, id, database.clock.now(), self._who())
 
-    async def retry_failed(self, id: UUID, *, note: str | None = None) -> int:
-        """Run what failed for good again; how many."""
+    async def retry_failed(self, id: UUID, *, note: str | None = None, request_id: UUID | None = None) -> int:
+        """Run what failed for good again; how many. Asking again with the same ``request_id`` does what is left of it,
+        and tells the whole."""
         await self.get(id)
         auditing.tell(target=str(id), reason=note)
-        return await self._dead_letters.retry_all(batch=id, note=note)
+        return await self._dead_letters.retry_all(batch=id, note=note, request_id=request_id)
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
         """Wait until every item of a batch has come to its end."""
@@ -231,9 +232,10 @@ class Batches:
             found = await self.get(id)
             if found["ended_at"] is not None or (found["complete_at"] is not None and found["left"] == 0):
                 return found
-            if deadline is not None and steady() > deadline:
+            left = pause if deadline is None else deadline - steady()
+            if left <= 0:
                 raise Conflict(f"batch {id} has not ended after {timeout:g} s", remedy="wait longer")
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 1.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,6 +11,7 @@ from uuid import UUID
 from tenuto.engine import letters, manifesting
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.handlers.jobs import Jobs
+from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.deadletters import LetterStatus
@@ -108,12 +109,13 @@ class DeadLetters:
             raise await letters.refusal(database, id)
         return done[id]
 
-    async def acknowledge(self, id: UUID, *, note: str | None = None) -> None:
-        """Say that somebody has seen to it; nothing is run."""
+    async def acknowledge(self, id: UUID, *, note: str | None = None, request_id: UUID | None = None) -> None:
+        """Say that somebody has seen to it; nothing is run. Asking again with the same ``request_id``: so it stays."""
         self._check_note(note)
         database = await self._open()
         auditing.tell(target=str(id), reason=note)
-        if not await letters.acknowledge(database, [id], database.clock.now(), self._who(), note=note):
+        now, by = database.clock.now(), self._who()
+        if not await letters.acknowledge(database, [id], now, by, note=note, request=request_id):
             raise await letters.refusal(database, id)
 
     async def select(
@@ -130,39 +132,67 @@ class DeadLetters:
             database, manifest=manifest, fingerprint=fingerprint, batch=batch, until=until, limit=100_000
         )
 
-    async def retry_all(self, *, note: str | None = None, **where: Any) -> int:
-        """Run all open letters of a filter again; how many."""
-        return await self.retry_these(await self.select(**where), note=note)
+    async def retry_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
+        """Run all open letters of a filter again; how many. Asking again with the same ``request_id``, as after a crash
+        in the middle, does what is left of that, and tells the whole."""
+        chosen = await self._chosen(request_id, **where)
+        return await self.retry_these(chosen, note=note, request_id=request_id)
 
-    async def retry_these(self, chosen: Sequence[UUID], *, note: str | None = None) -> int:
-        """Run letters again, as selected; how many. Those somebody has resolved meanwhile are left out."""
+    async def retry_these(
+        self, chosen: Sequence[UUID], *, note: str | None = None, request_id: UUID | None = None
+    ) -> int:
+        """Run letters again, as selected; how many. Those somebody has resolved meanwhile are left out. Asking again
+        with the same ``request_id`` does what is left of it, and tells the whole."""
         self._check_note(note)
-        database, done = await self._open(), 0
+        database, request, done = await self._open(), request_id or new_id(), 0
         _tell_of(chosen, note)
-        for start in range(0, len(chosen), MAX_LISTED):
-            some = chosen[start : start + MAX_LISTED]
-            done += len(await letters.retry(database, some, database.clock.now(), self._who(), note=note))
+        for some in _parts(chosen):
+            done += len(
+                await letters.retry(database, some, database.clock.now(), self._who(), note=note, request=request)
+            )
         return done
 
-    async def acknowledge_all(self, *, note: str | None = None, **where: Any) -> int:
-        """Acknowledge all open letters of a filter; how many."""
-        return await self.acknowledge_these(await self.select(**where), note=note)
+    async def acknowledge_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
+        """Acknowledge all open letters of a filter; how many. Asking again: as with `retry_all`."""
+        chosen = await self._chosen(request_id, **where)
+        return await self.acknowledge_these(chosen, note=note, request_id=request_id)
 
-    async def acknowledge_these(self, chosen: Sequence[UUID], *, note: str | None = None) -> int:
-        """Acknowledge letters, as selected; how many. Those somebody has resolved meanwhile are left out."""
+    async def acknowledge_these(
+        self, chosen: Sequence[UUID], *, note: str | None = None, request_id: UUID | None = None
+    ) -> int:
+        """Acknowledge letters, as selected; how many. Those somebody has resolved meanwhile are left out. Asking again:
+        as with `retry_these`."""
         self._check_note(note)
-        database, done = await self._open(), 0
+        database, request, done = await self._open(), request_id or new_id(), 0
         _tell_of(chosen, note)
-        for start in range(0, len(chosen), MAX_LISTED):
-            some = chosen[start : start + MAX_LISTED]
-            done += len(await letters.acknowledge(database, some, database.clock.now(), self._who(), note=note))
+        for some in _parts(chosen):
+            done += len(
+                await letters.acknowledge(database, some, database.clock.now(), self._who(), note=note, request=request)
+            )
         return done
+
+    async def _chosen(self, request: UUID | None, **where: Any) -> Sequence[UUID]:
+        """What a filter stands for; for a request that comes again, what it stood for then: what has failed since, such
+        as what the request itself had run again, is not part of it."""
+        if request is None:
+            return await self.select(**where)
+        before, since = await deadletters.resolved_before(await self._open(), request)
+        if since is not None:
+            until = where.get("until")
+            where["until"] = since if until is None else min(until, since)
+        return sorted({*before, *await self.select(**where)})
 
     def _check_note(self, note: str | None) -> None:
         if note is not None:
             payloads.storable_text(note, field="note", limit=4000)
         if self._needs_note() and not (note or "").strip():
             raise Invalid("is needed here", field="note", remedy="say why, or set TENUTO_LETTERS_NEED_NOTES=false")
+
+
+def _parts(chosen: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    """As many at a time as one transaction takes."""
+    for start in range(0, len(chosen), MAX_LISTED):
+        yield chosen[start : start + MAX_LISTED]
 
 
 def _tell_of(chosen: Sequence[UUID], note: str | None) -> None:

@@ -100,6 +100,7 @@ class Executions:
                     raise NotFound(f"there is no execution {id}")
                 if over:
                     return await self.get(id)
-                if deadline is not None and steady() > deadline:
+                left = None if deadline is None else deadline - steady()
+                if left is not None and left <= 0:
                     raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
-                await ending.pause()
+                await ending.pause(left)

@@ -30,7 +30,7 @@ from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType, Caller, Role
 from tenuto.store import auditing, keys
 from tenuto.store.database import Connection
-from tenuto.verbs.asking import MAX_LISTED, Open, Record
+from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
 
 LINK_LASTS = timedelta(minutes=10)
 SESSION_LASTS = timedelta(hours=12)
@@ -83,11 +83,10 @@ class Keys:
             if made is not None:
                 return made, text
 
-    async def list(self, *, limit: int = MAX_LISTED) -> Sequence[Record]:
-        """All keys, those in use first, by name; never their texts."""
-        if not 1 <= limit <= MAX_LISTED:
-            raise Invalid(f"must be from 1 to {MAX_LISTED}", field="limit")
-        return await keys.list_keys(await self._open(), limit)
+    async def list(self, *, after: keys.Place | None = None, limit: int = MAX_LISTED) -> Sequence[Record]:
+        """Keys, those in use first, by name; never their texts. The next page is ``after`` the last (whether it is
+        revoked, name, id)."""
+        return await keys.list_keys(await self._open(), after, listed(limit))
 
     async def get(self, name_or_prefix: str) -> Record:
         """What is on record of one key."""

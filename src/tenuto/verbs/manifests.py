@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tenuto.engine import manager, manifesting
 from tenuto.engine.definitions import Author, Effect
 from tenuto.engine.manager import PollResult
-from tenuto.errors import Conflict, Invalid, UnknownJob
+from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
 from tenuto.handlers.jobs import Job, Jobs
 from tenuto.ids import new_id
 from tenuto.model import payloads
@@ -22,7 +22,7 @@ from tenuto.model.access import Actor
 from tenuto.model.manifestfiles import DeclaredManifest
 from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, those_needed_first
 from tenuto.model.retries import RetryPolicy, retry_policy
-from tenuto.model.schedules import policy_of
+from tenuto.model.steps import policy_of
 from tenuto.model.tasks import Policy, seconds
 from tenuto.model.triggers import Manual, Trigger
 from tenuto.store import auditing, manifests
@@ -181,10 +181,13 @@ class Manifests:
             await self._open(), after=after, enabled=enabled, group=group, search=search, limit=listed(limit)
         )
 
-    async def versions(self, external_id: str, *, limit: int = 50) -> Sequence[ManifestVersion]:
-        """The changes of a manifest, the newest first; also of one that has been deleted."""
-        found = await manifests.versions(await self._open(), external_id, listed(limit))
-        if not found:
+    async def versions(
+        self, external_id: str, *, before: tuple[datetime, int] | None = None, limit: int = 50
+    ) -> Sequence[ManifestVersion]:
+        """The changes of a manifest, the newest first; also of one that has been deleted. The next page is ``before``
+        the last (at, version)."""
+        found = await manifests.versions(await self._open(), external_id, listed(limit), before)
+        if not found and before is None:
             raise manifesting.unknown(external_id)
         return found
 
@@ -200,9 +203,16 @@ class Manifests:
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    async def groups(self) -> Sequence[Record]:
-        """The groups of manifests (``*``: all together), with what is active of each."""
-        return await manifests.list_groups(await self._open())
+    async def groups(self, *, after: str | None = None, limit: int = MAX_LISTED) -> Sequence[Record]:
+        """The groups of manifests (``*``: all together) by name, with what is active of each."""
+        return await manifests.list_groups(await self._open(), after=after, limit=listed(limit))
+
+    async def group(self, name: str) -> Record:
+        """One group, with what is active of it."""
+        found = await manifests.list_groups(await self._open(), [name])
+        if not found:
+            raise NotFound(f"there is no group {name!r:.80}", remedy="see `tenuto manifest groups`")
+        return found[0]
 
     async def change_group(
         self,

@@ -80,7 +80,12 @@ class OneShots:
         kind, handler = self.handler(prompt_type)
         database = await self._open()
         now = database.clock.now()
-        run_at = oneshots.exec_at(exec_at, now, self._in_the_past())
+        try:
+            run_at = oneshots.exec_at(exec_at, now, self._in_the_past())
+        except Invalid:
+            if id is None or await store.standing(database, id) is None:
+                raise
+            return OneShot(id, oneshots.exec_at(exec_at, now, "accept"), created=False)  # it was to come then
         rules = oneshots.policy(handler.policy, retry, seconds(timeout, field="timeout"))
         task = self._make(handler, _checked(handler, payload), now)
         task.id = id or task.id
@@ -92,6 +97,7 @@ class OneShots:
         created = await store.create(database, task)
         if not created and id is not None and await store.standing(database, id) is None:
             raise Conflict(f"{id} is the id of something else", field="id", remedy="leave it out, or make a new one")
+        # An id of our own is there already only if the reply was lost: then too it was made by us.
         return OneShot(task.id, run_at, created=created or id is None)
 
     def plan(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:

@@ -20,7 +20,8 @@ from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.definitionfiles import Declared
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, Step, misfire_from_fields, with_arguments
+from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields, with_arguments
+from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
 from tenuto.store import auditing, schedules
 from tenuto.store import tasks as queue
@@ -179,10 +180,13 @@ class Schedules:
         """What would fire between two instants, under the rules for runs that meet and for missed ones."""
         return await rehearse(await self._open(), start, end, given or Given())
 
-    async def versions(self, name: str, *, limit: int = 50) -> Sequence[Version]:
-        """The changes of a schedule, the newest first; also of one that has been deleted."""
-        found = await schedules.versions(await self._open(), name, listed(limit))
-        if not found:
+    async def versions(
+        self, name: str, *, before: tuple[datetime, int] | None = None, limit: int = 50
+    ) -> Sequence[Version]:
+        """The changes of a schedule, the newest first; also of one that has been deleted. The next page is ``before``
+        the last (at, version)."""
+        found = await schedules.versions(await self._open(), name, listed(limit), before)
+        if not found and before is None:
             raise definitions.unknown(name)
         return found
 

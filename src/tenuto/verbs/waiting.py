@@ -65,12 +65,14 @@ class Ending:
         self._listener = listener
         self._pause = _FIRST_LOOK
 
-    async def pause(self) -> None:
-        """Until it is worth looking again. Without anybody to tell, never much longer than it has lasted so far."""
+    async def pause(self, most: float | None = None) -> None:
+        """Until it is worth looking again, and no longer than ``most``. Without anybody to tell, never much longer than
+        it has lasted so far."""
         told = self._listener is not None and self._listener.connected
         self._pause = min(self._pause * 1.2, _LONGEST_LOOK)
+        pause = _LONGEST_LOOK if told else self._pause
         try:
-            async with asyncio.timeout(_LONGEST_LOOK if told else self._pause):
+            async with asyncio.timeout(pause if most is None else min(pause, most)):
                 await self._news.wait()
         except TimeoutError:
             return

@@ -25,6 +25,7 @@ CREATE TABLE tenuto.sessions (
     ended_at    timestamptz
 );
 CREATE INDEX sessions_by_end ON tenuto.sessions (expires_at);
+CREATE INDEX sessions_of_key ON tenuto.sessions (key_id);
 
 CREATE TABLE tenuto.requests (
     actor        text NOT NULL,
@@ -110,6 +111,9 @@ CREATE INDEX activities_once ON tenuto.activities (id) WHERE origin = 'once';
 CREATE INDEX activities_children ON tenuto.activities (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX tasks_children ON tenuto.tasks (parent_id) WHERE parent_id IS NOT NULL;
 
+ALTER TABLE tenuto.dead_letters
+    ADD COLUMN resolved_request uuid;                 -- of what resolved it, perhaps together with many others
+CREATE INDEX dead_letters_of_request ON tenuto.dead_letters (resolved_request) WHERE resolved_request IS NOT NULL;
 CREATE INDEX dead_letters_by_age ON tenuto.dead_letters (dead_lettered_at) WHERE status = 'awaiting_intervention';
 CREATE INDEX schedule_versions_by_age ON tenuto.schedule_versions (at);
 CREATE INDEX manifest_versions_by_age ON tenuto.manifest_versions (at);
