@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 from uuid import UUID
+from zlib import crc32
 
 import asyncpg
 import pytest
@@ -21,6 +22,7 @@ from tenuto.ids import new_id
 from tenuto.store import embedded, finishing, migrate, partitions
 from tenuto.store.database import Database
 from tests.folders import clear_up, end_server, new_folder
+from tests.proofs import THOROUGH
 
 CARELESS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
@@ -143,4 +145,14 @@ def address(server: str, database: str) -> str:
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a step group: in the one statement of the common case, and as it goes in all other cases."""
     if not request.param:
+        monkeypatch.setattr(finishing, "FEW", 0)
+
+
+@pytest.fixture(params=[True, False] if THOROUGH else [None], ids=["at a stroke", "step by step"] if THOROUGH else [""])
+def one_way_or_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `both_ways`, for what takes long: in a proof both, else one of the two for each test, always the same one."""
+    at_a_stroke = request.param
+    if at_a_stroke is None:
+        at_a_stroke = crc32(request.node.name.encode()) % 2 == 0
+    if not at_a_stroke:
         monkeypatch.setattr(finishing, "FEW", 0)

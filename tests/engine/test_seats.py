@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tenuto import RetryPolicy, Tenuto
-from tenuto.engine.seats import Seats, heirs, seated
+from tenuto.engine.seats import KEPT_FOR, OPEN_FOR, Seats, heirs, seated
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Context
 from tenuto.model.tasks import Outcome, Settlement, Status
@@ -128,9 +128,12 @@ def test_seats_go_round_every_now_and_then(attempts: list[Attempt]) -> None:
         attempt.task.seat = "a seat"
     seats = Seats()
     seats.stand_by(waiting)
-    assert seats.hand_on(first) is None  # not claimed for a long time: everybody is to have a chance
-    seats.claimed([first.task])
+    seats._opened -= KEPT_FOR + OPEN_FOR / 2
+    assert seats.hand_on(first) is None  # everybody is to have a chance now
+    seats._opened -= OPEN_FOR
     assert seats.hand_on(first) is waiting[0]
     assert (seats.count, first.heir) == (2, waiting[0])
+    waiting[0].stop(Stop.HANDED_BACK)
+    assert seats.hand_on(waiting[0]) is None  # it may have been stopped because it has no seat
     assert seats.give_back() == waiting[1:]
     assert seats.hand_on(first) is None

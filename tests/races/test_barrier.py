@@ -22,7 +22,7 @@ from tests.proofs import times
 from tests.races.given import SOMEBODY, claim, completed
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("one_way_or_both")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAIRS = times(500, in_a_proof=2000)

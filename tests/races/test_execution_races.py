@@ -25,7 +25,7 @@ from tests.races.given import LEASE, SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, failed_for_good, plan_of, run_to_the_end
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("one_way_or_both")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 

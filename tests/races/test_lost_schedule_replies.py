@@ -163,10 +163,17 @@ async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
     assert len(await table(db, "activities")) == 2
 
 
-async def test_the_end_of_a_group_moves_it_on_once(db: Database, far: Database, proxy: Proxy, me: UUID) -> None:
+@pytest.mark.parametrize("at_a_stroke", [True, False])
+async def test_the_end_of_a_group_moves_it_on_once(
+    at_a_stroke: bool, db: Database, far: Database, proxy: Proxy, me: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = await started(db, "a", "b", "c")
-    lose(proxy, executions.SQL.go_on)
     held = await take(far, me)
+    if at_a_stroke:
+        proxy.lose_reply(executions.SQL.end_group)
+    else:
+        monkeypatch.setattr(finishing, "FEW", 0)
+        lose(proxy, executions.SQL.go_on)
     await finishing.finish(far, [outcome(held["a"], far.clock.now())])
     assert proxy.lost == 1
     assert (await the_execution(db, run))["current_group"] == 1

@@ -1,9 +1,20 @@
-"""How the registry is read: along its own index, however many other tasks there are."""
+"""One-shots: created several at once, and read along an index of their own."""
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+from tenuto import Tenuto
+from tenuto.model.tasks import NewTask
+from tenuto.store import oneshots
+from tenuto.store.auditing import Deed, RequestKey, on_record
 from tenuto.store.database import Database
 from tenuto.store.oneshots import SQL
+from tests.model.making import NOON, a_new_task
+from tests.playing import ANA
+from tests.store.given import rows
 from tests.store.test_plans import FILL, plan_of
 
 
@@ -18,3 +29,36 @@ async def test_the_registry_and_the_past_are_read_along_their_indexes(db: Databa
             assert not {"Sort", "Seq Scan"} & {node["Node Type"] for node in nodes}, name
         found = await plan_of(connection, "past", SQL.past)
         assert "Seq Scan" not in {node["Node Type"] for node in found}
+
+
+def asked(at: int, id: UUID | None = None, key: str | None = None) -> tuple[NewTask, Deed]:
+    task = a_new_task(origin="once", run_at=NOON + timedelta(hours=at), tags=["a", 'b "c"'] if at % 2 else None)
+    task.id = id or task.id
+    deed = Deed(ANA, "one_shot.create", "here", target=str(task.id), after={"at": at})
+    if key is not None:
+        deed.request_key = RequestKey("user:u-17", key, key.encode(), task.id)
+    return task, deed
+
+
+async def test_several_are_created_at_once_each_with_its_entry_and_each_with_its_answer(db: Database) -> None:
+    before = asked(1, key="used before")
+    assert await oneshots.create_on_record(db, [before]) == [True]
+    several = [asked(2), asked(3, before[0].id), asked(4, key="new"), asked(5, key="used before"), asked(6)]
+    assert await oneshots.create_on_record(db, several) == [True, False, True, None, True]
+    assert [deed.written for _, deed in several] == [True, False, True, False, True]
+    made = {task.id for task, deed in [before, *several] if deed.written}
+    assert {row["id"] for row in await rows(db)} == made
+    assert {UUID(row["target"]) for row in await rows(db, "audit")} == made
+    assert await db.value("SELECT count(*) FROM tenuto.audit_unsealed") == len(made)
+    assert {row["key"] for row in await rows(db, "requests")} == {"used before", "new"}
+    assert [row["tags"] for row in await rows(db) if row["run_at"] == NOON + timedelta(hours=1)] == [["a", 'b "c"']]
+
+
+async def test_of_two_with_one_key_at_once_one_is_created(app: Tenuto) -> None:
+    async def create(_: int) -> object:
+        with on_record(asked(1, key="the same")[1]):
+            return await app.one_shots.create(NOON + timedelta(days=3650), "log.append", {"message": "Hello"})
+
+    made = await asyncio.gather(*map(create, range(3)), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in made) == ["Conflict", "Conflict", "OneShot"]
+    assert len(await (await app.open()).all("SELECT id FROM tenuto.tasks")) == 1

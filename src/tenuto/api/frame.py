@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenuto.api import problems
 from tenuto.api.door import Needs, Replay, replayed
@@ -58,7 +58,19 @@ def api(tenuto: Tenuto, routers: Sequence[APIRouter] | None = None) -> FastAPI:
 
 def guarded(tenuto: Tenuto, inner: FastAPI) -> ASGIApp:
     """The application behind its guards."""
-    return Guard(GZipMiddleware(inner, minimum_size=1024), tenuto.settings.web_hosts, _STREAMS)
+    return Guard(_Packed(inner), tenuto.settings.web_hosts, _STREAMS)
+
+
+class _Packed:
+    """Answers to those who look are packed, if they are long; what a change is answered with is short."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._plain = inner
+        self._packing = GZipMiddleware(inner, minimum_size=1024)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        looks = scope["type"] == "http" and scope["method"] == "GET"
+        await (self._packing if looks else self._plain)(scope, receive, send)
 
 
 async def _replay(_request: Request, error: Exception) -> Response:

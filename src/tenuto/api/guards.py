@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,14 +26,17 @@ _SLASH = re.compile(rb"%2f", re.IGNORECASE)
 """A slash within a name: kept apart from those between names, as a NUL, which no name holds (see `paths`)."""
 _ALWAYS_WELCOME = ("localhost", "127.0.0.1", "[::1]")
 
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
-_FOR_DATA = {"content-security-policy": "default-src 'none'; frame-ancestors 'none'", "cache-control": "no-store"}
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+_FOR_DATA = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class Guard:
@@ -50,19 +53,18 @@ class Guard:
             await self._inner(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        request_id = given if _ID.fullmatch(given) else new_id().hex
+        named = headers.get("x-request-id", "")
+        request_id = named if _ID.fullmatch(named) else new_id().hex
         scope["tenuto_request_id"] = request_id
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                out = MutableHeaders(scope=message)
-                out["x-request-id"] = request_id
-                for name, value in _HEADERS.items():
-                    out.setdefault(name, value)
-                if not out.get("content-type", "").startswith("text/html"):
-                    for name, value in _FOR_DATA.items():
-                        out.setdefault(name, value)
+                given = message["headers"] = list(message["headers"])
+                names = {name for name, _ in given}
+                given.append((b"x-request-id", request_id.encode()))
+                given += [header for header in _HEADERS if header[0] not in names]
+                if not any(name == b"content-type" and value.startswith(b"text/html") for name, value in given):
+                    given += [header for header in _FOR_DATA if header[0] not in names]
             await send(message)
 
         problem = self._refusal(scope, headers)

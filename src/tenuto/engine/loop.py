@@ -9,9 +9,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tenuto.errors import StoreError
+from tenuto.errors import StoreError, Unavailable
 
 _OBJECTS_BETWEEN_COLLECTIONS = 20_000
+_AGAIN_SECONDS = 0.5
 
 
 async def poll_until_stopped(
@@ -34,6 +35,21 @@ async def poll_until_stopped(
             else:
                 log.exception("round failed", next_try_in=round_to_tenths(wait))
         await pause(wait)
+
+
+async def once_the_database_answers(
+    begin: Callable[[], Awaitable[None]], stopped: Callable[[], bool], log: Any
+) -> None:
+    """Begin. A service that has found its database does not give up because it goes away a moment later, unless it is
+    told to stop."""
+    while True:
+        try:
+            return await begin()
+        except Unavailable as error:
+            if stopped():
+                raise
+            log.warning("cannot begin yet", error=str(error), next_try_in=_AGAIN_SECONDS)
+        await asyncio.sleep(_AGAIN_SECONDS)
 
 
 class Loop:

@@ -5,7 +5,8 @@ few more that share all their limits with what it runs, and these stand by: one 
 a seat has ended, and the database hears of both in the transaction that writes the end. Really running are never more
 than the limit allows, and the database never counts more.
 
-Others wait for the same seats: every now and then all of them are given back, and claimed anew by whose turn it is.
+Others wait for the same seats: several times a second nothing is handed on for a moment, and what becomes free is
+claimed by whose turn it is.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tenuto.engine.pace import Pace
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.model.tasks import Outcome, Settlement, Task
 
-KEPT_FOR = 0.25
-"""How long seats are handed on before everybody has a chance of them again."""
+KEPT_FOR, OPEN_FOR = 0.25, 0.02
+"""How long seats are handed on before everybody has a chance of them, and for how long they have it."""
 
 _AHEAD = 0.05
 _MOST_TURNS = 8
@@ -34,7 +35,7 @@ class Seats:
     def __init__(self) -> None:
         self._standing_by: dict[str, deque[Attempt]] = {}
         self._kinds: list[str] = []
-        self._claimed_at = 0.0
+        self._opened = steady()
         self._pause_until = 0.0
         self.count = 0
         self.handed_on = 0
@@ -42,8 +43,8 @@ class Seats:
 
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Seats were taken in competition with everybody."""
-        self._claimed_at = steady()
-        self._kinds = list(dict.fromkeys(task.seat for task in tasks if task.seat is not None))[:_MOST_KINDS]
+        kinds = list(dict.fromkeys(task.seat for task in tasks if task.seat is not None))
+        self._kinds = kinds[:_MOST_KINDS] or self._kinds
 
     def short_of(self, held: Iterable[Attempt], pace: Pace, most: int) -> tuple[Sequence[str], int]:
         """For which seats more should stand by, and how many for each."""
@@ -70,12 +71,18 @@ class Seats:
     def hand_on(self, attempt: Attempt) -> Attempt | None:
         """Its code has ended: what begins in its seat at once. One that had to be stopped may have lost it."""
         waiting = self._standing_by.get(attempt.task.seat or "")
-        if not waiting or attempt.stop_reason is not None or steady() > self._claimed_at + KEPT_FOR:
+        if not waiting or attempt.stop_reason is not None or self._are_open():
             return None
         self.count -= 1
         self.handed_on += 1
         attempt.heir = waiting.popleft()
         return attempt.heir
+
+    def _are_open(self) -> bool:
+        since = steady() - self._opened
+        if since > KEPT_FOR + OPEN_FOR:
+            self._opened, since = steady(), 0.0
+        return since > KEPT_FOR
 
     def oldest(self) -> float:
         """Since when something has stood by, on the steady timer; nothing does: never."""

@@ -18,7 +18,7 @@ from tenuto.engine.health import HealthFile
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity, enter_register
 from tenuto.engine.lookout import lookout
-from tenuto.engine.loop import Loop
+from tenuto.engine.loop import Loop, once_the_database_answers
 from tenuto.engine.managing import Managing
 from tenuto.engine.observing import Observing
 from tenuto.engine.scheduler import Scheduler
@@ -65,7 +65,9 @@ async def run_scheduler(connect: Connect, settings: Settings, *, name: str | Non
         stopped = asyncio.Event()
         process.signals.lead_to(stopped.set, stopped.set)
         beat = process.health["scheduler"].beat
-        async with scheduling(process.database, settings, identity, beat, give_up=process.give_up):
+        async with scheduling(
+            process.database, settings, identity, beat, give_up=process.give_up, stopped=stopped.is_set
+        ):
             await stopped.wait()
 
 
@@ -104,7 +106,15 @@ async def run_all(
         process.signals.lead_to(worker.stop, worker.stop_now)
         beat = process.health["scheduler"].beat
         async with (
-            scheduling(process.database, settings, scheduler, beat, identity, give_up=process.give_up),
+            scheduling(
+                process.database,
+                settings,
+                scheduler,
+                beat,
+                identity,
+                give_up=process.give_up,
+                stopped=lambda: worker.stopping,
+            ),
             beside(),
         ):
             ready(worker)
@@ -156,10 +166,15 @@ async def scheduling(
     beat: Callable[[], None],
     *others: Identity,
     give_up: Callable[[TenutoError], None],
+    stopped: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[None]:
     """The loops of a scheduler, and the nets of its process, in which ``others`` may live too."""
     silence = timedelta(seconds=load_worker().lease_seconds) * 4
-    await enter_register(database, identity, [], 0, silence=silence)
+
+    async def enter() -> None:
+        await enter_register(database, identity, [], 0, silence=silence)
+
+    await once_the_database_answers(enter, stopped, log)
 
     async def watch() -> float:
         beat()
@@ -170,7 +185,7 @@ async def scheduling(
             log.warning("declared dead by somebody else; entering the register anew", name=identity.name)
             identity.begin_anew()
             try:
-                await enter_register(database, identity, [], 0, silence=silence)
+                await enter()
             except Conflict as error:
                 give_up(error)
         return min(settings.scheduler_poll_seconds, 10.0)

@@ -21,7 +21,7 @@ from tenuto.clock import DatabaseClock, steady
 from tenuto.engine.deliveries import Deliveries
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
-from tenuto.engine.loop import collect_garbage_less_often, poll_until_stopped
+from tenuto.engine.loop import collect_garbage_less_often, once_the_database_answers, poll_until_stopped
 from tenuto.engine.metrics import counters
 from tenuto.engine.pace import Pace
 from tenuto.engine.seats import Seats
@@ -132,10 +132,9 @@ class Worker:
         finally:
             await self._leave()
         if self._dead:
-            raise EngineError(
-                f"worker {self.identity.name} was declared dead by another service and has given up what it held",
-                remedy="start it again; if it was neither suspended nor cut off, see that its name is its own",
-            )
+            what = f"worker {self.identity.name} was declared dead by another service and has given up what it held"
+            remedy = "start it again; if it was neither suspended nor cut off, see that its name is its own"
+            raise EngineError(what, remedy=remedy)
 
     async def is_ready(self, running: asyncio.Task[None]) -> None:
         """Wait until it takes work, or has failed to start."""
@@ -161,14 +160,16 @@ class Worker:
         self._dead = True
         self.stop()
 
-    async def _arrive(self) -> None:
+    async def _enter(self) -> None:
         await partitions.ensure(self._database, self._clock.now())
-        previous = await enter_register(
-            self._database, self.identity, self._queues, self.settings.slots, silence=self._lease * 2
-        )
+        slots, silence = self.settings.slots, self._lease * 2
+        previous = await enter_register(self._database, self.identity, self._queues, slots, silence=silence)
         if previous is not None:
-            taken_back = await recover(self._database, previous, self._clock.now())
-            log.info("took back what the previous start held", tasks=taken_back)
+            back = await recover(self._database, previous, self._clock.now())
+            log.info("took back what the previous start held", tasks=back)
+
+    async def _arrive(self) -> None:
+        await once_the_database_answers(self._enter, lambda: self.stopping, log)
         collect_garbage_less_often()
         Capture.start()
         self._server.start()
@@ -382,11 +383,10 @@ class Worker:
         """The next due instant, the next poll, or the end of the time for which a task may wait here for a slot."""
         if self._look_ahead:
             return 0
-        waits = [self._looked_at + self.settings.poll_seconds - steady()]
+        wait = min(self._looked_at + self.settings.poll_seconds, self._oldest_ahead() + _AHEAD_AT_MOST) - steady()
         if self._next_due is not None:
-            waits.append((self._next_due - self._clock.now()).total_seconds())
-        waits.append(self._oldest_ahead() + _AHEAD_AT_MOST - steady())
-        return max(min(waits), 0.001)
+            wait = min(wait, (self._next_due - self._clock.now()).total_seconds())
+        return max(wait, 0.001)
 
     def _oldest_ahead(self) -> float:
         return min(self._backlog[0].taken_at if self._backlog else inf, self._seats.oldest())

@@ -54,7 +54,8 @@ class AttemptLog:
         text = self._hidden(text)
         self.line(logging.getLevelName(level), text)
         if _logger.isEnabledFor(level):
-            _logger.log(level, "%s", text, extra={ABOUT: self._task.about, "captured": True})
+            told = payloads.kept_text(text, _LINE_CAP)
+            _logger.log(level, "%s", told, extra={ABOUT: self._task.about, "captured": True})
 
     def line(self, level: str, text: str) -> None:
         """Add a line, with the time and where it came from."""

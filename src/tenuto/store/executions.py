@@ -166,13 +166,14 @@ async def end_group(
     database: Database, holder: UUID, execution: UUID, outcomes: Sequence[Any], taking: Taking | None
 ) -> bool:
     """End the last steps of a group, all of which went well, and go on; False, and nothing is changed, unless it is as
-    simple as that. ``outcomes`` as `SQL.end_group` takes them. Sent once: what it took is not to be taken twice."""
+    simple as that. ``outcomes`` as `SQL.end_group` takes them. What takes anything is sent once."""
     ids, fences, words, ended, *rest = outcomes
     lease, queues, limit = (timedelta(0), [], 0) if taking is None else (taking.lease, taking.queues, taking.limit)
     values = (holder, ids, fences, words, ended, execution, lease, queues, limit, *rest)
+    if taking is None:
+        return bool(await database.all(SQL.end_group, *values))
     rows = await database.once(SQL.end_group, *values)
-    if taking is not None:
-        taking.taken = [Task(*row[3:]) for row in rows if row["id"] is not None]
+    taking.taken = [Task(*row[3:]) for row in rows if row["id"] is not None]
     return bool(rows)
 
 

@@ -15,15 +15,17 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task
 from tenuto.store import auditing
 from tenuto.store.activities import Record, ids_beginning, record
+from tenuto.store.auditing import Deed
 from tenuto.store.database import Connection, Database
 from tenuto.store.statements import beside
-from tenuto.store.tasks import row_of
+from tenuto.store.tasks import array_literal, row_of
 
 SQL = beside(__file__)
 
 Standing = Literal["open", "ended"]
 
 _NO_ID = UUID(int=0)
+_TAGS = 13
 _BEFORE_ALL = (datetime(1970, 1, 1, tzinfo=UTC), _NO_ID)
 
 
@@ -39,19 +41,29 @@ class Wanted:
 
 
 async def create(database: Database, task: NewTask) -> bool:
-    """Create a one-shot, in one statement; False if its id is there already, also as the record of what has ended."""
-    deed = auditing.to_be_written()
-    if deed is None:
-        return bool(await database.all(SQL.create, *row_of(task)))
-    key = deed.request_key
-    asked = (None, None, None, None) if key is None else (key.actor, key.key, key.fingerprint, key.subject)
-    with auditing.off_record():  # it is part of the statement
-        row = await database.one(SQL.create_on_record, *row_of(task), *auditing.entry_of(deed), *asked)
-    assert row is not None
-    if not row["allowed"]:
-        raise auditing.done_elsewhere()
-    deed.written = created = bool(row["created"])
+    """Create a one-shot that is nobody's deed; False if its id is there already, or has been."""
+    return bool(await database.all(SQL.create, *row_of(task)))
+
+
+async def create_on_record(database: Database, asked: Sequence[tuple[NewTask, Deed]]) -> list[bool | None]:
+    """Create one-shots that somebody has asked for, each with its entry, in one statement: whether it was created, as
+    `create` says; None if the key of its request has been used for something else."""
+    rows = [(*row_of(task), *auditing.entry_of(deed), *_key_of(deed)) for task, deed in asked]
+    if len(rows) == 1:
+        answers = await database.all(SQL.create_on_record, *rows[0])
+    else:
+        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
+        columns[_TAGS] = [None if tags is None else array_literal(tags) for tags in columns[_TAGS]]
+        answers = await database.all(SQL.create_several_on_record, *columns)
+    created = [bool(answer["created"]) if answer["allowed"] else None for answer in answers]
+    for (_, deed), made in zip(asked, created, strict=True):
+        deed.written = bool(made)
     return created
+
+
+def _key_of(deed: Deed) -> tuple[Any, ...]:
+    key = deed.request_key
+    return (None, None, None, None) if key is None else (key.actor, key.key, key.fingerprint, key.subject)
 
 
 async def standing(database: Database, id: UUID) -> Standing | None:

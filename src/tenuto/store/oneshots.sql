@@ -53,6 +53,70 @@ WITH kept AS (
 SELECT EXISTS (SELECT FROM made) AS created,
        $33::text IS NULL OR EXISTS (SELECT FROM kept) AS allowed;
 
+-- name: create_several_on_record
+-- As create_on_record, for several at once; an answer for each, in their order.
+WITH asked AS MATERIALIZED (
+    SELECT *
+    FROM unnest(
+        $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
+        $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[], $16::text[],
+        $17::text[], $18::text[], $19::uuid[], $20::text[], $21::uuid[], $22::text[], $23::text[], $24::text[],
+        $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::jsonb[], $31::jsonb[], $32::text[],
+        $33::text[], $34::bytea[], $35::uuid[]
+    ) WITH ORDINALITY AS a (
+        id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
+        initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, audit_id, actor_type, actor_id,
+        actor_name, source, request_id, action, target, reason, before, after, asker, key, fingerprint, subject, place
+    )
+), kept AS (
+    INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
+    SELECT asker, key, fingerprint, subject, clock_timestamp()
+    FROM asked
+    WHERE key IS NOT NULL
+    ORDER BY asker, key
+    ON CONFLICT (actor, key) DO UPDATE
+    SET at = requests.at
+    WHERE requests.subject = excluded.subject
+    RETURNING actor, key
+), allowed AS MATERIALIZED (
+    SELECT asked.*
+    FROM asked
+    WHERE asked.key IS NULL OR EXISTS (SELECT FROM kept WHERE kept.actor = asked.asker AND kept.key = asked.key)
+), made AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+    )
+    SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
+           tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+    FROM allowed
+    WHERE (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
+    ON CONFLICT DO NOTHING
+    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS word
+), woken AS MATERIALIZED (
+    SELECT count(pg_notify('tenuto', concat_ws(' ', word, queue, rank))) AS words
+    FROM (SELECT DISTINCT word, queue, rank FROM made) AS distinct_words
+), entry AS (
+    INSERT INTO tenuto.audit (
+        id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
+    )
+    SELECT audit_id, clock_timestamp(), actor_type, actor_id, actor_name, source, request_id, action, target, reason,
+           before, after
+    FROM allowed
+    JOIN made ON made.id = allowed.id
+    ON CONFLICT DO NOTHING
+    RETURNING id
+), waiting AS (
+    INSERT INTO tenuto.audit_unsealed (audit_id)
+    SELECT id
+    FROM entry
+)
+SELECT made.id IS NOT NULL AS created, allowed.id IS NOT NULL AS allowed, (SELECT words FROM woken) AS woken
+FROM asked
+LEFT JOIN allowed ON allowed.place = asked.place
+LEFT JOIN made ON made.id = asked.id
+ORDER BY asked.place;
+
 -- name: standing
 -- Whether a one-shot of this id is open or has ended; nothing if there is none.
 SELECT 'open' AS standing

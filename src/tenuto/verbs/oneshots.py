@@ -19,7 +19,10 @@ from tenuto.model.retries import RetryPolicy
 from tenuto.model.tasks import NewTask, check, seconds
 from tenuto.store import auditing
 from tenuto.store import oneshots as store
+from tenuto.store.auditing import Deed
+from tenuto.store.database import Database
 from tenuto.store.oneshots import Wanted
+from tenuto.store.together import Together
 from tenuto.verbs.asking import Open, Record
 
 MAX_LISTED = 1000
@@ -60,6 +63,7 @@ class OneShots:
         self._jobs = jobs
         self._make = make
         self._in_the_past = in_the_past
+        self._create_together = Together(self._create_on_record)
 
     async def create(
         self,
@@ -94,11 +98,27 @@ class OneShots:
         task.tags = [*handler.using_.tags, *_texts(tags)] or None
         check(task)
         auditing.tell(target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags})
-        created = await store.create(database, task)
+        created = await self._create(database, task)
         if not created and id is not None and await store.standing(database, id) is None:
             raise Conflict(f"{id} is the id of something else", field="id", remedy="leave it out, or make a new one")
         # An id of our own is there already only if the reply was lost: then too it was made by us.
         return OneShot(task.id, run_at, created=created or id is None)
+
+    async def _create(self, database: Database, task: NewTask) -> bool:
+        deed = auditing.to_be_written()
+        if deed is None:
+            return await store.create(database, task)
+        if database.is_elsewhere():
+            (created,) = await self._create_on_record([(task, deed)])
+        else:
+            created = await self._create_together((task, deed))
+        if created is None:
+            raise auditing.done_elsewhere()
+        return created
+
+    async def _create_on_record(self, asked: Sequence[tuple[NewTask, Deed]]) -> Sequence[bool | None]:
+        with auditing.off_record():  # it is part of the statement
+            return await store.create_on_record(await self._open(), asked)
 
     def plan(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
         """A task of a job as a one-shot, with the job's own rules."""

@@ -1,0 +1,38 @@
+"""A service that has found its database begins when it answers again, should it go away a moment later."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenuto.engine import loop
+from tenuto.engine.loop import once_the_database_answers
+from tenuto.errors import Conflict, Unavailable
+from tenuto.logs import Log
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[Exception | None]:
+    monkeypatch.setattr(loop, "_AGAIN_SECONDS", 0.0)
+    return []
+
+
+async def test_a_service_begins_once_the_database_answers(tries: list[Exception | None]) -> None:
+    tries += [Unavailable("away"), Unavailable("still away"), None]
+
+    async def begin() -> None:
+        if (problem := tries.pop(0)) is not None:
+            raise problem
+
+    await once_the_database_answers(begin, lambda: False, Log("test"))
+    assert tries == []
+
+
+@pytest.mark.parametrize(("problem", "told"), [(Unavailable("away"), True), (Conflict("the name is taken"), False)])
+async def test_it_gives_up_when_told_to_and_when_waiting_would_not_help(
+    problem: Exception, told: bool, tries: list[Exception | None]
+) -> None:
+    async def begin() -> None:
+        raise problem
+
+    with pytest.raises(type(problem)):
+        await once_the_database_answers(begin, lambda: told, Log("test"))
