@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from tenuto.ids import new_id
@@ -14,8 +16,10 @@ from tenuto.store import doctor
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.finishing import finish
+from tenuto.store.shortcuts import NOTHING_BEFORE
 from tests.manifesting import a_batch, kept
 from tests.store.given import LEASE, Register, completed, failed, now, start
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ async def take(db: Database, worker: UUID, limit: int = 10) -> list[Task]:
 
 async def stand_by(db: Database, worker: UUID, task: Task, limit: int = 10) -> list[Task]:
     assert task.seat is not None
-    return await store.stand_by(db, worker, [task.seat], limit, LEASE)
+    return await store.stand_by(db, worker, {task.seat: NOTHING_BEFORE}, limit, LEASE)
 
 
 def ends(task: Task, heir: Task | None, outcome: Outcome | None = None) -> Settlement:
@@ -160,3 +164,33 @@ async def test_what_stood_by_and_goes_back_is_as_any_other(db: Database, me: UUI
     taken = await take(db, other)
     assert {task.id for task in taken} == {task.id for task in waiting}
     assert await seated(db) == 3
+
+
+async def test_who_stands_by_is_looked_for_from_where_the_last_one_was(db: Database, me: UUID) -> None:
+    await enqueue(db, 5, most=1)
+    (first,) = await take(db, me)
+    assert first.seat is not None
+    (second, third) = await stand_by(db, me, first, 2)
+    await store.put_back(db, me, [second])
+    place = (-third.priority, third.run_at, third.id)
+    after = await store.stand_by(db, me, {first.seat: place}, 1, LEASE)
+    assert third.id < after[0].id
+    assert [task.id for task in await stand_by(db, me, first, 1)] == [second.id]
+
+
+async def test_nobody_stands_by_for_a_batch_that_is_just_being_cancelled(db: Database, me: UUID, url: str) -> None:
+    batch = await a_batch(db, await kept(db, max_active=1), 4)
+    (held,) = await take(db, me)
+    elsewhere = await asyncpg.connect(url)
+    cancelling = elsewhere.transaction()
+    await cancelling.start()
+    await elsewhere.execute("UPDATE tenuto.batches SET cancelled_at = now() WHERE id = $1", batch)
+    late = asyncio.create_task(stand_by(db, me, held))
+
+    async def it_waits_or_is_done() -> bool:
+        return late.done() or bool(await elsewhere.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"))
+
+    await eventually(it_waits_or_is_done)
+    await cancelling.commit()
+    assert await late == []
+    await elsewhere.close()

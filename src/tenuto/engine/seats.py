@@ -12,19 +12,21 @@ claimed by whose turn it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf
 
 from tenuto.clock import steady
 from tenuto.engine.pace import Pace
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.model.tasks import Outcome, Settlement, Task
+from tenuto.store.shortcuts import Place
 
-KEPT_FOR, OPEN_FOR = 0.25, 0.02
+KEPT_FOR, OPEN_FOR = 0.25, 0.01
 """How long seats are handed on before everybody has a chance of them, and for how long they have it."""
 
 _AHEAD = 0.05
-_MOST_TURNS = 8
+_MOST_TURNS = 16
 """For as many turns as come in this time, and no more than these, tasks stand by."""
 _MOST_KINDS = 20
 
@@ -34,7 +36,8 @@ class Seats:
 
     def __init__(self) -> None:
         self._standing_by: dict[str, deque[Attempt]] = {}
-        self._kinds: list[str] = []
+        self._kinds: dict[str, Place] = {}
+        """The seats there are, and where the last task taken for each was in line."""
         self._opened = steady()
         self._pause_until = 0.0
         self.count = 0
@@ -43,22 +46,23 @@ class Seats:
 
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Seats were taken in competition with everybody."""
-        kinds = list(dict.fromkeys(task.seat for task in tasks if task.seat is not None))
-        self._kinds = kinds[:_MOST_KINDS] or self._kinds
+        last = {task.seat: (-task.priority, task.run_at, task.id) for task in tasks if task.seat is not None}
+        if last:
+            self._kinds = dict(islice(last.items(), _MOST_KINDS))
 
-    def short_of(self, held: Iterable[Attempt], pace: Pace, most: int) -> tuple[Sequence[str], int]:
+    def short_of(self, held: Iterable[Attempt], pace: Pace, most: int) -> tuple[Mapping[str, Place], int]:
         """For which seats more should stand by, and how many for each."""
         if not self._kinds or steady() < self._pause_until:
-            return (), 0
+            return {}, 0
         seated = sum(attempt.task.seat is not None and not attempt.standby for attempt in held)
         enough = min(int(seated * pace.turns(_AHEAD, _MOST_TURNS)), most)
         if not enough or self.count > enough // 2:
-            return (), 0
+            return {}, 0
         return self._kinds, max((enough - self.count) // len(self._kinds), 1)
 
     def none_is_left(self) -> None:
         """Nobody is left who could stand by; the next claim may find others."""
-        self._kinds = []
+        self._kinds = {}
 
     def stand_by(self, attempts: Iterable[Attempt]) -> None:
         """These were taken ahead."""
@@ -67,6 +71,9 @@ class Seats:
             attempt.standby = True
             self._standing_by.setdefault(attempt.task.seat, deque()).append(attempt)
             self.count += 1
+            if attempt.task.seat in self._kinds:
+                task = attempt.task
+                self._kinds[attempt.task.seat] = (-task.priority, task.run_at, task.id)
 
     def hand_on(self, attempt: Attempt) -> Attempt | None:
         """Its code has ended: what begins in its seat at once. One that had to be stopped may have lost it."""

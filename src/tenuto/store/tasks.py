@@ -6,7 +6,7 @@ Rows are moved as told; what an outcome means was decided before (`model.tasks.s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
 from tenuto.store import executions
 from tenuto.store.database import Connection, Database, Row
-from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap
+from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap, Place
 from tenuto.store.statements import beside
 from tenuto.tracing import asked, carrying
 
@@ -225,16 +225,19 @@ async def claim_under_limits(
 async def stand_by(
     database: Database,
     worker_id: UUID,
-    seats: Sequence[str],
+    seats: Mapping[str, Place],
     limit: int,
     lease: timedelta,
     without: Iterable[UUID] = (),
 ) -> list[Task]:
-    """Take up to ``limit`` tasks for each of these seats; each begins when one in such a seat ends (`Settlement.heir`).
+    """Take up to ``limit`` tasks for each of these seats, after the place named beside it; each begins when one in such
+    a seat ends (`Settlement.heir`).
 
     Asked once, like any claim.
     """
-    rows = await database.once(SQL.stand_by, worker_id, lease, list(seats), limit, list(without))
+    ranks, instants, ids = ([place[i] for place in seats.values()] for i in range(3))
+    values = (worker_id, lease, list(seats), limit, list(without), ranks, instants, ids)
+    rows = await database.once(SQL.stand_by, *values)
     return _most_urgent_first([_seated(tuple(row)) for row in rows])
 
 

@@ -281,7 +281,7 @@ WITH RECURSIVE room AS MATERIALIZED (
               -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
               manifest_id, batch_id,
               CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL
-                   THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group)::text END AS seat
+                   THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text END AS seat
 )
 SELECT reached.ends, taken.*
 FROM reached
@@ -289,8 +289,23 @@ LEFT JOIN taken ON true;
 
 -- name: stand_by
 -- Take up to $4 of the tasks that share all their limits with what a worker holds, for each such seat $3 as
--- claim_under_limits tells it, but not the tasks $5. They begin only once such a one has ended, in its seat; until then they
--- count under no limit, so nobody needs to count, and nobody waits.
+-- claim_under_limits tells it, each from its own bound on, but not the tasks $5. They begin only once such a one has ended, in
+-- its seat; until then they count under no limit, so nobody needs to count, and nobody waits. Batches are held first, so that
+-- nobody pauses or cancels one in between.
+WITH lots AS MATERIALIZED (
+    SELECT id
+    FROM tenuto.batches
+    WHERE id = ANY (ARRAY(SELECT (seat ->> 5)::uuid FROM unnest($3::jsonb[]) AS seat))
+      AND paused_at IS NULL
+      AND cancelled_at IS NULL
+    ORDER BY id
+    FOR SHARE
+), wanted AS MATERIALIZED (
+    SELECT *
+    FROM unnest($3::jsonb[], $6::smallint[], $7::timestamptz[], $8::uuid[]) AS wanted (seat, rank, run_at, id)
+    WHERE (seat ->> 5 IS NULL OR (seat ->> 5)::uuid IN (SELECT id FROM lots))
+      AND seat ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
+)
 UPDATE tenuto.tasks
 SET state = 'running',
     standby = true,
@@ -300,32 +315,31 @@ SET state = 'running',
     lease_until = clock_timestamp() + $2::interval
 WHERE id = ANY (ARRAY(
     SELECT picked.id
-    FROM unnest($3::jsonb[]) AS seat
+    FROM wanted
     CROSS JOIN LATERAL (
-        SELECT free.id
+        SELECT free.id, free.limit_max, free.manifest_id, free.limit_group, free.batch_id, free.execution_id
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key IS NOT NULL
-          AND free.queue = seat ->> 0
-          AND free.limit_key = seat ->> 1
-          AND free.limit_max = (seat ->> 2)::integer
-          AND free.manifest_id IS NOT DISTINCT FROM (seat ->> 3)::uuid
-          AND free.limit_group IS NOT DISTINCT FROM seat ->> 4
-          AND free.execution_id IS NULL
-          AND free.id <> ALL ($5::uuid[])
+          AND free.queue = wanted.seat ->> 0
+          AND free.limit_key = wanted.seat ->> 1
+          AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
         ORDER BY free.rank, free.run_at, free.id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
     ) AS picked
-    WHERE seat ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
+    -- (not in there, where the planner would take them for so rare that it sorts all there is)
+    WHERE picked.limit_max = (wanted.seat ->> 2)::integer
+      AND picked.manifest_id IS NOT DISTINCT FROM (wanted.seat ->> 3)::uuid
+      AND picked.limit_group IS NOT DISTINCT FROM wanted.seat ->> 4
+      AND picked.batch_id IS NOT DISTINCT FROM (wanted.seat ->> 5)::uuid
+      AND picked.execution_id IS NULL
+      AND picked.id <> ALL ($5::uuid[])
 ))
-  AND coalesce(batch_id NOT IN (
-      SELECT id FROM tenuto.batches WHERE paused_at IS NOT NULL OR cancelled_at IS NOT NULL
-  ), true)
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
           -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-          manifest_id, batch_id, json_build_array(queue, limit_key, limit_max, manifest_id, limit_group)::text AS seat;
+          manifest_id, batch_id, json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS seat;
 
 -- name: hand_on
 -- The seats of tasks that are about to leave without ending go to the heirs that stood by for them; as in end_tasks.

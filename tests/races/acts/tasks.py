@@ -16,6 +16,7 @@ from tenuto.store import (
 )
 from tenuto.store.database import Connection, Database
 from tenuto.store.finishing import finish
+from tenuto.store.shortcuts import NOTHING_BEFORE
 from tenuto.store.workers import Incarnation
 from tests.races.acts.stage import LATER, Calm, Stage, Step, sql, within
 from tests.races.given import LEASE, SOMEBODY, claim, completed, failed
@@ -94,7 +95,7 @@ async def take_under_limits(db: Database, stage: Stage) -> None:
 
 
 async def stand_by(db: Database, stage: Stage) -> None:
-    seats = [task.seat for task in _seated(stage)[:1]]
+    seats = {task.seat: NOTHING_BEFORE for task in _seated(stage)[:1]}
     stage.held += await store.stand_by(db, stage.worker, seats, 2, LEASE)
 
 
