@@ -179,9 +179,12 @@ def test_toml_that_cannot_be_taken_is_refused(text: str, why: str) -> None:
 
 
 letters = st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"])  # JSON's escapes of pairs are not YAML's
+names = st.text(letters, min_size=1, max_size=99)  # with their escapes no longer than YAML takes names to be
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(letters),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(letters, min_size=1), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(letters, min_size=1, max_size=99), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 

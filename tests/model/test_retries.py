@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -62,8 +63,8 @@ def test_the_next_run_is_missing_exactly_if_the_failure_is_final(policy: RetryPo
 def test_a_wait_is_never_longer_than_the_cap_and_never_shorter_than_jitter_allows(
     policy: RetryPolicy, failures: int, seed: str
 ) -> None:
-    growth = policy.factor ** (failures - 1) if failures * math.log10(policy.factor) < 300 else math.inf
-    whole = min(policy.base_seconds * growth if policy.base_seconds else 0, policy.cap_seconds)
+    grown = Fraction(policy.base_seconds) * Fraction(policy.factor) ** (failures - 1)
+    whole = float(min(grown, Fraction(policy.cap_seconds)))
     wait = policy.wait_after(failures, seed).total_seconds()
     assert whole * (1 - policy.jitter) - 1e-5 <= wait <= whole + 1e-5
 
