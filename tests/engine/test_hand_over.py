@@ -59,7 +59,7 @@ async def test_the_next_group_gets_in_line_where_more_urgent_work_waits(app: Ten
         started = await app.schedules.run("Two")
         await asyncio.wait_for(begun.wait(), 10)
         await app.enqueue(urgent)
-        await eventually(lambda: busy._more)  # it has heard
+        await eventually(lambda: busy._more and not busy._bounds.after)  # it has heard of something more urgent
         go_on.set()
         assert started.execution_id is not None
         await app.executions.wait(started.execution_id, 30)
