@@ -36,7 +36,7 @@ from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.steps import MANIFEST, SCHEDULE
-from tenuto.model.tasks import NewTask, check
+from tenuto.model.tasks import NewTask
 from tenuto.settings import Settings, load, load_worker
 from tenuto.store import activities, auditing, chainsteps, migrate, workers
 from tenuto.store import tasks as store
@@ -423,12 +423,13 @@ class Tenuto(Defining):
     def _task(self, job: Job[..., Any], input: str, now: datetime, id: UUID | None = None) -> NewTask:
         task = new_task(job, input, now, self._who())
         task.id = id or task.id
-        auditing.tell(target=task.name, after={"task_id": str(task.id)})
+        if auditing.is_asked_for():
+            auditing.tell(target=task.name, after={"task_id": str(task.id)})
         context = current.get()
         if context is not None:  # asked for by a running task: the trail leads back to it
             task.parent_id = context.activity_id
             task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
-        return check(task)
+        return task
 
 
 def _enqueued(task: NewTask, standing: UUID) -> Enqueued:

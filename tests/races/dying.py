@@ -113,8 +113,8 @@ class _Watched:
     async def execute(self, *values: Any) -> Any:
         return await self._send(values[0], lambda: self._connection.execute(*values))
 
-    async def copy_records_to_table(self, table: str, **options: Any) -> Any:
-        return await self._send(f"COPY {table}", lambda: self._connection.copy_records_to_table(table, **options))
+    async def copy_to_table(self, table: str, **options: Any) -> Any:
+        return await self._send(f"COPY {table}", lambda: self._connection.copy_to_table(table, **options))
 
     async def _send(self, statement: str, send: Callable[[], Awaitable[Any]]) -> Any:
         name = _NAMES.get(statement, statement)

@@ -70,9 +70,9 @@ class _Watched:
         await self._database.before()
         return await self._connection.execute(*values)
 
-    async def copy_records_to_table(self, *values: Any, **options: Any) -> Any:
+    async def copy_to_table(self, *values: Any, **options: Any) -> Any:
         await self._database.before()
-        return await self._connection.copy_records_to_table(*values, **options)
+        return await self._connection.copy_to_table(*values, **options)
 
     def terminate(self) -> None:
         self._connection.terminate()

@@ -263,12 +263,17 @@ async def test_what_the_database_refuses_is_not_tried_again(db: Database) -> Non
     assert (tries, caught.value.state) == (1, "22012")
 
 
-async def test_copying_the_same_records_again_after_a_lost_reply_is_no_clash(db: Database) -> None:
+async def test_a_clash_while_copying_is_told_as_one(db: Database) -> None:
     """The first time there is a clash it is one; see the races for the reply that is really lost."""
-    records = [("net", 1, db.clock.now())]
-    await db.copy("repairs", ("net", "count", "last_at"), records)
+
+    async def load(connection: Connection) -> None:
+        await connection.copy_records_to_table(
+            "repairs", schema_name="tenuto", columns=["net", "count", "last_at"], records=[("net", 1, db.clock.now())]
+        )
+
+    await db.copy(load)
     with pytest.raises(DatabaseError) as caught:
-        await db.copy("repairs", ("net", "count", "last_at"), records)
+        await db.copy(load)
     assert caught.value.state == module.UNIQUE_VIOLATION
 
 

@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers.context import LONGEST_WAIT, Context
 from tenuto.model import payloads
-from tenuto.model.tasks import Policy, instant, seconds
+from tenuto.model.tasks import Policy, check_options, instant, seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +39,10 @@ class Using:
     limit: int | None = None
     tags: tuple[str, ...] = ()
     correlation_id: str | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self.queue, self.priority, self.run_at, self.key, self.limit_key, self.limit, self.correlation_id)
+        object.__setattr__(self, "tags", tuple(payloads.tags(list(self.tags))))
 
 
 class Job(Generic[P, R]):
@@ -79,8 +83,6 @@ class Job(Generic[P, R]):
                 field="using",
                 remedy=f"use one of {', '.join(Using.__dataclass_fields__)}",
             )
-        if "tags" in options:
-            options["tags"] = tuple(options["tags"])
         if options.get("delay") is not None:
             options["delay"] = _delay(options["delay"])
         if isinstance(options.get("run_at"), str):

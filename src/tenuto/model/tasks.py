@@ -135,29 +135,43 @@ class NewTask:
 
 def check(task: NewTask) -> NewTask:
     """The task as it is, or a refusal that names the field."""
-    payloads.name(task.queue, field="queue", limit=64)
     payloads.name(task.name, field="name")
-    if not isinstance(task.priority, int) or not -MAX_PRIORITY <= task.priority <= MAX_PRIORITY:
-        raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
-    if task.run_at is not None:
-        if not isinstance(task.run_at, datetime):
-            raise Invalid(f"{task.run_at!r:.60} is not an instant", field="run_at", remedy="give an aware datetime")
-        if task.run_at.tzinfo is None:
-            raise Invalid("has no time zone", field="run_at", remedy="give an aware datetime, such as one in UTC")
-        if not 1970 <= task.run_at.year <= 9000:
-            raise Invalid(f"the year {task.run_at.year} is out of reach", field="run_at")
-    for field in ("unique_key", "limit_key", "correlation_id"):
-        value = getattr(task, field)
-        if value is not None:
-            payloads.label(value, field=field)
-    if (task.limit_key is None) != (task.limit_max is None):
-        raise Invalid("needs both a key and a number", field="limit", remedy="give limit_key and limit together")
-    if task.limit_max is not None and not (isinstance(task.limit_max, int) and 1 <= task.limit_max <= 100_000):
-        raise Invalid("must be a whole number from 1 to 100,000", field="limit")
+    check_options(
+        task.queue, task.priority, task.run_at, task.unique_key, task.limit_key, task.limit_max, task.correlation_id
+    )
     if task.tags is not None:
         task.tags = payloads.tags(task.tags)
     payloads.storable_json(task.input, field="input")
     return task
+
+
+def check_options(
+    queue: str,
+    priority: int,
+    run_at: datetime | None,
+    unique_key: str | None,
+    limit_key: str | None,
+    limit_max: int | None,
+    correlation_id: str | None,
+) -> None:
+    """Refuse how a task is to be run if it could not be kept or never be reached."""
+    payloads.name(queue, field="queue", limit=64)
+    if not isinstance(priority, int) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
+    if run_at is not None:
+        if not isinstance(run_at, datetime):
+            raise Invalid(f"{run_at!r:.60} is not an instant", field="run_at", remedy="give an aware datetime")
+        if run_at.tzinfo is None:
+            raise Invalid("has no time zone", field="run_at", remedy="give an aware datetime, such as one in UTC")
+        if not 1970 <= run_at.year <= 9000:
+            raise Invalid(f"the year {run_at.year} is out of reach", field="run_at")
+    for field, value in (("unique_key", unique_key), ("limit_key", limit_key), ("correlation_id", correlation_id)):
+        if value is not None:
+            payloads.label(value, field=field)
+    if (limit_key is None) != (limit_max is None):
+        raise Invalid("needs both a key and a number", field="limit", remedy="give limit_key and limit together")
+    if limit_max is not None and not (isinstance(limit_max, int) and 1 <= limit_max <= 100_000):
+        raise Invalid("must be a whole number from 1 to 100,000", field="limit")
 
 
 @dataclass(slots=True)

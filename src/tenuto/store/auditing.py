@@ -87,6 +87,11 @@ def on_record(deed: Deed) -> Iterator[Deed]:
         _under_way.reset(token)
 
 
+def is_asked_for() -> bool:
+    """Whether what is done here goes on somebody's record."""
+    return _under_way.get() is not None
+
+
 def tell(*, target: str | None = None, before: Any = None, after: Any = None, reason: str | None = None) -> None:
     """Add what only those know who do it. Before it is committed; does nothing if nobody asked for a record.
 

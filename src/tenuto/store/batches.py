@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Task
+from tenuto.store.alike import copy_alike
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.manifests import NewRun, start_runs
 from tenuto.store.statements import beside
@@ -89,20 +90,14 @@ def _runs(like: NewRun, ids: Sequence[UUID], inputs: Sequence[str], keys: Sequen
 async def _copy(connection: Connection, like: NewRun, ids: Sequence[UUID], inputs: Sequence[str]) -> None:
     """The fast way, where nothing can clash: only what the runs have to say is sent, the rest are defaults."""
     actor = like.initiator
-    constant: dict[str, Any] = {
+    shared = {
         "state": like.state, "queue": like.queue, "rank": -like.priority, "kind": "job", "name": like.job,
         "policy": carrying(like.policy, asked(like.job)), "limit_key": like.limit_key, "limit_max": like.limit_max,
-        "initiator_type": actor.type,
-        "initiator_id": actor.id, "initiator_name": actor.name, "manifest_id": like.manifest_id,
-        "batch_id": like.batch_id, "limit_group": like.limit_group, "tags": like.tags,
-        "run_at": like.run_at,
+        "initiator_type": actor.type, "initiator_id": actor.id, "initiator_name": actor.name,
+        "manifest_id": like.manifest_id, "batch_id": like.batch_id, "limit_group": like.limit_group,
+        "tags": like.tags, "run_at": like.run_at, "correlation_id": like.correlation_id,
     }  # fmt: skip
-    constant = {column: value for column, value in constant.items() if value is not None}
-    tail = tuple(constant.values())
-    records = ((id, id, text, *tail) for id, text in zip(ids, inputs, strict=True))
-    await connection.copy_records_to_table(
-        "tasks", schema_name="tenuto", columns=["id", "activity_id", "input", *constant], records=records
-    )
+    await copy_alike(connection, shared, ids, inputs)
 
 
 async def complete(connection: Connection, id: UUID, now: datetime) -> None:

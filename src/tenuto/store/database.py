@@ -10,7 +10,7 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -215,12 +215,8 @@ class Database:
             deed.written = True
         return done
 
-    async def copy(self, table: str, columns: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
-        """Load records with COPY, all or none, once: if the reply is lost, the caller must look what is there."""
-
-        async def load(connection: Connection) -> None:
-            await connection.copy_records_to_table(table, schema_name="tenuto", columns=list(columns), records=records)
-
+    async def copy(self, load: Callable[[Connection], Awaitable[None]]) -> None:
+        """Load with one COPY, all or none, once: if the reply is lost, the caller must look what is there."""
         if auditing.to_be_written() is not None:
             await self.transaction(load, tries=1)
         else:
@@ -231,12 +227,7 @@ class Database:
             return await across(self._loop, self._persist(work, tries))
         for attempt in range(tries):
             try:
-                async with self._pool.lend() as connection:
-                    try:
-                        return await work(connection)
-                    except (asyncpg.InternalClientError, TimeoutError):
-                        connection.terminate()  # it answers nobody any more, and must not be given to the next one
-                        raise
+                return await self._try(work)
             except DRIVER_ERRORS as error:
                 problem = translate(error)
                 if not isinstance(problem, Unavailable) or isinstance(problem, TooSlow) or attempt == tries - 1:
@@ -245,6 +236,20 @@ class Database:
                     await self.revive()
             await asyncio.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
+
+    async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        # As `connection`, spelled out: of a short statement the manager around it would be a good part.
+        connection = self._pool.at_hand() or await self._pool.take()
+        try:
+            done = await work(connection)
+        except BaseException as error:
+            if isinstance(error, (asyncpg.InternalClientError, TimeoutError)):
+                connection.terminate()  # it answers nobody any more, and must not be given to the next one
+            await self._pool.release(connection)
+            raise
+        if not self._pool.keep(connection):
+            await self._pool.release(connection)
+        return done
 
 
 async def across(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:

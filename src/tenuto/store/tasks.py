@@ -6,7 +6,7 @@ Rows are moved as told; what an outcome means was decided before (`model.tasks.s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
 from tenuto.store import executions
+from tenuto.store.alike import copy_alike
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap, Place
 from tenuto.store.statements import beside
@@ -65,24 +66,16 @@ async def start_alike(
     soon as there is only the database to wait for.
     """
     assert like.unique_key is None
-    row = dict(zip(_COLUMNS, row_of(like, 2), strict=True))
-    constant = {
-        column: value
-        for column, value in row.items()
-        if value is not None and column not in ("id", "activity_id", "input", "created_at")
-    }
-    if like.run_at is None:
-        del constant["run_at"]
-    tail = tuple(constant.values())
+    shared = dict(zip(_COLUMNS, row_of(like, 2), strict=True))
+    for column in ("id", "activity_id", "input", "created_at") + (("run_at",) if like.run_at is None else ()):
+        del shared[column]
     ids = fresh_ids(len(inputs))
 
-    def records() -> Iterator[tuple[Any, ...]]:
-        for id, text in zip(ids, inputs, strict=True):
-            yield (id, id, text, *tail)
-        sent()
+    async def load(connection: Connection) -> None:
+        await copy_alike(connection, shared, ids, inputs, sent)
 
     try:
-        await database.copy("tasks", ("id", "activity_id", "input", *constant), records())
+        await database.copy(load)
     except Unavailable:  # or only the reply was lost; by now they may even have been done
         await _start_many(database, [replace(like, id=id, input=text) for id, text in zip(ids, inputs, strict=True)])
     finally:
