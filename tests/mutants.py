@@ -43,6 +43,7 @@ RUNS = "races/test_schedule_guards.py::test_"
 CHAINS, STEPS = "store/chainsteps.sql", "store/test_chainsteps.py::test_"
 ADVANCING = "store/test_advancing.py::test_"
 STANDING_BY = "store/test_standing_by.py::test_"
+AT_ONCE = "engine/test_running_at_once.py::test_"
 GUARDS, ZOMBIES, KEYS = "races/test_guards.py::test_", "races/test_zombies.py::test_", "races/test_keys.py::test_"
 LOST, CLAIM, SWEEP = "races/test_lost_replies.py::test_", "store/test_claim.py::test_", "engine/test_sweeper.py::test_"
 
@@ -225,6 +226,18 @@ MUTANTS = (
             KEPT + "what_one_manager_looks_at_another_passes_over"),
     swapped("manifests: what is being decided on is held", MANIFESTS, "LIMIT $2\nFOR UPDATE OF manifests SKIP LOCKED;", "LIMIT $2;",
             KEPT + "what_one_manager_looks_at_another_passes_over"),
+    swapped("run at once: only the version that was seen", RUNS_SQL,
+            "      AND version = $4\n      AND (NOT $5", "      AND version >= $4\n      AND (NOT $5",
+            f"{AT_ONCE}a_schedule_that_has_changed_since_it_was_seen_is_looked_at_again"),
+    swapped("run at once: not beside one that runs", RUNS_SQL,
+            "OR NOT EXISTS (SELECT FROM tenuto.executions WHERE schedule_id = $2 AND ended_at IS NULL OFFSET 0)\n", "OR true\n",
+            f"{AT_ONCE}beside_one_that_runs_nothing_begins"),
+    swapped("run at once: not before who waits for a turn", RUNS_SQL,
+            "AND NOT EXISTS (SELECT FROM tenuto.occurrences WHERE schedule_id = $2 AND decision = 'queued' OFFSET 0))\n", ")\n",
+            f"{AT_ONCE}what_waits_for_its_turn_is_not_overtaken"),
+    swapped("run at once: one that must be alone is refused beside another", SCHEDULES_SCHEMA,
+            "CREATE UNIQUE INDEX executions_one_active", "CREATE INDEX executions_one_active",
+            f"{AT_ONCE}of_two_at_the_same_moment_one_begins"),
     swapped("manifests: an open letter stands in the way", "engine/manager.py", "    if standing.dead_lettered:\n", "    if False:\n",
             MANAGER + "an_open_letter_holds_the_manifest_until_it_is_resolved_and_then_counting_begins_anew"),
     swapped("manifests: a run that is not over stands in the way", "engine/manager.py", "    if standing.open_task is not None:\n", "    if False:\n",

@@ -20,7 +20,7 @@ from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_f
 from tenuto.model.steps import Step
 from tenuto.model.tasks import Outcome, Policy, Reason, Settlement, Status, Task, error_json, settle
 from tenuto.model.triggers import Trigger, every
-from tenuto.store import executions, finishing
+from tenuto.store import executions, finishing, schedules
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.schedules import Schedule
@@ -77,7 +77,11 @@ async def fire(db: Database, now: datetime) -> int:
 
 
 async def run_now(db: Database, name: str = NAME, now: datetime = NOON, by: Actor = ANA, **given: Any) -> Started:
+    """As somebody would: at once where nothing stands in the way."""
     request = given.pop("request_id", None) or new_id()
+    seen = await schedules.named(db, name)
+    if seen is not None and not given and (at_once := await firing.run_at_once(db, seen, now, by, request)) is not None:
+        return at_once
     return await db.transaction(
         lambda connection: firing.run_now(connection, name, now, by, request_id=request, **given)
     )

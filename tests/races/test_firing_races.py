@@ -21,6 +21,7 @@ from tenuto.ids import new_id
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
+from tenuto.store import schedules
 from tenuto.store.database import Connection, Database
 from tenuto.store.finishing import finish
 from tests.races.given import SOMEBODY, claim, completed
@@ -78,6 +79,12 @@ async def run_by_hand(db: Database, scene: Scene) -> None:
         await db.transaction(act)
 
 
+async def run_at_once(db: Database, scene: Scene) -> None:
+    seen = await schedules.named(db, NAME)
+    if seen is None or await firing.run_at_once(db, seen, NOW, SOMEBODY, new_id()) is None:
+        await run_by_hand(db, scene)
+
+
 async def disable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
         await definitions.switch(db, NAME, by(), enabled=False)
@@ -128,7 +135,7 @@ async def retry(db: Database, scene: Scene) -> None:
 
 
 ACTS: tuple[Act, ...] = (
-    fire, take_turns, run_by_hand, disable, enable, edit, delete, cancel, the_run_ends, the_step_begins,
+    fire, take_turns, run_by_hand, run_at_once, disable, enable, edit, delete, cancel, the_run_ends, the_step_begins,
     the_step_is_cancelled, retry,
 )  # fmt: skip
 
@@ -180,7 +187,7 @@ async def clear(db: Database) -> None:
 
 
 # Where the rules differ only in a word, one of them stands for the others.
-FIRING = (fire, take_turns, run_by_hand, cancel, the_run_ends)
+FIRING = (fire, take_turns, run_by_hand, run_at_once, cancel, the_run_ends)
 SCENES = [
     *((act, Overlap.SKIP) for act in ACTS),
     *((act, Overlap.QUEUE_ONE) for act in (fire, take_turns, run_by_hand, the_run_ends)),

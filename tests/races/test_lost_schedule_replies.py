@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -107,14 +108,19 @@ async def test_who_deleted_it_is_not_told_that_there_is_none(
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["in a transaction", "at once"])
 async def test_a_run_by_hand_is_started_once(
-    db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool
+    db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool, at_once: bool
 ) -> None:
     await saved(db, a_definition(), now)
-    lose(proxy, executions.SQL.begin)
+    if at_once:
+        proxy.lose_reply(executions.SQL.begin_at_once)
+    else:
+        lose(proxy, executions.SQL.begin)
     if ended:
         proxy.meanwhile = lambda: play(db, me)
-    answer = await run_now(far, now=now)
+    given: dict[str, Any] = {} if at_once else {"change": lambda plan: plan}
+    answer = await run_now(far, now=now, **given)
     assert proxy.lost == 1
     assert answer.decision == "fired"
     (run,) = await table(db, "executions")

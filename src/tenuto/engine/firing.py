@@ -207,6 +207,17 @@ class Started:
     execution_id: UUID | None
 
 
+async def run_at_once(
+    database: Database, schedule: Schedule, now: datetime, by: Actor, request_id: UUID
+) -> Started | None:
+    """Run a schedule by hand as it was last seen; None if there is more to it, and `run_now` has to decide."""
+    try:
+        begun = await executions.begin_at_once(database, _by_hand(request_id, schedule, schedule.plan, now, now, by))
+    except StoreError:  # another began at this moment; or no reply came, and this one may have begun
+        return None
+    return Started(Decision.FIRED, None, request_id) if begun else None
+
+
 async def run_now(
     connection: Connection,
     name: str,

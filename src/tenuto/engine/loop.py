@@ -17,11 +17,12 @@ _AGAIN_SECONDS = 0.5
 
 async def poll_until_stopped(
     round: Callable[[], Awaitable[float]],
-    pause: Callable[[float], Awaitable[None]],
+    news: asyncio.Event,
     stopped: Callable[[], bool],
     log: Any,
 ) -> None:
-    """Call ``round`` until stopped; it answers how long to wait. A failing round is reported and tried again."""
+    """Call ``round`` until stopped; it answers how long to wait if there is no news. A failing round is reported and
+    tried again."""
     failures = 0
     while not stopped():
         try:
@@ -34,7 +35,7 @@ async def poll_until_stopped(
                 log.warning("round failed", error=str(error), next_try_in=round_to_tenths(wait))
             else:
                 log.exception("round failed", next_try_in=round_to_tenths(wait))
-        await pause(wait)
+        await wait_at_most(wait, news)
 
 
 async def once_the_database_answers(
@@ -50,6 +51,23 @@ async def once_the_database_answers(
                 raise
             log.warning("cannot begin yet", error=str(error), next_try_in=_AGAIN_SECONDS)
         await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def wait_at_most(seconds: float, news: asyncio.Event) -> None:
+    """Until there is news, or the time is over."""
+    if seconds > 0:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # unlike wait_for without a task between the news and us
+                await news.wait()
+
+
+async def happens_before_the_end(event: asyncio.Event, running: asyncio.Task[None]) -> None:
+    """Wait for something a task is to bring about; if the task has failed before, so does this."""
+    happened = asyncio.create_task(event.wait())
+    await asyncio.wait((happened, running), return_when=asyncio.FIRST_COMPLETED)
+    happened.cancel()
+    if running.done():
+        running.result()
 
 
 class Loop:
@@ -68,17 +86,13 @@ class Loop:
 
     async def _run(self, after: float) -> None:
         if after:
-            await self._pause(after)
-        await poll_until_stopped(self._round, self._pause, self._stop.is_set, self._log)
+            await wait_at_most(after, self._stop)
+        await poll_until_stopped(self._round, self._stop, self._stop.is_set, self._log)
 
     async def stop(self) -> None:
         self._stop.set()
         if self._task is not None:
             await self._task
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
 
 
 def round_to_tenths(seconds: float) -> float:

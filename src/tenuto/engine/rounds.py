@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -39,15 +38,11 @@ class Rounds:
         await self._listener.stop()
 
     async def _run(self) -> None:
-        await poll_until_stopped(self._one, self._pause, lambda: self._stopping, self._log)
+        await poll_until_stopped(self._one, self._wake, lambda: self._stopping, self._log)
 
     async def _one(self) -> float:
         self._wake.clear()  # before looking: what we are told meanwhile must not be forgotten
         return await self._round()
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _hear(self, word: str) -> None:
         if word in self._words:

@@ -18,10 +18,10 @@ from math import inf
 from uuid import UUID
 
 from tenuto.clock import DatabaseClock, steady
+from tenuto.engine import loop
 from tenuto.engine.deliveries import Deliveries
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
-from tenuto.engine.loop import collect_garbage_less_often, once_the_database_answers, poll_until_stopped
 from tenuto.engine.metrics import counters
 from tenuto.engine.pace import Pace
 from tenuto.engine.seats import Seats
@@ -90,6 +90,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._bounds = Bounds()
         self._from_the_beginning = False
+        self._looking_back: asyncio.TimerHandle | None = None
         self._lap = Lap()
         self._limited = self._told_of_limits = True
         self._next_due: datetime | None = None
@@ -128,7 +129,7 @@ class Worker:
             self.identity.release()
             raise
         try:
-            await poll_until_stopped(self._take_work, self._pause, lambda: self.stopping, log)
+            await loop.poll_until_stopped(self._take_work, self._wake, lambda: self.stopping, log)
         finally:
             await self._leave()
         if self._dead:
@@ -138,11 +139,7 @@ class Worker:
 
     async def is_ready(self, running: asyncio.Task[None]) -> None:
         """Wait until it takes work, or has failed to start."""
-        ready = asyncio.create_task(self._ready.wait())
-        await asyncio.wait((ready, running), return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if running.done():
-            running.result()
+        await loop.happens_before_the_end(self._ready, running)
 
     def stop(self) -> None:
         """Take no more work."""
@@ -169,8 +166,8 @@ class Worker:
             log.info("took back what the previous start held", tasks=back)
 
     async def _arrive(self) -> None:
-        await once_the_database_answers(self._enter, lambda: self.stopping, log)
-        collect_garbage_less_often()
+        await loop.once_the_database_answers(self._enter, lambda: self.stopping, log)
+        loop.collect_garbage_less_often()
         Capture.start()
         self._server.start()
         self._finisher.start()
@@ -213,8 +210,7 @@ class Worker:
                 if stuck is not None:
                     lost_control(stuck)
             self._beat()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), 0.2)
+            await loop.wait_at_most(0.2, self._wake)
             self._wake.clear()
 
     # --- taking -----------------------------------------------------------------------------------------------------
@@ -251,12 +247,22 @@ class Worker:
             if self._limited:
                 self._seats.claimed(taken)
             if taken and self._from_the_beginning:
-                self._loop.call_later(_A_MOMENT, self._wake.set)
+                self._look_back_in_a_moment()
             elif self._more or self._from_the_beginning:
                 return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
         if self._limited and len(self._held) < self._most_held:
             await self._let_some_stand_by()
         return self._until_something_is_due()
+
+    def _look_back_in_a_moment(self) -> None:
+        """From the beginning of the queues: what we have taken begins first, and whatever wakes us until then."""
+        self._from_the_beginning = False
+        if self._looking_back is None:
+            self._looking_back = self._loop.call_later(_A_MOMENT, self._look_back)
+
+    def _look_back(self) -> None:
+        self._looking_back, self._from_the_beginning = None, True
+        self._wake.set()
 
     async def _let_some_stand_by(self) -> None:
         """Where tasks end quickly, those that share their limits with them are taken ahead too."""
@@ -372,12 +378,6 @@ class Worker:
 
     def _is_late(self, asked_at: float) -> bool:
         return steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)
-
-    async def _pause(self, seconds: float) -> None:
-        if seconds > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):  # unlike wait_for without a task between the word and us
-                    await self._wake.wait()
 
     def _until_something_is_due(self) -> float:
         """The next due instant, the next poll, or the end of the time for which a task may wait here for a slot."""

@@ -68,6 +68,24 @@ async def begin(connection: Connection, new: Sequence[NewExecution]) -> None:
     await connection.execute(SQL.begin, *_columns(rows), *_columns(steps))
 
 
+async def begin_at_once(database: Database, new: NewExecution) -> bool:
+    """A run by hand of a schedule as it was last seen, in one statement, with its row in the ledger; False if the
+    schedule is another by now, or something stands in the way. Sent once."""
+    return bool(await database.once(SQL.begin_at_once, *_at_once(new)))
+
+
+def _at_once(new: NewExecution) -> Iterable[Any]:
+    actor = new.initiator
+    ids, _, queues, ranks, kinds, names, inputs, policies, _, keys, most, *_, groups, numbers = _columns(
+        list(_step_rows(new))
+    )
+    return (
+        new.id, new.schedule_id, new.schedule_name, new.version, new.alone, new.plan.to_json(),
+        len(new.plan.groups), new.plan.total_steps, new.started_at, actor.type, actor.id, actor.name, ids, queues,
+        ranks, kinds, names, inputs, policies, keys, most, groups, numbers,
+    )  # fmt: skip
+
+
 def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
     actor, ids = execution.initiator, iter(fresh_ids(execution.plan.total_steps))
     trace = asked(execution.schedule_name)

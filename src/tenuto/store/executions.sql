@@ -346,6 +346,50 @@ WITH execution AS (
 SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
 FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS words;
 
+-- name: begin_at_once
+-- The common case of a run by hand, in one statement: the schedule $2 is still the version $4 of that name, and if its runs
+-- must be alone ($5) nothing of it is active or waits. Should another run have begun since this statement began to look,
+-- the unique key of those that are alone refuses this one.
+WITH schedule AS (
+    UPDATE tenuto.schedules
+    SET last_run_at = $9
+    WHERE id = $2
+      AND name = $3
+      AND version = $4
+      AND (NOT $5
+           OR NOT EXISTS (SELECT FROM tenuto.executions WHERE schedule_id = $2 AND ended_at IS NULL OFFSET 0)
+              AND NOT EXISTS (SELECT FROM tenuto.occurrences WHERE schedule_id = $2 AND decision = 'queued' OFFSET 0))
+    RETURNING id
+), entry AS (
+    INSERT INTO tenuto.occurrences (
+        id, schedule_id, schedule_name, due_at, origin, decision, execution_id, decided_at, decided_by
+    )
+    SELECT $1, id, $3, $9, 'manual', 'fired', $1, $9, $12
+    FROM schedule
+), execution AS (
+    INSERT INTO tenuto.executions (
+        id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
+        total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name
+    )
+    SELECT $1, id, $3, $4, 'manual', 'in_progress', $5, $6, 0, 0, $7, $8, $9, $9, $10, $11, $12
+    FROM schedule
+), step AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, limit_key, limit_max,
+        initiator_type, initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
+    )
+    SELECT new.id, new.id, CASE WHEN new.group_index = 0 THEN 'queued' ELSE 'waiting' END, queue, rank, $9, kind, name,
+           input, policy, $9, limit_key, limit_max, $10, $11, $12, $1::uuid::text, $1, group_index, step_index
+    FROM schedule
+    CROSS JOIN unnest(
+        $13::uuid[], $14::text[], $15::smallint[], $16::text[], $17::text[], $18::jsonb[], $19::jsonb[], $20::text[],
+        $21::integer[], $22::integer[], $23::integer[]
+    ) AS new (id, queue, rank, kind, name, input, policy, limit_key, limit_max, group_index, step_index)
+    RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
+)
+SELECT pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank))
+FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS words;
+
 -- name: cancel_executions
 -- Executions are cancelled: final, whatever their running steps still come to.
 UPDATE tenuto.executions

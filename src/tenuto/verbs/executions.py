@@ -93,9 +93,10 @@ class Executions:
         """Wait until an execution has ended."""
         deadline = None if timeout is None else steady() + timeout
         database = await self._open()
+        told = False
         with self._endings.of(database, id) as ending:
             while True:
-                over = await executions.has_ended(database, id)
+                over = told or await executions.has_ended(database, id)
                 if over is None:
                     raise NotFound(f"there is no execution {id}")
                 if over:
@@ -103,4 +104,4 @@ class Executions:
                 left = None if deadline is None else deadline - steady()
                 if left is not None and left <= 0:
                     raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
-                await ending.pause(left)
+                told = await ending.pause(left)

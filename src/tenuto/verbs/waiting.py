@@ -24,23 +24,23 @@ class Endings:
 
     def __init__(self) -> None:
         self._listener: Listener | None = None
-        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._waiting: defaultdict[str, set[Ending]] = defaultdict(set)
 
     @contextmanager
     def of(self, database: Database, id: UUID) -> Iterator[Ending]:
         """Whatever is heard of an execution while the block lasts."""
         if database.is_elsewhere() or database.behind_pooler:
-            yield Ending(asyncio.Event(), None)
+            yield Ending(None)
             return
         if self._listener is None:
             self._listener = Listener(database, self._hear, CHANNEL)
             self._listener.start()
-        news, key = asyncio.Event(), str(id)
-        self._waiting[key].add(news)
+        ending, key = Ending(self._listener), str(id)
+        self._waiting[key].add(ending)
         try:
-            yield Ending(news, self._listener)
+            yield ending
         finally:
-            self._waiting[key].discard(news)
+            self._waiting[key].discard(ending)
             if not self._waiting[key]:
                 del self._waiting[key]
 
@@ -51,29 +51,38 @@ class Endings:
             await listener.stop()
 
     def _hear(self, word: str) -> None:
-        concerned = self._waiting.values() if word == RECONNECTED else [self._waiting.get(word, set())]
-        for waiting in concerned:
-            for news in waiting:
-                news.set()
+        if word == RECONNECTED:  # who knows what was said meanwhile
+            for waiting in self._waiting.values():
+                for ending in waiting:
+                    ending.look_again(told=False)
+        for ending in self._waiting.get(word, ()):
+            ending.look_again(told=True)
 
 
 class Ending:
     """The end of one execution, awaited."""
 
-    def __init__(self, news: asyncio.Event, listener: Listener | None) -> None:
-        self._news = news
+    def __init__(self, listener: Listener | None) -> None:
+        self._news = asyncio.Event()
+        self._told = False
         self._listener = listener
         self._pause = _FIRST_LOOK
 
-    async def pause(self, most: float | None = None) -> None:
-        """Until it is worth looking again, and no longer than ``most``. Without anybody to tell, never much longer than
-        it has lasted so far."""
-        told = self._listener is not None and self._listener.connected
+    def look_again(self, *, told: bool) -> None:
+        """It is worth looking; ``told`` that it has come to its end."""
+        self._told = self._told or told
+        self._news.set()
+
+    async def pause(self, most: float | None = None) -> bool:
+        """Until it is worth looking again, and no longer than ``most``; whether it was told to have ended. Without
+        anybody to tell, never much longer than it has lasted so far."""
+        listening = self._listener is not None and self._listener.connected
         self._pause = min(self._pause * 1.2, _LONGEST_LOOK)
-        pause = _LONGEST_LOOK if told else self._pause
+        pause = _LONGEST_LOOK if listening else self._pause
         try:
             async with asyncio.timeout(pause if most is None else min(pause, most)):
                 await self._news.wait()
         except TimeoutError:
-            return
+            return False
         self._news.clear()
+        return self._told

@@ -44,8 +44,19 @@ async def unplanned(db: Database, stage: Stage) -> None:
 
 
 async def run_by_hand(db: Database, stage: Stage) -> None:
+    await _run_now(db, stage.id("by hand"))
+
+
+async def run_at_once(db: Database, stage: Stage) -> None:
+    seen, request = await schedules.named(db, "Nightly"), stage.id("at once")
+    assert seen is not None
+    if await firing.run_at_once(db, seen, db.clock.now(), SOMEBODY, request) is None:
+        await _run_now(db, request)
+
+
+async def _run_now(db: Database, request: UUID) -> None:
     now = db.clock.now()
-    await db.transaction(lambda c: firing.run_now(c, "Nightly", now, SOMEBODY, request_id=stage.id("by hand")))
+    await db.transaction(lambda c: firing.run_now(c, "Nightly", now, SOMEBODY, request_id=request))
 
 
 async def fire(db: Database, stage: Stage) -> None:
@@ -135,7 +146,7 @@ OLD = sql("SELECT 1", damages=True)
 
 RUNS: tuple[Step, ...] = (
     create, edit, declare("in the night"), declare("from code"), declare("from newer code"), UNPLANNED, unplanned,
-    run_by_hand, STUCK, repair, WAITING, repair, Calm(take), DUE, fire,
+    run_at_once, cancel_it, run_by_hand, STUCK, repair, WAITING, repair, Calm(take), DUE, fire,
     pause, a_step_is_repeated, resume, Calm(take_more), the_group_ends, Calm(take), all_is_done, take_turns, Calm(take),
     pause_the_next, all_is_done, resume_the_next, DUE, fire,
     Calm(take_one), cancel_it, what_ran_stops, DUE, disable, delete, OLD, forget_runs,
