@@ -1,6 +1,8 @@
-"""A Redis server for the peers that need one: Debian's, with the settings it comes with or made durable, on a socket in
-a temporary folder; stopped and removed after the last case. Without the program, and without the right to install it,
-those peers are left out.
+"""A Redis server for the peers that need one: with the settings it comes with or made durable, on a socket in a
+temporary folder; stopped and removed after the last case.
+
+If the program is missing, root installs it with apt-get, system-wide and for good; anybody else does without, and those
+peers are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def redis_server(*, durable: bool = False) -> Iterator[str | None]:
     As it comes, Redis answers before anything is on disk; ``durable`` has it write and sync first, as PostgreSQL does.
     """
     if not _is_there():
-        progress(f"no {PROGRAM} here: Celery is left out (Debian: apt-get install {PROGRAM})")
+        progress(f"no {PROGRAM} here: the peers on Redis are left out (Debian: apt-get install {PROGRAM})")
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="tenuto-bench-redis-", dir="/var/tmp") as folder:

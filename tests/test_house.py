@@ -26,6 +26,12 @@ READS_THE_TIME = {
     "time.perf_counter_ns",
 }
 MAY_READ_THE_TIME = {"clock.py", "ids.py"}
+SLEEPS = {"asyncio.sleep", "time.sleep"}
+MAY_SLEEP = {
+    "engine/test_seats.py": "what must not happen any more is given the time to",
+    "store/test_embedded.py": "how long a server lingers is a matter of time, and of nothing that could be waited for",
+}
+"""Tests that sleep for a time of their own choosing, and why; see `tests.waiting` for what the others do."""
 SQL_STATEMENT = re.compile(r"\b(?:SELECT|UPDATE|DELETE\s+FROM|INSERT\s+INTO)\s")
 RUNS_CODE_WHEN_READ = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle"}
 # In pieces, so that this file does not name them either.
@@ -92,6 +98,20 @@ def imports_that_run_code_when_read(tree: ast.Module) -> Iterator[tuple[int, str
         yield from ((node.lineno, name) for name in names if name.split(".")[0] in RUNS_CODE_WHEN_READ)
 
 
+def sleeps_of_tests(tree: ast.Module) -> Iterator[int]:
+    """Where a test itself sleeps for a fixed time. Functions within it are the jobs it runs: they may."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    left: list[ast.AST] = [function for function in functions if function.name.startswith("test_")]
+    while left:
+        for node in ast.iter_child_nodes(left.pop()):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    continue
+                case ast.Call(args=[ast.Constant(value=seconds)]) if seconds and ast.unparse(node.func) in SLEEPS:
+                    yield node.lineno
+            left.append(node)
+
+
 def tracked_files() -> list[Path]:
     """The files git keeps or would keep; without git, or without a repository, everything that is not a tool's own."""
     try:
@@ -149,6 +169,16 @@ def test_sql_stands_only_in_the_store() -> None:
 
 def test_nothing_that_runs_code_when_it_is_read_is_imported() -> None:
     assert places(imports_that_run_code_when_read, outside=set()) == []
+
+
+def test_no_test_sleeps_where_it_could_wait_for_something() -> None:
+    tests = ROOT / "tests"
+    found = {
+        str(module.relative_to(tests)): lines
+        for module in tests.rglob("test_*.py")
+        if (lines := list(sleeps_of_tests(tree_of(module))))
+    }
+    assert {name: lines for name, lines in found.items() if name not in MAY_SLEEP} == {}
 
 
 def test_no_file_names_a_package_registry() -> None:

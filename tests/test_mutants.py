@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import MUTANTS, Mutant
+from tests.trymutants import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 ENOUGH = 25
@@ -28,6 +29,15 @@ def test_every_guard_was_tried_and_caught() -> None:
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
     assert {row[0]: row[-1] for row in rows} == {mutant.name: "caught" for mutant in MUTANTS}, "run scripts/mutants"
     assert len(MUTANTS) >= ENOUGH
+
+
+def test_the_tests_of_a_mutant_are_given_the_copy_and_none_of_the_callers_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TENUTO_DATABASE", "postgresql://somebody/else")
+    given = environment(tmp_path)
+    assert given["PYTHONPATH"] == str(tmp_path)
+    assert [name for name in given if name.startswith("TENUTO_")] == []
 
 
 def test_guards_have_names_of_their_own() -> None:

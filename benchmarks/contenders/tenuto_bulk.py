@@ -43,7 +43,7 @@ WHERE id IN (SELECT id FROM tenuto.manifests ORDER BY id LIMIT $1)
 
 @dataclass
 class TableSlice:
-    """A typed item: what the seed's example replicates."""
+    """A typed item: a slice of a table that is to be replicated."""
 
     table: str
     number: int

@@ -42,7 +42,7 @@ from tenuto.store import activities, auditing, chainsteps, migrate, workers
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters, Record
 from tenuto.store.database import Connection, Database
-from tenuto.verbs.asking import listed
+from tenuto.verbs.asking import listed, the_one
 from tenuto.verbs.audit import Audit
 from tenuto.verbs.batches import Batch, Batches
 from tenuto.verbs.deadletters import DeadLetters
@@ -307,11 +307,7 @@ class Tenuto(Defining):
     async def find(self, prefix: str) -> UUID:
         """The one task or activity whose id begins so."""
         found = await activities.find(await self.open(), prefix)
-        if not found:
-            raise NotFound(f"no id begins with {prefix}", remedy="copy one from `tenuto task list` or `activity list`")
-        if len(found) > 1:
-            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
-        return found[0]
+        return the_one(found, prefix, whose="id", listed_by="`tenuto task list` or `activity list`")
 
     # --- queues -----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from tenuto.errors import Invalid
@@ -17,7 +17,7 @@ from tenuto.model.retries import RetryPolicy, retry_policy
 from tenuto.model.schedules import Definition, Misfire
 from tenuto.model.scripts import Driver
 from tenuto.model.steps import Step
-from tenuto.model.tasks import NewTask, Policy, check, seconds
+from tenuto.model.tasks import NewTask, Policy, seconds
 from tenuto.model.triggers import Trigger
 from tenuto.verbs.manifests import Manifests, manifest_of
 from tenuto.verbs.schedules import Schedules, definition
@@ -99,9 +99,8 @@ class Defining:
         def register(function: Callable[P, R]) -> Job[P, R]:
             job_name = name or function.__name__
             key = limit_key or (f"job:{job_name}" if limit is not None else None)
-            using = Using(queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(tags))
+            using = Using(queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(payloads.tags(tags)))
             job = Job(function, job_name, policy, using, isolated=isolated)
-            check(new_task(job, "{}", datetime.min.replace(tzinfo=UTC), self._actor))
             self.jobs.add(job)
             return job
 

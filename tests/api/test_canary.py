@@ -1,4 +1,4 @@
-"""A secret that was used by every kind of step is found nowhere (I16, S16, B98): not in the database, nor in a dump of
+"""A secret that was used by every kind of step is found nowhere (I16, B98): not in the database, nor in a dump of
 it, nor in what the services log and print, nor in anything the web service can be asked for."""
 
 from __future__ import annotations

@@ -210,3 +210,24 @@ async def test_who_may_do_what(app: Tenuto, client: httpx2.AsyncClient) -> None:
     assert deeds[-1] == ("one_shot.cancel", id)
     assert [action for action, _ in deeds] == ["one_shot.create", "one_shot.create", "one_shot.cancel"]
     assert len({target for _, target in deeds}) == 2
+
+
+CALL = {"exec_at": HELLO["exec_at"], "prompt_type": "http.call"}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"url": {"secret": "hr/database"}},
+        {"url": "https://example.org", "headers": {"x-token": {"secret": "hr/database", "prefix": "Bearer "}}},
+        {"url": "https://example.org", "method": "POST", "body": {"deep": [{"down": {"secret": "hr/database"}}]}},
+    ],
+    ids=["as the address", "in a header", "deep in a body"],
+)
+async def test_who_may_not_edit_definitions_cannot_have_a_secret_sent_anywhere(
+    app: Tenuto, payload: dict[str, Any]
+) -> None:
+    async with calling(app, Role.OPERATOR) as operator, calling(app, Role.EDITOR) as editor:
+        refused = await operator.post("/api/schedule", json={**CALL, "payload": payload})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "payload")
+        assert (await editor.post("/api/schedule", json={**CALL, "payload": payload})).status_code == 202

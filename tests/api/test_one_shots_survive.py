@@ -1,4 +1,4 @@
-"""One-shots across kill -9 of everything, the database included: a client of the seed's lifecycle sees them again."""
+"""One-shots across kill -9 of everything, the database included: a client sees them again, to their very end."""
 
 from __future__ import annotations
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import secrets
+import time
 from typing import Any
 
 import pytest
 
 from tenuto.model.access import Role
-from tenuto.store import requests
+from tenuto.store import keys, requests
 from tests.api.conftest import Api, problem
+from tests.waiting import eventually
 
 TASK = {"job": "double", "input": {"n": 1}}
 
@@ -164,6 +167,88 @@ async def test_whoever_guesses_keys_waits_and_whoever_asks_too_often_too(service
     assert problem(answers[-1], 429)["remedy"]
     assert answers[-1].headers["retry-after"] == "60"
     assert (await service.get("/api/v1/schedules")).status_code == 200, "who has a key pays for a neighbour's guesses"
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for each time somebody who comes is looked up in the database."""
+    asked: list[str] = []
+
+    def listen(name: str) -> None:
+        ask = getattr(keys, name)
+
+        async def count(*given: Any) -> Any:
+            asked.append(name)
+            return await ask(*given)
+
+        monkeypatch.setattr(keys, name, count)
+
+    for name in ("in_force", "of_session", "follow"):
+        listen(name)
+    return asked
+
+
+def a_guess() -> dict[str, str]:
+    return {"Authorization": f"Bearer tnt_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"}
+
+
+async def test_guessers_are_not_looked_up_and_whoever_was_let_in_before_still_comes_in(
+    service: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await service.get("/api/v1/schedules", Role.ADMIN)).status_code == 200  # known from here on
+    asked = asked_for(monkeypatch)
+    began = time.monotonic()
+    first = [await service.get("/api/v1/schedules", None, headers=a_guess()) for _ in range(20)]
+    assert ({answer.status_code for answer in first}, len(asked)) == ({401}, 20)
+
+    def session() -> dict[str, str]:
+        return {"Cookie": f"tenuto_session=tns_{secrets.token_urlsafe(32)}"}
+
+    asked.clear()
+    tried = []
+    for _ in range(40):
+        tried += [
+            await service.get("/api/v1/schedules", None, headers=a_guess()),
+            await service.get("/api/v1/schedules", None, headers=session()),
+            await service.get("/", None, headers=session()),
+            await service.post("/api/v1/session", None, json={"link": f"tnl_{secrets.token_urlsafe(32)}"}),
+        ]
+    took = time.monotonic() - began
+    most = 6 + 6 * took  # five each second, and a guess every three seconds
+    assert sum(answer.status_code == 429 for answer in tried) >= 160 - most
+    assert len(asked) <= 2 * most, f"{len(asked)} lookups for 160 guesses in {took:.1f} s"  # of a link there are two
+
+    await service.app.keys.make("other", Role.VIEWER)
+    await service.app.keys.revoke("other")  # now no key is remembered as good; that they were is
+    asked.clear()
+    strangers = [service.get("/api/v1/schedules", None, headers=a_guess()) for _ in range(30)]
+    await asyncio.gather(*strangers)
+    admin = await service.get("/api/v1/schedules", Role.ADMIN)
+    assert admin.status_code == 200, "who has a key pays for a neighbour's guesses"
+
+    async def newcomer() -> bool:
+        return (await service.get("/api/v1/schedules", Role.VIEWER)).status_code == 200
+
+    assert await eventually(newcomer), "whoever is new here comes in where few guess at the same time"
+
+
+async def test_a_key_that_was_revoked_is_no_longer_worth_looking_up(service: Api) -> None:
+    viewer = service.keys[Role.VIEWER]
+    assert not service.app.keys.has_let_in(viewer)
+    assert (await service.get("/api/v1/schedules", Role.VIEWER)).status_code == 200
+    assert service.app.keys.has_let_in(viewer)
+    await service.app.keys.revoke("viewer")
+    problem(await service.get("/api/v1/schedules", Role.VIEWER), 401)
+    assert not service.app.keys.has_let_in(viewer)
+    assert not service.app.keys.has_let_in("")
+
+
+async def test_the_reason_may_stand_in_the_header_beside_an_empty_body(service: Api) -> None:
+    pause = "/api/v1/queues/mail/pause"
+    for given, reason in (({}, "tidying"), ({"reason": None}, "tidying"), ({"reason": "down"}, "down")):
+        answer = await service.post(pause, json=given, headers={"X-Reason": "tidying"})
+        assert answer.status_code == 204, answer.text
+        assert (await service.read("/api/v1/queues"))["items"][0]["reason"] == reason
+        await service.post("/api/v1/queues/mail/resume")
 
 
 async def test_many_who_come_too_late_do_not_wait_for_one_another(service: Api) -> None:

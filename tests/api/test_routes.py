@@ -219,6 +219,18 @@ async def test_many_definitions_are_planned_looked_at_and_applied_as_one(service
     problem(await service.post("/api/v1/plans", json={}), 422)
 
 
+async def test_an_idempotency_key_on_bulk_is_the_callers_own_and_for_these_lines(service: Api) -> None:
+    await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
+    path, lines, others = "/api/v1/manifests/many/bulk", '{"n": 1}\n{"n": 2}', '{"n": 3}\n{"n": 4}'
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "run-1"}
+    first = (await service.post(path, content=lines, headers=headers)).json()
+    assert (await service.post(path, content=lines, headers=headers)).json()["id"] == first["id"]
+    problem(await service.post(path, content=others, headers=headers), 409)
+    theirs = (await service.post(path, role=Role.OPERATOR, content=others, headers=headers)).json()
+    assert theirs["id"] != first["id"]
+    assert (first["total"], theirs["total"]) == (2, 2)
+
+
 async def test_bulk_is_a_stream_of_lines_that_can_be_taken_up_again(service: Api) -> None:
     await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
     path = "/api/v1/manifests/many/bulk"
@@ -234,13 +246,16 @@ async def test_bulk_is_a_stream_of_lines_that_can_be_taken_up_again(service: Api
         for start in range(0, len(whole), 7777):
             yield whole[start : start + 7777]
 
-    done = await service.post(f"{path}?key=id", content=pieces(), headers={**kind, "Idempotency-Key": "may"})
+    done = await service.post(f"{path}?batch_key=may&key=id", content=pieces(), headers=kind)
     assert done.status_code == 202, done.text
     batch = done.json()
     assert (batch["total"], batch["duplicates"], batch["state"], batch["left"]) == (5000, 1, "InProgress", 5000)
     assert batch["open"] == {"Queued": 5000}
-    again = await service.post(f"{path}?batch_key=may&key=id", content="", headers=kind)
+    again = await service.post(f"{path}?batch_key=may&key=id", content=pieces(), headers=kind)
     assert again.json()["id"] == batch["id"]
+    for other in ("", "\n".join(lines), "\n".join([*lines, lines[0], lines[1]]), "\n".join(reversed(lines))):
+        refused = problem(await service.post(f"{path}?batch_key=may&key=id", content=other, headers=kind), 409)
+        assert refused["errors"][0]["field"] == "batch_key"
     problem(await service.post(path, json={"n": 1}), 415)
     problem(await service.post(path, content="[" * 1000, headers=kind), 422)
     problem(await service.post(path, content="x" * 600_000, headers=kind), 422)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Literal
 
 import httpx2
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from tenuto import Tenuto
+from tenuto import Tenuto, logs
 from tenuto.api.server import refuse_to_be_seen, serving
-from tenuto.errors import Invalid
+from tenuto.errors import EngineError, Invalid
 from tenuto.model.access import Role
 from tenuto.settings import load
-from tests.api.conftest import with_jobs
+from tests.api.conftest import problem, with_jobs
 from tests.waiting import eventually
 
 LINES = 60_000
@@ -97,3 +104,117 @@ def test_beyond_this_machine_it_is_seen_only_with_tls_or_behind_a_proxy(tmp_path
         refuse_to_be_seen(load(home=tmp_path), "0.0.0.0")
     refuse_to_be_seen(load(home=tmp_path, web_behind_proxy=True), "0.0.0.0")
     refuse_to_be_seen(load(home=tmp_path), "::1")
+
+
+# --- TLS ------------------------------------------------------------------------------------------------------------
+
+
+def _pair(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
+    """A certificate signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    sealed = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    certificate, private = folder / f"{name}.crt", folder / f"{name}.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed))
+    return certificate, private
+
+
+async def test_a_certificate_that_cannot_be_used_is_told_before_anybody_listens(url: str, tmp_path: Path) -> None:
+    certificate, key = _pair(tmp_path, "good")
+    _, other = _pair(tmp_path, "other")
+    locked_certificate, locked = _pair(tmp_path, "locked", b"pass")
+    nonsense, nowhere = tmp_path / "nonsense", tmp_path / "nowhere"
+    nonsense.write_text("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
+    with socket.socket() as any_free:
+        any_free.bind(("127.0.0.1", 0))
+        port = any_free.getsockname()[1]
+    wrong = [
+        (nowhere, key, "web_tls_certificate", "No such file"),
+        (tmp_path, key, "web_tls_certificate", "Is a directory"),
+        (nonsense, key, "web_tls_certificate", "holds no certificate"),
+        (None, key, "web_tls_certificate", "is missing"),
+        (certificate, nowhere, "web_tls_key", "No such file"),
+        (certificate, nonsense, "web_tls_key", "holds no key for the certificate"),
+        (certificate, other, "web_tls_key", "holds no key for the certificate"),
+        (certificate, None, "web_tls_key", "holds no key for the certificate"),
+        (locked_certificate, locked, "web_tls_key", "holds no key for the certificate"),
+    ]
+    for given, its_key, field, words in wrong:
+        app = Tenuto(settings=load(database=url, home=tmp_path, web_tls_certificate=given, web_tls_key=its_key))
+        with pytest.raises(Invalid, match=words) as refused:
+            async with serving(app, port=port):
+                pass
+        assert (refused.value.field, bool(refused.value.remedy)) == (field, True), (given, its_key)
+    app = Tenuto(settings=load(database=url, home=tmp_path, web_tls_certificate=certificate, web_tls_key=key))
+    trust = ssl.create_default_context(cafile=certificate)
+    async with serving(app, "localhost", port) as address, httpx2.AsyncClient(base_url=address, verify=trust) as http:
+        assert address == f"https://localhost:{port}"
+        assert (await http.get("/healthz")).text == "ok\n"
+    await app.close()
+
+
+# --- what is written down -------------------------------------------------------------------------------------------
+
+
+async def test_a_proxy_elsewhere_that_is_not_known_is_warned_of(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    beyond = "127.1"  # is loopback, but does not look like it
+    for host, settings, warns in (
+        (beyond, {"web_behind_proxy": True}, True),
+        (beyond, {"web_behind_proxy": True, "web_proxies": ("10.0.0.1",)}, False),
+        ("127.0.0.1", {"web_behind_proxy": True}, False),
+        ("127.0.0.1", {}, False),
+    ):
+        caplog.clear()
+        app = Tenuto(settings=load(database=url, home=tmp_path, **settings))
+        async with serving(app, host, 0):
+            pass
+        await app.close()
+        assert ("set web_proxies" in caplog.text) == warns, (host, settings)
+
+
+@pytest.mark.parametrize("form", [None, "console", "json"])
+@pytest.mark.parametrize("error", [ZeroDivisionError, EngineError])
+async def test_what_nobody_foresaw_is_written_down_whole_and_once_whatever_logging_is_set_up(
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    form: Literal["console", "json"] | None,
+    error: type[Exception],
+) -> None:
+    app = Tenuto(url, home=tmp_path)
+    _, key = await app.keys.make("admin", Role.ADMIN)
+
+    async def fail_unforeseen(**_: Any) -> Any:
+        raise error("a secret matter")
+
+    monkeypatch.setattr(app, "workers", fail_unforeseen)
+    if form is not None:
+        logs.configure(form)
+    headers = {"Authorization": f"Bearer {key}", "X-Request-Id": "the-one"}
+    async with serving(app, port=0) as address, httpx2.AsyncClient(base_url=address, headers=headers) as http:
+        told = problem(await http.get("/api/v1/workers"), 500)
+    await app.close()
+    assert "secret" not in json.dumps(told)
+    written = caplog.text if form is None else capfd.readouterr().err
+    assert written.count("Traceback (most recent call last)") == 1, written
+    assert written.count("in fail_unforeseen") == 1
+    assert "a request failed" in written
+    assert "the-one" in written

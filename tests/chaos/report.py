@@ -16,7 +16,6 @@ _FURTHER = (
     "set_aside",
     "stops",
     "gave_up",
-    "ended_at_start",
     "restarted",
     "skewed",
     "lost_replies",
@@ -39,7 +38,6 @@ _WORDS = {
     "repaired_executions": "executions a net had to move on",
     "set_aside": "tasks given up after three dead workers",
     "gave_up": "workers that ended themselves in time",
-    "ended_at_start": "services that met no database as they arrived",
     "skewed": "processes started with a wrong clock",
     "asked_again": "requests repeated by clients",
 }

@@ -138,8 +138,6 @@ class Stage:
         words = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""  # killed before its first one
         if code == GAVE_UP:
             self.counts["gave_up"] += 1
-        elif code == 1 and words.rstrip().rpartition("\n")[2].startswith("tenuto.errors.Unavailable"):
-            self.counts["ended_at_start"] += 1  # the database went away as it arrived: its supervisor starts it again
         elif code not in (0, -signal.SIGKILL, -signal.SIGTERM):  # the last: told to leave before it could listen
             self.wrong.append(f"{process.name} (pid {process.pid}) ended by itself with {code}: {words[-1000:]}")
             return

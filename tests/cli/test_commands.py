@@ -14,6 +14,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.clock import steady
 from tests.cli.conftest import Shell
+from tests.conftest import address
 
 # ---- lists
 
@@ -264,14 +265,12 @@ def test_an_error_says_what_is_wrong_and_what_to_try(
         ("tasks.nowhere:app", "there is no module named tasks.nowhere", "run this in the folder that holds it"),
         ("tasks:nothing", "module tasks has no 'nothing'", "--app tasks:app"),
         ("tasks:not_an_app", "tasks:not_an_app is a int, not a Tenuto app", "--app tasks:app"),
-        ("empty:app", "empty:app has no jobs", "@app.job"),
         ("broken:app", "importing broken fails: ZeroDivisionError", "python -c 'import broken'"),
         ("lacking:app", "importing lacking fails: ModuleNotFoundError: No module named 'not_installed'", "python -c"),
         ("twice:app", "a job named again is registered already", "another name"),
     ],
 )
 def test_an_app_that_cannot_be_had_is_explained(shell: Shell, app: str, what: str, remedy: str) -> None:
-    (shell.folder / "empty.py").write_text("from tenuto import Tenuto\napp = Tenuto()\n")
     (shell.folder / "broken.py").write_text("1 / 0\n")
     (shell.folder / "lacking.py").write_text("import not_installed\n")
     again = "@app.job(name='again')\ndef {0}(): ...\n"
@@ -284,7 +283,15 @@ def test_an_app_that_cannot_be_had_is_explained(shell: Shell, app: str, what: st
     assert remedy in ended.err.partition("\n  try: ")[2]
 
 
-@pytest.mark.parametrize("words", ["worker", "job list", "run double"])
+def test_an_app_without_jobs_is_explained_where_jobs_are_needed(shell: Shell) -> None:
+    (shell.folder / "empty.py").write_text("from tenuto import Tenuto\napp = Tenuto()\n")
+    ended = shell("job", "list", "--app", "empty:app")
+    assert (ended.code, ended.out) == (2, "")
+    assert "empty:app has no jobs" in ended.err
+    assert "@app.job" in ended.err.partition("\n  try: ")[2]
+
+
+@pytest.mark.parametrize("words", ["job list", "run double"])
 def test_what_needs_jobs_asks_for_an_app(shell: Shell, words: str) -> None:
     del shell.environment["TENUTO_APP"]
     ended = shell(*words.split())
@@ -309,7 +316,7 @@ def test_the_command_line_is_stronger_than_the_app(open_shell: Callable[..., She
 
 
 def test_a_database_that_is_not_there_is_8(shell: Shell, url: str) -> None:
-    ended = shell("task", "list", "--database", url.replace("/test_", "/none_"))
+    ended = shell("task", "list", "--database", address(url, "nobody_made_it"))
     assert (ended.code, ended.out) == (8, "")
     assert "create the database, or correct TENUTO_DATABASE" in ended.err
 

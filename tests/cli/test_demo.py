@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,14 @@ ASKED = jobs.STEPS + 1 + 2 + 60 + 6 + 40
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, few in {"BATCH": 60, "REPORTS": 6, "INVOICES": 40}.items():
-        monkeypatch.setattr(tour, kind, few)
-    for room in (crew, tour):
-        monkeypatch.setattr(room, "PACE", 0.4)
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, few in {"BATCH": 60, "REPORTS": 6, "INVOICES": 40}.items():
+            patch.setattr(tour, kind, few)
+        for room in (crew, tour):
+            patch.setattr(room, "PACE", 0.4)
+        yield
 
 
 class Everybody:
@@ -53,20 +57,31 @@ class Everybody:
         return tell_all
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The folder of a tour that is over, and what it said to machines."""
+
+    home: Path
+    exit_code: int
+    told: dict[str, Any]
+
+
 @pytest.fixture(scope="module")
-def kept() -> Iterator[Path]:
-    """One folder for several tours: none of them counts what another did."""
+def kept(small: None) -> Iterator[Kept]:
     home = Path(tempfile.mkdtemp(prefix="tnt-tour-", dir="/tmp"))
     home.chmod(0o755)
-    yield home
-    embedded.stop_now(home)
-    shutil.rmtree(home, ignore_errors=True)
+    try:
+        with redirect_stdout(io.StringIO()) as out:
+            exit_code = demo.main(["--headless", "--json", "--keep", str(home)])
+        yield Kept(home, exit_code, json.loads(out.getvalue() or "{}"))
+    finally:
+        embedded.stop_now(home)
+        shutil.rmtree(home, ignore_errors=True)
 
 
-@pytest.mark.usefixtures("small")
-def test_a_tour_tells_machines_what_became_of_everything(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--headless", "--json", "--keep", str(kept)]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_a_tour_tells_machines_what_became_of_everything(kept: Kept) -> None:
+    assert kept.exit_code == 0
+    told = kept.told
     assert (told["submitted"], told["done"], told["failed"]) == (ASKED, ASKED - 1, 1)
     assert (told["open"], told["lost"], told["doubled"], told["balances"]) == (0, 0, 0, True)
     assert (told["killed_workers"], told["database_restarts"], told["dead_letters_retried"]) == (1, 1, 1)
@@ -75,13 +90,12 @@ def test_a_tour_tells_machines_what_became_of_everything(kept: Path, capsys: pyt
     assert told["batch_items"] == 60
 
 
-@pytest.mark.usefixtures("small")
-def test_a_tour_in_a_kept_folder_counts_only_its_own_and_can_be_read_in_80_columns(kept: Path) -> None:
+def test_a_tour_in_a_kept_folder_counts_only_its_own_and_can_be_read_in_80_columns(kept: Kept) -> None:
     lines, screen = io.StringIO(), io.StringIO()
     terminal = Terminal(Console(file=screen, force_terminal=True, width=WIDTH, height=24, color_system=None))
     story = Everybody(Plain(lines), terminal)
-    again = tour.Tour(kept, story)
-    jobs.app.settings = jobs.app.settings.model_copy(update={"home": kept})
+    again = tour.Tour(kept.home, story)
+    jobs.app.settings = jobs.app.settings.model_copy(update={"home": kept.home})
     try:
         balanced = asyncio.run(again.run())
     finally:

@@ -63,6 +63,38 @@ def test_a_scheduler_runs_without_an_app(shell: Shell) -> None:
     assert scheduler.stop(signal.SIGINT) == 0
 
 
+def test_a_worker_without_jobs_says_so_and_runs_the_steps_that_need_none(shell: Shell) -> None:
+    del shell.environment["TENUTO_APP"]
+    (shell.folder / "empty.py").write_text("from tenuto import Tenuto\napp = Tenuto()\n")
+    shell.start("worker", "--app", "empty:app", "--name", "w1").until("empty:app has no jobs; register functions")
+    worker = shell.start("worker", "--name", "w2")
+    worker.until("no jobs of your own are known here; name your app with --app MODULE:OBJECT")
+    worker.until("worker ready")
+    step = 'note:{"log": "orders", "message": "counted"} kind=log.append'
+    added = shell("schedule", "add", "stock", "--manual", "--step", step)
+    assert added.code == 0, added.err
+    ran = shell("schedule", "run", "stock", "--wait", "--timeout", "60")
+    assert ran.code == 0, ran.err
+    assert [entry["message"] for entry in shell("log", "show", "orders", "-o", "json").json] == ["counted"]
+    assert worker.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "words"),
+    [
+        ({"TENUTO_WEB_TLS_CERTIFICATE": "/nowhere.crt"}, "web_tls_certificate", "No such file"),
+        ({"TENUTO_WEB_TLS_KEY": "/nowhere.key"}, "web_tls_certificate", "is missing"),
+    ],
+)
+def test_a_web_service_without_its_certificate_says_which_setting_is_wrong(
+    shell: Shell, settings: dict[str, str], field: str, words: str
+) -> None:
+    ended = shell("web", **settings)
+    assert (ended.code, ended.out) == (2, "")
+    assert f"error: {field}: " in ended.err
+    assert words in ended.err
+
+
 def test_services_use_the_faster_loop(shell: Shell) -> None:
     pytest.importorskip("uvloop")
     (shell.folder / "loop.py").write_text(

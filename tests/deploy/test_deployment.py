@@ -19,7 +19,7 @@ import yaml
 
 from tenuto.cli.root import root
 from tenuto.engine.health import STALE_AFTER
-from tenuto.settings import Settings, WorkerSettings
+from tenuto.settings import Settings, WorkerSettings, load
 from tests.cli.conftest import Shell
 from tests.waiting import eventually_here
 
@@ -100,6 +100,15 @@ def test_compose_holds_no_secret_and_sets_only_what_there_is() -> None:
     assert int(OURS["worker"]["stop_grace_period"].removesuffix("s")) > grace + 5
 
 
+def test_the_proxy_of_compose_can_be_made_known(tmp_path: Path) -> None:
+    environment = OURS["web"]["environment"]
+    assert environment["TENUTO_WEB_BEHIND_PROXY"] == "true"
+    for name in ("TENUTO_WEB_HOSTS", "TENUTO_WEB_PROXIES"):
+        assert environment[name] == f"${{{name}:-}}", "what is set where compose is called arrives"
+    assert load(home=tmp_path, web_proxies="").web_proxies == (), "not being set is the same as none"
+    assert load(home=tmp_path, web_proxies="172.18.0.1, 10.0.0.0/8").web_proxies == ("172.18.0.1", "10.0.0.0/8")
+
+
 # --- image ----------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +174,14 @@ def test_a_unit_starts_a_command_there_is_and_gives_it_time_to_leave(unit: Path)
     if "worker" in unit.stem:
         assert service["KillMode"] == "mixed"
         assert float(service["TimeoutStopSec"]) > WorkerSettings.model_fields["grace_seconds"].default + 5
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_only_what_runs_steps_may_ask_for_the_addresses_of_the_machine(unit: Path) -> None:
+    """It must: `http.call` calls none of them, and without AF_NETLINK nobody can list them."""
+    families = read(unit)["Service"]["RestrictAddressFamilies"].split()
+    assert {"AF_INET", "AF_INET6", "AF_UNIX"} <= set(families)
+    assert ("AF_NETLINK" in families) == ("worker" in unit.stem)
 
 
 def test_systemd_finds_nothing_wrong_with_the_units_and_little_that_they_could_do(tmp_path: Path) -> None:

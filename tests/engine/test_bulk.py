@@ -1,4 +1,4 @@
-"""Bulk as an object (J6): thousands of inputs, streamed, counted, resumable; the seed's hundred table slices."""
+"""Bulk as an object (J6): thousands of inputs, streamed, counted, resumable; a hundred slices of tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TableSlice:
 
 @pytest.fixture
 async def replicating(app: Tenuto) -> Tenuto:
-    """The seed's example: one manifest, a configuration of its own, and a slice of a table for each run."""
+    """One manifest, a configuration of its own, and a slice of a table for each run."""
 
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.01, jitter=0))
     async def replicate(source: Source, slice: TableSlice) -> str:
@@ -81,6 +81,9 @@ async def test_what_failed_is_run_again_and_only_that(replicating: Tenuto, worke
 async def test_the_counts_add_up_while_it_runs_is_paused_resumed_and_cancelled(
     replicating: Tenuto, worker: Quick
 ) -> None:
+    @replicating.job
+    async def aside() -> None: ...
+
     database, seen, over = await replicating.open(), 0, asyncio.Event()
     batch = await replicating.bulk_enqueue("replicate", slices(*(n if n % 5 else -n - 1 for n in range(600))))
 
@@ -106,7 +109,13 @@ async def test_the_counts_add_up_while_it_runs_is_paused_resumed_and_cancelled(
 
         await eventually(nothing_runs)
         before = await batch.progress()
-        await asyncio.sleep(0.2)  # retries fall due meanwhile: a hundredth of a second
+
+        async def all_are_due() -> bool:
+            return not await database.value("SELECT count(*) FROM tenuto.tasks WHERE run_at > clock_timestamp()")
+
+        await eventually(all_are_due)
+        # Who takes what comes after them has passed them by.
+        await replicating.wait((await replicating.enqueue(aside.using(limit_key="aside", limit=1))).id, timeout=10)
         assert (await batch.progress())["past"] == before["past"]
         assert set((await batch.progress())["open"]) == {"waiting"}
         await batch.resume()
@@ -166,6 +175,22 @@ async def test_a_submission_that_was_interrupted_goes_on_after_the_last_part_tha
     assert sorted(numbers) == list(range(5000))
 
 
+@pytest.mark.parametrize("other", [range(1, 5001), range(4999), range(5001), range(0)])
+async def test_other_inputs_under_a_key_that_is_used_are_refused_and_change_nothing(
+    replicating: Tenuto, other: range
+) -> None:
+    batch = await replicating.bulk_enqueue("replicate", slices(*range(5000)), batch_key="monday")
+    with pytest.raises(Conflict, match="other inputs") as refused:
+        await replicating.bulk_enqueue("replicate", slices(*other), batch_key="monday")
+    assert refused.value.field == "batch_key"
+    db = await replicating.open()
+    await db.all("UPDATE tenuto.batches SET complete_at = NULL")  # as if it had been interrupted before its end
+    if len(other) < 5001:
+        with pytest.raises(Conflict, match="other inputs"):
+            await replicating.bulk_enqueue("replicate", slices(*other), batch_key="monday")
+    assert (await batch.progress())["total"] == await open_tasks(replicating) == 5000
+
+
 async def test_all_or_nothing_is_all_or_nothing(replicating: Tenuto) -> None:
     bad: list[Any] = [*slices(*range(3000)), {"slice": {"table": "users"}}]
     with pytest.raises(Invalid) as refused:
@@ -174,7 +199,10 @@ async def test_all_or_nothing_is_all_or_nothing(replicating: Tenuto) -> None:
     assert await open_tasks(replicating) == 0
     assert await replicating.batches.list() == []
     batch = await replicating.bulk_enqueue("replicate", slices(*range(3000)), atomic=True, batch_key="k")
-    assert (await replicating.bulk_enqueue("replicate", slices(1), atomic=True, batch_key="k")).id == batch.id
+    again = await replicating.bulk_enqueue("replicate", slices(*range(3000)), atomic=True, batch_key="k")
+    assert again.id == batch.id
+    with pytest.raises(Conflict, match="other inputs"):
+        await replicating.bulk_enqueue("replicate", slices(1), atomic=True, batch_key="k")
     assert (await batch.progress())["total"] == await open_tasks(replicating) == 3000
 
 

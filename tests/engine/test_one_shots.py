@@ -283,26 +283,27 @@ async def test_what_has_passed_is_refused_where_that_is_the_rule(url: str, tmp_p
 
 
 async def test_deleting_while_they_start_leaves_none_running_and_none_in_between(jobs: Tenuto, worker: Quick) -> None:
+    """The first surely runs, the last surely waits; of those between, each may do either."""
     begun: set[int] = set()
     done: set[int] = set()
 
     @jobs.job(name="race")
     async def race(n: int) -> None:
         begun.add(n)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005 if n else 60)
         done.add(n)
 
-    at = soon(0.25)
-    made = [await jobs.one_shots.create(at, "race", {"n": n}) for n in range(120)]
-
-    async def delete(n: int) -> str:
-        await asyncio.sleep(max(0.0, (at - datetime.now(UTC)).total_seconds() + (n % 30 - 10) / 1000))
-        return await jobs.one_shots.cancel(made[n].id)
+    made = [await jobs.one_shots.create(soon(-1), "race", {"n": n}) for n in range(119)]
+    made.append(await jobs.one_shots.create(FAR, "race", {"n": 119}))
 
     async with worker(slots=40):
-        answers = await asyncio.gather(*(delete(n) for n in range(120)))
+        await eventually(lambda: 0 in begun)
+        # The last to be made first: those that have just begun meet their end, and so do those that are about to.
+        answers = await asyncio.gather(*(jobs.one_shots.cancel(each.id) for each in reversed(made)))
         stories = [await ended(jobs, each.id) for each in made]
+    answers.reverse()
     assert await registry(jobs) == []
+    assert (answers[0], answers[-1]) == ("stopping", "terminated")
     for n, (answer, story) in enumerate(zip(answers, stories, strict=True)):
         if answer == "terminated":
             assert n not in begun
@@ -320,7 +321,8 @@ async def test_wiping_while_they_are_made_and_started_loses_none(jobs: Tenuto, w
 
     async def make() -> None:
         for n in range(150):
-            made.append((await jobs.one_shots.create(soon(n % 3 - 1), "bread.bake", {"loaves": n})).id)
+            at = FAR if n % 3 == 2 else soon(n % 3 - 1)
+            made.append((await jobs.one_shots.create(at, "bread.bake", {"loaves": n})).id)
         over.set()
 
     async def wipe() -> None:
@@ -334,5 +336,5 @@ async def test_wiping_while_they_are_made_and_started_loses_none(jobs: Tenuto, w
     assert len(wiped) == len(set(wiped))
     assert await registry(jobs) == []
     terminated = {id for id, story in stories.items() if story["status"] == "Terminated"}
-    assert terminated <= set(wiped)
+    assert set(made[2::3]) <= terminated <= set(wiped)
     assert {story["status"] for story in stories.values()} <= {"Completed", "Terminated"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tenuto.engine.seats import KEPT_FOR, OPEN_FOR, Seats, heirs, seated
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Context
 from tenuto.model.tasks import Outcome, Settlement, Status
+from tenuto.store import tasks as store
 from tests.model.making import a_held_task
 from tests.waiting import eventually
 
@@ -137,3 +140,75 @@ def test_seats_go_round_every_now_and_then(attempts: list[Attempt]) -> None:
     assert seats.hand_on(waiting[0]) is None  # it may have been stopped because it has no seat
     assert seats.give_back() == waiting[1:]
     assert seats.hand_on(first) is None
+
+
+def test_where_limits_may_have_changed_nothing_is_handed_on_and_all_goes_back(attempts: list[Attempt]) -> None:
+    first, *waiting = attempts
+    for attempt in attempts:
+        attempt.task.seat = "a seat"
+    seats = Seats()
+    seats.stand_by(waiting)
+    seats.distrust()
+    assert seats.hand_on(first) is None
+    assert seats.oldest() < 0  # so the worker returns it with its next breath
+    assert seats.give_back() == waiting
+    seats.stand_by(waiting[:1])
+    assert seats.hand_on(first) is waiting[0]
+
+
+@pytest.mark.parametrize("change", [{"max_active": 1}, {"enabled": False}], ids=["a lower cap", "switched off"])
+async def test_a_change_of_a_group_holds_for_seats_that_would_have_been_handed_on(
+    app: Tenuto, change: dict[str, Any]
+) -> None:
+    running, begun = Running(), list[tuple[float, int]]()
+
+    @app.job
+    async def middling(number: int) -> None:
+        async with running:
+            begun.append((time.monotonic(), running.now))
+            await asyncio.sleep(0.1)
+
+    made = app.manifest("middling", middling, group="reports")
+    await app.manifests.deploy()
+    await app.manifests.change_group("reports", max_active=8)
+    await app.bulk_enqueue(made, [{"number": number} for number in range(3000)])
+    async with app.worker(slots=20) as worker:
+        await eventually(lambda: worker._seats.handed_on > 20, 30)
+        await app.manifests.change_group("reports", **change)
+        settled = time.monotonic() + 0.3
+        await eventually(lambda: time.monotonic() > settled + 1)
+    assert max((together for at, together in begun if at > settled), default=0) == change.get("max_active", 0)
+
+
+async def test_a_worker_whose_limited_work_is_blocked_does_not_ask_again_and_again(
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims, gate = 0, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    claim = store.claim_under_limits
+
+    async def counted(*given: Any, **options: Any) -> Any:
+        nonlocal claims
+        claims += 1
+        return await claim(*given, **options)
+
+    @app.job
+    async def plain() -> None: ...
+
+    @app.job(limit=1)
+    async def lone() -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gate.wait(), loop))
+
+    monkeypatch.setattr(store, "claim_under_limits", counted)
+    async with app.worker(slots=10, poll_seconds=60) as worker:
+        await app.enqueue(plain)  # fewer than it asked for: it is going to look back
+        await eventually(lambda: worker.finished == 1)
+        await app.enqueue(lone)
+        await app.enqueue(lone)
+        await eventually(lambda: len(worker._held) == 1)
+        worker._look_back()
+        before = claims
+        await asyncio.sleep(0.3)
+        assert claims - before < 10
+        gate.set()
+        await eventually(lambda: worker.finished == 3)

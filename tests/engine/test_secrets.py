@@ -1,4 +1,4 @@
-"""Secrets (S15, S16, B93–B98): kept sealed, shown to attempts only, and found in nothing anybody leaves behind."""
+"""Secrets (B93–B98): kept sealed, shown to attempts only, and found in nothing anybody leaves behind."""
 
 from __future__ import annotations
 

@@ -377,12 +377,23 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
             assert words in record["error"]["message"]
         record = await run(app, connection=where, script=endless, step_timeout=0.5)
         assert record["reason"] == "timed_out"
-        beyond = ("sqlite:///../outside.db", f"sqlite:///{tmp_path}/outside.db", "sqlite:///link.db")
+        beyond = (
+            "sqlite:///../outside.db", f"sqlite:///{tmp_path}/outside.db", "sqlite:///link.db",
+            "sqlite:///%2e%2e/outside.db", "sqlite:///%2E%2E%2Foutside.db", f"sqlite:///%2f{tmp_path}/outside.db",
+        )  # fmt: skip
         for address in beyond:
             record = await run(app, connection=address, script="SELECT 1")
-            assert "lies outside of" in record["error"]["message"]
-        record = await run(app, connection="sqlite:///none.db", script="SELECT 1")
-        assert "there is no file" in record["error"]["message"]
+            assert "lies outside of" in record["error"]["message"], address
+        # Read once: what is left of a percent sign after that is part of a name, and nobody reads it again.
+        for address in ("none.db", "%252e%252e/outside.db", "%252e%252e%252foutside.db", "%25252e%25252e/outside.db"):
+            record = await run(app, connection=f"sqlite:///{address}", script="CREATE TABLE taken (id INTEGER)")
+            assert "there is no file" in record["error"]["message"], address
+        for name, address in {"100%.db": "100%25.db", "50%25.db": "50%2525.db", "a b?#.db": "a%20b%3F%23.db"}.items():
+            sqlite3.connect(folder / name).close()
+            record = await run(app, connection=f"sqlite:///{address}", script="CREATE TABLE worked (id INTEGER)")
+            assert record["status"] == "completed", (name, record["error"])
+            assert (folder / name).stat().st_size > 0
+        assert (tmp_path / "outside.db").stat().st_size == 0
     with sqlite3.connect(folder / "shop.db") as shop:
         assert shop.execute("SELECT count(*), min(name) FROM items").fetchone() == (3, "IT'S; :X")
     shop.close()

@@ -133,7 +133,7 @@ async def test_a_task_that_comes_back_before_our_own_attempt_has_stopped_waits_f
             " fence = fence + 1"
         )
         await sql("SELECT pg_notify('tenuto', 'limited default')")
-        await eventually(lambda: one._still_stopping)
+        await eventually(lambda: one._comebacks.ids)
         try:
             for n in range(20):  # each makes it look again
                 assert (await app.wait(await app.enqueue(bake, n), timeout=10))["output"] == n

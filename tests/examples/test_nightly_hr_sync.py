@@ -1,4 +1,4 @@
-"""The seed's Nightly HR Sync, as shipped, by real processes: every line of the seed's timeline, event by event.
+"""The Nightly HR Sync (S12), as shipped, by real processes: every line of its timeline, event by event.
 
 The database itself writes down what happens to the tasks, the execution and the schedule, in which order and in which
 transaction; the test reads that, so nothing has to happen while somebody looks.
@@ -157,7 +157,7 @@ def _login() -> str:
     return login_name()
 
 
-async def test_the_nightly_hr_sync_runs_along_the_timeline_of_the_seed(
+async def test_the_nightly_hr_sync_runs_along_its_timeline(
     happened: list[Happened], app: Tenuto, tmp_path: Path
 ) -> None:
     then = iter(happened)

@@ -25,6 +25,31 @@ def double(n: int) -> int:
     return 2 * n
 
 
+def resize(width: int) -> int:
+    return width // 2
+
+
+halved = app.job(name="halve", isolated=True)(resize)
+resized = app.job(isolated=True)(resize)
+squared = app.job(name="square", isolated=True)(lambda n: n * n)
+cubed = app.job(name="cube", isolated=True)(lambda n: n * n * n)
+
+
+class Kitchen:
+    @staticmethod
+    @app.job(isolated=True)
+    def stir(times: int) -> int:
+        return times
+
+    @staticmethod
+    def knead(times: int) -> int:
+        return -times
+
+
+kneading = app.job(isolated=True)(Kitchen.knead)
+nowhere = {"kept": app.job(name="kept", isolated=True)(resize)}
+
+
 @app.job(isolated=True)
 def whisper(ctx: Context, value: str) -> str:
     """Says what it must not, in every way a child has; it knows the value backwards, so that its input is innocent."""

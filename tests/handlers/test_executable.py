@@ -1,4 +1,4 @@
-"""Programs as steps (S6, S9, B49–B57): what they are given arrives as it is, and nothing of them is left behind."""
+"""Programs as steps (S6, B49–B57): what they are given arrives as it is, and nothing of them is left behind."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
+import os
 import socket
 import threading
 import time
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tenuto.errors import Invalid
@@ -537,3 +540,20 @@ def test_what_is_stored_is_the_same_when_it_is_read_again(call: Caller) -> None:
     assert job.check_input(stored) == stored
     assert json.loads(stored)["timeout"] == 60
     assert "url" in job.input_schema()["properties"]
+
+
+def test_nothing_is_called_while_the_machines_own_addresses_cannot_be_listed(
+    call: Caller, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under systemd without AF_NETLINK: an address that is not known to be ours would not be closed."""
+
+    def refused() -> Any:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(psutil, "net_if_addrs", refused)
+    words, outcome = call.fails(url=site.url("/"), method="GET")
+    assert words.startswith("GET http://127.0.0.1")
+    assert "was not sent: the system does not list the addresses of this machine: address family not supported" in words
+    assert "RestrictAddressFamilies" in words
+    assert outcome.may_retry
+    assert site.asked == []

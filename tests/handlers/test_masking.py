@@ -1,4 +1,4 @@
-"""Masking (S16, B93, B98): what an attempt was shown is in nothing it leaves behind, in whatever form it goes out."""
+"""Masking (B93, B98): what an attempt was shown is in nothing it leaves behind, in whatever form it goes out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PowerShell scripts as steps (S6, S10, B54, B56): proven with a stand-in that writes down what it was given, and with
+"""PowerShell scripts as steps (S6, B54, B56): proven with a stand-in that writes down what it was given, and with
 the real one where there is one."""
 
 from __future__ import annotations

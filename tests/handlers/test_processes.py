@@ -50,6 +50,25 @@ def test_plain_and_async_functions_run_in_another_process_and_answer(bench: Benc
     assert bench.run(jobs.process_id).output != str(os.getpid())
 
 
+def test_a_child_finds_jobs_however_they_were_registered(bench: Bench) -> None:
+    assert bench.run(jobs.halved, 84).output == "42"
+    assert bench.run(jobs.resized, 84).output == "42"
+    assert bench.run(jobs.squared, n=6).output == "36"
+    assert bench.run(jobs.cubed, n=3).output == "27"
+    assert bench.run(jobs.Kitchen.stir, 42).output == "42"
+    assert bench.run(jobs.kneading, 42).output == "-42"
+
+
+def test_a_job_a_child_cannot_find_is_refused_for_good_in_plain_words(bench: Bench) -> None:
+    elsewhere = bench.app.job(name="elsewhere", isolated=True)(jobs.resize)  # its own module does not know of it
+    for job in (jobs.nowhere["kept"], elsewhere):
+        outcome = bench.run(job, 84)
+        assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, False)
+        message = error_of(outcome)["message"]
+        assert f"imports tests.handlers.isolated_jobs finds no job {job.name} in it" in message
+        assert "at the top of tests.handlers.isolated_jobs" in message
+
+
 def test_a_child_is_used_again_and_runs_one_attempt_at_a_time(bench: Bench) -> None:
     pids = {bench.run(jobs.process_id).output for _ in range(5)}
     assert len(pids) == 1

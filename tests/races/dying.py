@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from tenuto import store
 from tenuto.store.database import Connection, Database
 from tenuto.store.statements import Statements
+from tests.emptying import EMPTY_ALL
 
 T = TypeVar("T")
 Act = Callable[[Database], Awaitable[object]]
@@ -141,22 +142,9 @@ class _Watched:
 
 # --- what is left ---------------------------------------------------------------------------------------------------
 
-_EMPTY = """
+_EMPTY = f"""
 SET LOCAL session_replication_role = replica;
-DO $$
-DECLARE
-    used regclass;
-BEGIN
-    FOR used IN
-        SELECT oid
-        FROM pg_class
-        WHERE relnamespace = 'tenuto'::regnamespace AND relkind = 'r' AND relname <> 'migrations'
-          AND pg_relation_size(oid) > 0
-    LOOP
-        EXECUTE format('DELETE FROM %s', used);
-    END LOOP;
-END $$;
-"""
+{EMPTY_ALL}"""
 _TABLES = """
 SELECT relname
 FROM pg_class

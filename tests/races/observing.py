@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.races.processes import eventually
+from tests.waiting import eventually
 
 
 class Observer:
@@ -42,7 +42,7 @@ class Observer:
         async def yes() -> Any:
             return await self.value(query, *values)
 
-        return await eventually(query, yes, within=within)
+        return await eventually(yes, timeout=within, what=query)
 
     async def until_all_ended(self, *, within: float) -> None:
         """Wait until no task is open."""

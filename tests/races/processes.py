@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.races.work import LEDGER
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-async def eventually(what: str, holds: Callable[[], Awaitable[object]], *, within: float) -> Any:
-    """Wait until a condition holds and give back what it said; fail if it does not in time."""
-    deadline = time.monotonic() + within
-    while not (answer := await holds()):
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(0.01)
-    return answer
 
 
 def alive(pid: int) -> bool:
@@ -84,11 +74,7 @@ class WorkerProcess:
 
     async def end(self, within: float) -> int:
         """Wait for its end; the exit code, or minus the signal that ended it."""
-
-        async def ended() -> bool:
-            return self.has_ended()
-
-        await eventually(f"worker {self.name} (pid {self.pid}) ends", ended, within=within)
+        await eventually(self.has_ended, timeout=within, what=f"worker {self.name} (pid {self.pid}) ends")
         assert self.exit_code is not None
         return self.exit_code
 
@@ -98,11 +84,11 @@ class WorkerProcess:
     async def is_ready(self, within: float = 20) -> WorkerProcess:
         """Wait until it takes work."""
 
-        async def ready() -> bool:
+        def ready() -> bool:
             assert not self.has_ended(), f"worker {self.name} ended with {self.exit_code}"
             return self.says("worker ready")
 
-        await eventually(f"worker {self.name} is ready", ready, within=within)
+        await eventually(ready, timeout=within, what=f"worker {self.name} is ready")
         return self
 
     def children(self) -> list[int]:

@@ -10,7 +10,7 @@ import signal
 from tenuto.store import embedded, keeper, migrate, partitions
 from tenuto.store.database import Database
 from tests.folders import new_folder
-from tests.races.processes import eventually
+from tests.waiting import eventually
 
 
 class Server:
@@ -47,7 +47,7 @@ class Server:
         async def gone() -> bool:
             return not keeper.server_lives(self.home)
 
-        await eventually("the server is gone", gone, within=20)
+        await eventually(gone, timeout=20, what="the server is gone")
 
     async def start(self) -> None:
         again = await asyncio.to_thread(embedded.hold, self.home, linger=0.0, settings=self._settings)

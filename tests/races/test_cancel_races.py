@@ -27,7 +27,8 @@ from tests.races.audit import assert_sound
 from tests.races.given import SOMEBODY, claim, completed, enqueue, failed
 from tests.races.ledger import Ledger
 from tests.races.observing import Observer
-from tests.races.processes import Workers, eventually
+from tests.races.processes import Workers
+from tests.waiting import eventually
 
 ROUNDS = times(100, in_a_proof=600)
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -152,7 +153,7 @@ async def test_a_running_job_that_fails_in_the_moment_it_is_cancelled_does_not_r
     async def begun() -> bool:
         return ledger.begun() == 8
 
-    await eventually("all have begun", begun, within=10)
+    await eventually(begun, timeout=10, what="all have begun")
     flag.touch()
     await asyncio.gather(*(app.cancel(task.id) for task in tasks))
 

@@ -21,9 +21,10 @@ from tests.races.audit import assert_sound
 from tests.races.crashing import EXIT_CODE
 from tests.races.ledger import Ledger, overlaps
 from tests.races.observing import Observer
-from tests.races.processes import Workers, eventually
+from tests.races.processes import Workers
 from tests.races.proxy import Proxy
 from tests.races.test_crash_points import until_dead_or_gone
+from tests.waiting import eventually
 
 STEPS = ("first", "second", "sleeps", "last", "stop")
 STATEMENTS = ("recorded", "record", "sleep", "put_aside", "commit of put_aside", "end_tasks")
@@ -99,7 +100,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
         async def in_the_middle(lives: int = life + 1) -> bool:
             return sum(effect.group == "held" for effect in ledger.effects()) == lives
 
-        await eventually("it is in the middle of the step", in_the_middle, within=10)
+        await eventually(in_the_middle, timeout=10, what="it is in the middle of the step")
         await workers.kill(victim)
         victim = await workers.start("victim", lease_seconds=1.5).is_ready()
     flag.touch()
@@ -122,7 +123,7 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
         async def some_more_has_begun(goal: int = ledger.begun() + 8) -> bool:
             return ledger.begun() >= goal or not await observer.count("tasks")
 
-        await eventually("work goes on", some_more_has_begun, within=20)
+        await eventually(some_more_has_begun, timeout=20, what="work goes on")
         await workers.kill(victim)
     workers.start("last", lease_seconds=1.0, sweep=0.2, slots=2)
     await observer.until_all_ended(within=60)

@@ -12,7 +12,8 @@ from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
 from tests.races.observing import Observer
-from tests.races.processes import Workers, eventually
+from tests.races.processes import Workers
+from tests.waiting import eventually
 
 TASKS = times(2000, in_a_proof=10_000)
 
@@ -85,7 +86,7 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     async def the_second_has_begun() -> bool:
         return {effect.pid for effect in ledger.effects()} == {first.pid, second.pid}
 
-    await eventually("somebody else gets the place", the_second_has_begun, within=10)
+    await eventually(the_second_has_begun, timeout=10, what="somebody else gets the place")
     taken_at = "SELECT min(claimed_at) FROM tenuto.all_activities JOIN tenuto.workers ON workers.id = worker_id"
     assert await observer.value(f"{taken_at} WHERE workers.name = 'second'") > ends
 

@@ -13,7 +13,8 @@ from tests.races.audit import assert_all_done
 from tests.races.crashing import EXIT_CODE
 from tests.races.ledger import Ledger, overlaps
 from tests.races.observing import Observer
-from tests.races.processes import WorkerProcess, Workers, eventually
+from tests.races.processes import WorkerProcess, Workers
+from tests.waiting import eventually
 
 STATEMENTS = (
     "register", "commit of register", "promote", "claim", "claim_under_limits", "commit of claim_under_limits", "renew",
@@ -88,7 +89,7 @@ async def until_dead_or_gone(observer: Observer, worker: WorkerProcess, queue: s
             "SELECT NOT EXISTS (SELECT FROM tenuto.tasks WHERE queue = $1)", queue
         )
 
-    await eventually("it is dead or done", dead_or_done, within=30)
+    await eventually(dead_or_done, timeout=30, what="it is dead or done")
     if not worker.has_ended():
         worker.signal(signal.SIGTERM)
         await worker.end(within=20)

@@ -14,14 +14,15 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
-from tests.proofs import times
+from tests.proofs import seed, times
 from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Ledger, overlaps
 from tests.races.observing import Observer
-from tests.races.processes import Nursery, Workers, eventually
+from tests.races.processes import Nursery, Workers
 from tests.races.proxy import Proxy
 from tests.races.servers import Server
+from tests.waiting import eventually
 
 BACKENDS_ENDED = times(40, in_a_proof=200)
 CRASHES = times(3, in_a_proof=12)
@@ -63,7 +64,7 @@ class Enqueuer:
 async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    chance = random.Random()
+    chance = random.Random(seed())
     await app.open()
     for number in range(3):
         await workers.start(f"worker-{number}", lease_seconds=3.0).is_ready()
@@ -80,7 +81,7 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
         async def some_more_has_begun(goal: int = before + chance.randrange(1, 6)) -> bool:
             return ledger.begun() >= goal
 
-        await eventually("work goes on", some_more_has_begun, within=20)
+        await eventually(some_more_has_begun, timeout=20, what="work goes on")
     await enqueuer.stop()
     await observer.until_all_ended(within=30)
 
@@ -110,7 +111,7 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
             async def at_work(goal: int = before + 100) -> bool:
                 return ledger.begun() >= goal
 
-            await eventually("all are at work", at_work, within=30)
+            await eventually(at_work, timeout=30, what="all are at work")
             await own_server.crash()
             silent = ledger.begun()
             await own_server.start()
@@ -119,7 +120,7 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
             async def at_work_again(goal: int = silent + 30) -> bool:
                 return ledger.begun() >= goal
 
-            await eventually("work goes on by itself", at_work_again, within=5)
+            await eventually(at_work_again, timeout=5, what="work goes on by itself")
             slowest = max(slowest, time.monotonic() - back)
         await enqueuer.stop()
         observer = await Observer.at(own_server.url)
@@ -150,7 +151,7 @@ async def test_work_nobody_was_told_of_is_done_within_a_poll(
     async def listens() -> bool:
         return proxy.listeners == 1
 
-    await eventually("it listens", listens, within=10)
+    await eventually(listens, timeout=10, what="it listens")
     if fault == "notifications lost":
         proxy.deaf = True
     else:
@@ -177,7 +178,7 @@ async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a
     async def at_work() -> bool:
         return ledger.begun() > 20
 
-    await eventually("it is busy", at_work, within=10)
+    await eventually(at_work, timeout=10, what="it is busy")
     urgent = [
         await app.enqueue(work.touch.using(priority=10), 1),
         await app.enqueue(work.touch.using(priority=10, limit_key="a key", limit=1), 2),
@@ -187,7 +188,7 @@ async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a
     async def done() -> bool:
         return {task.id for task in urgent} <= {effect.task for effect in ledger.effects()}
 
-    await eventually("the urgent ones have begun", done, within=POLL + 1)
+    await eventually(done, timeout=POLL + 1, what="the urgent ones have begun")
     assert await observer.count("tasks") > 0
 
 

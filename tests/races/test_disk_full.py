@@ -16,8 +16,9 @@ from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Ledger
 from tests.races.observing import Observer
-from tests.races.processes import Nursery, Workers, eventually
+from tests.races.processes import Nursery, Workers
 from tests.races.servers import Server
+from tests.waiting import eventually
 
 MEGABYTE = 1024 * 1024
 
@@ -123,7 +124,7 @@ async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
         async def reported() -> bool:
             return worker.says("cannot write outcomes yet") and worker.says("make room")
 
-        await eventually("it says that it cannot write", reported, within=20)
+        await eventually(reported, timeout=20, what="it says that it cannot write")
         assert await observer.count("tasks", "state = 'running'") > 0
         filling.unlink()
         ballast.unlink()

@@ -19,7 +19,7 @@ from tenuto.store.database import Database
 from tenuto.store.finishing import finish
 from tests.races.audit import assert_sound
 from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
-from tests.races.processes import eventually
+from tests.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 LIMITED: dict[str, Any] = {"limit_key": "a key", "limit_max": 1}
@@ -225,7 +225,7 @@ async def test_what_one_claim_has_taken_no_other_takes(
     async def it_waits_or_is_done() -> bool:
         return second.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
-    await eventually("the second claim waits, or is done", it_waits_or_is_done, within=5)
+    await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits, or is done")
     await begun.commit()
     assert {task.id for task in await second}.isdisjoint(row["id"] for row in first)
     assert await db.value("SELECT max(fence) FROM tenuto.tasks") == 1
@@ -260,7 +260,7 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
         waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
         return late.done() or await db.value(waits)
 
-    await eventually("the second claim waits, or is done", it_waits_or_is_done, within=5)
+    await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits, or is done")
     await begun.commit()
     assert await late == []
     assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
@@ -340,7 +340,7 @@ async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
     async def it_waits_or_is_done() -> bool:
         return asking.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
-    await eventually("the question waits, or is answered", it_waits_or_is_done, within=5)
+    await eventually(it_waits_or_is_done, timeout=5, what="the question waits, or is answered")
     assert not asking.done()
     await begun.rollback()
     assert await asking

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tenuto import Step, Tenuto, manual
 from tests.races.observing import Observer
-from tests.races.processes import Workers, alive, eventually
+from tests.races.processes import Workers, alive
+from tests.waiting import eventually
 
 SCRIPT = """
     trap "" TERM HUP INT
@@ -34,7 +35,7 @@ async def test_programs_and_all_they_started_are_gone_within_a_second_after_thei
         pids = [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
         return pids if len(pids) == 9 else []
 
-    pids = await eventually("all of them run", begun, within=30)
+    pids = await eventually(begun, timeout=30, what="all of them run")
     family = {*pids, *worker.children()}
     assert len(family) >= 12, "three processes each, and what watches over them"
     assert all(alive(pid) for pid in family)
@@ -44,7 +45,7 @@ async def test_programs_and_all_they_started_are_gone_within_a_second_after_thei
     async def gone() -> bool:
         return not any(alive(pid) for pid in family)
 
-    await eventually("nothing of them is left", gone, within=1)
+    await eventually(gone, timeout=1, what="nothing of them is left")
     await workers.start("host", lease_seconds=3.0).is_ready()
     await observer.until_all_ended(within=20)
     assert await observer.count("activities", "reason = 'lost'") == 3

@@ -16,7 +16,7 @@ from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
 from tenuto.model.steps import Step
 from tenuto.model.triggers import every
 from tenuto.store.database import Database
-from tests.proofs import THOROUGH, times
+from tests.proofs import THOROUGH, seed, times
 from tests.races import work
 from tests.races.given import SOMEBODY
 from tests.races.observing import Observer
@@ -48,9 +48,7 @@ def definition(number: int) -> Definition:
 async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     db: Database, observer: Observer, workers: Workers, count: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(seed())
     worker = await workers.start("worker", slots=50).is_ready()
     seconds, firsts = {}, {}
     for number in range(SCHEDULES):

@@ -14,8 +14,9 @@ from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, overlaps
 from tests.races.observing import Observer
-from tests.races.processes import WorkerProcess, Workers, alive, eventually
+from tests.races.processes import WorkerProcess, Workers, alive
 from tests.races.proxy import Proxy
+from tests.waiting import eventually
 
 
 async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
@@ -38,7 +39,7 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     async def all_have_noticed() -> bool:
         return all(zombie.has_ended() or _has_noticed(zombie) for zombie in zombies)
 
-    await eventually("every zombie notices that it is late", all_have_noticed, within=20)
+    await eventually(all_have_noticed, timeout=20, what="every zombie notices that it is late")
     await assert_all_done(url, 30, ledger.effects())
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     assert await observer.count("activities", "reason = 'lost' AND attempt = 1 AND NOT final") == 30
@@ -69,7 +70,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
     async def begun() -> bool:
         return ledger.begun() == 1
 
-    await eventually("the code has begun", begun, within=10)
+    await eventually(begun, timeout=10, what="the code has begun")
     proxy.fall_silent()
     await workers.start("healthy").is_ready()
     await observer.until("SELECT EXISTS (SELECT FROM tenuto.activities WHERE reason = 'lost')", within=10)
@@ -77,7 +78,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
     async def begun_again() -> bool:
         return ledger.begun() == 2
 
-    await eventually("somebody else has begun", begun_again, within=10)
+    await eventually(begun_again, timeout=10, what="somebody else has begun")
     first, second = ledger.effects()
     if job is work.touch_in_child:
         assert cut_off.children() == [] or not alive(first.pid)
@@ -89,7 +90,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
     # When the line is back, it goes on by itself.
     proxy.heal()
     await app.enqueue(work.touch.using(queue="default", priority=5), 2)
-    await eventually("it is there again", lambda: _says_ready_for_work(observer), within=20)
+    await eventually(lambda: _says_ready_for_work(observer), timeout=20, what="it is there again")
     await assert_sound(url, 2)
 
 
@@ -107,7 +108,7 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
     async def begun() -> bool:
         return ledger.begun() == 5
 
-    await eventually("the code has begun", begun, within=10)
+    await eventually(begun, timeout=10, what="the code has begun")
     proxy.fall_silent()
     await workers.start("healthy").is_ready()
     await observer.until_all_ended(within=15)
@@ -117,7 +118,7 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
     async def refused() -> bool:
         return cut_off.says("outcome came too late")
 
-    await eventually("the late outcomes are refused", refused, within=10)
+    await eventually(refused, timeout=10, what="the late outcomes are refused")
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     effects = ledger.effects()
     await assert_all_done(url, 5, effects)
@@ -135,7 +136,7 @@ async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     async def begun() -> bool:
         return ledger.begun() == 1
 
-    await eventually("the code has begun", begun, within=10)
+    await eventually(begun, timeout=10, what="the code has begun")
     lease_ends = await observer.value("SELECT extract(epoch FROM lease_until - clock_timestamp()) FROM tenuto.tasks")
     proxy.fall_silent()
     silent_at = time.monotonic_ns()
@@ -178,7 +179,7 @@ async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
 
     proxy.delays[SQL.claim] = 1.8
     await app.enqueue(work.touch, 1, seconds=0.5)
-    await eventually("it puts back what came late", put_back, within=15)
+    await eventually(put_back, timeout=15, what="it puts back what came late")
     assert ledger.begun() == 0
     proxy.delays.clear()
 
@@ -216,7 +217,7 @@ async def test_the_children_of_a_killed_worker_are_gone_within_a_second(
     async def begun() -> bool:
         return ledger.begun() == 3
 
-    await eventually("the children are at work", begun, within=20)
+    await eventually(begun, timeout=20, what="the children are at work")
     children = [effect.pid for effect in ledger.effects()]
     assert set(children) <= set(worker.children())
 
@@ -225,4 +226,4 @@ async def test_the_children_of_a_killed_worker_are_gone_within_a_second(
     async def gone() -> bool:
         return not any(alive(pid) for pid in children)
 
-    await eventually("the children are gone", gone, within=1)
+    await eventually(gone, timeout=1, what="the children are gone")

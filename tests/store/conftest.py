@@ -6,13 +6,18 @@ Tests that change the structure of their database, and those that look at a fres
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-from tests.conftest import address
+from tenuto.settings import Settings, load
+from tenuto.store import fresh
+from tenuto.store.database import Database
+from tests.conftest import a_name
+from tests.emptying import EMPTY_ALL
 
 OF_THEIR_OWN = {
     "test_doctor.py",
@@ -28,24 +33,10 @@ OF_THEIR_OWN = {
     "test_revival.py",
 }
 
-DROP = "DROP DATABASE IF EXISTS test_used_again WITH (FORCE)"
-SWEEP = """
+SWEEP = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
 SET session_replication_role = replica;  -- the guards of the past sleep
-DO $$
-DECLARE
-    used regclass;
-BEGIN
-    FOR used IN
-        SELECT oid
-        FROM pg_class
-        WHERE relnamespace = 'tenuto'::regnamespace AND relkind = 'r' AND relname <> 'migrations'
-          AND pg_relation_size(oid) > 0
-    LOOP
-        EXECUTE format('DELETE FROM %s', used);
-    END LOOP;
-END $$;
-"""
+{EMPTY_ALL}"""
 
 
 class Sweeper:
@@ -54,8 +45,8 @@ class Sweeper:
     def __init__(self, server: str, template: str) -> None:
         self._server = server
         self._loop = asyncio.new_event_loop()
-        self._execute_at_server(DROP, f"CREATE DATABASE test_used_again TEMPLATE {template} STRATEGY FILE_COPY")
-        self.url = address(server, "test_used_again")
+        self._name = a_name("used_again")
+        self.url = self._loop.run_until_complete(fresh.copy(server, template, self._name, by_file=True))
         self._connection: asyncpg.Connection | None = None
 
     def sweep(self) -> None:
@@ -72,17 +63,8 @@ class Sweeper:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-        self._execute_at_server(DROP)
+        self._loop.run_until_complete(fresh.drop(self._server, self._name))
         self._loop.close()
-
-    def _execute_at_server(self, *statements: str) -> None:
-        async def execute() -> None:
-            connection = await asyncpg.connect(self._server)
-            for statement in statements:
-                await connection.execute(statement)
-            await connection.close()
-
-        self._loop.run_until_complete(execute())
 
 
 @pytest.fixture(scope="session")
@@ -105,3 +87,19 @@ def url(request: pytest.FixtureRequest) -> str:
     """The address of a database with the schema and nothing in it."""
     address: str = request.getfixturevalue("url" if request.path.name in OF_THEIR_OWN else "swept")
     return address
+
+
+# --- for the doctor -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    """As the doctor opens it, not as a worker does."""
+    opened = await Database.open(url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def settings(url: str, tmp_path: Path) -> Settings:
+    return load(database=url, home=tmp_path)

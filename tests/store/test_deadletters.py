@@ -159,7 +159,7 @@ async def test_letters_are_listed_grouped_and_chosen(db: Database, me: UUID) -> 
     assert [row["letters"] for row in await deadletters.groups(db, "a", None, 10)] == [3]
 
     async def chosen(**where: object) -> list[UUID]:
-        given = {"manifest": None, "fingerprint": None, "batch": None, "until": None, "limit": 10, **where}
+        given = {"manifest": None, "fingerprint": None, "batch": None, "until": None, **where}
         return await deadletters.selection(db, **given)  # type: ignore[arg-type]
 
     assert await chosen() == all_ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,19 +24,6 @@ from tenuto.store.database import Database
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 ROUTINE = {"server"}  # the tests' server does not force commits to disk, and the doctor says so
-
-
-@pytest.fixture
-async def database(url: str) -> AsyncIterator[Database]:
-    """As the doctor opens it, not as a worker does."""
-    opened = await Database.open(url)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def settings(url: str, tmp_path: Path) -> Settings:
-    return load(database=url, home=tmp_path)
 
 
 async def findings(database: Database, settings: Settings, **given: Any) -> dict[str, Finding]:

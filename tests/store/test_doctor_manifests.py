@@ -3,32 +3,17 @@ named."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from tenuto.engine.invariants import Verdict
 from tenuto.model.triggers import every
-from tenuto.settings import Settings, load
+from tenuto.settings import Settings
 from tenuto.store.database import Database
 from tests.manifesting import a_batch, end, kept, started, take
 from tests.store.given import Register
 from tests.store.test_doctor import damage, findings
-
-
-@pytest.fixture
-async def database(url: str) -> AsyncIterator[Database]:
-    """As the doctor opens it, not as a worker does."""
-    opened = await Database.open(url)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def settings(url: str, tmp_path: Path) -> Settings:
-    return load(database=url, home=tmp_path)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -27,19 +27,6 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 BESIDE = {"server", "clock", "schema", "disk", "partitions", "audit", "ledger_has_gaps", "secret_in_the_open"}
 """What the doctor looks at beside the list of rules."""
-
-
-@pytest.fixture
-async def database(url: str) -> AsyncIterator[Database]:
-    """As the doctor opens it, not as a worker does."""
-    opened = await Database.open(url)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def settings(url: str, tmp_path: Path) -> Settings:
-    return load(database=url, home=tmp_path)
 
 
 def test_every_promise_has_its_checks_and_tests_that_plant_the_damage() -> None:

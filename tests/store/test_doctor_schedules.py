@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -16,7 +15,7 @@ from tenuto.engine.invariants import Verdict
 from tenuto.ids import new_id
 from tenuto.model.schedules import Definition
 from tenuto.model.triggers import every
-from tenuto.settings import Settings, load
+from tenuto.settings import Settings
 from tenuto.store.database import Database
 from tests.races.given import SOMEBODY, claim
 from tests.races.runs import plan_of, run_to_the_end
@@ -24,19 +23,6 @@ from tests.store.test_doctor import damage, findings
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "Nightly"
-
-
-@pytest.fixture
-async def database(url: str) -> AsyncIterator[Database]:
-    """As the doctor opens it, not as a worker does."""
-    opened = await Database.open(url)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def settings(url: str, tmp_path: Path) -> Settings:
-    return load(database=url, home=tmp_path)
 
 
 async def run(db: Database) -> Started:

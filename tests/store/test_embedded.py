@@ -31,6 +31,7 @@ from tenuto.errors import Conflict, Forbidden, Invalid, TenutoError, Unavailable
 from tenuto.store import datafolder, keeper
 from tenuto.store.embedded import hold, stop_now
 from tests.folders import new_folder
+from tests.waiting import eventually_here
 
 AS_ROOT = os.geteuid() == 0
 IMPORTS = os.pathsep.join(sys.path)
@@ -121,10 +122,8 @@ def end_processes_of(home: Path) -> None:
 
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.03)
+    """A server takes its time to start, and to stop."""
+    eventually_here(condition, timeout=seconds)
 
 
 def living(home: Path, program: str) -> list[psutil.Process]:
@@ -291,20 +290,28 @@ def test_the_server_outlives_its_last_holder_by_the_linger_and_no_longer(home: P
 
 
 def test_a_visit_while_the_keeper_lingers_is_followed_by_a_linger_of_its_own(home: Path) -> None:
-    hold(home, linger=1).release()
-    time.sleep(0.6)
-    hold(home, linger=1).release()
+    with hold(home, linger=1.5):
+        server = postmaster(home)
+    time.sleep(0.3)  # of the first linger so much is over
+    with hold(home, linger=1.5):
+        assert postmaster(home) == server
     left = time.monotonic()
     until(lambda: is_stopped(home))
-    assert time.monotonic() - left >= 1
+    assert time.monotonic() - left >= 1.5
 
 
 def test_a_newcomer_whose_server_is_being_stopped_gets_a_fresh_one(home: Path) -> None:
-    for pause in (0.0, 0.02, 0.05, 0.1):
-        hold(home, linger=0).release()
-        time.sleep(pause)
+    said = home / "postgres" / "postmaster.pid"
+    for moment in ("at once", "stopping", "gone"):
+        with hold(home, linger=0):
+            server = postmaster(home)
+        if moment == "stopping":
+            until(lambda: not said.exists() or said.read_text().endswith("stopping\n"))
+        elif moment == "gone":
+            until(lambda: not said.exists())
         with hold(home, linger=0) as held:
             assert query(held.url, "SELECT 1") == 1
+            assert moment == "at once" or postmaster(home) != server
     until(lambda: is_stopped(home))
 
 

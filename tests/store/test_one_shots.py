@@ -7,11 +7,11 @@ from datetime import timedelta
 from uuid import UUID
 
 from tenuto import Tenuto
-from tenuto.model.tasks import NewTask
+from tenuto.ids import new_id
 from tenuto.store import oneshots
 from tenuto.store.auditing import Deed, RequestKey, on_record
 from tenuto.store.database import Database
-from tenuto.store.oneshots import SQL
+from tenuto.store.oneshots import SQL, TaskRow
 from tests.model.making import NOON, a_new_task
 from tests.playing import ANA
 from tests.store.given import rows
@@ -31,27 +31,33 @@ async def test_the_registry_and_the_past_are_read_along_their_indexes(db: Databa
         assert "Seq Scan" not in {node["Node Type"] for node in found}
 
 
-def asked(at: int, id: UUID | None = None, key: str | None = None) -> tuple[NewTask, Deed]:
+def asked(at: int, id: UUID | None = None, key: str | None = None) -> tuple[TaskRow, Deed]:
     task = a_new_task(origin="once", run_at=NOON + timedelta(hours=at), tags=["a", 'b "c"'] if at % 2 else None)
     task.id = id or task.id
     deed = Deed(ANA, "one_shot.create", "here", target=str(task.id), after={"at": at})
     if key is not None:
         deed.request_key = RequestKey("user:u-17", key, key.encode(), task.id)
-    return task, deed
+    return oneshots.row_of_one(task), deed
 
 
 async def test_several_are_created_at_once_each_with_its_entry_and_each_with_its_answer(db: Database) -> None:
     before = asked(1, key="used before")
     assert await oneshots.create_on_record(db, [before]) == [True]
-    several = [asked(2), asked(3, before[0].id), asked(4, key="new"), asked(5, key="used before"), asked(6)]
+    several = [asked(2), asked(3, before[0][0]), asked(4, key="new"), asked(5, key="used before"), asked(6)]
     assert await oneshots.create_on_record(db, several) == [True, False, True, None, True]
     assert [deed.written for _, deed in several] == [True, False, True, False, True]
-    made = {task.id for task, deed in [before, *several] if deed.written}
+    made = {row[0] for row, deed in [before, *several] if deed.written}
     assert {row["id"] for row in await rows(db)} == made
     assert {UUID(row["target"]) for row in await rows(db, "audit")} == made
     assert await db.value("SELECT count(*) FROM tenuto.audit_unsealed") == len(made)
     assert {row["key"] for row in await rows(db, "requests")} == {"used before", "new"}
     assert [row["tags"] for row in await rows(db) if row["run_at"] == NOON + timedelta(hours=1)] == [["a", 'b "c"']]
+
+
+async def test_of_two_with_one_id_at_once_the_first_is_created_and_on_record(db: Database) -> None:
+    id = new_id()
+    assert await oneshots.create_on_record(db, [asked(1, id), asked(2, id), asked(3)]) == [True, False, True]
+    assert sorted(row["after"] for row in await rows(db, "audit")) == ['{"at": 1}', '{"at": 3}']
 
 
 async def test_of_two_with_one_key_at_once_one_is_created(app: Tenuto) -> None:

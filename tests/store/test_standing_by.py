@@ -147,6 +147,9 @@ async def test_nothing_stands_by_for_what_is_paused_nor_for_the_dead(db: Databas
     await db.all("INSERT INTO tenuto.queues (name, paused_at, paused_by) VALUES ('default', now(), 'test')")
     assert await stand_by(db, me, held) == []
     await db.all("UPDATE tenuto.queues SET paused_at = NULL")
+    await db.all("INSERT INTO tenuto.manifest_groups VALUES ('*', NULL, 0, false, now(), 'me')")
+    assert await stand_by(db, me, held) == []
+    await db.all("UPDATE tenuto.manifest_groups SET enabled = true")
     await db.all("UPDATE tenuto.batches SET cancelled_at = now() WHERE id = $1", batch)
     assert await stand_by(db, me, held) == []
     await db.all("UPDATE tenuto.batches SET cancelled_at = NULL WHERE id = $1", batch)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, Unavailable
 from tenuto.store.together import MOST, Together
 
 
@@ -72,3 +72,17 @@ async def test_nobody_waits_for_a_writer_that_is_gone(writing: Writing) -> None:
     writer.cancel()
     answers = await asyncio.gather(*asking, return_exceptions=True)
     assert [type(answer) for answer in answers] == [asyncio.CancelledError, asyncio.CancelledError]
+
+
+async def test_that_the_database_is_away_is_one_answer_for_all() -> None:
+    tries = 0
+
+    async def write(asked: Sequence[int]) -> list[int]:
+        nonlocal tries
+        tries += 1
+        raise Unavailable("away")
+
+    together = Together(write)
+    answers = await asyncio.gather(*(together(number) for number in range(5)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Unavailable] * 5
+    assert tries == 1

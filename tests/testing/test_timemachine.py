@@ -176,6 +176,109 @@ async def test_a_schedule_that_runs_another_goes_through(tenuto_app: Tenuto) -> 
     assert (inner["state"], inner["ended_at"]) == ("completed", MONDAY + timedelta(hours=6, minutes=20))
 
 
+async def test_a_manifest_with_a_clock_runs_at_every_instant_of_a_month_and_others_after_it(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    done: list[tuple[str, datetime]] = []
+
+    @app.job
+    async def work(part: str) -> None:
+        done.append((part, time.now))
+
+    app.manifest("import", work, trigger=cron("30 1 * * *"), properties={"part": "import"})
+    app.manifest("load", work, after="import", properties={"part": "load"})
+    app.manifest("report", work, after="load", properties={"part": "report"})
+    app.manifest("by-hand", work, properties={"part": "by hand"})
+    for start in (datetime(2001, 4, 1, tzinfo=UTC), datetime(2040, 4, 1, tzinfo=UTC)):
+        done.clear()
+        async with TimeMachine(app, start=start) as time:
+            await time.run_until_idle()  # in 2040 what was due since 2001 has to be caught up with
+            done.clear()
+            happened = await time.advance(days=30)
+            nights = [start + timedelta(days=n, hours=1, minutes=30) for n in range(30)]
+            assert done == [(part, night) for night in nights for part in ("import", "load", "report")]
+            assert (happened.fired, happened.ended) == (90, 90)
+            last = await app.manifests.get("report")
+            assert (last.last_run_at, last.last_successful_run, last.next_run_at) == (nights[-1], nights[-1], None)
+
+
+async def test_a_manifest_that_fails_is_tried_again_and_leaves_a_letter_in_machine_time(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    tries: list[datetime] = []
+    is_broken = True
+
+    @app.job
+    async def fetch() -> None:
+        tries.append(time.now)
+        if is_broken:
+            raise ConnectionError("the server is away")
+
+    @app.job
+    async def load() -> None: ...
+
+    back_off = RetryPolicy(max_retries=3, base_seconds=600, jitter=0)
+    app.manifest("fetch", fetch, trigger=cron("0 6 * * *"), retry=back_off)
+    app.manifest("load", load, after="fetch")
+    async with TimeMachine(app, start=MONDAY) as time:
+        await time.advance(days=3)
+        six = MONDAY + timedelta(hours=6)
+        assert tries == [six, six + timedelta(minutes=10), six + timedelta(minutes=30)]
+        (letter,) = await app.dead_letters.list()
+        assert (letter["external_id"], letter["dead_lettered_at"]) == ("fetch", tries[-1])
+        assert (await app.manifests.get("fetch")).next_run_at == six + timedelta(days=3)
+        assert (await app.manifests.get("load")).last_run_at is None
+        is_broken = False
+        await app.dead_letters.retry(letter["id"])
+        await time.run_until_idle()
+        assert (tries[3:], (await app.manifests.get("load")).last_run_at) == ([time.now], time.now)
+        await time.advance(days=1)
+        assert tries[4:] == [six + timedelta(days=3)]
+
+
+async def test_a_manifest_that_cannot_run_after_another_yet_does_so_once_it_can(tenuto_app: Tenuto) -> None:
+    """A service would look at it every half minute, for weeks if need be; here time is not spent on that."""
+    app = tenuto_app
+    loads: list[datetime] = []
+
+    @app.job
+    async def fetch() -> None: ...
+
+    @app.job(max_retries=1)
+    async def load() -> None:
+        loads.append(time.now)
+        if len(loads) == 2:
+            raise ValueError("nobody knows this format")
+
+    app.manifest("fetch", fetch, trigger=every("1h"))
+    app.manifest("load", load, after="fetch")
+    async with TimeMachine(app, start=MONDAY, takes={"load": "90m"}) as time:
+        await time.advance(hours=1)
+        assert loads == [time.now]
+        await time.advance(days=7)
+        assert loads == [MONDAY + timedelta(hours=1), MONDAY + timedelta(hours=2, minutes=30)]
+        (letter,) = await app.dead_letters.list()
+        assert len(await app.manifests.polls(limit=500)) < 400
+        await app.dead_letters.acknowledge(letter["id"])
+        await time.advance(minutes=1)
+        assert len(loads) == 3
+
+
+async def test_until_idle_runs_what_comes_after_a_manifest_run_by_hand(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    done: list[str] = []
+
+    @app.job
+    def work(part: str) -> None:
+        done.append(part)
+
+    app.manifest("first", work, properties={"part": "first"})
+    app.manifest("second", work, after="first", properties={"part": "second"})
+    async with app:
+        assert (await run_until_idle(app)).ended == 0
+        await app.manifests.run("first")
+        assert (await run_until_idle(app)).ended == 2
+    assert done == ["first", "second"]
+
+
 async def test_a_limit_and_a_paused_queue_hold_as_ever(tenuto_app: Tenuto) -> None:
     app = tenuto_app
 

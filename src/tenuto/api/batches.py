@@ -82,7 +82,7 @@ async def retry_failed_of_batch(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "batch.retry"))], id: Id, note: Note | None = None
 ) -> dict[str, int]:
     """Run what failed for good again."""
-    why = note.note if note else visit.reason
+    why = (note and note.note) or visit.reason
     return {"retried": await visit.app.batches.retry_failed(id, note=why, request_id=visit.id)}
 
 

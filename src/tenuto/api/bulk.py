@@ -6,6 +6,7 @@ Whoever is cut off sends the same lines again with the same batch key, and nothi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model.access import Role
 from tenuto.model.payloads import MAX_INPUT
+from tenuto.verbs.keyedrows import keyed
 
 router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=StrictRoute)
 
@@ -58,7 +60,7 @@ async def bulk_enqueue(
     ] = None,
     name: Annotated[str | None, Query(max_length=200, description="What to call the batch.")] = None,
     idempotency_key: Annotated[
-        str | None, Header(max_length=200, description="The batch key, if none is given.")
+        str | None, Header(max_length=200, description="Instead of a batch key: yours alone, and for these lines.")
     ] = None,
 ) -> dict[str, Any]:
     """Have a manifest run for every line. Lines are taken in as they come; one that is refused is named by its number:
@@ -69,7 +71,7 @@ async def bulk_enqueue(
     stored = await visit.app.manifests.get(external_id)
     parameters = visit.app.jobs.get(stored.manifest.job).parameters
     lines = _Lines(request, key, drop_key=key is not None and key not in parameters)
-    chosen = batch_key or idempotency_key or f"api-{new_id().hex[-12:]}"
+    chosen = batch_key or _of_request(visit, idempotency_key) or f"api-{new_id().hex[-12:]}"
     try:
         batch = await visit.app.bulk_enqueue(
             external_id,
@@ -87,10 +89,12 @@ async def bulk_enqueue(
     return shown(await batch.progress())
 
 
-class _Row(dict[str, Any]):
-    """The fields of one line, and the key it goes by."""
-
-    key: str = ""
+def _of_request(visit: Visit, key: str | None) -> str | None:
+    """The batch key that stands for a caller's own key: two callers may have the same one."""
+    if key is None:
+        return None
+    actor = visit.caller.actor
+    return f"request-{hashlib.sha256(f'{actor.type}:{actor.id}:{key}'.encode()).hexdigest()[:32]}"
 
 
 class _Lines:
@@ -128,10 +132,4 @@ class _Lines:
             raise Invalid(str(error.detail), remedy="write one JSON value a line") from None
 
     def _keyed(self, value: Any) -> Any:
-        if self._key is None:
-            return value
-        if not isinstance(value, dict) or value.get(self._key) is None:
-            raise Invalid(f"has no {self._key!r:.80}", remedy="give every line one, or leave key out")
-        row = _Row(value)
-        row.key = str(row.pop(self._key) if self._drop_key else row[self._key])
-        return row
+        return keyed(value, self._key, drop=self._drop_key, remedy="give every line one, or leave key out")

@@ -17,7 +17,6 @@ from tenuto.api.door import Needs, Visit
 from tenuto.api.paging import After, Limit, Page, page, place
 from tenuto.api.reading import StrictRoute
 from tenuto.api.words import inward, outward, told
-from tenuto.errors import Invalid
 from tenuto.model.access import Role
 from tenuto.model.deadletters import LetterStatus
 
@@ -33,7 +32,14 @@ EXAMPLE: dict[str, Any] = {
     "fingerprint": "5f2c8d31a9b04e77",
     "attempts": 3,
 }
-GROUP = {"external_id": "invoices", "fingerprint": "5f2c8d31a9b04e77", "reason": EXAMPLE["reason"], "number": 41}
+GROUP = {
+    "external_id": "invoices",
+    "fingerprint": "5f2c8d31a9b04e77",
+    "reason": EXAMPLE["reason"],
+    "letters": 41,
+    "first_at": "2031-05-04T01:58:00Z",
+    "last_at": "2031-05-04T02:00:00Z",
+}
 MOST_CHOSEN = 10_000
 Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "dead_letter.read"))]
 _WAITING = outward(LetterStatus.AWAITING_INTERVENTION)
@@ -105,8 +111,6 @@ async def dead_letter_groups(
 @router.post("/selections", responses=answers({"total": 1, "ids": [EXAMPLE["id"]], "about": [GROUP]}))
 async def select_dead_letters(visit: Look, wanted: Filter) -> dict[str, Any]:
     """Fix what a filter stands for now: the ids to resolve, and what they are about. Nothing is changed."""
-    if wanted.until is not None and wanted.until.tzinfo is None:
-        raise Invalid("has no time zone", field="until", remedy="write it with an offset, such as …T00:00:00Z")
     chosen = await visit.app.dead_letters.select(
         manifest=wanted.manifest, fingerprint=wanted.fingerprint, batch=wanted.batch, until=wanted.until
     )
@@ -159,4 +163,4 @@ async def acknowledge_dead_letter(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.acknowledge"))], id: Id, note: Note | None = None
 ) -> None:
     """Say that somebody has seen to it; nothing is run."""
-    await visit.app.dead_letters.acknowledge(id, note=note.note if note else visit.reason, request_id=visit.id)
+    await visit.app.dead_letters.acknowledge(id, note=(note and note.note) or visit.reason, request_id=visit.id)

@@ -94,7 +94,7 @@ class Needs:
             deed = Deed(
                 caller.actor,
                 self.action,
-                source=request.client.host if request.client else "unknown",
+                source=_address(request),
                 target=_target(request),
                 reason=visit.reason,
                 request_id=request.scope.get("tenuto_request_id"),
@@ -106,12 +106,12 @@ class Needs:
 
 async def _caller(request: Request, app: Tenuto) -> Caller:
     rates: Rates = request.app.state.rates
-    address = request.client.host if request.client else "unknown"
+    _ration(request, app)
     caller = await _with_key(request, app) or await _with_session(request, app)
     if caller is None:
-        rates.refuse_guessers(address)  # only them: others may come from the same address, as behind a proxy
+        rates.refuse_guessers(_address(request))
         if "authorization" in request.headers or COOKIE in request.cookies:
-            rates.guessed(address)
+            rates.guessed(_address(request))
         raise Refused(
             401,
             "no key, or not a valid one",
@@ -122,16 +122,38 @@ async def _caller(request: Request, app: Tenuto) -> Caller:
     return caller
 
 
-async def _with_key(request: Request, app: Tenuto) -> Caller | None:
+def _ration(request: Request, app: Tenuto) -> None:
+    """From where too many wrong keys came, strangers are seldom looked up in the database. Whoever was let in before
+    is all the same: many may come from one address, as behind a proxy."""
+    rates: Rates = request.app.state.rates
+    if rates.has_guessed_enough(_address(request)):
+        shown = _shown(request)
+        if shown and not app.keys.has_let_in(shown):
+            rates.look_up(_address(request))
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+def _shown(request: Request) -> str:
+    """The key or the session that somebody shows; nothing if it is neither."""
+    if "authorization" in request.headers:
+        return _key(request)
+    return request.cookies.get(COOKIE, "")
+
+
+def _key(request: Request) -> str:
     given = request.headers.getlist("authorization")
-    if not given:
-        return None
     if len(given) > 1:
         raise Refused(400, "there are two Authorization headers", remedy="send one")
-    scheme, _, text = given[0].partition(" ")
-    if scheme.lower() != "bearer" or not text.strip():
-        return None
-    return await app.keys.check(text.strip())
+    scheme, _, text = given[0].partition(" ") if given else ("", "", "")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _with_key(request: Request, app: Tenuto) -> Caller | None:
+    text = _key(request)
+    return await app.keys.check(text) if text else None
 
 
 async def _with_session(request: Request, app: Tenuto) -> Caller | None:
@@ -145,7 +167,14 @@ async def _with_session(request: Request, app: Tenuto) -> Caller | None:
 
 async def caller_of_session(request: Request) -> Caller | None:
     """Whose browser this is, where nobody needs to be known."""
-    return await _with_session(request, request.app.state.tenuto)
+    if COOKIE not in request.cookies:
+        return None
+    rates: Rates = request.app.state.rates
+    _ration(request, request.app.state.tenuto)
+    caller = await _with_session(request, request.app.state.tenuto)
+    if caller is None:
+        rates.guessed(_address(request))
+    return caller
 
 
 async def still_welcome(request: Request, visit: Visit) -> bool:

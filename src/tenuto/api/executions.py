@@ -69,7 +69,8 @@ async def cancel_execution(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "execution.cancel"))], id: Id, why: Why | None = None
 ) -> dict[str, str]:
     """Cancel: what has not begun is removed at once, what runs is told to stop."""
-    return told({"state": await visit.app.executions.cancel(id, reason=why.reason if why else visit.reason)})
+    reason = (why and why.reason) or visit.reason
+    return told({"state": await visit.app.executions.cancel(id, reason=reason)})
 
 
 @router.post("/{id}/pause", status_code=204)

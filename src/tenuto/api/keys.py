@@ -127,6 +127,7 @@ async def follow_link(request: Request, link: str) -> tuple[str, Caller]:
     deed = Deed(
         Actor.system("one-time link"), "session.open", address, request_id=request.scope.get("tenuto_request_id")
     )
+    rates.look_up(address)
     with on_record(deed):
         opened = await app.keys.follow(link)
     if opened is None:

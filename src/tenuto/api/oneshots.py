@@ -61,7 +61,7 @@ class ScheduleRequest(BaseModel):
                 {
                     "exec_at": "2031-05-17T04:00:00Z",
                     "prompt_type": "http.call",
-                    "payload": {"method": "POST", "url": "https://example.org/hook", "json": {"order": 7}},
+                    "payload": {"method": "POST", "url": "https://example.org/hook", "body": {"order": 7}},
                     "retry": {"max_retries": 3},
                 },
             ]
@@ -194,6 +194,7 @@ async def create_one_shot(
         tags=request.tags,
         retry=None if request.retry is None else RetryPolicy(**dict(request.retry)),
         timeout=request.timeout_seconds,
+        may_use_secrets=visit.caller.may(Role.EDITOR),
         id=visit.id,
     )
     body = Accepted(transaction_id=made.id, exec_at_utc=made.exec_at, prompt_type=request.prompt_type)

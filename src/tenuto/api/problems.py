@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenuto.errors import (
     Conflict,
@@ -29,6 +30,7 @@ from tenuto.errors import (
 from tenuto.logs import Log
 
 MEDIA_TYPE = "application/problem+json"
+_TOLD = "_told_by_tenuto"
 
 log = Log("tenuto.api")
 
@@ -150,15 +152,30 @@ async def _of_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    log.error(
+    log.exception(  # noqa: LOG004 — it is being handled: we are called from where it was caught
         "a request failed",
-        exc_info=error,
         request_id=request.scope.get("tenuto_request_id"),
         method=request.method,
         path=request.url.path,
     )
+    setattr(error, _TOLD, True)
     problem = Problem(type="urn:tenuto:error", title="something went wrong here", status=500)
     return answer(request, problem)
+
+
+class ToldOnce:
+    """Around everything, before a server of ours: what has been answered and written down goes no further. Those who
+    caught it raise it again, and the server would write it down a second time, without the id of the request."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._inner(scope, receive, send)
+        except Exception as error:  # whatever it is: once told and written down it ends here
+            if not getattr(error, _TOLD, False):
+                raise
 
 
 def described() -> dict[int | str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from tenuto.clock import steady
 
 _GUESSES = 20
 _GUESSES_WITHIN = 60.0
+_LOOKUPS_PER_SECOND = 5.0
 _MOST_REMEMBERED = 10_000
 
 
@@ -28,6 +29,7 @@ class Rates:
         self._per_second = per_second
         self._buckets: dict[str, _Bucket] = {}
         self._guesses: dict[str, _Bucket] = {}
+        self._lookups: dict[str, _Bucket] = {}
 
     def count(self, who: str) -> None:
         """One more request; refused if it is too many."""
@@ -43,19 +45,34 @@ class Rates:
             )
         bucket.left -= 1
 
+    def has_guessed_enough(self, address: str) -> bool:
+        """Whether too many wrong keys came from there."""
+        if address not in self._guesses:
+            return False
+        return _filled(self._guesses, address, _GUESSES / _GUESSES_WITHIN, most=_GUESSES).left < 1
+
     def refuse_guessers(self, address: str) -> None:
         """Whoever showed too many wrong keys waits."""
-        bucket = self._guesses.get(address)
-        if bucket is None:
+        if self.has_guessed_enough(address):
+            raise _guesser()
+
+    def look_up(self, address: str) -> None:
+        """Somebody nobody knows wants to be looked up in the database. From where too many wrong keys came only a few
+        are, each second: it costs the same whether the key is right, and a neighbour's may be."""
+        if not self.has_guessed_enough(address):
             return
-        if _filled(self._guesses, address, _GUESSES / _GUESSES_WITHIN, most=_GUESSES).left < 1:
-            raise Refused(
-                429, "too many keys that are not valid", remedy="wait a minute", headers={"Retry-After": "60"}
-            )
+        bucket = _filled(self._lookups, address, _LOOKUPS_PER_SECOND, most=_LOOKUPS_PER_SECOND)
+        if bucket.left < 1:
+            raise _guesser()
+        bucket.left -= 1
 
     def guessed(self, address: str) -> None:
         """A wrong key was shown."""
         _filled(self._guesses, address, _GUESSES / _GUESSES_WITHIN, most=_GUESSES).left -= 1
+
+
+def _guesser() -> Refused:
+    return Refused(429, "too many keys that are not valid", remedy="wait a minute", headers={"Retry-After": "60"})
 
 
 def _filled(buckets: dict[str, _Bucket], who: str, rate: float, *, most: float) -> _Bucket:

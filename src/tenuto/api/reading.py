@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from tenuto.api.door import Needs, Visit, remember_answer
 from tenuto.api.problems import Refused
 from tenuto.errors import Conflict
+from tenuto.model import strictjson
 from tenuto.model.payloads import MAX_DEPTH
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -32,10 +33,7 @@ def strict_json(text: bytes) -> Any:
     if _depth(text) > MAX_DEPTH:
         raise Refused(400, "the JSON is nested too deeply", remedy=f"keep to {MAX_DEPTH} levels")
     try:
-        read = json.loads(
-            text.decode("utf-8"), object_pairs_hook=_each_once, parse_constant=_refuse_constant, parse_int=_whole,
-            parse_float=_finite,
-        )  # fmt: skip
+        read = _DECODER.decode(text.decode("utf-8"))
         if b"\\u" in text:
             _refuse_unstorable(read)
     except UnicodeDecodeError as error:
@@ -64,19 +62,6 @@ def _refuse_unstorable(read: Any) -> None:
         raise Refused(422, "the body holds a NUL character", remedy="remove it, or send bytes as base64")
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r:.60} is there twice")
-    return found
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not a number JSON knows")
-
-
 def _finite(text: str) -> float:
     number = float(text)
     if number in (inf, -inf):
@@ -88,6 +73,9 @@ def _whole(text: str) -> int:
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise ValueError("a whole number is larger than 64 bits")
     return int(text)
+
+
+_DECODER = strictjson.decoder(parse_int=_whole, parse_float=_finite)
 
 
 class StrictRequest(Request):

@@ -133,11 +133,17 @@ async def run_schedule(
     response: Response,
     arguments: Annotated[
         dict[str, dict[str, Any]] | None,
-        Body(embed=True, description="For steps by name, for this run only.", examples=[{"import": {"full": True}}]),
+        Body(
+            embed=True,
+            description="For steps by name, for this run only. For steps that are no jobs an editor's role is needed.",
+            examples=[{"import": {"full": True}}],
+        ),
     ] = None,
 ) -> dict[str, Any]:
     """Run it now; if it is active, its rule for runs that meet decides."""
-    started = await visit.app.schedules.run(name, arguments=arguments, request_id=visit.id)
+    started = await visit.app.schedules.run(
+        name, arguments=arguments, of_jobs_only=not visit.caller.may(Role.EDITOR), request_id=visit.id
+    )
     if started.execution_id is not None:
         response.headers["Location"] = f"/api/v1/executions/{started.execution_id}"
     return told({"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
@@ -17,6 +18,7 @@ import uvicorn
 from tenuto.api.events import end_streams
 from tenuto.api.frame import api, guarded
 from tenuto.api.lines import BoundedLine
+from tenuto.api.problems import ToldOnce
 from tenuto.app import Tenuto
 from tenuto.engine import service
 from tenuto.engine.identity import Identity
@@ -37,10 +39,11 @@ async def serving(app: Tenuto, host: str | None = None, port: int | None = None)
     settings = app.settings
     host, port = host or settings.web_host, settings.web_port if port is None else port
     refuse_to_be_seen(settings, host)
-    listening = _listen(host, port)
+    refuse_unusable_tls(settings)
+    warn_of_unknown_proxies(settings, host)
     made = api(app)
     config = uvicorn.Config(
-        guarded(app, made),
+        ToldOnce(guarded(app, made)),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -57,21 +60,21 @@ async def serving(app: Tenuto, host: str | None = None, port: int | None = None)
     )
     server = _Server(config)
     collect_garbage_less_often()
-    running = asyncio.create_task(server.serve(sockets=[listening]), name="tenuto-web")
     scheme = "https" if settings.web_tls_certificate else "http"
     shown = f"[{host}]" if ":" in host else host
-    try:
-        while not server.started:
-            if running.done():
-                await running
-                raise Conflict("the web server did not start")
-            await asyncio.sleep(0.005)
-        yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await end_streams(made)
-        await running
-        listening.close()
+    with _listen(host, port) as listening:
+        running = asyncio.create_task(server.serve(sockets=[listening]), name="tenuto-web")
+        try:
+            while not server.started:
+                if running.done():
+                    await running
+                    raise Conflict("the web server did not start")
+                await asyncio.sleep(0.005)
+            yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await end_streams(made)
+            await running
 
 
 class _Server(uvicorn.Server):
@@ -125,6 +128,66 @@ def refuse_to_be_seen(settings: Settings, host: str) -> None:
     )
 
 
+def refuse_unusable_tls(settings: Settings) -> None:
+    """What is to prove who we are can be read and fits together; said before anybody listens."""
+    certificate, key = settings.web_tls_certificate, settings.web_tls_key
+    if certificate is None:
+        if key is None:
+            return
+        raise Invalid("is missing, and web_tls_key is given", field="web_tls_certificate", remedy="give both or none")
+    _refuse_unreadable(certificate, "web_tls_certificate")
+    _refuse_unreadable(key or certificate, "web_tls_key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except ssl.SSLError as error:
+        raise Invalid(
+            f"{certificate} holds no certificate: {_words(error)}",
+            field="web_tls_certificate",
+            remedy="name a file in PEM format: the certificate, and after it those that vouch for it",
+        ) from error
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        raise Invalid(
+            f"{key or certificate} holds no key for the certificate in {certificate}: {_words(error)}",
+            field="web_tls_key",
+            remedy="name the file with the certificate's own key, in PEM format and without a password",
+        ) from error
+
+
+def _refuse_unreadable(path: Path, field: str) -> None:
+    try:
+        with path.open("rb"):
+            return
+    except OSError as error:
+        raise Invalid(
+            f"{path} cannot be read: {error.strerror}",
+            field=field,
+            remedy="name a file that is there, and that the account of the web service may read",
+        ) from error
+
+
+def _no_password() -> str:
+    """Asked for if a key is sealed with one: nobody is here to type it, and it would be waited for."""
+    return ""
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def warn_of_unknown_proxies(settings: Settings, host: str) -> None:
+    """A proxy elsewhere than on this machine is believed only if it is known. If not, nothing fails, and much is
+    lost: all callers come from its one address, which the guesses of one close to others, and by plain HTTP."""
+    if settings.web_behind_proxy and not settings.web_proxies and not _is_loopback(host):
+        log.warning(
+            "the proxy is not known, and what it says of callers is not believed unless it is on this machine",
+            setting="web_proxies",
+            remedy="set web_proxies to the addresses or networks its requests come from",
+        )
+
+
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -140,6 +203,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         raise Conflict(
@@ -147,6 +211,5 @@ def _listen(host: str, port: int) -> socket.socket:
             field="web_port",
             remedy="another process may have it: give another port, or 0 for any that is free",
         ) from error
-    listening.listen(_BACKLOG)
     listening.setblocking(False)
     return listening

@@ -48,7 +48,7 @@ async def pause_queue(
     visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "queue.pause"))], name: Name, why: Why | None = None
 ) -> None:
     """Let nothing more of a queue be taken; what runs goes on."""
-    await visit.app.pause_queue(name, why.reason if why else visit.reason)
+    await visit.app.pause_queue(name, (why and why.reason) or visit.reason)
 
 
 @router.post("/queues/{name:name}/resume", status_code=204, tags=["queues"])

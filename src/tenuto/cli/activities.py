@@ -49,7 +49,6 @@ async def list_activities(
     from tenuto.cli.history import summary
     from tenuto.cli.output import show_json, show_table
     from tenuto.cli.output import state as in_words
-    from tenuto.clock import SystemClock
 
     narrowed = where(state=state, name=name, queue=queue, tag=tag, limit=limit, below=below)
     found = await session.app.activities(**narrowed)
@@ -59,7 +58,7 @@ async def list_activities(
     if not found:
         session.say("no activities yet" if len(narrowed) == 1 else "no activities like that")
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     show_table(
         ("id", "status", "name", "attempt", "ended", "ran", "worker", "error"),
         [
@@ -89,13 +88,12 @@ async def show_activity(
     """Show one attempt, whether it lies ahead, is in progress or is past."""
     from tenuto.cli import history
     from tenuto.cli.output import pairs, show, show_json
-    from tenuto.clock import SystemClock
 
     record = await session.app.activity(await session.app.find(activity_id))
     if session.as_json:
         show_json(record)
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     ran = span(record["ended_at"] - record["started_at"]) if record["ended_at"] and record["started_at"] else None
     about = [
         ("task", f"{record['task_id']}, attempt {record['attempt']}"),

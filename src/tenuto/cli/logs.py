@@ -37,7 +37,6 @@ async def list_logs(
 ) -> None:
     """List the logs there are, by name, each with its newest entry."""
     from tenuto.cli.output import show_json, show_table
-    from tenuto.clock import SystemClock
 
     found = await session.app.logs.names(after=after, limit=limit)
     if session.as_json:
@@ -46,7 +45,7 @@ async def list_logs(
     if not found:
         session.say("no logs yet")
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     show_table(
         ("name", "last", "entry", "message"),
         [

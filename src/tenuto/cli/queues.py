@@ -29,7 +29,6 @@ async def list_queues(session: Session) -> None:
     """List every queue with its limit and what is in it."""
     from tenuto.cli.output import show_json, show_table
     from tenuto.cli.output import state as in_words
-    from tenuto.clock import SystemClock
 
     found = await session.app.queues()
     if session.as_json:
@@ -38,7 +37,7 @@ async def list_queues(session: Session) -> None:
     if not found:
         session.say("no queue holds tasks or has settings")
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     show_table(
         ("name", "state", "limit", "queued", "scheduled", "running", "oldest", "paused"),
         [

@@ -14,18 +14,13 @@ from typing import Any, Literal, TextIO
 
 from tenuto.errors import Invalid
 from tenuto.model import strictjson
+from tenuto.verbs.keyedrows import keyed
 
 Format = Literal["jsonl", "csv"]
 FIELD = "--from"
 STDIN = "-"
 _LONGEST_CELL = 16 * 1024 * 1024
 _LONGEST_LINE = 32 * 1024 * 1024
-
-
-class Row(dict[str, Any]):
-    """The fields of one row, and the key it goes by."""
-
-    key: str = ""
 
 
 class Rows:
@@ -117,10 +112,4 @@ class Rows:
             raise Invalid(f"is not CSV: {error}", remedy="put cells with quotes or line ends in quotes") from None
 
     def _keyed(self, value: Any) -> Any:
-        if self._key is None:
-            return value
-        if not isinstance(value, dict) or value.get(self._key) is None:
-            raise Invalid(f"has no {self._key!r}", remedy="give every row one, or leave --key out")
-        row = Row(value)
-        row.key = str(row.pop(self._key) if self._drop_key else row[self._key])
-        return row
+        return keyed(value, self._key, drop=self._drop_key, remedy="give every row one, or leave --key out")

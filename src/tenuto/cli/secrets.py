@@ -67,7 +67,6 @@ async def list_secrets(
 ) -> None:
     """List the secrets: their names and when they were set, never their values."""
     from tenuto.cli.output import show_json, show_table
-    from tenuto.clock import SystemClock
 
     found = await session.app.secrets.list(after=after, limit=limit)
     if session.as_json:
@@ -76,7 +75,7 @@ async def list_secrets(
     if not found:
         session.say("there are no secrets; keep one with: tenuto secret set NAME")
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     show_table(
         ("name", "version", "set", "by", "key"),
         [(row["name"], row["version"], ago(row["updated_at"], now), row["updated_by"], row["key_id"]) for row in found],

@@ -1,4 +1,4 @@
-"""``tenuto up``, ``scheduler``, ``health``, ``migrate``: the processes of an installation and its schema."""
+"""``tenuto up``, ``scheduler``, ``web``, ``health``, ``migrate``: the processes of an installation and its schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from tenuto.cli.frame import SERVICE, Session, command
 from tenuto.cli.words import plain
-from tenuto.cli.workers import Grace, Lease, Queues, ServiceName, Slots
+from tenuto.cli.workers import Grace, Lease, Queues, ServiceName, Slots, say_if_no_jobs
 
 Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where the web service listens.")]
 Port = Annotated[int | None, typer.Option(metavar="NUMBER", help="Its port; 0 for any that is free.", min=0, max=65535)]
@@ -80,8 +80,7 @@ async def up(
     within the grace; a second one hands it back at once.
     """
     app = session.app
-    if not app.jobs.by_name:
-        session.say("no jobs of your own are known here; name your app with --app MODULE:OBJECT")
+    say_if_no_jobs(session)
     if app.settings.database is None:
         session.say(f"starting the embedded database in {app.settings.home} …")
 

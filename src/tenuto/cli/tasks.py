@@ -49,7 +49,6 @@ async def list_tasks(
     """
     from tenuto.cli.output import show_json, show_table
     from tenuto.cli.output import state as in_words
-    from tenuto.clock import SystemClock
 
     narrowed = where(state=state, name=name, queue=queue, tag=tag, limit=limit, below=below)
     found = await session.app.tasks(**narrowed)
@@ -61,7 +60,7 @@ async def list_tasks(
             "no open tasks; what has ended: tenuto activity list" if len(narrowed) == 1 else "no open tasks like that"
         )
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     show_table(
         ("id", "state", "name", "queue", "attempt", "when", "worker"),
         [
@@ -106,7 +105,6 @@ async def show_task(
     """
     from tenuto.cli import history
     from tenuto.cli.output import pairs, show, show_json
-    from tenuto.clock import SystemClock
     from tenuto.errors import NotFound
 
     app = session.app
@@ -121,7 +119,7 @@ async def show_task(
         found = {"id": last["task_id"], "task": task, "why": reasons.reasons, "attempts": attempts, "steps": steps}
         show_json(found)
         return
-    now = SystemClock().now()
+    now = (await app.open()).clock.now()
     word = last["status"] if task is None else task["state"]
     record = {**(task or last), "id": last["task_id"]}
     about = history.facts(record, now) + ([] if task is None else history.present(task, now))

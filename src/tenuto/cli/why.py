@@ -30,7 +30,6 @@ async def why_task(
     """
     from tenuto.cli import history
     from tenuto.cli.output import show, show_json
-    from tenuto.clock import SystemClock
 
     app = session.app
     task = await app.activity(await app.find(task_id))
@@ -39,7 +38,8 @@ async def why_task(
         show_json(why)
         return
     state = "in_progress" if why.state == "running" else why.state
-    show(history.heading({**task, "id": why.id}, state), "", *laid_out(why, SystemClock().now()))
+    now = (await app.open()).clock.now()
+    show(history.heading({**task, "id": why.id}, state), "", *laid_out(why, now))
 
 
 def in_brief(why: Why, now: datetime) -> list[RenderableType]:

@@ -57,11 +57,26 @@ async def run_worker(
 ) -> None:
     """Be a worker, until told to stop; or list workers.
 
-    It takes tasks of its queues and runs them. The first SIGTERM or Ctrl-C takes no more work and lets what runs
+    It takes tasks of its queues and runs them. Without an app that has jobs it runs the steps that need none, such as
+    programs and calls by HTTP. The first SIGTERM or Ctrl-C takes no more work and lets what runs
     end within the grace; the second hands it back at once. `tenuto worker list` shows the workers that are there.
     """
-    app = session.app_with_jobs
+    app = session.app
+    say_if_no_jobs(session)
     await app.run_worker(queues=queues, slots=slots, name=name, lease_seconds=lease, grace_seconds=grace)
+
+
+def say_if_no_jobs(session: Session) -> None:
+    """Steps of the built-in kinds need no code of anybody's; jobs do, and whoever meant to have some should hear."""
+    if session.app.jobs.by_name:
+        return
+    if session.app_name is None:
+        session.say("no jobs of your own are known here; name your app with --app MODULE:OBJECT")
+    else:
+        session.say(
+            f"{session.app_name} has no jobs; register functions with @app.job, and import their modules where the app"
+            " is defined"
+        )
 
 
 async def list_workers(
@@ -74,7 +89,6 @@ async def list_workers(
     """
     from tenuto.cli.output import show_json, show_table
     from tenuto.cli.output import state as in_words
-    from tenuto.clock import SystemClock
 
     found = await session.app.workers(ended=everyone)
     if session.as_json:
@@ -83,7 +97,7 @@ async def list_workers(
     if not found:
         session.say("no workers are there; start one: tenuto worker --app MODULE:OBJECT")
         return
-    now = SystemClock().now()
+    now = (await session.app.open()).clock.now()
     show_table(
         ("name", "service", "state", "busy", "queues", "heard of", "started", "host", "pid", "version"),
         [

@@ -70,7 +70,13 @@ def items_in(batch: dict[str, Any]) -> int:
 
 
 async def take_in(
-    database: Database, batch_id: UUID, start: int, like: NewRun, inputs: Sequence[str], keys: Sequence[str] | None
+    database: Database,
+    batch_id: UUID,
+    start: int,
+    like: NewRun,
+    inputs: Sequence[str],
+    keys: Sequence[str] | None,
+    digest: str | None = None,
 ) -> int:
     """One part of a batch, from its input number ``start`` on; how many items were created.
 
@@ -79,7 +85,7 @@ async def take_in(
     ids = fresh_ids(len(inputs))
 
     async def act(connection: Connection) -> int:
-        return await take_in_within(connection, batch_id, start, like, ids, inputs, keys)
+        return await take_in_within(connection, batch_id, start, like, ids, inputs, keys, digest)
 
     return await database.transaction(act)
 
@@ -92,6 +98,7 @@ async def take_in_within(
     ids: Sequence[UUID],
     inputs: Sequence[str],
     keys: Sequence[str] | None,
+    digest: str | None = None,
 ) -> int:
     """As `take_in`, in a transaction that is already open."""
     batch = await batches.locked(connection, batch_id)
@@ -106,7 +113,7 @@ async def take_in_within(
     if not await manifests.keep(connection, like.manifest_id):
         raise Conflict(f"the manifest {batch['external_id']!r} is gone", remedy="cancel the batch")
     like.held_back = batch["paused_at"] is not None
-    created = await batches.take_in(connection, batch_id, like, ids, inputs, keys)
+    created = await batches.take_in(connection, batch_id, like, ids, inputs, keys, digest)
     if not like.held_back:
         await manifests.tell_of(connection, like)
     return created

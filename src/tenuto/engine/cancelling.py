@@ -27,8 +27,9 @@ async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cance
             records = await activities.attempts(database, task_id)
             if not records:
                 raise NotFound(f"there is no task {task_id}")
-            if ours is not None and records[-1]["ended_at"] == ours:
-                return "cancelled"  # by ourselves: only the reply was lost
+            if ours is not None and records[-1]["ended_at"] == ours:  # by ourselves: only the reply was lost
+                await _cancel_children(database, task_id, ours, by)
+                return "cancelled"
             raise Conflict(f"task {task_id} has ended already")
         if task.worker_id is not None:
             if await store.ask_to_cancel(database, task, by):
@@ -36,7 +37,11 @@ async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cance
             continue
         ours = database.clock.now()
         if await finish(database, [Settlement(task, cancelled(task, ours, by))]):
-            for child in await executions.children_of_task(database, task_id):
-                await executing.cancel(database, child, ours, by, "the step that started it was cancelled")
+            await _cancel_children(database, task_id, ours, by)
             return "cancelled"
     raise Conflict(f"task {task_id} changes hands too quickly", remedy="try again")
+
+
+async def _cancel_children(database: Database, task_id: UUID, now: datetime, by: Actor) -> None:
+    for child in await executions.children_of_task(database, task_id):
+        await executing.cancel(database, child, now, by, "the step that started it was cancelled")

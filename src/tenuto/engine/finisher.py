@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -92,6 +92,7 @@ class Finisher:
                     await self._write(batch)
                 except Exception:  # whatever is wrong with one batch, the next ones must be written
                     log.exception("outcomes could not be written; their leases run out", tasks=len(batch))
+                    seated(batch, [])
                     self._written([attempt for attempt, _ in batch])
         if self._succeeded:
             await self._tell_manifests()
@@ -179,7 +180,7 @@ class Finisher:
                     return await self._persist(settlements[:half]) | await self._persist(settlements[half:])
                 log.warning("cannot write outcomes yet", waiting=len(settlements), error=str(error))
                 if self._stopping and steady() > self._give_up_at:
-                    return set()  # the leases run out and the sweep records the attempts as lost
+                    return _given_up(settlements)  # the leases run out and the sweep records the attempts as lost
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
             except (StoreError, Invalid) as error:
@@ -202,16 +203,26 @@ class Finisher:
             error=error_json("tenuto.NotStored", f"the details could not be stored: {str(cause)!a}"),
         )
         while True:
+            written = replace(settlement, outcome=bare)
             try:
-                return await finish(self._database, [replace(settlement, outcome=bare)])
+                done = await finish(self._database, [written])
+                settlement.heir = written.heir
+                return done
             except Unavailable:
                 if self._stopping and steady() > self._give_up_at:
-                    return set()
+                    return _given_up([settlement])
                 await asyncio.sleep(0.5)
             except (StoreError, Invalid) as error:
                 # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
                 log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
-                return set()
+                return _given_up([settlement])
+
+
+def _given_up(settlements: Iterable[Settlement]) -> set[UUID]:
+    """None of these is written, and none has handed on its seat."""
+    for settlement in settlements:
+        settlement.heir = None
+    return set()
 
 
 def _tell(settlements: Sequence[Settlement]) -> None:

@@ -21,6 +21,7 @@ from tenuto.store import (
     logs,
     manifests,
     partitions,
+    requests,
     schedules,
     workers,
 )
@@ -43,6 +44,7 @@ _FORGET: tuple[Forget, ...] = (
     manifests.forget_polls,
     logs.forget,
     keys.forget_sessions,
+    requests.forget,
 )
 """Each lets go a small batch of what is older than the cut-off, and nothing that is still open."""
 

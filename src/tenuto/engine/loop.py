@@ -40,15 +40,16 @@ async def poll_until_stopped(
 
 async def once_the_database_answers(
     begin: Callable[[], Awaitable[None]], stopped: Callable[[], bool], log: Any
-) -> None:
-    """Begin. A service that has found its database does not give up because it goes away a moment later, unless it is
-    told to stop."""
+) -> bool:
+    """Begin. A service that has found its database does not give up because it goes away a moment later; False if it
+    was told to stop before it could."""
     while True:
         try:
-            return await begin()
+            await begin()
+            return True
         except Unavailable as error:
             if stopped():
-                raise
+                return False
             log.warning("cannot begin yet", error=str(error), next_try_in=_AGAIN_SECONDS)
         await asyncio.sleep(_AGAIN_SECONDS)
 

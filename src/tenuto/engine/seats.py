@@ -40,6 +40,7 @@ class Seats:
         """The seats there are, and where the last task taken for each was in line."""
         self._opened = steady()
         self._pause_until = 0.0
+        self._distrusted = False
         self.count = 0
         self.handed_on = 0
         """How often, in all."""
@@ -64,6 +65,11 @@ class Seats:
         """Nobody is left who could stand by; the next claim may find others."""
         self._kinds = {}
 
+    def distrust(self) -> None:
+        """Limits have changed, or may have: what stands by goes back, and until then nothing is handed on."""
+        self._kinds = {}
+        self._distrusted = self.count > 0
+
     def stand_by(self, attempts: Iterable[Attempt]) -> None:
         """These were taken ahead."""
         for attempt in attempts:
@@ -78,7 +84,7 @@ class Seats:
     def hand_on(self, attempt: Attempt) -> Attempt | None:
         """Its code has ended: what begins in its seat at once. One that had to be stopped may have lost it."""
         waiting = self._standing_by.get(attempt.task.seat or "")
-        if not waiting or attempt.stop_reason is not None or self._are_open():
+        if not waiting or self._distrusted or attempt.stop_reason is not None or self._are_open():
             return None
         self.count -= 1
         self.handed_on += 1
@@ -92,7 +98,9 @@ class Seats:
         return since > KEPT_FOR
 
     def oldest(self) -> float:
-        """Since when something has stood by, on the steady timer; nothing does: never."""
+        """Since when something has stood by, on the steady timer; nothing does: never; it must go back: for ever."""
+        if self._distrusted:
+            return -inf
         return min((waiting[0].taken_at for waiting in self._standing_by.values() if waiting), default=inf)
 
     def give_back(self, pause: float = 0.0) -> list[Attempt]:
@@ -100,6 +108,7 @@ class Seats:
         given = [attempt for waiting in self._standing_by.values() for attempt in waiting]
         self._standing_by.clear()
         self.count = 0
+        self._distrusted = False
         self._pause_until = steady() + pause
         return given
 

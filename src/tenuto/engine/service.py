@@ -98,7 +98,11 @@ async def run_all(
     """Scheduler and worker in one process, with something beside them: until a signal; with an error if one of them
     cannot go on."""
     identity = Identity.take("worker", settings.home, given.name)
-    scheduler = Identity.take("scheduler", settings.home)
+    try:
+        scheduler = Identity.take("scheduler", settings.home)
+    except BaseException:
+        identity.release()
+        raise
     async with _process(connect, settings, identity, scheduler, grace=given.grace_seconds) as process:
         if process.database is None:
             return
@@ -129,15 +133,18 @@ async def worker_beside(
     database = await connect()
     try:
         identity = Identity.take("worker", settings.home, given.name)
-        worker = Worker(database, jobs, identity, given, server=server)
-        async with nets(database, settings, identity):
-            running = asyncio.create_task(worker.run())
-            try:
-                await worker.is_ready(running)
-                yield worker
-            finally:
-                worker.stop()
-                await running
+        try:
+            worker = Worker(database, jobs, identity, given, server=server)
+            async with nets(database, settings, identity):
+                running = asyncio.create_task(worker.run())
+                try:
+                    await worker.is_ready(running)
+                    yield worker
+                finally:
+                    worker.stop()
+                    await running
+        finally:
+            identity.release()
     finally:
         await database.close()
 
@@ -147,12 +154,14 @@ async def scheduler_beside(connect: Connect, settings: Settings, name: str | Non
     """A scheduler that runs beside the caller's own code for as long as the block lasts."""
     errors: list[TenutoError] = []
     database = await connect()
-    identity = Identity.take("scheduler", settings.home, name)
     try:
-        async with scheduling(database, settings, identity, lambda: None, give_up=errors.append):
-            yield
+        identity = Identity.take("scheduler", settings.home, name)
+        try:
+            async with scheduling(database, settings, identity, lambda: None, give_up=errors.append):
+                yield
+        finally:
+            identity.release()
     finally:
-        identity.release()
         await database.close()
     if errors:
         raise errors[0]
@@ -174,7 +183,9 @@ async def scheduling(
     async def enter() -> None:
         await enter_register(database, identity, [], 0, silence=silence)
 
-    await once_the_database_answers(enter, stopped, log)
+    if not await once_the_database_answers(enter, stopped, log):
+        yield  # told to stop before it has begun
+        return
 
     async def watch() -> float:
         beat()

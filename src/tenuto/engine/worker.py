@@ -19,6 +19,7 @@ from uuid import UUID
 
 from tenuto.clock import DatabaseClock, steady
 from tenuto.engine import loop
+from tenuto.engine.comebacks import Comebacks
 from tenuto.engine.deliveries import Deliveries
 from tenuto.engine.finisher import Finisher
 from tenuto.engine.identity import Identity, enter_register
@@ -101,8 +102,7 @@ class Worker:
         self._asking = 0
         """How many slots the claim under way may fill."""
         self._seats = Seats()
-        self._still_stopping: set[UUID] = set()
-        """Tasks that came back to us before our own earlier attempt has stopped: not to be taken until it has."""
+        self._comebacks = Comebacks(self._held)
         self._leave_now = False
         self._dead = False
         self.stopping = False
@@ -124,7 +124,9 @@ class Worker:
     async def run(self) -> None:
         """Work until told to stop, then leave in good order."""
         try:
-            await self._arrive()
+            if not await loop.once_the_database_answers(self._enter, lambda: self.stopping, log):
+                return self.identity.release()
+            self._arrive()
         except BaseException:
             self.identity.release()
             raise
@@ -165,8 +167,7 @@ class Worker:
             back = await recover(self._database, previous, self._clock.now())
             log.info("took back what the previous start held", tasks=back)
 
-    async def _arrive(self) -> None:
-        await loop.once_the_database_answers(self._enter, lambda: self.stopping, log)
+    def _arrive(self) -> None:
         loop.collect_garbage_less_often()
         Capture.start()
         self._server.start()
@@ -228,8 +229,7 @@ class Worker:
         ahead = self._pace.ahead(self.settings.claim_batch)
         free = self.settings.slots - self._executing - len(self._backlog) + ahead
         # Where tasks end quickly, half a batch is worth waiting for: the rest of it ends within milliseconds.
-        wanted = (self._more or self._from_the_beginning) and not self._asking
-        if wanted and free > ahead // 2 and len(self._held) < self._most_held:
+        if (self._more or self._from_the_beginning) and free > ahead // 2 and len(self._held) < self._most_held:
             limit = min(free, self.settings.claim_batch)
             self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
             self._asking = limit
@@ -269,12 +269,14 @@ class Worker:
         kinds, each = self._seats.short_of(self._held.values(), self._pace, self.settings.claim_batch)
         if not each:
             return
-        me, without, asked_at = self.identity.id, self._still_stopping, steady()
+        me, without, asked_at = self.identity.id, self._comebacks.ids, steady()
         taken = await store.stand_by(self._database, me, kinds, each, self._lease, without)
         self._pace.claimed(steady() - asked_at)
         if len(taken) < each:
             self._seats.none_is_left()
-        self._seats.stand_by(self._hold([task for task in taken if task.id not in self._held], asked_at))
+        early = self._comebacks.among(taken)
+        self._seats.stand_by(self._hold([task for task in taken if task.id not in early], asked_at))
+        await self._put_back([task for task in taken if task.id in early], "still stopping here")
         if self.stopping or self._is_late(asked_at):
             await self._return_backlog()
 
@@ -296,10 +298,11 @@ class Worker:
 
     async def _claim(self, limit: int) -> list[Task]:
         self._asked_at = steady()
-        me, without = self.identity.id, self._still_stopping
+        me, without = self.identity.id, self._comebacks.ids
         if self._limited:
             lap = self._lap
             taken = await store.claim_under_limits(self._database, me, self._queues, limit, self._lease, lap, without)
+            self._from_the_beginning = False  # as such a claim looks anyway
             self._more = self._more or lap.left_out
             return taken
         whole = self._from_the_beginning
@@ -321,10 +324,6 @@ class Worker:
         if free <= 0 or self.stopping or self._more:
             return None
         return Taking(self.identity.id, self._lease, self._queues, free)
-
-    def _launch(self, taken: Sequence[Task], asked_at: float) -> None:
-        self._backlog.extend(self._hold(taken, asked_at))
-        self._begin_backlog()
 
     def _hold(self, taken: Sequence[Task], asked_at: float) -> list[Attempt]:
         lease_ends = asked_at + self._lease.total_seconds()
@@ -362,18 +361,16 @@ class Worker:
         """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
         earlier attempt at it has stopped: that one may be taken by others, and by us when it has."""
         too_late = self.stopping or self._is_late(asked_at)
-        held = self._held
-        back = [earlier for task in taken if (earlier := held.get(task.id)) is not None and not earlier.over]
-        for earlier in back:
-            earlier.stop(Stop.LEASE_LOST)
-            self._still_stopping.add(earlier.task.id)
-        if not too_late and not self._still_stopping:
-            self._launch(taken, asked_at)
-            return
-        refused = [task for task in taken if too_late or task.id in self._still_stopping]
-        self._launch([task for task in taken if not too_late and task.id not in self._still_stopping], asked_at)
+        early = self._comebacks.among(taken)
+        may_begin = [task for task in taken if not too_late and task.id not in early]
+        self._backlog.extend(self._hold(may_begin, asked_at))
+        self._begin_backlog()
+        refused = [task for task in taken if too_late or task.id in early]
+        await self._put_back(refused, "late" if too_late else "still stopping here")
+
+    async def _put_back(self, refused: Sequence[Task], why: str) -> None:
         if refused:
-            log.warning("tasks put back", tasks=len(refused), why="late" if too_late else "still stopping here")
+            log.warning("tasks put back", tasks=len(refused), why=why)
             await store.put_back(self._database, self.identity.id, refused)
 
     def _is_late(self, asked_at: float) -> bool:
@@ -399,6 +396,8 @@ class Worker:
             case "cancel" if rest == str(self.identity.id):
                 self._watchdog.look_for_cancellations()
             case _ if kind in ("scheduled", "limits", RECONNECTED):
+                if kind != "scheduled":
+                    self._seats.distrust()
                 self._look_ahead = True
                 self._wake.set()
 
@@ -418,8 +417,7 @@ class Worker:
         self._executing -= len(ends)
         heirs: list[Attempt] = []
         for attempt, outcome in ends:
-            if self._still_stopping and attempt.task.id in self._still_stopping:  # stopped: it may be taken anew
-                self._still_stopping.discard(attempt.task.id)
+            if self._comebacks.is_over(attempt.task):
                 self._bounds.more_urgent(attempt.task.queue)
                 self._more = True
             if outcome is None:

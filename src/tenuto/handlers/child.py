@@ -16,12 +16,14 @@ import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 from tenuto.errors import Invalid
 from tenuto.handlers.attemptlog import AttemptLog
 from tenuto.handlers.capture import Capture
 from tenuto.handlers.context import Context, PermanentFailure, RetryLater, current
+from tenuto.handlers.jobs import Job
 from tenuto.model.tasks import Reason, Task
 
 _PR_SET_PDEATHSIG = 1
@@ -120,8 +122,9 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
     context = _ReportingContext(order.task, pipe)
     token = current.set(context)
     try:
-        job = _find(order)
+        module = importlib.import_module(order.module)
         try:
+            job = _find(order, module)
             arguments = job.load_input(order.task.input)
         except Invalid as error:
             return Answer(error=describe(error, order.job), reason=Reason.REFUSED.value, may_retry=False)
@@ -148,9 +151,19 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
         current.reset(token)
 
 
-def _find(order: Order) -> Any:
-    module = importlib.import_module(order.module)
-    found: Any = module
-    for part in order.qualname.split("."):
-        found = getattr(found, part)
-    return found
+def _find(order: Order, module: ModuleType) -> Job[..., Any]:
+    """The job, among what its module and the classes around its function hold: by the function's own name where it was
+    decorated, by another where it was registered with a call."""
+    *around, last = order.qualname.split(".")
+    holders: list[Any] = [module]
+    for part in around:
+        holders.append(getattr(holders[-1], part, None))
+    held = [each for holder in holders for each in list(getattr(holder, "__dict__", {}).values())]
+    for found in (getattr(holders[-1], last, None), *held):
+        if isinstance(found, Job) and found.name == order.job and found.function.__qualname__ == order.qualname:
+            return found
+    raise Invalid(
+        f"a child process that imports {order.module} finds no job {order.job} in it",
+        field="isolated",
+        remedy=f"register it at the top of {order.module}, where its function is, and keep it under a name there",
+    )

@@ -22,6 +22,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
+from tenuto.errors import EngineError
 from tenuto.handlers import addresses
 from tenuto.handlers.addresses import Address, Allowance
 
@@ -86,12 +87,23 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return await _lookups.find(host, port)
 
 
+class OwnAddressesUnknown(EngineError):
+    """The system does not say which addresses this machine has."""
+
+
 def own_addresses() -> frozenset[Address]:
-    """The addresses of this machine."""
+    """The addresses of this machine. Whoever cannot have them must not call: one that is not known is not closed."""
     import psutil
 
+    try:
+        interfaces = psutil.net_if_addrs()
+    except OSError as error:
+        raise OwnAddressesUnknown(
+            f"the system does not list the addresses of this machine: {_reason(error)}",
+            remedy="let the worker use AF_NETLINK sockets; under systemd it belongs into RestrictAddressFamilies",
+        ) from error
     found = set()
-    for interface in psutil.net_if_addrs().values():
+    for interface in interfaces.values():
         for each in interface:
             if each.family in (socket.AF_INET, socket.AF_INET6):
                 found.add(ipaddress.ip_address(each.address.partition("%")[0]))

@@ -298,7 +298,11 @@ async def _sent(call: Call, means: Means, resolve: Resolve | None, keep: int, ho
     from tenuto.handlers import dialling
 
     allowance = Allowance.of(means.settings().http_allow)
-    dialler = dialling.Dialler(allowance, resolve or dialling.resolve, dialling.own_addresses())
+    try:
+        own = dialling.own_addresses()
+    except dialling.OwnAddressesUnknown as error:
+        raise CallFailed(f"{call} was not sent: {error.message}", remedy=error.remedy) from None
+    dialler = dialling.Dialler(allowance, resolve or dialling.resolve, own)
     first = call
     try:
         while True:

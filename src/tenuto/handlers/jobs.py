@@ -42,7 +42,7 @@ class Using:
 
     def __post_init__(self) -> None:
         check_options(self.queue, self.priority, self.run_at, self.key, self.limit_key, self.limit, self.correlation_id)
-        object.__setattr__(self, "tags", tuple(payloads.tags(list(self.tags))))
+        object.__setattr__(self, "tags", tuple(payloads.tags(self.tags)))
 
 
 class Job(Generic[P, R]):

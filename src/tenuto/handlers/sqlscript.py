@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pydantic
 from pydantic import Field, TypeAdapter
@@ -172,7 +172,7 @@ async def _reach(ctx: Context, connection: str, means: Means) -> tuple[str, Driv
     settings = means.settings()
     if connection.startswith(f"{sqlitescript.SCHEME}:"):
         file = await asyncio.to_thread(stepfiles.inside, settings, sqlitescript.path_in(connection), "connection")
-        return f"{sqlitescript.SCHEME}:///{file}", sqlitescript.run, None
+        return f"{sqlitescript.SCHEME}:///{quote(str(file))}", sqlitescript.run, None
     found = settings.connections.get(connection)
     if found is None:
         known = ", ".join(sorted(settings.connections)) or "none"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic_core import from_json
@@ -95,8 +96,10 @@ def label(text: str, *, field: str, limit: int = 200) -> str:
     return storable_text(text, field=field, limit=limit * 4)
 
 
-def tags(values: list[str]) -> list[str]:
+def tags(values: Iterable[str]) -> list[str]:
     """Each tag once, in order of first mention."""
+    if isinstance(values, str):
+        raise Invalid("is one text", field="tags", remedy="give a list of texts")
     unique = list(dict.fromkeys(values))
     if len(unique) > MAX_TAGS:
         raise Invalid(f"{len(unique)} tags given", field="tags", remedy=f"give at most {MAX_TAGS}")

@@ -14,9 +14,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from tenuto.errors import Invalid
+from tenuto.errors import Forbidden, Invalid
 from tenuto.model import payloads
-from tenuto.model.steps import SCHEDULE, Step, step_from_fields
+from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
 
 MAX_GROUPS = 1000
@@ -246,8 +246,9 @@ def refuse_cycles(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
     walk(plan)
 
 
-def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]]) -> Plan:
-    """The plan with other arguments for the steps named, for one run."""
+def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *, of_jobs_only: bool = False) -> Plan:
+    """The plan with other arguments for the steps named, for one run; ``of_jobs_only`` for those who may not say which
+    program, script or address a step is about."""
     names = {step.name for _, _, step in plan.numbered()}
     unknown = sorted(overrides.keys() - names)
     if unknown:
@@ -262,6 +263,12 @@ def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]]) -> Pl
     def changed(step: Step) -> Step:
         if step.name not in overrides:
             return step
+        if of_jobs_only and step.kind != JOB:
+            raise Forbidden(
+                f"what a step of the kind {step.kind} does is for editors to say",
+                field=step.name,
+                remedy="give arguments to jobs only, or ask somebody who may edit the schedule",
+            )
         return replace(step, arguments={**step.arguments, **overrides[step.name]})
 
     return plan.map(changed)

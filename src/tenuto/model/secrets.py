@@ -34,10 +34,21 @@ Text = str | SecretRef
 """A text, given or kept as a secret."""
 
 
+def names_a_secret(value: Any) -> bool:
+    """Whether plain data refers to a secret, at any depth."""
+    if isinstance(value, Mapping):
+        return _is_reference(value) or any(names_a_secret(part) for part in value.values())
+    return isinstance(value, list | tuple) and any(names_a_secret(part) for part in value)
+
+
+def _is_reference(value: Mapping[str, Any]) -> bool:
+    return "secret" in value and value.keys() <= _NAMES_A_SECRET
+
+
 def masked(value: Any) -> Any:
     """Plain data without what stands under a name that sounds secret. What only names a secret may be seen."""
     if isinstance(value, Mapping):
-        if "secret" in value and set(value) <= _NAMES_A_SECRET:
+        if _is_reference(value):
             return dict(value)
         return {
             name: MASK if _SOUNDS_SECRET.search(str(name)) and not _may_be_seen(part) else masked(part)
@@ -51,5 +62,5 @@ def masked(value: Any) -> Any:
 def _may_be_seen(part: Any) -> bool:
     """Nothing, yes or no, a number of something, or a reference."""
     if isinstance(part, Mapping):
-        return "secret" in part and set(part) <= _NAMES_A_SECRET
+        return _is_reference(part)
     return part is None or isinstance(part, bool) or part in ("", [])

@@ -6,11 +6,16 @@ Most readers take the last of two values silently; whoever wrote both meant some
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 
 class NameTwice(ValueError):
     """An object of the text has a name twice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r:.60} is there twice")
+        self.name = name
 
 
 def loads(text: str) -> Any:
@@ -18,16 +23,24 @@ def loads(text: str) -> Any:
     return decoder().decode(text)
 
 
-def decoder() -> json.JSONDecoder:
-    """Reads from anywhere in a text, as strictly."""
-    return json.JSONDecoder(object_pairs_hook=_each_once, parse_constant=_refused)
+def decoder(
+    *, parse_int: Callable[[str], Any] | None = None, parse_float: Callable[[str], Any] | None = None
+) -> json.JSONDecoder:
+    """Reads from anywhere in a text, as strictly; numbers as told."""
+    return json.JSONDecoder(
+        object_pairs_hook=each_once, parse_constant=_refused, parse_int=parse_int, parse_float=parse_float
+    )
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of its names and values: the hook of a reader."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise NameTwice(f"{next(name for name in names if names.count(name) > 1)!r:.60} is there twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise NameTwice(name)
+            seen.add(name)
     return found
 
 

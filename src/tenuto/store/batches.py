@@ -67,14 +67,15 @@ async def take_in(
     ids: Sequence[UUID],
     inputs: Sequence[str],
     keys: Sequence[str] | None,
+    digest: str | None,
 ) -> int:
-    """One part of a batch: a run like ``like`` for each input; how many were created."""
+    """One part of a batch: a run like ``like`` for each input; how many were created. The digest is of all so far."""
     if keys is None:
         await _copy(connection, like, ids, inputs)
         created = len(inputs)
     else:
         created = len(await start_runs(connection, list(_runs(like, ids, inputs, keys))))
-    await connection.execute(SQL.part_is_in, id, created, len(inputs) - created)
+    await connection.execute(SQL.part_is_in, id, created, len(inputs) - created, digest)
     return created
 
 

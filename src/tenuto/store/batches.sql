@@ -23,7 +23,7 @@ FOR UPDATE;
 -- name: part_is_in
 -- One more part of a batch has come in.
 UPDATE tenuto.batches
-SET total = total + $2, duplicates = duplicates + $3, chunks = chunks + 1
+SET total = total + $2, duplicates = duplicates + $3, digest = coalesce($4, digest)
 WHERE id = $1;
 
 -- name: complete

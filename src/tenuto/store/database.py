@@ -11,7 +11,7 @@ import random
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -238,13 +238,14 @@ class Database:
         raise AssertionError("unreachable")
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        # As `connection`, spelled out: of a short statement the manager around it would be a good part.
+        # Spelled out: of a short statement a manager around it would be a good part.
         connection = self._pool.at_hand() or await self._pool.take()
         try:
             done = await work(connection)
         except BaseException as error:
             if isinstance(error, (asyncpg.InternalClientError, TimeoutError)):
-                connection.terminate()  # it answers nobody any more, and must not be given to the next one
+                with suppress(asyncpg.InterfaceError):  # the driver may have seen to it
+                    connection.terminate()  # it answers nobody any more, and must not be given to the next one
             await self._pool.release(connection)
             raise
         if not self._pool.keep(connection):
@@ -291,7 +292,7 @@ def translate(error: BaseException) -> StoreError | Invalid:
     if isinstance(error, asyncpg.InternalClientError):
         return Unavailable(f"the connection to the database broke: {error}")
     if isinstance(error, asyncpg.InterfaceError):
-        if "closed" in str(error) or "closing" in str(error) or "another operation" in str(error):
+        if any(word in str(error) for word in ("closed", "closing", "another operation", "released back to the pool")):
             return Unavailable(f"the connection to the database broke: {error}")
         return StoreError(f"{error}", remedy="check TENUTO_DATABASE")
     if isinstance(error, ValueError):

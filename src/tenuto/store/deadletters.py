@@ -114,10 +114,9 @@ async def selection(
     fingerprint: str | None,
     batch: UUID | None,
     until: datetime | None,
-    limit: int,
 ) -> list[UUID]:
-    """The open letters a filter stands for now."""
-    rows = await database.all(SQL.selection, manifest, fingerprint, batch, until, limit)
+    """The open letters a filter stands for now, all of them."""
+    rows = await database.all(SQL.selection, manifest, fingerprint, batch, until)
     return [row["id"] for row in rows]
 
 

@@ -145,8 +145,7 @@ WHERE status = 'awaiting_intervention'
   AND ($2::text IS NULL OR fingerprint = $2)
   AND ($3::uuid IS NULL OR batch_id = $3)
   AND ($4::timestamptz IS NULL OR dead_lettered_at <= $4)
-ORDER BY id
-LIMIT $5;
+ORDER BY id;
 
 -- name: summary
 -- What some letters are about: of each manifest and kind of failure, how many.

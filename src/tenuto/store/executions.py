@@ -1,7 +1,8 @@
 """Executions: made with all their tasks, moved on under their lock, cancelled, paused, read.
 
-No decision is made here: `model.executions.advance` says what the end of a group means. Lock order: executions by id,
-then tasks.
+No decision is made here: `model.executions.advance` says what the end of a group means, and `model.occurrences` whether
+a run may begin. Two statements, `end_group` and `begin_at_once`, do the whole of it where there is nothing to decide,
+and nothing where there is. Lock order: schedules, executions by id, then tasks.
 """
 
 from __future__ import annotations

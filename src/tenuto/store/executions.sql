@@ -114,7 +114,8 @@ LEFT JOIN begun ON begun.state = 'running';
 -- The common case, in one statement: the steps $2 that end here, all of them well, are the last of the current group of the
 -- execution $6, nothing in the group has failed, and the execution is neither paused nor cancelled. Then there is nothing to
 -- decide: the tasks leave, and the execution goes on to its next group, of which the worker $1 takes up to $9 as in go_on, or
--- comes to its end as in end_executions. If anything is different, nothing is changed and nothing is answered.
+-- comes to its end as in end_executions. If anything is different, nothing is changed and nothing is answered; so it is at the
+-- end of what others may wait for: what must run alone, and what a step of another has started.
 -- The snapshot may be older than the lock on the execution. It then shows siblings that have left since, never one too few,
 -- and whoever has left as failed is in it as a task, or as failed. What must be there still is locked.
 WITH execution AS MATERIALIZED (
@@ -276,10 +277,10 @@ WITH ended AS (
     WHERE task.waits_for = ANY ($1::uuid[])
       AND task.waits_for = ended.id
       AND task.state = 'waiting'
-    RETURNING task.queue, task.execution_id
+    RETURNING task.queue, task.execution_id, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS word
 )
 SELECT (SELECT array_agg(DISTINCT execution_id) FROM woken) AS waited,
-       (SELECT count(pg_notify('tenuto', 'queued ' || queue)) FROM (SELECT DISTINCT queue FROM woken) AS words),
+       (SELECT count(pg_notify('tenuto', word || queue)) FROM (SELECT DISTINCT word, queue FROM woken) AS words),
        (SELECT count(pg_notify('tenuto', 'schedules'))
         WHERE EXISTS (
             SELECT
@@ -591,30 +592,34 @@ WITH released AS (
       AND task.group_index = execution.current_group
       AND task.state = 'waiting'
       AND task.waits_for IS NULL
-    RETURNING task.execution_id, task.queue
+    RETURNING task.execution_id, task.queue, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS word
 )
-SELECT execution_id, pg_notify('tenuto', 'queued ' || queue)
-FROM (SELECT DISTINCT execution_id, queue FROM released) AS words;
+SELECT execution_id, pg_notify('tenuto', word || queue)
+FROM (SELECT DISTINCT execution_id, word, queue FROM released) AS words;
 
 -- name: waiting_for_the_ended
 -- Steps that wait for an execution which has ended, or which never was.
-WITH released AS (
+WITH concerned AS MATERIALIZED (
+    SELECT execution.id, execution.paused_at IS NOT NULL AS is_paused  -- held, so that nobody pauses it in between
+    FROM tenuto.executions AS execution
+    WHERE execution.id = ANY (ARRAY(
+        SELECT task.execution_id FROM tenuto.tasks AS task WHERE task.waits_for IS NOT NULL AND task.state = 'waiting'
+    ))
+    ORDER BY execution.id
+    FOR SHARE
+), released AS (
     UPDATE tenuto.tasks AS task
-    SET state = CASE
-            WHEN EXISTS (
-                SELECT FROM tenuto.executions WHERE executions.id = task.execution_id AND paused_at IS NOT NULL
-            ) THEN 'waiting'
-            ELSE 'queued'
-        END,
+    SET state = CASE WHEN EXISTS (SELECT FROM concerned WHERE concerned.id = task.execution_id AND is_paused)
+                     THEN 'waiting' ELSE 'queued' END,
         waits_for = NULL
     WHERE task.waits_for IS NOT NULL
       AND task.state = 'waiting'
       AND NOT EXISTS (
           SELECT FROM tenuto.executions WHERE executions.id = task.waits_for AND executions.ended_at IS NULL
       )
-    RETURNING task.id, task.queue
+    RETURNING task.id, task.queue, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS word
 )
-SELECT id, pg_notify('tenuto', 'queued ' || queue)
+SELECT id, pg_notify('tenuto', word || queue)
 FROM released;
 
 -- name: abandoned

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from tenuto.model.access import Actor
@@ -23,6 +23,7 @@ from tenuto.store.tasks import array_literal, row_of
 SQL = beside(__file__)
 
 Standing = Literal["open", "ended"]
+TaskRow: TypeAlias = tuple[Any, ...]
 
 _NO_ID = UUID(int=0)
 _TAGS = 13
@@ -40,15 +41,20 @@ class Wanted:
     search: str | None = None
 
 
+def row_of_one(task: NewTask) -> TaskRow:
+    """A one-shot as it is stored. Made where it is asked for: whoever asks is in its trace."""
+    return row_of(task)
+
+
 async def create(database: Database, task: NewTask) -> bool:
     """Create a one-shot that is nobody's deed; False if its id is there already, or has been."""
     return bool(await database.all(SQL.create, *row_of(task)))
 
 
-async def create_on_record(database: Database, asked: Sequence[tuple[NewTask, Deed]]) -> list[bool | None]:
+async def create_on_record(database: Database, asked: Sequence[tuple[TaskRow, Deed]]) -> list[bool | None]:
     """Create one-shots that somebody has asked for, each with its entry, in one statement: whether it was created, as
     `create` says; None if the key of its request has been used for something else."""
-    rows = [(*row_of(task), *auditing.entry_of(deed), *_key_of(deed)) for task, deed in asked]
+    rows = [(*row, *auditing.entry_of(deed), *_key_of(deed)) for row, deed in asked]
     if len(rows) == 1:
         answers = await database.all(SQL.create_on_record, *rows[0])
     else:

@@ -104,6 +104,7 @@ WITH asked AS MATERIALIZED (
            before, after
     FROM allowed
     JOIN made ON made.id = allowed.id
+    WHERE NOT EXISTS (SELECT FROM allowed AS earlier WHERE earlier.id = allowed.id AND earlier.place < allowed.place)
     ON CONFLICT DO NOTHING
     RETURNING id
 ), waiting AS (
@@ -111,7 +112,9 @@ WITH asked AS MATERIALIZED (
     SELECT id
     FROM entry
 )
-SELECT made.id IS NOT NULL AS created, allowed.id IS NOT NULL AS allowed, (SELECT words FROM woken) AS woken
+SELECT made.id IS NOT NULL
+           AND allowed.place = (SELECT min(earliest.place) FROM allowed AS earliest WHERE earliest.id = asked.id) AS created,
+       allowed.id IS NOT NULL AS allowed, (SELECT words FROM woken) AS woken
 FROM asked
 LEFT JOIN allowed ON allowed.place = asked.place
 LEFT JOIN made ON made.id = asked.id

@@ -305,6 +305,8 @@ WITH lots AS MATERIALIZED (
     FROM unnest($3::jsonb[], $6::smallint[], $7::timestamptz[], $8::uuid[]) AS wanted (seat, rank, run_at, id)
     WHERE (seat ->> 5 IS NULL OR (seat ->> 5)::uuid IN (SELECT id FROM lots))
       AND seat ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
+      AND (seat ->> 3 IS NULL
+           OR NOT EXISTS (SELECT FROM tenuto.manifest_groups WHERE name IN (seat ->> 4, '*') AND NOT enabled))
 )
 UPDATE tenuto.tasks
 SET state = 'running',

@@ -20,10 +20,13 @@ class Look:
 
     next_schedule: datetime | None
     next_task: datetime | None
+    next_manifest: datetime | None
     turns: bool
     """Some run waits for an earlier one of its schedule."""
     unplanned: bool
     """Of some schedule nobody knows the next run."""
+    unplanned_manifests: bool
+    """The same of some manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,39 @@
 -- name: look
--- What is due by a clock that may not be the database's, and when something is due next: a schedule, a task.
+-- What is due by a clock that may not be the database's, and when something is due next: a schedule, a task, a manifest.
+-- A manifest that runs after another, and cannot, is passed over: a service looks at it every half minute, and whatever
+-- sets it free (a run ends, a letter is seen to, a group is switched on) happens at an instant that is looked at anyway.
 SELECT (
            SELECT min(next_run_at) FROM tenuto.schedules WHERE enabled AND next_run_at IS NOT NULL
        ) AS next_schedule,
        (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled') AS next_task,
+       (
+           SELECT min(next_run_at)
+           FROM tenuto.manifests AS manifest
+           WHERE enabled
+             AND next_run_at IS NOT NULL
+             AND NOT (
+                 schedule_type = 'dependent'
+                 AND (
+                     EXISTS (
+                         SELECT FROM tenuto.dead_letters
+                         WHERE dead_letters.manifest_id = manifest.id
+                           AND item = ''
+                           AND status = 'awaiting_intervention'
+                     )
+                     OR EXISTS (
+                         SELECT FROM tenuto.tasks
+                         WHERE tasks.manifest_id = manifest.id AND batch_id IS NULL AND item_key IS NULL
+                     )
+                     OR EXISTS (
+                         SELECT FROM tenuto.manifest_groups
+                         WHERE manifest_groups.name = manifest.group_name AND NOT manifest_groups.enabled
+                     )
+                 )
+             )
+       ) AS next_manifest,
        EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued') AS turns,
-       EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND NOT planned) AS unplanned;
+       EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND NOT planned) AS unplanned,
+       EXISTS (SELECT FROM tenuto.manifests WHERE enabled AND NOT planned) AS unplanned_manifests;
 
 -- name: to_take
 -- The queues in which something may be taken, whether something of them has still to be called due, and whether a claim

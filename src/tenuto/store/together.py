@@ -1,7 +1,8 @@
 """What several ask for at the same moment is written in one statement: one commit for all of them.
 
 Whoever comes alone is not kept waiting. While one write is under way the next ones gather, and go together when it is
-done. Should a write of several fail, each is written alone, and has its own answer.
+done. Should a write of several fail, each is written alone, and has its own answer; unless the database is away: that
+is one answer for all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
+
+from tenuto.errors import Unavailable
+from tenuto.store.database import TooSlow
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -46,11 +50,13 @@ class Together(Generic[Asked, Answer]):
         try:
             answers = await self._write([asked for asked, _ in some])
         except Exception as error:  # noqa: BLE001 — whatever it is, it is for who asked
-            if len(some) > 1:
+            if len(some) > 1 and (not isinstance(error, Unavailable) or isinstance(error, TooSlow)):
                 for one in some:
                     await self._answer([one])
-            elif not some[0][1].done():
-                some[0][1].set_exception(error)
+                return
+            for _, future in some:
+                if not future.done():
+                    future.set_exception(error)
             return
         except BaseException:
             for _, future in some:

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from tenuto.app import Tenuto
 from tenuto.clock import DatabaseClock, ManualClock
-from tenuto.engine import firing
+from tenuto.engine import firing, manager
+from tenuto.engine.manager import PollResult
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.tasks import instant, seconds
 from tenuto.store import timetravel
@@ -32,7 +33,7 @@ class Happened:
     """What a stretch of time came to."""
 
     fired: int = 0
-    """Schedules that were fired or whose turn came."""
+    """Schedules that were fired or whose turn came, and manifests that were run."""
     ended: int = 0
     """Attempts at tasks that ended."""
 
@@ -47,6 +48,7 @@ async def run_until_idle(app: Tenuto, *, slots: int = 20, most: int = MOST) -> H
     """
     database = await app.open()
     await app.schedules.deploy()
+    await app.manifests.deploy()
     hands = Hands(database, app.jobs, slots=slots, takes={}, most=most)
     await hands.start()
     try:
@@ -88,6 +90,7 @@ class TimeMachine:
         database.clock = _Moved(self._clock)
         try:
             await self.app.schedules.deploy()
+            await self.app.manifests.deploy()
             hands = Hands(database, self.app.jobs, slots=self._slots, takes=self._takes, most=self._most)
             await hands.start()
         except BaseException:
@@ -157,8 +160,9 @@ class _Present:
         self.database = database
         self.hands = hands
         self._cannot_be_fired: set[UUID] = set()
+        self._polled_for_nothing: tuple[datetime, timetravel.Look] | None = None
         self.next_instant: datetime | None = None
-        """When something is due next: a schedule, a task, the end of one that is held."""
+        """When something is due next: a schedule, a manifest, a task, the end of one that is held."""
 
     async def come_to_rest(self) -> Happened:
         """Let everything happen that is due at this instant."""
@@ -171,11 +175,26 @@ class _Present:
             if look.turns:
                 fired += await firing.take_turns(database, now, _NAME)
             planned = await firing.plan_missing(database, now) if look.unplanned else 0
+            polled = await self._poll(now, look)
+            fired += polled.enqueued if polled is not None else 0
             ended = await self.hands.until_idle() if fired else 0
-            if not (fired or planned or ended):
-                self.next_instant = _first_after(now, look.next_schedule, look.next_task, self.hands.next_end)
+            if not (fired or planned or ended or polled is not None):
+                self.next_instant = _first_after(
+                    now, look.next_schedule, look.next_manifest, look.next_task, self.hands.next_end
+                )
                 return happened
             happened += Happened(fired, ended)
+
+    async def _poll(self, now: datetime, look: timetravel.Look) -> PollResult | None:
+        """A round of the manifest manager if a manifest is due; None if there was no need of one.
+
+        What it can do nothing about, because somebody holds it, is not asked for again before something has changed."""
+        is_due = look.next_manifest is not None and look.next_manifest <= now
+        if not (is_due or look.unplanned_manifests) or (now, look) == self._polled_for_nothing:
+            return None
+        result = await manager.poll(self.database, now, _NAME)
+        self._polled_for_nothing = None if result.enqueued or result.skipped else (now, look)
+        return result
 
 
 def _first_after(now: datetime, *instants: datetime | None) -> datetime | None:

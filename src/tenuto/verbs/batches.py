@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from tenuto.clock import steady
 from tenuto.engine import bulk, manifesting
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Conflict, NotFound
 from tenuto.ids import fresh_ids, new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
@@ -20,13 +19,11 @@ from tenuto.model.manifests import Manifest
 from tenuto.store import activities, auditing, batches
 from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import NewRun, StoredManifest
-from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed, the_one
 from tenuto.verbs.deadletters import DeadLetters
 from tenuto.verbs.manifests import Manifests
+from tenuto.verbs.parts import Key, Part, Parts
 
-Key = Callable[[Any], str]
-
-_PART = 2000
 _RATE_OVER = timedelta(seconds=10)
 
 
@@ -85,8 +82,8 @@ class Batches:
         """Have a manifest run for each of these inputs, taken in as they come, from a network too; memory stays flat.
 
         ``key`` gives each item a key: one whose key has an open task already is not created again. ``batch_key`` makes
-        a repeated or interrupted call go on where it was, given the same inputs. If an input is refused, what went
-        before it stands, and the batch waits for the rest; ``atomic`` takes in all or nothing.
+        a repeated or interrupted call go on where it was; it must come with the same inputs. If an input is refused,
+        what went before it stands, and the batch waits for the rest; ``atomic`` takes in all or nothing.
         """
         database = await self._open()
         external_id = manifest if isinstance(manifest, str) else manifest.external_id
@@ -99,16 +96,19 @@ class Batches:
             payloads.label(name, field="name")
         dump = self._manifests.dumper(stored)
         if atomic:
-            parts = [part async for part in _parts(inputs, 0, dump, key)]
+            parts = [part async for part in Parts(inputs, dump, key, remembered=batch_key is not None)]
             return await self._all_or_nothing(database, stored, parts, now, batch_key, name)
         batch = await bulk.open_batch(database, stored, now, by, key=batch_key, name=name)
+        known, digest = bulk.items_in(batch), batch["digest"]  # since the last time
+        left = Parts(inputs, dump, key, known=known, digest=digest, remembered=batch_key is not None)
         if batch["complete_at"] is None:
             like = await bulk.pattern(database, stored, batch["id"], now, by)
-            known = bulk.items_in(batch)  # since the last time
-            await self._part_by_part(database, batch, like, _parts(inputs, known, dump, key))
+            await self._part_by_part(database, batch, like, left)
+        else:
+            await left.must_be_in()
         return Batch(batch["id"], self)
 
-    async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: AsyncIterator[_Part]) -> None:
+    async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: Parts) -> None:
         """The next part is made ready while the database takes in the last."""
         storing: asyncio.Task[int] | None = None
         start = bulk.items_in(batch)
@@ -116,7 +116,9 @@ class Batches:
             async for part in parts:
                 if storing is not None:
                     await storing
-                storing = asyncio.create_task(bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys))
+                storing = asyncio.create_task(
+                    bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys, part.digest)
+                )
                 start += len(part.inputs)
                 await asyncio.sleep(0)  # let it be sent before the next part is made
         finally:
@@ -128,7 +130,7 @@ class Batches:
         self,
         database: Database,
         stored: StoredManifest,
-        parts: Sequence[_Part],
+        parts: Sequence[Part],
         now: datetime,
         key: str | None,
         name: str | None,
@@ -142,10 +144,13 @@ class Batches:
             batch = await bulk.open_within(connection, new, stored, now, by, key=key, name=name)
             if batch["id"] != new and batch["complete_at"] is None:
                 raise Conflict(f"batch {batch['id']} with this key is being filled in parts", field="batch_key")
-            if batch["complete_at"] is None:
+            if batch["complete_at"] is not None:
+                if batch["digest"] not in (None, parts[-1].digest if parts else None):
+                    raise Conflict("other inputs came in under this key", field="batch_key", remedy="use another key")
+            else:
                 start = 0
                 for some, part in zip(ids, parts, strict=True):
-                    await bulk.take_in_within(connection, new, start, like, some, part.inputs, part.keys)
+                    await bulk.take_in_within(connection, new, start, like, some, part.inputs, part.keys, part.digest)
                     start += len(part.inputs)
                 await batches.complete(connection, new, now)
             id: UUID = batch["id"]
@@ -170,11 +175,7 @@ class Batches:
         if (known := await batches.with_key(database, text)) is not None:
             return known
         found = await batches.find(database, *activities.ids_beginning(text))
-        if not found:
-            raise NotFound(f"no batch's id begins with {text}", remedy="copy one from `tenuto batch list`")
-        if len(found) > 1:
-            raise Conflict(f"several ids begin with {text}", field="id", remedy="type more of it")
-        return found[0]
+        return the_one(found, text, whose="batch's id", listed_by="`tenuto batch list`")
 
     async def list(
         self, *, below: UUID | None = None, manifest: str | None = None, limit: int = 50
@@ -237,49 +238,6 @@ class Batches:
                 raise Conflict(f"batch {id} has not ended after {timeout:g} s", remedy="wait longer")
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 1.0)
-
-
-class _Part:
-    """Some inputs, ready to be stored."""
-
-    def __init__(self, dump: Callable[[Any], str], key: Key | None) -> None:
-        self.inputs: list[str] = []
-        self.keys: list[str] | None = None if key is None else []
-        self._dump = dump
-        self._key = key
-
-    def add(self, item: Any) -> bool:
-        """One more; whether that is enough."""
-        text = self._dump(item)
-        if self._key is not None and self.keys is not None:
-            self.keys.append(payloads.label(str(self._key(item)), field="key"))
-        self.inputs.append(text)
-        return len(self.inputs) == _PART
-
-
-async def _parts(
-    inputs: Iterable[Any] | AsyncIterable[Any], skipped: int, dump: Callable[[Any], str], key: Key | None
-) -> AsyncIterator[_Part]:
-    """The inputs after so many, some thousand at a time. If one is refused, first comes what went before it."""
-    part, refusal, number = _Part(dump, key), None, 0
-    try:
-        if isinstance(inputs, Iterable):
-            for item in islice(inputs, skipped, None):
-                if part.add(item):
-                    yield part
-                    part = _Part(dump, key)
-        else:
-            async for item in inputs:
-                number += 1
-                if number > skipped and part.add(item):
-                    yield part
-                    part = _Part(dump, key)
-    except Invalid as error:
-        refusal = error
-    if part.inputs:
-        yield part
-    if refusal is not None:
-        raise refusal
 
 
 def _told(batch: Record, rate: float) -> Record:

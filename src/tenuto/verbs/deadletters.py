@@ -9,14 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.engine import letters, manifesting
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Invalid
 from tenuto.handlers.jobs import Jobs
 from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.deadletters import LetterStatus
 from tenuto.store import activities, auditing, deadletters
-from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
+from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed, the_one
 
 _NAMED = 20
 
@@ -64,13 +64,7 @@ class DeadLetters:
     async def find(self, prefix: str) -> UUID:
         """The one letter whose id begins so."""
         found = await deadletters.find(await self._open(), *activities.ids_beginning(prefix))
-        if not found:
-            raise NotFound(
-                f"no dead letter's id begins with {prefix}", remedy="copy one from `tenuto dead-letter list`"
-            )
-        if len(found) > 1:
-            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
-        return found[0]
+        return the_one(found, prefix, whose="dead letter's id", listed_by="`tenuto dead-letter list`")
 
     async def get(self, id: UUID) -> Record:
         """A letter with every attempt it tells of, the first one first."""
@@ -128,8 +122,10 @@ class DeadLetters:
     ) -> Sequence[UUID]:
         """The open letters a filter stands for now: a frozen list, so that what is shown is what is done."""
         database = await self._open()
+        if until is not None and until.tzinfo is None:
+            raise Invalid("has no time zone", field="until", remedy="write it with an offset, such as …T00:00:00Z")
         return await deadletters.selection(
-            database, manifest=manifest, fingerprint=fingerprint, batch=batch, until=until, limit=100_000
+            database, manifest=manifest, fingerprint=fingerprint, batch=batch, until=until
         )
 
     async def retry_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:

@@ -14,7 +14,7 @@ from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.store import activities, auditing, executions
-from tenuto.verbs.asking import Open, Record, listed
+from tenuto.verbs.asking import Open, Record, listed, the_one
 from tenuto.verbs.schedules import id_of
 from tenuto.verbs.waiting import Endings
 
@@ -38,11 +38,7 @@ class Executions:
     async def find(self, prefix: str) -> UUID:
         """The one execution whose id begins so."""
         found = await executions.find(await self._open(), *activities.ids_beginning(prefix))
-        if not found:
-            raise NotFound(f"no execution's id begins with {prefix}", remedy="copy one from `tenuto execution list`")
-        if len(found) > 1:
-            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
-        return found[0]
+        return the_one(found, prefix, whose="execution's id", listed_by="`tenuto execution list`")
 
     async def why(self, id: UUID) -> Why:
         """Why an execution does not go on: the reasons of every open step of the group it has come to."""

@@ -55,6 +55,7 @@ class Keys:
         self._who = who
         self._keys: _Remembered[keys.InForce] = _Remembered()
         self._sessions: _Remembered[Caller] = _Remembered()
+        self._let_in: dict[bytes, None] = {}
         self._beside: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -122,9 +123,11 @@ class Keys:
         prefix = shape[1]
         known = await self._keys.recall(prefix, lambda: self._in_force(prefix))
         if known is None:
+            self._let_in.pop(_digest(text), None)
             return None
         if not hmac.compare_digest(_digest(text), known.digest):
             return None
+        self._note_let_in(known.digest)
         if known.to_be_marked and self._keys.first_to_mark(prefix):
             self._do_beside(self._mark_used(known))
         return Caller(Actor.api_key(str(known.id), known.name), known.role)
@@ -190,7 +193,17 @@ class Keys:
         if _SESSION.fullmatch(token) is None:
             return None
         digest = _digest(token)
-        return await self._sessions.recall(digest, lambda: self._of_session(digest))
+        caller = await self._sessions.recall(digest, lambda: self._of_session(digest))
+        if caller is None:
+            self._let_in.pop(digest, None)
+        else:
+            self._note_let_in(digest)
+        return caller
+
+    def has_let_in(self, text: str) -> bool:
+        """Whether this key or session was in force when it was last asked about here. It lets nobody in: it tells those
+        who are worth asking about from those who try their luck, at no cost."""
+        return _digest(text) in self._let_in
 
     async def leave(self, token: str) -> None:
         """End a session."""
@@ -202,6 +215,12 @@ class Keys:
 
     async def _in_force(self, prefix: str) -> keys.InForce | None:
         return await keys.in_force(await self._open(), prefix)
+
+    def _note_let_in(self, digest: bytes) -> None:
+        if digest not in self._let_in:
+            if len(self._let_in) >= _MOST_REMEMBERED:
+                del self._let_in[next(iter(self._let_in))]  # the one that came first
+            self._let_in[digest] = None
 
     async def _of_session(self, digest: bytes) -> Caller | None:
         found = await keys.of_session(await self._open(), digest)

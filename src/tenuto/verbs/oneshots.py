@@ -10,20 +10,22 @@ from uuid import UUID
 
 from tenuto.engine import oneshots as engine
 from tenuto.engine.oneshots import Wiped
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Conflict, Forbidden, Invalid
 from tenuto.handlers.jobs import Job, Jobs
 from tenuto.model import oneshots, payloads
 from tenuto.model.access import Actor
 from tenuto.model.oneshots import InThePast, RuntimeStatus
 from tenuto.model.retries import RetryPolicy
+from tenuto.model.secrets import names_a_secret
+from tenuto.model.steps import JOB
 from tenuto.model.tasks import NewTask, check, seconds
 from tenuto.store import auditing
 from tenuto.store import oneshots as store
 from tenuto.store.auditing import Deed
 from tenuto.store.database import Database
-from tenuto.store.oneshots import Wanted
+from tenuto.store.oneshots import TaskRow, Wanted
 from tenuto.store.together import Together
-from tenuto.verbs.asking import Open, Record
+from tenuto.verbs.asking import Open, Record, the_one
 
 MAX_LISTED = 1000
 _SEARCH = 200
@@ -74,14 +76,22 @@ class OneShots:
         tags: Iterable[str] = (),
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
+        may_use_secrets: bool = True,
         id: UUID | None = None,
     ) -> OneShot:
         """Have something done at an instant: ``log.append``, ``http.call``, or a registered job by its name.
 
         What is past is done at once. The payload is checked against what the handler takes. It is tried once, unless
-        ``retry`` says otherwise. With an ``id`` of the caller's, asking again changes nothing.
+        ``retry`` says otherwise. Whoever says where a call goes could have any secret sent there: it may name one only
+        if ``may_use_secrets``. With an ``id`` of the caller's, asking again changes nothing.
         """
         kind, handler = self.handler(prompt_type)
+        if kind != JOB and not may_use_secrets and names_a_secret(payload):
+            raise Forbidden(
+                "names a secret, which is for editors to do",
+                field="payload",
+                remedy="have a job or a schedule make the call, or ask somebody who may edit definitions",
+            )
         database = await self._open()
         now = database.clock.now()
         try:
@@ -95,7 +105,7 @@ class OneShots:
         task.id = id or task.id
         task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, oneshots.ONCE
         task.policy = rules
-        task.tags = [*handler.using_.tags, *_texts(tags)] or None
+        task.tags = [*handler.using_.tags, *payloads.tags(tags)] or None
         check(task)
         auditing.tell(target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags})
         created = await self._create(database, task)
@@ -109,14 +119,14 @@ class OneShots:
         if deed is None:
             return await store.create(database, task)
         if database.is_elsewhere():
-            (created,) = await self._create_on_record([(task, deed)])
+            (created,) = await self._create_on_record([(store.row_of_one(task), deed)])
         else:
-            created = await self._create_together((task, deed))
+            created = await self._create_together((store.row_of_one(task), deed))
         if created is None:
             raise auditing.done_elsewhere()
         return created
 
-    async def _create_on_record(self, asked: Sequence[tuple[NewTask, Deed]]) -> Sequence[bool | None]:
+    async def _create_on_record(self, asked: Sequence[tuple[TaskRow, Deed]]) -> Sequence[bool | None]:
         with auditing.off_record():  # it is part of the statement
             return await store.create_on_record(await self._open(), asked)
 
@@ -195,11 +205,7 @@ class OneShots:
     async def find(self, prefix: str) -> UUID:
         """The one one-shot whose id begins so."""
         found = await store.find(await self._open(), prefix)
-        if not found:
-            raise NotFound(f"no one-shot's id begins with {prefix}", remedy="copy one from `tenuto once list`")
-        if len(found) > 1:
-            raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
-        return found[0]
+        return the_one(found, prefix, whose="one-shot's id", listed_by="`tenuto once list`")
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -239,13 +245,7 @@ def _wanted(
     for field, instant in (("since", since), ("until", until)):
         if instant is not None and instant.tzinfo is None:
             raise Invalid("has no offset", field=field, remedy="end it with Z or with an offset such as +01:00")
-    return Wanted(prompt_type, payloads.tags(_texts(tags)) or None, since, until, search)
-
-
-def _texts(tags: Iterable[str]) -> list[str]:
-    if isinstance(tags, str):
-        raise Invalid("must be a list of texts", field="tags", remedy=f"[{tags!r:.60}]")
-    return list(tags)
+    return Wanted(prompt_type, payloads.tags(tags) or None, since, until, search)
 
 
 def _among(status: str, known: Mapping[RuntimeStatus, Any]) -> Any:

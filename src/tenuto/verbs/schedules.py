@@ -216,16 +216,24 @@ class Schedules:
     # --- running ----------------------------------------------------------------------------------------------------
 
     async def run(
-        self, name: str, *, arguments: Mapping[str, Mapping[str, Any]] | None = None, request_id: UUID | None = None
+        self,
+        name: str,
+        *,
+        arguments: Mapping[str, Mapping[str, Any]] | None = None,
+        of_jobs_only: bool = False,
+        request_id: UUID | None = None,
     ) -> Started:
         """Run a schedule now. The overlap rule decides if it is active; ``arguments`` are for steps by name, for this
-        run only. Asking again with the same ``request_id`` starts it once."""
+        run only, and with ``of_jobs_only`` refused for steps that are no jobs. Asking again with the same
+        ``request_id`` starts it once."""
         database = await self._open()
         request, who, now = request_id or new_id(), self._who(), database.clock.now()
         auditing.tell(target=name, after={"request_id": str(request), "arguments": arguments})
 
         def change(plan: Plan) -> Plan:
-            return resolve_plan(with_arguments(plan, arguments), self._jobs) if arguments else plan
+            if not arguments:
+                return plan
+            return resolve_plan(with_arguments(plan, arguments, of_jobs_only=of_jobs_only), self._jobs)
 
         if not arguments and not auditing.is_asked_for():
             started = await self._run_as_last_seen(database, name, now, who, request)
@@ -246,8 +254,10 @@ class Schedules:
         """Most runs find a schedule as it was, and nothing in the way; for those there is nothing to be asked first."""
         seen = self._seen.pop(name, None) or await schedules.named(database, name)
         started = None if seen is None else await firing.run_at_once(database, seen, now, who, request)
-        if seen is not None and started is not None and len(self._seen) < _REMEMBERED:
+        if seen is not None and started is not None:
             self._seen[name] = seen
+            while len(self._seen) > _REMEMBERED:
+                del self._seen[next(iter(self._seen))]  # the one not run for the longest time
         return started
 
     def _author(self, database: Database, reason: str | None, origin: str = "hand") -> Author:

@@ -1,4 +1,4 @@
-"""Bad input (B89–B92, S19): refused by the name of the field; nothing hangs, nothing else is raised."""
+"""Bad input (B89–B92): refused by the name of the field; nothing hangs, nothing else is raised."""
 
 from __future__ import annotations
 

@@ -74,9 +74,13 @@ async def delete_secret(db: Database, stage: Stage) -> None:
 
 async def one_shot(db: Database, stage: Stage) -> None:
     await shots.create(db, stage.task("quiet one-shot", origin="once"))
-    await shots.create_on_record(db, [(stage.task("one-shot", origin="once"), _deed(stage, "asked once"))])
+    await shots.create_on_record(
+        db, [(shots.row_of_one(stage.task("one-shot", origin="once")), _deed(stage, "asked once"))]
+    )
     several = [f"one-shot {number}" for number in (2, 3)]
-    await shots.create_on_record(db, [(stage.task(name, origin="once"), _deed(stage, name)) for name in several])
+    await shots.create_on_record(
+        db, [(shots.row_of_one(stage.task(name, origin="once")), _deed(stage, name)) for name in several]
+    )
 
 
 async def a_change_on_record(db: Database, stage: Stage) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenuto.errors import Invalid
+from tenuto.model import strictjson
 from tenuto.model.triggers.cronline import cron
 from tenuto.model.triggers.interval import every
 from tenuto.model.triggers.times import at
@@ -34,7 +35,10 @@ def trigger_from_json(text: str) -> Trigger:
     if len(text) > MAX_JSON:
         raise Invalid(f"is larger than {MAX_JSON:,} characters", field="trigger")
     try:
-        stored = json.loads(text, object_pairs_hook=_each_once)
+        # Whoever makes the trigger refuses NaN as well, and can say in which field.
+        stored = json.loads(text, object_pairs_hook=strictjson.each_once)
+    except strictjson.NameTwice as error:
+        raise Invalid("is given twice", field=error.name[:80]) from None
     except (ValueError, RecursionError) as error:
         raise Invalid(f"is not JSON: {error}", field="trigger") from None
     return trigger_from_fields(stored)
@@ -62,11 +66,3 @@ def trigger_from_fields(stored: object) -> Trigger:
     if needed not in given:
         raise Invalid(f"is missing; a trigger of kind {kind} needs it", field=needed)
     return make(given.pop(needed), **given)
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise Invalid("is given twice", field=twice[:80])
-    return dict(pairs)
