@@ -30,6 +30,7 @@ OF_THEIR_OWN = {
     "test_migrate.py",
     "test_partitions.py",
     "test_plans.py",
+    "test_plans_of_executions.py",
     "test_revival.py",
 }
 

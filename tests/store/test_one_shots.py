@@ -6,7 +6,11 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+import asyncpg
+import pytest
+
 from tenuto import Tenuto
+from tenuto.engine import oneshots as engine
 from tenuto.ids import new_id
 from tenuto.store import oneshots
 from tenuto.store.auditing import Deed, RequestKey, on_record
@@ -16,6 +20,7 @@ from tests.model.making import NOON, a_new_task
 from tests.playing import ANA
 from tests.store.given import rows
 from tests.store.test_plans import FILL, plan_of
+from tests.waiting import eventually
 
 
 async def test_the_registry_and_the_past_are_read_along_their_indexes(db: Database) -> None:
@@ -68,3 +73,23 @@ async def test_of_two_with_one_key_at_once_one_is_created(app: Tenuto) -> None:
     made = await asyncio.gather(*map(create, range(3)), return_exceptions=True)
     assert sorted(type(each).__name__ for each in made) == ["Conflict", "Conflict", "OneShot"]
     assert len(await (await app.open()).all("SELECT id FROM tenuto.tasks")) == 1
+
+
+@pytest.mark.parametrize("beside", [0, 1], ids=["alone", "with another"])
+async def test_one_that_has_ended_while_its_request_comes_again_is_not_made_anew(
+    db: Database, url: str, beside: int
+) -> None:
+    """The second request waits for the first one's key, and has looked for the past before."""
+    first = asked(1, key="the same")
+    assert await oneshots.create_on_record(db, [first]) == [True]
+    other = await asyncpg.connect(url)
+    async with other.transaction():
+        await other.fetchval("SELECT key FROM tenuto.requests WHERE key = 'the same' FOR UPDATE")
+        all_of_them = [first, *(asked(2) for _ in range(beside))]
+        again = asyncio.create_task(oneshots.create_on_record(db, all_of_them))
+        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        assert await engine.cancel(db, first[0][0], ANA) == "terminated"
+    created = await again
+    assert created == [False, True][: 1 + beside]
+    assert first[0][0] not in {row["id"] for row in await rows(db)}
+    await other.close()

@@ -139,7 +139,8 @@ async def test_moving_fifty_executions_costs_the_same_beside_a_hundred_and_besid
             for name, values in MOVING.items():
                 (top, *_) = await explained(connection, name, values)
                 touched[name].append(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
-    grown = {name: (small, large) for name, (small, large) in touched.items() if large > small * 2 + 50}
+    # An index is a level deeper then; whoever read all there is would touch thousands.
+    grown = {name: (small, large) for name, (small, large) in touched.items() if large > small * 4 + 100}
     assert grown == {}
 
 

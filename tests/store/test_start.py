@@ -15,9 +15,10 @@ import pytest
 from tenuto.errors import StoreError, TenutoError
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
-from tenuto.model.tasks import NewTask
+from tenuto.model.tasks import NewTask, Settlement, cancelled
+from tenuto.store import finishing
 from tenuto.store import tasks as store
-from tenuto.store.database import Database, DatabaseError
+from tenuto.store.database import Connection, Database, DatabaseError
 from tenuto.store.listener import RECONNECTED, Listener
 from tests.model.making import NOON, a_new_task
 from tests.store.given import now, rows, start, the_task
@@ -193,3 +194,23 @@ def test_ids_made_one_after_the_other_ascend() -> None:
     ids: list[UUID] = [new_id() for _ in range(1000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == 1000
+
+
+async def test_what_ends_while_it_is_asked_for_again_is_not_made_anew(db: Database, url: str) -> None:
+    """The second asker has looked for the past before, and waits for whoever ends it to be out of the way."""
+    new = a_new_task()
+    await store.start(db, [new])
+    task, other = await store.to_cancel(db, new.id), await Database.open(url)
+    assert task is not None
+
+    async def end(connection: Connection) -> asyncio.Task[set[UUID]]:
+        await finishing.end_within(connection, [Settlement(task, cancelled(task, now(), new.initiator))])
+        again = asyncio.create_task(store.start(other, [new]))
+        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        return again
+
+    again = await db.transaction(end)
+    assert await again == set()
+    assert await rows(db) == []
+    assert len(await rows(db, "activities")) == 1
+    await other.close()

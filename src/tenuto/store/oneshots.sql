@@ -15,7 +15,8 @@ RETURNING id, pg_notify(
 
 -- name: create_on_record
 -- As create, with its entry in the audit trail and, if it has one, the key of the request: all in this one statement,
--- because it is what a web service is asked for most. A key that was used for something else lets nothing be created.
+-- because it is what a web service is asked for most. A key that was used for something else lets nothing be created; one that
+-- was used for this has created it, and it may have ended since this statement began to look.
 WITH kept AS (
     INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
     SELECT $32, $33, $34, $35, clock_timestamp()
@@ -23,7 +24,7 @@ WITH kept AS (
     ON CONFLICT (actor, key) DO UPDATE
     SET at = requests.at
     WHERE requests.subject = excluded.subject
-    RETURNING key
+    RETURNING key, xmax = 0 AS is_new
 ), made AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
@@ -31,7 +32,7 @@ WITH kept AS (
     )
     SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20
     WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
-      AND ($33::text IS NULL OR EXISTS (SELECT FROM kept))
+      AND ($33::text IS NULL OR EXISTS (SELECT FROM kept WHERE is_new))
     ON CONFLICT DO NOTHING
     RETURNING pg_notify(
         'tenuto',
@@ -77,11 +78,12 @@ WITH asked AS MATERIALIZED (
     ON CONFLICT (actor, key) DO UPDATE
     SET at = requests.at
     WHERE requests.subject = excluded.subject
-    RETURNING actor, key
+    RETURNING actor, key, xmax = 0 AS is_new
 ), allowed AS MATERIALIZED (
-    SELECT asked.*
+    SELECT asked.*, coalesce(kept.is_new, true) AS is_new
     FROM asked
-    WHERE asked.key IS NULL OR EXISTS (SELECT FROM kept WHERE kept.actor = asked.asker AND kept.key = asked.key)
+    LEFT JOIN kept ON kept.actor = asked.asker AND kept.key = asked.key
+    WHERE asked.key IS NULL OR kept.key IS NOT NULL
 ), made AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
@@ -90,7 +92,8 @@ WITH asked AS MATERIALIZED (
     SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
            tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
     FROM allowed
-    WHERE (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
+    WHERE is_new
+      AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS word
 ), woken AS MATERIALIZED (

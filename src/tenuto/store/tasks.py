@@ -53,7 +53,14 @@ async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]
     """The careful way: what is there already, or has been, is left alone."""
     columns: list[list[Any]] = [list(column) for column in zip(*(row_of(task, 1) for task in tasks), strict=True)]
     columns[_TAGS] = [None if tags is None else array_literal(tags) for tags in columns[_TAGS]]
-    return {row["id"] for row in await database.all(SQL.start_many, *columns)}
+
+    async def act(connection: Connection) -> set[UUID]:
+        created = {row["id"] for row in await connection.fetch(SQL.start_many, *columns)}
+        if created:
+            created.difference_update(row["id"] for row in await connection.fetch(SQL.take_back, list(created)))
+        return created
+
+    return await database.transaction(act)
 
 
 async def start_alike(

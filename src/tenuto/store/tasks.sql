@@ -34,6 +34,13 @@ WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
+-- name: take_back
+-- Of tasks that were created just now, those that have been before: they had ended since the statement that created them began
+-- to look. Seen by a second look, because whoever ends a task is out of the way before it can be created anew.
+DELETE FROM tenuto.tasks
+WHERE id = ANY (ARRAY(SELECT id FROM tenuto.activities WHERE id = ANY ($1::uuid[])))
+RETURNING id;
+
 -- name: standing
 -- The task that stands for a request which created nothing: the one with the id $1, open or past, or the open one with
 -- the unique key $2. None if that one has ended meanwhile.
