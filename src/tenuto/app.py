@@ -433,4 +433,6 @@ def _enqueued(task: NewTask, standing: UUID) -> Enqueued:
 
 
 def _dump(job: Job[..., Any], row: Any) -> str:
+    if type(row) is dict:  # as most are; asking for any mapping takes as long as checking one
+        return job.dump_input((), row)
     return job.dump_input((), dict(row)) if isinstance(row, Mapping) else job.dump_input((row,), {})

@@ -77,15 +77,16 @@ async def take_in(
     inputs: Sequence[str],
     keys: Sequence[str] | None,
     digest: str | None = None,
+    sent: Callable[[], object] = lambda: None,
 ) -> int:
     """One part of a batch, from its input number ``start`` on; how many items were created.
 
-    What is in already is not taken in again.
+    What is in already is not taken in again. ``sent`` is called when there is only the database to wait for.
     """
     ids = fresh_ids(len(inputs))
 
     async def act(connection: Connection) -> int:
-        return await take_in_within(connection, batch_id, start, like, ids, inputs, keys, digest)
+        return await take_in_within(connection, batch_id, start, like, ids, inputs, keys, digest, sent)
 
     return await database.transaction(act)
 
@@ -99,6 +100,7 @@ async def take_in_within(
     inputs: Sequence[str],
     keys: Sequence[str] | None,
     digest: str | None = None,
+    sent: Callable[[], object] = lambda: None,
 ) -> int:
     """As `take_in`, in a transaction that is already open."""
     batch = await batches.locked(connection, batch_id)
@@ -113,7 +115,7 @@ async def take_in_within(
     if not await manifests.keep(connection, like.manifest_id):
         raise Conflict(f"the manifest {batch['external_id']!r} is gone", remedy="cancel the batch")
     like.held_back = batch["paused_at"] is not None
-    created = await batches.take_in(connection, batch_id, like, ids, inputs, keys, digest)
+    created = await batches.take_in(connection, batch_id, like, ids, inputs, keys, digest, sent)
     if not like.held_back:
         await manifests.tell_of(connection, like)
     return created

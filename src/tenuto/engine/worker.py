@@ -247,16 +247,17 @@ class Worker:
             if self._limited:
                 self._seats.claimed(taken)
             if taken and self._from_the_beginning:
-                self._look_back_in_a_moment()
+                self._look_back_in_a_moment(hardly_anything=len(taken) <= max(limit // 10, 2))
             elif self._more or self._from_the_beginning:
                 return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
         if self._limited and len(self._held) < self._most_held:
             await self._let_some_stand_by()
         return self._until_something_is_due()
 
-    def _look_back_in_a_moment(self) -> None:
-        """From the beginning of the queues: what we have taken begins first, and whatever wakes us until then."""
-        self._from_the_beginning = False
+    def _look_back_in_a_moment(self, *, hardly_anything: bool) -> None:
+        """From the beginning of the queues. What we have taken begins first; where there is hardly anything, nothing
+        that wakes us until then brings the moment forward."""
+        self._from_the_beginning = not hardly_anything
         if self._looking_back is None:
             self._looking_back = self._loop.call_later(_A_MOMENT, self._look_back)
 

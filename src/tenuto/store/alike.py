@@ -47,6 +47,9 @@ _FORM: Mapping[str, Callable[[Any], bytes]] = {
 }  # fmt: skip
 """The columns that are not text."""
 
+_AS_MOST_ARE = {"state": "queued", "queue": "default", "rank": 0, "kind": "job", "policy": "{}"}
+"""The defaults of the table: what is so is not sent."""
+
 
 def _sized(field: bytes) -> bytes:
     return _int32(len(field)) + field
@@ -59,11 +62,13 @@ async def copy_alike(
     inputs: Sequence[str],
     sent: Callable[[], object] = lambda: None,
 ) -> None:
-    """Create a task for each id and input. Columns that share nothing are left to their defaults.
+    """Create a task for each id and input. What is as in most tasks is left to the database.
 
     ``sent`` is called as soon as there is only the database to wait for.
     """
-    given = {column: value for column, value in shared.items() if value is not None}
+    given = {
+        column: value for column, value in shared.items() if value is not None and value != _AS_MOST_ARE.get(column)
+    }
     tail = b"".join(_sized(_FORM.get(column, str.encode)(value)) for column, value in given.items())
 
     async def rows() -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ nothing can disagree with what happened.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -68,10 +68,12 @@ async def take_in(
     inputs: Sequence[str],
     keys: Sequence[str] | None,
     digest: str | None,
+    sent: Callable[[], object],
 ) -> int:
-    """One part of a batch: a run like ``like`` for each input; how many were created. The digest is of all so far."""
+    """One part of a batch: a run like ``like`` for each input; how many were created. The digest is of all so far;
+    ``sent`` is called as soon as there is only the database to wait for."""
     if keys is None:
-        await _copy(connection, like, ids, inputs)
+        await _copy(connection, like, ids, inputs, sent)
         created = len(inputs)
     else:
         created = len(await start_runs(connection, list(_runs(like, ids, inputs, keys))))
@@ -88,7 +90,9 @@ def _runs(like: NewRun, ids: Sequence[UUID], inputs: Sequence[str], keys: Sequen
         )  # fmt: skip
 
 
-async def _copy(connection: Connection, like: NewRun, ids: Sequence[UUID], inputs: Sequence[str]) -> None:
+async def _copy(
+    connection: Connection, like: NewRun, ids: Sequence[UUID], inputs: Sequence[str], sent: Callable[[], object]
+) -> None:
     """The fast way, where nothing can clash: only what the runs have to say is sent, the rest are defaults."""
     actor = like.initiator
     shared = {
@@ -98,7 +102,7 @@ async def _copy(connection: Connection, like: NewRun, ids: Sequence[UUID], input
         "manifest_id": like.manifest_id, "batch_id": like.batch_id, "limit_group": like.limit_group,
         "tags": like.tags, "run_at": like.run_at, "correlation_id": like.correlation_id,
     }  # fmt: skip
-    await copy_alike(connection, shared, ids, inputs)
+    await copy_alike(connection, shared, ids, inputs, sent)
 
 
 async def complete(connection: Connection, id: UUID, now: datetime) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -110,17 +111,21 @@ class Batches:
 
     async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: Parts) -> None:
         """The next part is made ready while the database takes in the last."""
+        loop = asyncio.get_running_loop()
         storing: asyncio.Task[int] | None = None
         start = bulk.items_in(batch)
         try:
             async for part in parts:
                 if storing is not None:
                     await storing
+                sent = asyncio.Event()
+                tell = partial(loop.call_soon_threadsafe, sent.set)  # the database may live on another loop
                 storing = asyncio.create_task(
-                    bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys, part.digest)
+                    bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys, part.digest, tell)
                 )
+                storing.add_done_callback(partial(_it_is_over, sent))
                 start += len(part.inputs)
-                await asyncio.sleep(0)  # let it be sent before the next part is made
+                await sent.wait()  # before the next is made: the database must have something to do meanwhile
         finally:
             if storing is not None:
                 await storing
@@ -238,6 +243,10 @@ class Batches:
                 raise Conflict(f"batch {id} has not ended after {timeout:g} s", remedy="wait longer")
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 1.0)
+
+
+def _it_is_over(sent: asyncio.Event, _: object) -> None:
+    sent.set()
 
 
 def _told(batch: Record, rate: float) -> Record:

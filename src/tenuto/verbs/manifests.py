@@ -392,7 +392,7 @@ def _dumper(job: Job[..., Any], properties: Mapping[str, Any]) -> Callable[[Any]
     names = job.parameters.keys()
 
     def dump(item: Any) -> str:
-        if isinstance(item, Mapping) and item.keys() <= names:
+        if (type(item) is dict or isinstance(item, Mapping)) and item.keys() <= names:
             return job.dump_input((), {**properties, **item})
         if not free:
             raise Invalid(f"{job.name} has no parameter left for it", field="input")
