@@ -70,8 +70,10 @@ async def take_turns(db: Database, scene: Scene) -> None:
 
 
 async def run_by_hand(db: Database, scene: Scene) -> None:
-    request = new_id()
+    await _run_now(db, new_id())
 
+
+async def _run_now(db: Database, request: UUID) -> None:
     async def act(connection: Connection) -> None:
         await firing.run_now(connection, NAME, NOW, SOMEBODY, request_id=request)
 
@@ -80,9 +82,9 @@ async def run_by_hand(db: Database, scene: Scene) -> None:
 
 
 async def run_at_once(db: Database, scene: Scene) -> None:
-    seen = await schedules.named(db, NAME)
-    if seen is None or await firing.run_at_once(db, seen, NOW, SOMEBODY, new_id()) is None:
-        await run_by_hand(db, scene)
+    seen, request = await schedules.named(db, NAME), new_id()
+    if seen is None or await firing.run_at_once(db, seen, NOW, SOMEBODY, request) is None:
+        await _run_now(db, request)
 
 
 async def disable(db: Database, scene: Scene) -> None:
