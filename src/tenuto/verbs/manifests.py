@@ -272,10 +272,11 @@ class Manifests:
 
         async def act(connection: Connection) -> UUID:
             nonlocal sent
+            held = await manifests.locked(connection, stored.external_id)
+            # Asked while it is held: whoever made it with this id has committed by then, and it cannot end unseen.
             if sent and await connection.fetchval(queue.SQL.standing, id, None) is not None:
                 return id  # only the reply was lost; by now it may even have ended
             sent = True
-            held = await manifests.locked(connection, stored.external_id)
             if held is None:
                 raise manifesting.unknown(stored.external_id)
             group = await manifests.group(connection, held.manifest.group) if held.manifest.group else None
