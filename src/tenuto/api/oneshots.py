@@ -196,6 +196,7 @@ async def create_one_shot(
         timeout=request.timeout_seconds,
         may_use_secrets=visit.caller.may(Role.EDITOR),
         id=visit.id,
+        again=visit.again,
     )
     body = Accepted(transaction_id=made.id, exec_at_utc=made.exec_at, prompt_type=request.prompt_type)
     return _answer(body, 202, {"Location": f"/api/schedule/{made.id}/status"})

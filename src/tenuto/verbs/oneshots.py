@@ -78,12 +78,14 @@ class OneShots:
         timeout: float | str | timedelta | None = None,
         may_use_secrets: bool = True,
         id: UUID | None = None,
+        again: bool = False,
     ) -> OneShot:
         """Have something done at an instant: ``log.append``, ``http.call``, or a registered job by its name.
 
         What is past is done at once. The payload is checked against what the handler takes. It is tried once, unless
         ``retry`` says otherwise. Whoever says where a call goes could have any secret sent there: it may name one only
-        if ``may_use_secrets``. With an ``id`` of the caller's, asking again changes nothing.
+        if ``may_use_secrets``. With an ``id`` of the caller's, asking again changes nothing;
+        ``again`` says that it was asked for before: then it is looked for first.
         """
         kind, handler = self.handler(prompt_type)
         if kind != JOB and not may_use_secrets and names_a_secret(payload):
@@ -107,6 +109,9 @@ class OneShots:
         task.policy = rules
         task.tags = [*handler.using_.tags, *payloads.tags(tags)] or None
         check(task)
+        # It was made before, and may end between a look into the past and an insert: one look at both settles it.
+        if again and id is not None and await store.standing(database, id) is not None:
+            return OneShot(id, run_at, created=False)
         auditing.tell(target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags})
         created = await self._create(database, task)
         if not created and id is not None and await store.standing(database, id) is None:
