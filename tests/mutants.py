@@ -243,6 +243,8 @@ MUTANTS = (
             "store/test_start.py::test_what_ends_while_it_is_asked_for_again_is_not_made_anew"),
     swapped("one-shots: a request that comes again makes nothing", "store/oneshots.sql", "EXISTS (SELECT FROM kept WHERE is_new)", "EXISTS (SELECT FROM kept)",
             "store/test_one_shots.py::test_one_that_has_ended_while_its_request_comes_again_is_not_made_anew"),
+    swapped("one-shots: one that was made before is only looked for", "verbs/oneshots.py", "if again and id is not None and", "if False and",
+            "api/test_sent_again.py::test_a_one_shot_that_was_made_before_is_looked_for_and_not_sent_again"),
     swapped("one-shots: nor do several", "store/oneshots.sql", "    WHERE is_new\n      AND (SELECT past.id", "    WHERE (SELECT past.id",
             "store/test_one_shots.py::test_one_that_has_ended_while_its_request_comes_again_is_not_made_anew"),
     swapped("run at once: only the version that was seen", RUNS_SQL,

@@ -15,6 +15,7 @@ from tenuto.engine import bulk, letters
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
+from tenuto.store import oneshots as one_shots
 from tenuto.store import requests
 from tenuto.store.auditing import Deed, RequestKey, on_record
 from tenuto.verbs import deadletters
@@ -168,3 +169,30 @@ async def test_a_key_that_was_used_meanwhile_lets_nothing_be_done(service: Api) 
     with on_record(asked(new_id())), pytest.raises(Conflict, match="has just been done"):
         await service.app.limit_queue("mail", 5)
     assert [queue["max_running"] for queue in await service.app.queues()] == [3]
+
+
+async def test_a_one_shot_that_was_made_before_is_looked_for_and_not_sent_again(
+    service: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may end between a look into the past and an insert: so there must be no insert."""
+    sent = 0
+    create = one_shots.create_on_record
+
+    async def counted(*given: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        return await create(*given)
+
+    monkeypatch.setattr(one_shots, "create_on_record", counted)
+    asked: dict[str, Any] = {
+        "json": {"exec_at": "2056-07-07T15:00:00Z", "prompt_type": "log.append", "payload": {"message": "Hello"}},
+        "headers": {"Idempotency-Key": "once"},
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "answered", crash)
+        with pytest.raises(ConnectionError):
+            await service.post("/api/schedule", **asked)
+    (made,) = await service.app.one_shots.list()
+    again = await service.post("/api/schedule", **asked)
+    assert (again.status_code, again.json()["transaction_id"]) == (202, str(made["id"]))
+    assert sent == 1
