@@ -275,6 +275,7 @@ class Manifests:
             held = await manifests.locked(connection, stored.external_id)
             # Asked while it is held: whoever made it with this id has committed by then, and it cannot end unseen.
             if sent and await connection.fetchval(queue.SQL.standing, id, None) is not None:
+                auditing.changed_nothing()
                 return id  # only the reply was lost; by now it may even have ended
             sent = True
             if held is None:
