@@ -29,6 +29,9 @@ def main() -> int:
         say("\n".join(mutant.name for mutant in MUTANTS))
         return 0
     chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    if not chosen:
+        say(f"no mutant is named like {' or '.join(words)}; scripts/mutants --list shows what there is")
+        return 2
     verdicts = known_verdicts()
     for mutant in chosen:
         verdicts[mutant.name] = "caught" if is_caught(mutant) else "NOT CAUGHT"

@@ -8,15 +8,11 @@ import socket
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tenuto import Tenuto, logs
 from tenuto.api.server import refuse_to_be_seen, serving
@@ -24,6 +20,7 @@ from tenuto.errors import EngineError, Invalid
 from tenuto.model.access import Role
 from tenuto.settings import load
 from tests.api.conftest import problem, with_jobs
+from tests.certificates import a_certificate
 from tests.waiting import eventually
 
 LINES = 60_000
@@ -109,34 +106,10 @@ def test_beyond_this_machine_it_is_seen_only_with_tls_or_behind_a_proxy(tmp_path
 # --- TLS ------------------------------------------------------------------------------------------------------------
 
 
-def _pair(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
-    """A certificate signed by itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    sealed = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-    certificate, private = folder / f"{name}.crt", folder / f"{name}.key"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed))
-    return certificate, private
-
-
 async def test_a_certificate_that_cannot_be_used_is_told_before_anybody_listens(url: str, tmp_path: Path) -> None:
-    certificate, key = _pair(tmp_path, "good")
-    _, other = _pair(tmp_path, "other")
-    locked_certificate, locked = _pair(tmp_path, "locked", b"pass")
+    certificate, key = a_certificate(tmp_path, "localhost", named="good")
+    _, other = a_certificate(tmp_path, "localhost", named="other")
+    locked_certificate, locked = a_certificate(tmp_path, "localhost", named="locked", password=b"pass")
     nonsense, nowhere = tmp_path / "nonsense", tmp_path / "nowhere"
     nonsense.write_text("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
     with socket.socket() as any_free:

@@ -52,7 +52,7 @@ async def open_tasks(app: Tenuto) -> int:
     return int(await (await app.open()).value("SELECT count(*) FROM tenuto.tasks"))
 
 
-async def test_the_seeds_hundred_table_slices_run_under_one_manifest(replicating: Tenuto, worker: Quick) -> None:
+async def test_a_hundred_table_slices_run_under_one_manifest(replicating: Tenuto, worker: Quick) -> None:
     async with worker(slots=20):
         batch = await replicating.bulk_enqueue("replicate", slices(*range(100)), name="users by slices")
         told = await batch.wait(30)

@@ -6,14 +6,10 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tenuto import Definition, Step, Tenuto
 from tenuto.handlers import dialling, http
@@ -21,6 +17,7 @@ from tenuto.handlers.kinds import Means
 from tenuto.model.schedules import Plan
 from tenuto.model.triggers import Manual
 from tenuto.settings import load
+from tests.certificates import a_certificate
 from tests.handlers.site import Site, answer
 from tests.store.conftest import swept, url, used_again
 
@@ -79,39 +76,12 @@ async def test_a_schedule_calls_with_a_secret_and_logs_and_the_secret_is_found_n
     assert (entry["message"], entry["fields"]) == ("all called", {"steps": 2})
 
 
-def certificate(name: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """A server's certificate, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "server.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    trusted = folder / "trusted.pem"
-    trusted.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    return context, trusted
-
-
 async def test_certificates_are_verified_against_the_name_although_an_address_is_dialled(
     app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, trusted = certificate("secure.example", tmp_path)
+    trusted, key = a_certificate(tmp_path, "secure.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(trusted, key)
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return ["127.0.0.1"]

@@ -82,5 +82,5 @@ def test_a_failure_in_one_line(error: dict[str, Any] | None, line: str) -> None:
     assert summary(error) == line
 
 
-def test_the_words_are_those_of_the_seed() -> None:
+def test_a_letter_waits_or_was_retried_or_acknowledged() -> None:
     assert set(LetterStatus) == {"awaiting_intervention", "retried", "acknowledged"}

@@ -19,7 +19,6 @@ from tenuto.model.schedules import (
     Overlap,
     Plan,
     changes,
-    definition_from_fields,
     misfire_from_fields,
     plan_from_fields,
     plan_from_json,
@@ -29,7 +28,7 @@ from tenuto.model.schedules import (
 from tenuto.model.secrets import SecretRef
 from tenuto.model.steps import Step, StepOptions, policy_of, step_from_fields
 from tenuto.model.tasks import Policy
-from tenuto.model.triggers import cron, manual
+from tenuto.model.triggers import cron, manual, trigger_from_fields
 from tests.playing import a_definition, a_plan, a_step
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -269,11 +268,20 @@ def test_a_definition_goes_to_plain_data_and_back() -> None:
         misfire={"policy": "all", "max_runs": 3},
         description="what it is for",
     )
-    assert definition_from_fields(json.loads(json.dumps(definition.to_fields()))) == definition
+    fields = json.loads(json.dumps(definition.to_fields()))
+    again = Definition(
+        fields["name"],
+        trigger_from_fields(fields["trigger"]),
+        plan_from_fields(fields["steps"]),
+        fields["description"],
+        fields["overlap"],
+        misfire_from_fields(fields["misfire"]),
+    )
+    assert again == definition
 
 
 def test_what_is_not_said_is_the_usual() -> None:
-    made = definition_from_fields({"name": "n", "steps": [[{"kind": "job", "target": "a"}]]})
+    made = Definition("n", manual(), a_plan("a"))
     assert (made.trigger, made.overlap, made.misfire, made.description) == (manual(), Overlap.SKIP, Misfire(), "")
 
 

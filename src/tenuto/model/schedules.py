@@ -17,7 +17,7 @@ from typing import Any
 from tenuto.errors import Forbidden, Invalid
 from tenuto.model import payloads
 from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
-from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
+from tenuto.model.triggers import Trigger
 
 MAX_GROUPS = 1000
 MAX_STEPS = 10_000
@@ -206,18 +206,6 @@ class Definition:
             "overlap": str(self.overlap),
             "misfire": self.misfire.to_fields(),
         }
-
-
-def definition_from_fields(stored: Mapping[str, Any]) -> Definition:
-    """A definition as `Definition.to_fields` gives it."""
-    return Definition(
-        stored["name"],
-        trigger_from_fields(stored["trigger"]) if "trigger" in stored else Manual(),
-        plan_from_fields(stored["steps"]),
-        stored.get("description", ""),
-        stored.get("overlap", Overlap.SKIP),
-        misfire_from_fields(stored.get("misfire", {})),
-    )
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.model.auditchain import BEGINNING
+from tenuto.store.arrays import columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
 
@@ -72,7 +73,7 @@ async def unsealed(connection: Connection, limit: int) -> list[Record]:
 
 async def append(connection: Connection, links: Sequence[tuple[int, UUID, bytes]]) -> None:
     """New links: (position, entry, seal). Their entries wait no longer."""
-    positions, ids, seals = (list(column) for column in zip(*links, strict=True))
+    positions, ids, seals = columns_of(links)
     await connection.execute(SQL.append, positions, ids, seals)
     await connection.execute(SQL.sealed, ids)
 

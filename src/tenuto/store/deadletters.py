@@ -11,6 +11,7 @@ from uuid import UUID
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.deadletters import fingerprint_of_json, summary
+from tenuto.store.arrays import columns_of
 from tenuto.store.database import Connection, Database
 from tenuto.store.statements import beside
 
@@ -27,8 +28,7 @@ async def write(connection: Connection, failures: Sequence[tuple[UUID, str | Non
         (new_id(), activity, summary(json.loads(error) if error else None)[:2000], fingerprint_of_json(error))
         for activity, error in failures
     ]
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return len(await connection.fetch(SQL.write, *columns))
+    return len(await connection.fetch(SQL.write, *columns_of(rows)))
 
 
 async def missing(connection: Connection, since: UUID, before: datetime, limit: int) -> list[tuple[UUID, str | None]]:
@@ -65,7 +65,7 @@ async def resolve(
     """Resolve (letter, task that runs it again or None if acknowledged)."""
     if not pairs:
         return set()
-    ids, tasks = (list(column) for column in zip(*pairs, strict=True))
+    ids, tasks = columns_of(pairs)
     rows = await connection.fetch(SQL.resolve, ids, tasks, now, by.type, by.id, by.name, note, request)
     return {row["id"] for row in rows}
 

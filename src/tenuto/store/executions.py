@@ -20,6 +20,7 @@ from tenuto.model.executions import Advance, Complete, Fail, FailedStep, GoOn, f
 from tenuto.model.executions import advance as decide
 from tenuto.model.schedules import Plan, plan_from_json
 from tenuto.model.tasks import Settlement, Task, not_run
+from tenuto.store.arrays import columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
 from tenuto.tracing import asked, carrying
@@ -66,7 +67,7 @@ async def begin(connection: Connection, new: Sequence[NewExecution]) -> None:
         for each in new
     ]  # fmt: skip
     steps = [row for each in new for row in _step_rows(each)]
-    await connection.execute(SQL.begin, *_columns(rows), *_columns(steps))
+    await connection.execute(SQL.begin, *columns_of(rows), *columns_of(steps))
 
 
 async def begin_at_once(database: Database, new: NewExecution) -> bool:
@@ -77,7 +78,7 @@ async def begin_at_once(database: Database, new: NewExecution) -> bool:
 
 def _at_once(new: NewExecution) -> Iterable[Any]:
     actor = new.initiator
-    ids, _, queues, ranks, kinds, names, inputs, policies, _, keys, most, *_, groups, numbers = _columns(
+    ids, _, queues, ranks, kinds, names, inputs, policies, _, keys, most, *_, groups, numbers = columns_of(
         list(_step_rows(new))
     )
     return (
@@ -100,10 +101,6 @@ def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
             step.limit_key, step.limit_max, actor.type, actor.id, actor.name, str(execution.id), execution.id, group,
             number,
         )  # fmt: skip
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 # --- moving on ------------------------------------------------------------------------------------------------------
@@ -158,7 +155,7 @@ async def _move_on(
         empty = await _go_on(connection, going, now, taking)
     if ending:
         verdicts = [(id, *_verdict(step)) for id, step in ending]
-        answer = await connection.fetchrow(SQL.end_executions, *_columns(verdicts), now)
+        answer = await connection.fetchrow(SQL.end_executions, *columns_of(verdicts), now)
         if answer is not None and answer["waited"]:
             await hold_back(connection, answer["waited"])
     failed = {id: step.error for id, step in ending if isinstance(step, Fail)}
@@ -173,7 +170,7 @@ async def _move_on(
 async def _go_on(
     connection: Connection, going: Sequence[tuple[UUID, GoOn]], now: datetime | None, taking: Taking | None
 ) -> list[UUID]:
-    columns = _columns([(id, step.group, step.failed) for id, step in going])
+    columns = columns_of([(id, step.group, step.failed) for id, step in going])
     taker = (None, None, [], 0) if taking is None else (taking.worker_id, taking.lease, taking.queues, taking.limit)
     rows = await connection.fetch(SQL.go_on, *columns, now, *taker)
     if taking is not None:

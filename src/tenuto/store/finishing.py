@@ -15,6 +15,7 @@ from uuid import UUID
 from tenuto.model.access import Actor
 from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
 from tenuto.store import batches, deadletters, executions, manifests
+from tenuto.store.arrays import columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.executions import Taking
 from tenuto.store.tasks import SQL
@@ -179,8 +180,7 @@ async def _hand_on(connection: Connection, settlements: Sequence[Settlement]) ->
     """The seats of what leaves without ending: it will be tried again, or called again later."""
     leaving = [(s.task.id, s.task.fence, s.heir) for s in settlements if s.heir is not None]
     if leaving:
-        columns = [list(column) for column in zip(*leaving, strict=True)]
-        seated = await connection.fetch(SQL.hand_on, settlements[0].task.worker_id, *columns)
+        seated = await connection.fetch(SQL.hand_on, settlements[0].task.worker_id, *columns_of(leaving))
         _only_those_are_heirs(settlements, [row["id"] for row in seated])
 
 
@@ -218,8 +218,7 @@ async def _put_aside(connection: Connection, settlements: Sequence[Settlement]) 
         for s in settlements
         if s.outcome.aside is not None
     ]
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    answer = await connection.fetch(SQL.put_aside, settlements[0].task.worker_id, *columns)
+    answer = await connection.fetch(SQL.put_aside, settlements[0].task.worker_id, *columns_of(rows))
     return {row["id"] for row in answer}
 
 
@@ -275,5 +274,6 @@ def _said(column: list[Any]) -> list[Any] | None:
 
 
 def _agains(agains: Sequence[Again]) -> list[Any]:
-    rows = [(again.run_at, again.activity_id, again.failures, again.losses, again.last_chance) for again in agains]
-    return [list(column) for column in zip(*rows, strict=True)]
+    return columns_of(
+        (again.run_at, again.activity_id, again.failures, again.losses, again.last_chance) for again in agains
+    )

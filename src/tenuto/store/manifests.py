@@ -16,9 +16,9 @@ from tenuto.ids import first_id_at
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest, manifest_from_fields
 from tenuto.model.tasks import Task, TaskState
+from tenuto.store.arrays import array_literal, columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
-from tenuto.store.tasks import array_literal
 from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)
@@ -273,8 +273,7 @@ async def start_runs(connection: Connection, runs: Sequence[NewRun]) -> set[UUID
         )
         for run in runs
     ]  # fmt: skip
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return {row["id"] for row in await connection.fetch(SQL.insert_runs, *columns)}
+    return {row["id"] for row in await connection.fetch(SQL.insert_runs, *columns_of(rows))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +314,7 @@ async def standing(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, St
 async def ran(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:
     """(manifest, last run or None if it stays, next run)."""
     if rows:
-        await connection.execute(SQL.ran, *(list(column) for column in zip(*rows, strict=True)))
+        await connection.execute(SQL.ran, *columns_of(rows))
 
 
 async def to_plan(connection: Connection, limit: int) -> list[tuple[UUID, str]]:

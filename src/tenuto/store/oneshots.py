@@ -15,10 +15,11 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task
 from tenuto.store import auditing
 from tenuto.store.activities import Record, ids_beginning, record
+from tenuto.store.arrays import array_literals, columns_of
 from tenuto.store.auditing import Deed
 from tenuto.store.database import Connection, Database
 from tenuto.store.statements import beside
-from tenuto.store.tasks import array_literal, row_of
+from tenuto.store.tasks import TAGS, row_of
 
 SQL = beside(__file__)
 
@@ -26,7 +27,6 @@ Standing = Literal["open", "ended"]
 TaskRow: TypeAlias = tuple[Any, ...]
 
 _NO_ID = UUID(int=0)
-_TAGS = 13
 _BEFORE_ALL = (datetime(1970, 1, 1, tzinfo=UTC), _NO_ID)
 
 
@@ -58,8 +58,8 @@ async def create_on_record(database: Database, asked: Sequence[tuple[TaskRow, De
     if len(rows) == 1:
         answers = await database.all(SQL.create_on_record, *rows[0])
     else:
-        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
-        columns[_TAGS] = [None if tags is None else array_literal(tags) for tags in columns[_TAGS]]
+        columns = columns_of(rows)
+        columns[TAGS] = array_literals(columns[TAGS])
         answers = await database.all(SQL.create_several_on_record, *columns)
     created = [bool(answer["created"]) if answer["allowed"] else None for answer in answers]
     for (_, deed), made in zip(asked, created, strict=True):

@@ -20,6 +20,7 @@ from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_fields, plan_from_json
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
+from tenuto.store.arrays import columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
 
@@ -294,7 +295,7 @@ async def active(connection: Connection, schedule_id: UUID) -> list[UUID]:
 async def fired(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:
     """(schedule, last run or None if it stays, next run)."""
     if rows:
-        await connection.execute(SQL.fired, *(list(column) for column in zip(*rows, strict=True)))
+        await connection.execute(SQL.fired, *columns_of(rows))
 
 
 async def ran(connection: Connection, schedule_id: UUID, at: datetime) -> None:
@@ -331,7 +332,7 @@ async def write_ledger(
         )
         for e in entries
     ]  # fmt: skip
-    *columns, requests = (list(column) for column in zip(*rows, strict=True))
+    *columns, requests = columns_of(rows)
     await connection.execute(SQL.write_ledger, *columns, now, by, requests, ran)
 
 
@@ -343,9 +344,9 @@ async def before_a_run(connection: Connection, id: UUID | None, request: UUID) -
     return Standing(row["active"], row["queued"]), None if row["id"] is None else row
 
 
-async def to_plan(connection: Connection, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str]]:
+async def to_plan(connection: Connection, limit: int) -> list[tuple[UUID, str]]:
     """(id, trigger as JSON) of schedules whose next run nobody has worked out yet."""
-    return [(row["id"], row["trigger"]) for row in await connection.fetch(SQL.to_plan, limit, list(excluded))]
+    return [(row["id"], row["trigger"]) for row in await connection.fetch(SQL.to_plan, limit)]
 
 
 async def next_due(database: Database, excluded: Collection[UUID] = ()) -> datetime | None:
@@ -360,8 +361,6 @@ class Queued:
 
     id: UUID
     due_at: datetime
-    origin: str
-    turn: str
     request: dict[str, Any] | None
 
 
@@ -373,7 +372,7 @@ async def whose_turn_it_is(database: Database, limit: int) -> list[UUID]:
 async def first_queued(connection: Connection, schedule_id: UUID) -> Queued | None:
     """The run of a schedule that has waited longest."""
     row = await connection.fetchrow(SQL.first_queued, schedule_id)
-    return None if row is None else Queued(row["id"], row["due_at"], row["origin"], row["turn"], _plain(row["request"]))
+    return None if row is None else Queued(row["id"], row["due_at"], _plain(row["request"]))
 
 
 async def take_turn(connection: Connection, queued_id: UUID, execution_id: UUID, now: datetime, by: str) -> None:

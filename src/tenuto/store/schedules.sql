@@ -252,7 +252,7 @@ LIMIT 20;
 -- Enabled schedules whose next run nobody has worked out yet.
 SELECT id, trigger
 FROM tenuto.schedules
-WHERE enabled AND NOT planned AND id <> ALL ($2::uuid[])
+WHERE enabled AND NOT planned
 ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
@@ -282,7 +282,7 @@ LIMIT $1;
 
 -- name: first_queued
 -- The run of a schedule that has waited longest.
-SELECT id, due_at, origin, turn, request
+SELECT id, due_at, request
 FROM tenuto.occurrences
 WHERE schedule_id = $1 AND decision = 'queued'
 ORDER BY due_at, id

@@ -19,6 +19,7 @@ from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
 from tenuto.store import executions
 from tenuto.store.alike import copy_alike
+from tenuto.store.arrays import array_literals, columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap, Place
 from tenuto.store.statements import beside
@@ -31,7 +32,8 @@ _COLUMNS = (
     "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
     "correlation_id", "parent_id", "origin",
 )  # fmt: skip
-_TAGS = 13
+TAGS = 13
+"""Where the tags stand in `row_of`."""
 KEYS_PER_CLAIM = 200
 """How many limited keys of a queue one claim looks at."""
 
@@ -51,8 +53,8 @@ async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
 
 async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     """The careful way: what is there already, or has been, is left alone."""
-    columns: list[list[Any]] = [list(column) for column in zip(*(row_of(task, 1) for task in tasks), strict=True)]
-    columns[_TAGS] = [None if tags is None else array_literal(tags) for tags in columns[_TAGS]]
+    columns = columns_of(row_of(task, 1) for task in tasks)
+    columns[TAGS] = array_literals(columns[TAGS])
 
     async def act(connection: Connection) -> set[UUID]:
         created = {row["id"] for row in await connection.fetch(SQL.start_many, *columns)}
@@ -142,12 +144,6 @@ def row_of(task: NewTask, ids: int = 1) -> tuple[Any, ...]:
         carrying(task.policy, asked(task.name)), task.created_at, task.unique_key, task.limit_key, task.limit_max,
         task.tags, actor.type, actor.id, actor.name, task.correlation_id, task.parent_id, task.origin,
     )  # fmt: skip
-
-
-def array_literal(values: list[str]) -> str:
-    """Texts as an array within an array, which the driver cannot send."""
-    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
-    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
 # --- claim ----------------------------------------------------------------------------------------------------------
@@ -259,7 +255,7 @@ async def renew(
     database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int, str | None]], lease: timedelta
 ) -> set[UUID]:
     """Prolong the leases of (id, fence, progress); what is missing from the answer is held no longer."""
-    ids, fences, progress = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
+    ids, fences, progress = columns_of(held) if held else ([], [], [])
     rows = await database.all(SQL.renew, worker_id, lease, ids, fences, progress)
     return {row["id"] for row in rows}
 
