@@ -397,7 +397,8 @@ LIMIT 1000;
 -- The tasks leave and their last activities remain, in one statement. Only the holder $1 may (null: nobody holds them):
 -- a stale fence or another worker's id matches nothing and changes nothing. The list of ids is named twice so that the
 -- rows are reached by index whatever the planner believes about the size of the table; the join then only pairs them
--- with their outcomes. Numbers come as text, and instants as such numbers, which the driver writes many times faster; no
+-- with their outcomes, by hash: it would not if it believed that hardly any row had this holder, so the holder is matched
+-- there too. Numbers come as text, and instants as such numbers, which the driver writes many times faster; no
 -- status: completed.
 -- The answer names the tasks that were ended only if not all of them were. The executions $12 are held first, in the order
 -- of all (see the lock of executions). Under a limit the seat of each goes to its heir $13, which stood by for it; the
@@ -410,6 +411,7 @@ WITH held AS MATERIALIZED (
     FOR UPDATE
 ), outcome AS (
     SELECT o.*,
+           $1::uuid AS holder,
            coalesce(word, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
@@ -424,7 +426,7 @@ WITH held AS MATERIALIZED (
       AND task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
       AND task.fence = outcome.fence
-      AND task.worker_id IS NOT DISTINCT FROM $1::uuid
+      AND task.worker_id IS NOT DISTINCT FROM outcome.holder
     RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
               task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
               coalesce(task.began_at, outcome.started_at), outcome.ended_at, task.fence, task.worker_id,
@@ -468,6 +470,7 @@ FROM recorded;
 -- a limited key of their own keep that one, and its limit.
 WITH outcome AS (
     SELECT o.*,
+           $1::uuid AS holder,
            coalesce(word, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
@@ -485,7 +488,7 @@ WITH outcome AS (
     JOIN outcome ON outcome.id = task.id
     WHERE task.id = ANY ($2::uuid[])
       AND task.fence = outcome.fence
-      AND task.worker_id IS NOT DISTINCT FROM $1::uuid
+      AND task.worker_id IS NOT DISTINCT FROM outcome.holder
       AND task.cancel_at IS NULL
     ORDER BY task.id
     FOR UPDATE OF task
