@@ -163,7 +163,7 @@ async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_
     written: list[Attempt] = []
     finisher = Finisher(db, db.clock, written.extend)
     for attempt in await attempts_of(db, await register_worker(), 24):
-        finisher.put(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))
+        finisher.put([(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))])
     finisher.start()
     await finisher.stop()
     assert len(written) == 24
@@ -187,7 +187,7 @@ async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, registe
         await db.all("SET statement_timeout = '500ms'")
         finisher = Finisher(db, db.clock, written.extend)
         for attempt in attempts:
-            finisher.put(attempt, completed())
+            finisher.put([(attempt, completed())])
         finisher.start()
         await asyncio.wait_for(finisher.stop(), 20)
         await db.all("SET statement_timeout = '30s'")

@@ -6,7 +6,7 @@ must not begin. It is told to stop, and until it has, the task is left to others
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from tenuto.handlers.attempts import Attempt, Stop
@@ -29,9 +29,10 @@ class Comebacks:
                 self.ids.add(task.id)
         return self.ids
 
-    def is_over(self, task: Task) -> bool:
-        """An attempt has ended here; whether its task had come back meanwhile, and may be taken anew."""
-        if task.id not in self.ids:
-            return False
-        self.ids.discard(task.id)
-        return True
+    def may_now(self, ended: Iterable[Task]) -> list[Task]:
+        """Attempts at these have ended here; those that had come back meanwhile, and may be taken anew."""
+        if not self.ids:
+            return []
+        back = [task for task in ended if task.id in self.ids]
+        self.ids.difference_update([task.id for task in back])
+        return back

@@ -77,9 +77,9 @@ class Finisher:
         if self._task is not None:
             await self._task
 
-    def put(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Hand in an outcome; on the finisher's own loop."""
-        self._waiting.append((attempt, outcome))
+    def put(self, ended: Iterable[tuple[Attempt, Outcome]]) -> None:
+        """Hand in outcomes; on the finisher's own loop."""
+        self._waiting.extend(ended)
         self._something.set()
 
     async def _run(self) -> None:
@@ -115,10 +115,11 @@ class Finisher:
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
         batch: list[tuple[Attempt, Outcome]] = []
-        size = 0
-        while self._waiting and len(batch) < BATCH and size < BATCH_SIZE:
-            batch.append(self._waiting.popleft())
-            size += _size(batch[-1][1])
+        waiting, size = self._waiting, 0
+        while waiting and len(batch) < BATCH and size < BATCH_SIZE:
+            ended = waiting.popleft()
+            batch.append(ended)
+            size += _size(ended[1])
         return batch
 
     async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
@@ -143,9 +144,9 @@ class Finisher:
         if handed_on:
             seated(batch, settlements)
         self._written([attempt for attempt, _ in batch])
-        for settlement in settlements:
+        for settlement in [settlement for settlement in settlements if settlement.task.batch_id is not None]:
             task, outcome = settlement.task, settlement.outcome
-            if task.batch_id is not None and task.manifest_id is not None and task.id in done and _is_success(outcome):
+            if task.manifest_id is not None and task.id in done and _is_success(outcome):
                 self._succeeded[task.manifest_id] = outcome.ended_at or now
         if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
             await self._tell_manifests()

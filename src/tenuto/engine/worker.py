@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
@@ -350,8 +350,7 @@ class Worker:
         with contextlib.suppress(StoreError):  # if it cannot be returned, the leases run out
             back = await store.put_back(self._database, self.identity.id, [each.task for each in gone]) if gone else ()
             gone = [attempt for attempt in gone if attempt.task.id in back]
-        for attempt in gone:
-            self._release(attempt)
+        self._release(gone)
         if kept := set(waiting).difference(gone):
             for attempt in kept:
                 attempt.stop(Stop.HANDED_BACK)
@@ -416,20 +415,17 @@ class Worker:
     def _collect(self, ends: Sequence[End]) -> None:
         self._pace.ended(ends)
         self._executing -= len(ends)
-        heirs: list[Attempt] = []
-        for attempt, outcome in ends:
-            if self._comebacks.is_over(attempt.task):
-                self._bounds.more_urgent(attempt.task.queue)
-                self._more = True
-            if outcome is None:
-                self._release(attempt)
-            else:
-                if self._seats.count and not self.stopping and (heir := self._seats.hand_on(attempt)) is not None:
-                    heirs.append(heir)
-                self._finisher.put(attempt, outcome)
-        if heirs:
+        for task in self._comebacks.may_now(attempt.task for attempt, _ in ends):
+            self._bounds.more_urgent(task.queue)
+            self._more = True
+        reported = [(attempt, outcome) for attempt, outcome in ends if outcome is not None]
+        if len(reported) < len(ends):
+            self._release([attempt for attempt, outcome in ends if outcome is None])
+        if self._seats.count and not self.stopping:
+            heirs = [heir for attempt, _ in reported if (heir := self._seats.hand_on(attempt)) is not None]
             self._executing += len(heirs)
             self._server.launch(heirs)
+        self._finisher.put(reported)
         if self._backlog and not self.stopping:
             self._begin_backlog()
         self._wake.set()
@@ -437,13 +433,14 @@ class Worker:
     def _forget(self, attempts: Sequence[Attempt]) -> None:
         """The outcomes are written: nothing of these is held any more."""
         self.finished += len(attempts)
-        for attempt in attempts:
-            self._release(attempt)
+        self._release(attempts)
         if self._limited and any(attempt.heir is None for attempt in attempts):
             self._more = True  # a seat under a limit has become free, and nobody has looked what it is good for
         if len(self._held) < self._most_held:
             self._wake.set()
 
-    def _release(self, attempt: Attempt) -> None:
-        if self._held.get(attempt.task.id) is attempt:
-            del self._held[attempt.task.id]
+    def _release(self, attempts: Iterable[Attempt]) -> None:
+        held = self._held
+        for attempt in attempts:
+            if held.get(attempt.task.id) is attempt:
+                del held[attempt.task.id]

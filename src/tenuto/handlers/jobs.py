@@ -218,7 +218,10 @@ class _InputType:
     def load(self, text: str) -> dict[str, Any]:
         if not self._names:
             return {}
-        values = self._validated(self.model.__pydantic_validator__.validate_json, text).__dict__
+        try:
+            values = self.model.__pydantic_validator__.validate_json(text).__dict__
+        except pydantic.ValidationError as error:
+            raise _invalid(error) from error
         return {name: values[attribute] for name, attribute in self._attributes}
 
     def _validated(self, validate: Callable[[Any], BaseModel], value: Any) -> BaseModel:

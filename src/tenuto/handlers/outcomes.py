@@ -30,16 +30,17 @@ def completed(
     attempt: Attempt, output: str | None, warnings: list[str], errors: list[str], ended_at: datetime
 ) -> Outcome:
     """The outcome of code that came to its end."""
+    context = attempt.context
     if output is not None:
-        output = attempt.context.hidden_json(output)
-    outcome = Outcome(Status.COMPLETED, None, attempt.started_at, ended_at, output)
+        output = context.hidden_json(output)
+    words = (context.log_text, context.latest_progress)
+    outcome = Outcome(Status.COMPLETED, None, attempt.started_at, ended_at, output, None, *words)
     if errors:
         outcome.status = Status.COMPLETED_WITH_ERROR
         outcome.error = error_json("tenuto.Error", "; ".join(errors), step=_step(attempt))
     elif warnings:
         outcome.status = Status.COMPLETED_WITH_WARNING
         outcome.error = error_json("tenuto.Warning", "; ".join(warnings), step=_step(attempt))
-    _keep_words(attempt, outcome)
     return outcome
 
 

@@ -250,9 +250,9 @@ def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
         [settlement.task.id for settlement in settlements],
         _numbers([settlement.task.fence for settlement in settlements]),
         _said([None if outcome.status is Status.COMPLETED else outcome.status for outcome in outcomes]),
-        _numbers([_microseconds(outcome.ended_at) for outcome in outcomes]),
+        _instants([outcome.ended_at for outcome in outcomes]),
         _said([outcome.reason for outcome in outcomes]),
-        _numbers([_microseconds(outcome.started_at) for outcome in outcomes]),
+        _instants([outcome.started_at for outcome in outcomes]),
         _said([outcome.output for outcome in outcomes]),
         _said([outcome.error for outcome in outcomes]),
         _said([outcome.log for outcome in outcomes]),
@@ -260,8 +260,9 @@ def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
     ]
 
 
-def _microseconds(instant: datetime | None) -> int | str:
-    return "NULL" if instant is None else round(instant.timestamp() * 1_000_000)
+def _instants(column: Iterable[datetime | None]) -> str:
+    """In microseconds, as numbers."""
+    return _numbers(["NULL" if each is None else round(each.timestamp() * 1_000_000) for each in column])
 
 
 def _numbers(column: Iterable[int | str]) -> str:
