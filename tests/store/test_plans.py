@@ -92,6 +92,21 @@ async def test_a_hot_statement_goes_by_index_whatever_the_planner_believes(state
     assert astray == {}
 
 
+@pytest.mark.parametrize("name", ["end_tasks", "repeat_tasks"])
+@pytest.mark.parametrize("state", ["never analysed", "full"])
+async def test_outcomes_find_their_tasks_by_hash_not_each_by_looking_at_all(
+    state: str, name: str, db: Database
+) -> None:
+    """For a table known to be empty the planner knows better, until it is analysed with something in it."""
+    async with db.connection() as connection:
+        await fill(connection, state)
+        plan = await plan_of(connection, name, getattr(TASKS, name))
+    pairing = [
+        node for node in plan if "task.fence = outcome.fence" in str(node.get("Hash Cond") or node.get("Join Filter"))
+    ]
+    assert [node["Node Type"] for node in pairing] == ["Hash Join"]
+
+
 async def test_a_claim_is_not_sorted_it_is_read_in_order(db: Database) -> None:
     async with db.connection() as connection:
         await fill(connection, "full")
