@@ -78,15 +78,21 @@ class Policy:
 
     def to_json(self) -> str:
         """As stored: only what differs from the defaults, so that most rows say nothing."""
-        retry, default = self.retry, RetryPolicy()
-        stored: dict[str, Any] = {
-            field: getattr(retry, field) for field in _RETRY_FIELDS if getattr(retry, field) != getattr(default, field)
-        }
-        if self.timeout_seconds is not None:
-            stored["timeout_seconds"] = self.timeout_seconds
-        if self.on_lost != "retry":
-            stored["on_lost"] = self.on_lost
-        return json.dumps(stored)
+        return _policy_as_json(self)
+
+
+@lru_cache(maxsize=1024)
+def _policy_as_json(policy: Policy) -> str:
+    """Few differ, so each is written once."""
+    retry, default = policy.retry, RetryPolicy()
+    stored: dict[str, Any] = {
+        field: getattr(retry, field) for field in _RETRY_FIELDS if getattr(retry, field) != getattr(default, field)
+    }
+    if policy.timeout_seconds is not None:
+        stored["timeout_seconds"] = policy.timeout_seconds
+    if policy.on_lost != "retry":
+        stored["on_lost"] = policy.on_lost
+    return json.dumps(stored)
 
 
 @lru_cache(maxsize=1024)
