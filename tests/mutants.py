@@ -348,8 +348,12 @@ MUTANTS = (
             ADVANCING + "a_group_waits_for_the_last_of_its_steps"),
     swapped("at a stroke: only if none has failed", RUNS_SQL, "            AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')\n          OFFSET 0\n", "            AND false\n          OFFSET 0\n",
             ADVANCING + "the_other_steps_of_the_group_run_to_their_end_before_a_failure_stops_the_execution"),
-    swapped("at a stroke: not if a step of another waits for it", RUNS_SQL, "THEN NOT execution.may_be_waited_for AND NOT EXISTS (\n                  SELECT FROM tenuto.tasks AS waiting WHERE waiting.waits_for = $6::uuid OFFSET 0\n              )\n", "THEN true\n",
+    swapped("at a stroke: not if somebody waits for it", RUNS_SQL, "WHEN execution.at_its_end THEN NOT execution.awaited ELSE", "WHEN execution.at_its_end THEN true ELSE",
             "engine/test_subschedules.py"),
+    swapped("at a stroke: who begins to wait says so", SQL, "    WHERE id IN (SELECT waits_for FROM aside) AND NOT awaited\n", "    WHERE false\n",
+            RUNS + "what_would_wait_for_an_execution_that_has_just_ended_goes_on"),
+    swapped("at a stroke: what is queued behind it says so", "store/schedules.sql", "    WHERE schedule_id = ANY ($1::uuid[]) AND ended_at IS NULL AND NOT awaited\n", "    WHERE false\n",
+            RUNS + "the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it"),
     swapped("at a stroke: what comes next is held", RUNS_SQL, "      AND task.state = 'waiting'\n    ORDER BY task.id\n    FOR UPDATE\n", "      AND task.state = 'waiting'\n    ORDER BY task.id\n",
             RUNS + "two_things_at_once_leave_an_execution_sound"),
     # --- executions

@@ -32,6 +32,7 @@ from tests.races import test_firing_races as falls_due
 from tests.races.given import SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -221,6 +222,30 @@ async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
 
         assert await second.value("SELECT state FROM tenuto.tasks") == "queued", meeting
         await run_to_the_end(second, worker_id)
+
+
+async def test_the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it(
+    db: Database, worker_id: UUID, other: asyncpg.Connection, url: str
+) -> None:
+    scene = await falls_due.a_scene(db, worker_id, Overlap.QUEUE_ONE)
+    heard: list[str] = []
+    listening = await asyncpg.connect(url)
+    await listening.add_listener("tenuto", lambda *told: heard.append(told[-1]))
+    queueing = other.transaction()
+    await queueing.start()
+    started = await firing.run_now(other, NAME, falls_due.NOW, SOMEBODY, request_id=new_id())
+    assert started.decision is Decision.QUEUED
+
+    ends = asyncio.create_task(ending(db, scene.held))
+
+    async def it_waits_or_is_done() -> bool:
+        return ends.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+
+    await eventually(it_waits_or_is_done, timeout=5, what="the end waits, or is written")
+    await queueing.commit()
+    await ends
+    await eventually(lambda: "schedules" in heard, timeout=5, what="schedulers hear of it")
+    await listening.close()
 
 
 async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db: Database, worker_id: UUID) -> None:

@@ -297,7 +297,7 @@ def settle(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUI
     ``new_id`` gives the id of the next activity, if there is to be one.
     """
     again: Again | None = None
-    if outcome.status is Status.COMPLETED or outcome.aside is not None:
+    if (outcome.status is Status.COMPLETED and outcome.reason is None) or outcome.aside is not None:
         return Settlement(task, outcome)
     if outcome.reason is Reason.HANDED_BACK:
         again = Again(now, new_id(), task.failures, task.losses)

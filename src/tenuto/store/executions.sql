@@ -115,12 +115,12 @@ LEFT JOIN begun ON begun.state = 'running';
 -- execution $6, nothing in the group has failed, and the execution is neither paused nor cancelled. Then there is nothing to
 -- decide: the tasks leave, and the execution goes on to its next group, of which the worker $1 takes up to $9 as in go_on, or
 -- comes to its end as in end_executions. If anything is different, nothing is changed and nothing is answered; so it is at the
--- end of what others may wait for: what must run alone, and what a step of another has started.
+-- end of what somebody waits for.
 -- The snapshot may be older than the lock on the execution. It then shows siblings that have left since, never one too few,
--- and whoever has left as failed is in it as a task, or as failed. What must be there still is locked.
+-- and whoever has left as failed is in it as a task, or as failed. What must be there still is locked. Whoever waits for the
+-- end has said so on the row that is locked, which is never old.
 WITH execution AS MATERIALIZED (
-    SELECT id, schedule_id, current_group, current_group + 1 >= total_groups AS at_its_end,
-           alone OR parent_task_id IS NOT NULL AS may_be_waited_for
+    SELECT id, schedule_id, awaited, current_group, current_group + 1 >= total_groups AS at_its_end
     FROM tenuto.executions
     WHERE id = $6::uuid AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL
     FOR UPDATE
@@ -173,14 +173,8 @@ WITH execution AS MATERIALIZED (
             AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')
           OFFSET 0
       )
-      -- a step of another may wait for one that it has started, or that must run alone; and a group may have lost all its
-      -- steps beforehand
-      AND CASE
-              WHEN execution.at_its_end THEN NOT execution.may_be_waited_for AND NOT EXISTS (
-                  SELECT FROM tenuto.tasks AS waiting WHERE waiting.waits_for = $6::uuid OFFSET 0
-              )
-              ELSE EXISTS (SELECT FROM next)
-          END
+      -- a group may have lost all its steps beforehand
+      AND CASE WHEN execution.at_its_end THEN NOT execution.awaited ELSE EXISTS (SELECT FROM next) END
 ), left_now AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
@@ -520,7 +514,9 @@ FROM resumed;
 
 -- name: execution
 -- One execution with everything known of it.
-SELECT *
+SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
+       total_steps, failed_steps, error, due_at, started_at, ended_at, initiator_type, initiator_id, initiator_name,
+       parent_task_id, retry_of, paused_at, paused_by, cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
 FROM tenuto.executions
 WHERE id = $1;
 

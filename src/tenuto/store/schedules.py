@@ -334,6 +334,8 @@ async def write_ledger(
     ]  # fmt: skip
     *columns, requests = columns_of(rows)
     await connection.execute(SQL.write_ledger, *columns, now, by, requests, ran)
+    if queued := [entry.schedule_id for entry in entries if entry.decision is Decision.QUEUED]:
+        await connection.execute(SQL.queued_behind, queued)
 
 
 async def before_a_run(connection: Connection, id: UUID | None, request: UUID) -> tuple[Standing, Row | None]:

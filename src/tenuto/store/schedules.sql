@@ -220,6 +220,20 @@ FROM unnest(
     id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, request
 );
 
+-- name: queued_behind
+-- Runs of these schedules wait for those that are active, which learn of it in the order of all (see the lock of executions).
+WITH held AS MATERIALIZED (
+    SELECT id
+    FROM tenuto.executions
+    WHERE schedule_id = ANY ($1::uuid[]) AND ended_at IS NULL AND NOT awaited
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE tenuto.executions
+SET awaited = true
+FROM held
+WHERE executions.id = held.id;
+
 -- name: before_a_run
 -- What stands in the way of a run of the schedule $1 by hand, and what was decided on the request $2 if it was made before.
 SELECT before.id, before.schedule_id, before.schedule_name, before.decision, before.reason, before.execution_id,

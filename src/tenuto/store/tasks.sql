@@ -540,7 +540,7 @@ FROM recorded;
 
 -- name: put_aside
 -- Attempts that asked to be called again later leave their slot; no attempt has ended. Not those that somebody has asked
--- to stop. What is to wait for an execution that has ended meanwhile need not wait.
+-- to stop. What is to wait for an execution that has ended meanwhile need not wait; one that goes on learns that it is awaited.
 WITH aside AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE
@@ -564,8 +564,12 @@ WITH aside AS (
       AND task.fence = later.fence
       AND task.worker_id = $1
       AND task.cancel_at IS NULL
-    RETURNING task.id, task.queue,
+    RETURNING task.id, task.queue, task.waits_for,
               CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS word
+), awaited AS (
+    UPDATE tenuto.executions
+    SET awaited = true
+    WHERE id IN (SELECT waits_for FROM aside) AND NOT awaited
 ), woken AS (
     SELECT pg_notify('tenuto', word || ' ' || queue)
     FROM (SELECT DISTINCT word, queue FROM aside WHERE word <> 'waiting') AS words
