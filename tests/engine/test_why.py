@@ -285,7 +285,11 @@ async def test_a_step_that_runs_another_schedule_says_for_which_execution_it_wai
         (reason,) = found.reasons
         (inner,) = await app.executions.list(schedule="inner")
         assert (reason.code, reason.ids) == (Code.WAITS_FOR_EXECUTION, (inner["id"],))
-        assert codes(await app.executions.why(inner["id"])) == ["running"]
+
+        async def it_runs() -> bool:
+            return codes(await app.executions.why(inner["id"])) == ["running"]
+
+        await eventually(it_runs)
         gate.set()
         await app.executions.wait(outer, 10)
     assert codes(await app.executions.why(outer)) == ["ended"]
