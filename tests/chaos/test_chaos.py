@@ -124,7 +124,9 @@ DAMAGES = (
         _another_record("status = 'completed' AND final", attempt="attempt + 1"),
     ),
     Damage("an attempt recorded twice", "doubled", _another_record("status = 'failed' AND NOT final")),
-    Damage("a one-shot nobody asked for", "doubled", _another_record("origin = 'once'", task="gen_random_uuid()")),
+    Damage(
+        "a one-shot nobody asked for", "doubled", _another_record("origin = 'once' AND final", task="gen_random_uuid()")
+    ),
     Damage("a step that is two tasks", "advanced_twice", _another_record("step_index = 3", task="gen_random_uuid()")),
     Damage("a step that never was", "advanced_twice", _one("tenuto.activities", "step_index = 3 AND final")),
     Damage(
