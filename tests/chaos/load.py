@@ -69,7 +69,7 @@ class Load:
 
     async def run(self, may_go_on: Callable[[], bool]) -> None:
         """Ask until told that it is over, or until as many were asked for as there were to be."""
-        _, key = await self.insist(lambda: app.keys.make(f"chaos {uuid4()}", Role.OPERATOR))
+        _, key = await self.insist(lambda: app.keys.make(f"chaos-{uuid4()}", Role.OPERATOR))
         client = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
         async with client, asyncio.TaskGroup() as group:
             for act in (self._a_batch, self._some_singles, lambda: self._some_one_shots(client)):
