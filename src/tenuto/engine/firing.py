@@ -95,9 +95,9 @@ async def _fire_some(
     # Asked after the schedules are held: an execution somebody else has just committed must be seen.
     standing = await schedules.standing(connection, [schedule.id for schedule in found])
     firing = Firing(now)
-    if previous := [active for schedule in found if (active := _to_cancel(schedule, standing)) is not None]:
+    if concerned := [active for schedule in found if (active := _to_hold(schedule, standing)) is not None]:
         # All of them at once, in the order in which everybody locks executions.
-        await executions.lock_family(connection, previous)
+        await executions.lock_family(connection, concerned)
     for schedule in found:
         await _decide(connection, schedule, standing[schedule.id], firing)
     await schedules.write_ledger(connection, firing.entries, now, by)
@@ -106,8 +106,10 @@ async def _fire_some(
     return len(found)
 
 
-def _to_cancel(schedule: DueSchedule, standing: Mapping[UUID, Standing]) -> UUID | None:
-    return standing[schedule.id].active if schedule.overlap == Overlap.CANCEL_PREVIOUS else None
+def _to_hold(schedule: DueSchedule, standing: Mapping[UUID, Standing]) -> UUID | None:
+    """What is active, if it may be cancelled, or learn that a run waits behind it."""
+    may_change = schedule.overlap in (Overlap.CANCEL_PREVIOUS, Overlap.QUEUE_ONE)
+    return standing[schedule.id].active if may_change else None
 
 
 async def _decide(connection: Connection, schedule: DueSchedule, standing: Standing, firing: Firing) -> None:

@@ -409,7 +409,7 @@ WITH held AS MATERIALIZED (
     WHERE id = ANY ($12::uuid[])
     ORDER BY id
     FOR UPDATE
-), outcome AS (
+), outcome AS MATERIALIZED (
     SELECT o.*,
            $1::uuid AS holder,
            coalesce(word, 'completed') AS status,
@@ -427,28 +427,26 @@ WITH held AS MATERIALIZED (
       AND task.id = outcome.id
       AND task.fence = outcome.fence
       AND task.worker_id IS NOT DISTINCT FROM outcome.holder
-    RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
-              task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
-              coalesce(task.began_at, outcome.started_at), outcome.ended_at, task.fence, task.worker_id,
+    RETURNING task.activity_id AS id, task.id AS task_id, task.attempt, outcome.status, outcome.reason, true AS final,
+              task.kind, task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
+              coalesce(task.began_at, outcome.started_at) AS started_at, outcome.ended_at, task.fence, task.worker_id,
               task.failures + (outcome.status = 'failed' AND outcome.reason IS DISTINCT FROM 'lost')::integer AS failures,
               task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
               task.input, outcome.output, outcome.error, outcome.log,
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
               task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
               task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
-              task.origin
+              task.origin, outcome.heir, task.lease_until
 ), handed_on AS (
     UPDATE tenuto.tasks AS next
     SET standby = false
-    FROM outcome
-    JOIN ended ON ended.id = outcome.id
-    JOIN tenuto.tasks AS gone ON gone.id = outcome.id
-    WHERE next.id = ANY ($13::uuid[])
-      AND next.id = outcome.heir
+    WHERE next.id = ANY (ARRAY(
+        SELECT heir
+        FROM ended
+        WHERE heir IS NOT NULL AND lease_until > clock_timestamp()      -- else it had no seat any more
+    ))
       AND next.worker_id = $1::uuid
       AND next.standby
-      AND gone.id = ANY ($2::uuid[])
-      AND gone.lease_until > clock_timestamp()      -- else it had no seat any more
     RETURNING next.id
 ), recorded AS (
     INSERT INTO tenuto.activities (
@@ -457,7 +455,11 @@ WITH held AS MATERIALIZED (
         limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
         group_index, step_index, manifest_id, batch_id, item_key, origin
     )
-    SELECT * FROM ended
+    SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+           started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
+           limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
+           group_index, step_index, manifest_id, batch_id, item_key, origin
+    FROM ended
     RETURNING task_id
 )
 SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(task_id), '{}') END AS only_these,
