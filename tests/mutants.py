@@ -39,7 +39,8 @@ WORKERS = "store/workers.py"
 SCHEMA = "store/migrations/0001_tasks_and_activities.sql"
 SCHEDULES_SCHEMA = "store/migrations/0002_schedules_and_executions.sql"
 FINISHING, RUNS_SQL, SCHEDULES = "store/finishing.py", "store/executions.sql", "store/schedules.sql"
-RUNS = "races/test_schedule_guards.py::test_"
+RUNS = "races/test_execution_guards.py::test_"
+FIRING = "races/test_firing_guards.py::test_"
 CHAINS, STEPS = "store/chainsteps.sql", "store/test_chainsteps.py::test_"
 ADVANCING = "store/test_advancing.py::test_"
 STANDING_BY = "store/test_standing_by.py::test_"
@@ -353,7 +354,7 @@ MUTANTS = (
     swapped("at a stroke: who begins to wait says so", SQL, "    WHERE id IN (SELECT waits_for FROM aside) AND NOT awaited\n", "    WHERE false\n",
             RUNS + "what_would_wait_for_an_execution_that_has_just_ended_goes_on"),
     swapped("at a stroke: what is queued behind it says so", "store/schedules.sql", "    WHERE schedule_id = ANY ($1::uuid[]) AND ended_at IS NULL AND NOT awaited\n", "    WHERE false\n",
-            RUNS + "the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it"),
+            FIRING + "the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it"),
     swapped("at a stroke: what comes next is held", RUNS_SQL, "      AND task.state = 'waiting'\n    ORDER BY task.id\n    FOR UPDATE\n", "      AND task.state = 'waiting'\n    ORDER BY task.id\n",
             RUNS + "two_things_at_once_leave_an_execution_sound"),
     # --- executions
@@ -413,29 +414,31 @@ MUTANTS = (
             RUNS + "a_stale_fence_or_another_worker_puts_nothing_aside"),
     # --- schedules
     swapped("schedules: one active execution of what runs alone", SCHEDULES_SCHEMA, "CREATE UNIQUE INDEX executions_one_active", "CREATE INDEX executions_one_active",
-            RUNS + "of_a_schedule_that_must_run_alone_there_is_one_active_execution"),
+            FIRING + "of_a_schedule_that_must_run_alone_there_is_one_active_execution"),
     swapped("schedules: an instant is decided once", SCHEDULES_SCHEMA, "CREATE UNIQUE INDEX occurrences_once", "CREATE INDEX occurrences_once",
-            RUNS + "a_due_instant_has_one_row_in_the_ledger"),
+            FIRING + "a_due_instant_has_one_row_in_the_ledger"),
     swapped("schedules: one run is queued", SCHEDULES_SCHEMA, "CREATE UNIQUE INDEX occurrences_one_queued", "CREATE INDEX occurrences_one_queued",
-            RUNS + "one_run_of_a_schedule_waits_for_the_end_of_another"),
+            FIRING + "one_run_of_a_schedule_waits_for_the_end_of_another"),
     swapped("schedules: the ledger is not changed", SCHEDULES_SCHEMA, "WHEN (OLD.decision <> 'queued')", "WHEN (false)",
-            RUNS + "what_the_ledger_has_decided_cannot_be_changed"),
+            FIRING + "what_the_ledger_has_decided_cannot_be_changed"),
     swapped("schedules: one scheduler does not wait for another", SCHEDULES, "ORDER BY next_run_at, id\nLIMIT $2\nFOR UPDATE SKIP LOCKED;", "ORDER BY next_run_at, id\nLIMIT $2\nFOR UPDATE;",
-            RUNS + "a_schedule_one_scheduler_is_firing_no_other_waits_for"),
+            FIRING + "a_schedule_one_scheduler_is_firing_no_other_waits_for"),
     swapped("schedules: what is being fired is held", SCHEDULES, "ORDER BY next_run_at, id\nLIMIT $2\nFOR UPDATE SKIP LOCKED;", "ORDER BY next_run_at, id\nLIMIT $2;",
-            RUNS + "a_schedule_one_scheduler_is_firing_no_other_waits_for"),
+            FIRING + "a_schedule_one_scheduler_is_firing_no_other_waits_for"),
     swapped("schedules: runs by hand come one at a time", SCHEDULES, "WHERE name = $1\nFOR UPDATE;", "WHERE name = $1;",
-            RUNS + "of_two_runs_by_hand_at_once_one_is_skipped"),
+            FIRING + "of_two_runs_by_hand_at_once_one_is_skipped"),
     swapped("schedules: turns are taken one at a time", SCHEDULES, "WHERE id = $1\nFOR UPDATE;", "WHERE id = $1;",
-            RUNS + "a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it"),
+            FIRING + "a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it"),
     swapped("schedules: what stands in the way is looked at", "engine/firing.py", "await _decide(connection, schedule, standing[schedule.id], firing)", "await _decide(connection, schedule, Standing(None, queued=False), firing)",
-            RUNS + "what_is_due_while_another_run_is_active_is_not_fired"),
-    swapped("schedules: what is to be cancelled is held in the order of all", "engine/firing.py", "        await executions.lock_family(connection, concerned)\n", "        pass\n",
-            RUNS + "previous_runs_are_cancelled_in_the_order_in_which_everybody_locks_them"),
+            FIRING + "what_is_due_while_another_run_is_active_is_not_fired"),
+    swapped("schedules: what is in the way is held in the order of all", "engine/firing.py", "        await executions.lock_family(connection, concerned)\n", "        pass\n",
+            FIRING + "what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_executions"),
+    swapped("schedules: so is what missed runs queue behind", "engine/firing.py", " or _makes_up(schedule)\n", "\n",
+            FIRING + "what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_executions"),
     swapped("schedules: a request is decided once", "engine/firing.py", "None if schedule is None else schedule.id, request_id)", "None if schedule is None else schedule.id, new_id())",
-            RUNS + "a_request_made_twice_is_decided_once"),
+            FIRING + "a_request_made_twice_is_decided_once"),
     swapped("schedules: what is decided is passed over", "engine/firing.py", "if standing.decided_until is not None and first <= standing.decided_until:", "if standing.decided_until is not None and first < standing.decided_until:",
-            RUNS + "an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again"),
+            FIRING + "an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again"),
     # --- calls and logs
     swapped("calls: every address a name stands for is checked", "handlers/addresses.py", "    for address in addresses:\n", "    for address in addresses[:1]:\n",
             ADDRESSES + "what_is_not_public_is_closed"),

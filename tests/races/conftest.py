@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
+import asyncpg
 import pytest
 
+from tests.races.interleaving import Stepwise
 from tests.races.ledger import Ledger
 from tests.races.observing import Observer
 from tests.races.processes import Nursery, Workers
@@ -50,3 +53,33 @@ async def proxy(url: str) -> AsyncIterator[Proxy]:
     """A line to the test's database on which things go wrong."""
     async with Proxy(url) as proxy:
         yield proxy
+
+
+@pytest.fixture
+async def worker_id(register_worker: Callable[..., Awaitable[UUID]]) -> UUID:
+    """A worker that lives."""
+    return await register_worker()
+
+
+@pytest.fixture
+async def first(url: str) -> AsyncIterator[Stepwise]:
+    """One of two that meet, statement by statement."""
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def second(url: str) -> AsyncIterator[Stepwise]:
+    """The other of two that meet."""
+    database = await Stepwise.at(url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection with a transaction that stays open as long as the test wants."""
+    connection = await asyncpg.connect(url)
+    yield connection
+    await connection.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -137,20 +137,6 @@ ACTS: tuple[Act, ...] = (
 )  # fmt: skip
 SILENT = (claiming,)
 """One statement outside a transaction: nothing can happen in its middle."""
-
-
-@pytest.fixture
-async def first(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def second(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
 
 
 async def a_scene(db: Database, worker: UUID, other: UUID, *, held: int, paused: bool) -> Scene:

@@ -3,7 +3,7 @@ once, what runs runs by the rule, and nothing waits for ever."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -140,20 +140,6 @@ ACTS: tuple[Act, ...] = (
     fire, take_turns, run_by_hand, run_at_once, disable, enable, edit, delete, cancel, the_run_ends, the_step_begins,
     the_step_is_cancelled, retry,
 )  # fmt: skip
-
-
-@pytest.fixture
-async def first(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def second(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
 
 
 async def a_scene(db: Database, worker: UUID, overlap: Overlap) -> Scene:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -23,19 +23,6 @@ from tests.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 LIMITED: dict[str, Any] = {"limit_key": "a key", "limit_max": 1}
-
-
-@pytest.fixture
-async def worker_id(register_worker: RegisterWorker) -> UUID:
-    return await register_worker()
-
-
-@pytest.fixture
-async def other(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection with a transaction that stays open as long as the test wants."""
-    connection = await asyncpg.connect(url)
-    yield connection
-    await connection.close()
 
 
 async def only_row(db: Database) -> dict[str, Any]:

@@ -121,20 +121,6 @@ ACTS: tuple[Act, ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture
-async def first(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def second(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
-
-
 async def a_scene(db: Database, worker: UUID) -> Scene:
     stored = await kept(db, policy=Policy(RetryPolicy(max_retries=2, base_seconds=3600, jitter=0)))
     batch = await a_batch(db, stored, 4)

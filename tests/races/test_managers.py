@@ -3,7 +3,6 @@ for ever."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -142,20 +141,6 @@ ACTS: tuple[Act, ...] = (
     poll, by_hand, an_item, the_item_ends, the_item_fails, the_other_ends, disable, edit, declare, retry, acknowledge,
     delete,
 )  # fmt: skip
-
-
-@pytest.fixture
-async def first(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def second(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
 
 
 async def a_scene(db: Database, worker: UUID) -> Scene:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -22,20 +21,6 @@ KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
 
 class Died(Exception):
     """The process is gone: its transaction with it, unless that was committed."""
-
-
-@pytest.fixture
-async def first(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def second(url: str) -> AsyncIterator[Stepwise]:
-    database = await Stepwise.at(url)
-    yield database
-    await database.close()
 
 
 async def write(database: Database, count: int = 1) -> None:

@@ -108,8 +108,16 @@ async def _fire_some(
 
 def _to_hold(schedule: DueSchedule, standing: Mapping[UUID, Standing]) -> UUID | None:
     """What is active, if it may be cancelled, or learn that a run waits behind it."""
-    may_change = schedule.overlap in (Overlap.CANCEL_PREVIOUS, Overlap.QUEUE_ONE)
+    may_change = schedule.overlap in (Overlap.CANCEL_PREVIOUS, Overlap.QUEUE_ONE) or _makes_up(schedule)
     return standing[schedule.id].active if may_change else None
+
+
+def _makes_up(schedule: DueSchedule) -> bool:
+    """Whether runs that were missed queue one behind the other."""
+    try:
+        return schedule.overlap != Overlap.ALLOW and misfire_from_json(schedule.misfire_json).policy is Late.ALL
+    except UNREADABLE:
+        return False  # said, and dealt with, where it is decided on
 
 
 async def _decide(connection: Connection, schedule: DueSchedule, standing: Standing, firing: Firing) -> None:
