@@ -14,8 +14,9 @@ from tenuto.engine import bulk, manager, manifesting
 from tenuto.engine.definitions import Author
 from tenuto.engine.manager import PollResult
 from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy, Task
+from tenuto.model.tasks import Task
 from tenuto.store import batches, manifests
 from tenuto.store import tasks as store
 from tenuto.store.database import Connection, Database

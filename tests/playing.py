@@ -16,9 +16,10 @@ from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
+from tenuto.model.policies import Policy
 from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields
 from tenuto.model.steps import Step
-from tenuto.model.tasks import Outcome, Policy, Reason, Settlement, Status, Task, error_json, settle
+from tenuto.model.tasks import Outcome, Reason, Settlement, Status, Task, error_json, settle
 from tenuto.model.triggers import Trigger, every
 from tenuto.store import executions, finishing, schedules
 from tenuto.store import tasks as store
@@ -73,7 +74,7 @@ async def saved(db: Database, definition: Definition, now: datetime = NOON, *, e
 
 async def fire(db: Database, now: datetime) -> int:
     """What a scheduler does first in its round, at that instant."""
-    return await firing.fire_due(db, now, "test", set())
+    return await firing.fire_due(db, now, "test")
 
 
 async def run_now(db: Database, name: str = NAME, now: datetime = NOON, by: Actor = ANA, **given: Any) -> Started:

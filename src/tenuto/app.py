@@ -54,6 +54,7 @@ from tenuto.verbs.oneshots import OneShots
 from tenuto.verbs.plans import Plans
 from tenuto.verbs.schedules import Schedules
 from tenuto.verbs.secrets import Secrets
+from tenuto.verbs.storing import Storing
 from tenuto.verbs.waiting import Endings
 
 P = ParamSpec("P")
@@ -188,28 +189,20 @@ class Tenuto(Defining):
 
         An input is a mapping of arguments, or the one argument itself. They are taken in as they come, a thousand in
         a transaction: memory stays flat whatever their number. The next thousand is made ready while the database
-        stores the last. If an input is refused, what went before it stands.
+        stores the last, and is asked for while nothing is being stored: they may be slow to come. If an input is
+        refused, the thousands before it stand.
         """
         if job.using_.key is not None:
             raise Invalid("one key cannot stand for many tasks", field="key", remedy="enqueue them one by one")
         database = await self.open()
-        loop = asyncio.get_running_loop()
         rows = iter(inputs)
-        created = 0
-        storing: asyncio.Task[int] | None = None
-        try:
-            while chunk := [_dump(job, row) for row in islice(rows, _BULK)]:
+        async with Storing() as storing:
+            while drawn := list(islice(rows, _BULK)):
+                await storing.begin()
+                chunk = [_dump(job, row) for row in drawn]
                 like = self._task(job, "{}", database.clock.now())
-                if storing is not None:
-                    created += await storing
-                sent = asyncio.Event()
-                tell = partial(loop.call_soon_threadsafe, sent.set)  # the database may live on another loop
-                storing = asyncio.create_task(store.start_alike(database, like, chunk, tell))
-                await sent.wait()  # before the next is made: the database must have something to do meanwhile
-        finally:
-            if storing is not None:
-                created += await storing
-        return created
+                await storing.take(partial(store.start_alike, database, like, chunk))
+        return storing.created
 
     async def bulk_enqueue(
         self,
@@ -288,11 +281,10 @@ class Tenuto(Defining):
         """Wait until a task has ended; the record of its last attempt."""
         task_id = task.id if isinstance(task, Enqueued) else task
         deadline = None if timeout is None else steady() + timeout
-        pause = 0.01
+        database, pause = await self.open(), 0.01
         while True:
-            last = (await self.attempts(task_id))[-1]
-            if last["final"]:
-                return last
+            if await activities.has_ended(database, task_id) is not False:
+                return (await self.attempts(task_id))[-1]
             left = pause if deadline is None else deadline - steady()
             if left <= 0:
                 raise Conflict(f"task {task_id} has not ended after {timeout:g} s", remedy="wait longer")

@@ -72,7 +72,7 @@ class Connections:
         refuse_while_a_child_starts()
         settings = self._settings()
         url = settings.database
-        if not url:
+        if url is None:
             url = await asyncio.to_thread(self._held)
         database = await Database.open(
             url,
@@ -105,6 +105,7 @@ class Connections:
             database, self._database = self._database, None
             try:
                 if database is not None:
+                    database.revive = None  # whoever still asks it must not take hold anew of what is let go here
                     await database.close()
             finally:
                 await asyncio.to_thread(self._let_go)

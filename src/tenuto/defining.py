@@ -13,11 +13,12 @@ from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy, retry_policy
 from tenuto.model.schedules import Definition, Misfire
 from tenuto.model.scripts import Driver
 from tenuto.model.steps import Step
-from tenuto.model.tasks import NewTask, Policy, seconds
+from tenuto.model.tasks import NewTask, seconds
 from tenuto.model.triggers import Trigger
 from tenuto.verbs.manifests import Manifests, manifest_of
 from tenuto.verbs.schedules import Schedules, definition

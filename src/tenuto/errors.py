@@ -43,6 +43,9 @@ class UserError(TenutoError):
 class Invalid(UserError):
     """A value is not acceptable."""
 
+    item: int | None = None
+    """Of a batch: which of its inputs it was, counted from one. Others after it may have been read by then."""
+
 
 class NotFound(UserError):
     """There is no such thing."""

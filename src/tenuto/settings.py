@@ -1,46 +1,53 @@
 """Settings: from arguments, then the environment (``TENUTO_…``), then the settings file, then defaults. Read once.
 
 The file is ``tenuto.toml`` in the working folder, or the one named by ``TENUTO_CONFIG``. A worker's own settings are
-``TENUTO_WORKER_…`` and the file's table ``[worker]``.
+``TENUTO_WORKER_…`` and the file's table ``[worker]``. An empty text is not given, wherever it stands: what counts after
+it counts.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import tomllib
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote_plus
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
-    PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from tenuto.errors import Invalid
-from tenuto.homes import absolute, default_home, settings_file
+from tenuto.homes import absolute, default_home, settings_file, settings_in_file
 
 S = TypeVar("S", bound=BaseSettings)
 
 
-class _TopOfFile(TomlConfigSettingsSource):
-    """What stands in the file before its tables; those have readers of their own."""
+class _File(InitSettingsSource):
+    """What the settings file says: of a worker in its table, of everything else before its tables."""
 
-    def __call__(self) -> dict[str, Any]:
-        return {key: value for key, value in super().__call__().items() if key != "worker"}
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        top = settings_in_file()
+        worker = top.pop("worker", {})
+        if not isinstance(worker, dict):
+            raise Invalid("must be a table", field="worker", remedy=f"write [worker] in {settings_file()}")
+        super().__init__(settings_cls, _without_empty(worker if issubclass(settings_cls, WorkerSettings) else top))
+
+
+def _without_empty(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None and value != ""}
 
 
 class WorkerSettings(BaseSettings):
     """How a worker works."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="TENUTO_WORKER_", frozen=True, extra="forbid", pyproject_toml_table_header=("worker",)
-    )
+    model_config = SettingsConfigDict(env_prefix="TENUTO_WORKER_", env_ignore_empty=True, frozen=True, extra="forbid")
 
     queues: Annotated[tuple[str, ...], NoDecode, Field(min_length=1)] = ("default",)
     """Which queues it serves."""
@@ -71,7 +78,7 @@ class WorkerSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, PyprojectTomlConfigSettingsSource(settings_cls, toml_file=settings_file())
+        return init_settings, env_settings, _File(settings_cls)
 
 
 class ConnectionSettings(BaseModel):
@@ -90,9 +97,11 @@ class ConnectionSettings(BaseModel):
 class Settings(BaseSettings):
     """Everything else."""
 
-    model_config = SettingsConfigDict(env_prefix="TENUTO_", frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="TENUTO_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
-    database: str | None = None
+    database: str | None = Field(None, repr=False)
     """A PostgreSQL address; without one, an embedded server in the home folder."""
     home: Path = Field(default_factory=default_home)
     """Where the embedded database, the locks of names and the health files live."""
@@ -138,7 +147,7 @@ class Settings(BaseSettings):
     """What secrets are sealed with: 32 bytes in base64; older keys may follow it, with spaces or commas between."""
     master_key_file: Path | None = None
     """A file with the key instead, older ones below it; for the embedded database one is made in the home."""
-    connections: dict[str, ConnectionSettings] = {}
+    connections: Annotated[dict[str, ConnectionSettings], NoDecode] = {}
     """The databases SQL scripts may be run on, by name: tables such as ``[connections.hr]`` with ``url``."""
     files_folder: Path | None = None
     """Where SQL scripts and SQLite files lie that steps name, and nowhere else; if not said, ``files`` in the home."""
@@ -167,6 +176,16 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("connections", mode="before")
+    @classmethod
+    def _from_json(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError('is not JSON such as {"hr": {"url": "postgresql://…"}}') from None
 
     @field_validator("http_allow", mode="after")
     @classmethod
@@ -208,13 +227,20 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, _TopOfFile(settings_cls, toml_file=settings_file())
+        return init_settings, env_settings, _File(settings_cls)
 
 
 def without_password(url: str) -> str:
     """A database address that may be shown."""
-    hidden = re.sub(r"(?i)(password=)[^&\s]*", r"\1…", url)
-    return re.sub(r"//([^/?#@:]*):[^/?#]*@", r"//\1:…@", hidden)
+    hidden = re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^&\s]*)", r"\1…", url)
+    hidden = re.sub(r"([?&])([^=&]*)=[^&]*", _hide_by_name, hidden)
+    return re.sub(r"//([^/?#@:]*):[^?]*@", r"//\1:…@", hidden)
+
+
+def _hide_by_name(found: re.Match[str]) -> str:
+    """One part of a query, whose name may be written with ``%6f`` for an o."""
+    is_password = unquote_plus(found[2]).lower().endswith("password")
+    return f"{found[1]}{found[2]}=…" if is_password else found[0]
 
 
 def load(**given: Any) -> Settings:
@@ -229,11 +255,11 @@ def load_worker(**given: Any) -> WorkerSettings:
 
 def _read(kind: type[S], given: dict[str, Any]) -> S:
     try:
-        return kind(**{key: value for key, value in given.items() if value is not None})
-    except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{settings_file()} is not TOML: {error}", field="TENUTO_CONFIG") from error
+        return kind(**_without_empty(given))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        prefix = kind.model_config.get("env_prefix", "")
-        raise Invalid(first["msg"], field=field, remedy=f"see {prefix}{field.upper()}") from error
+        where = f"see {kind.model_config.get('env_prefix', '')}{str(first['loc'][0]).upper()}"
+        if settings_file().exists():
+            where += f", and {settings_file()}"
+        raise Invalid(first["msg"].removeprefix("Value error, "), field=field, remedy=where) from error

@@ -64,6 +64,7 @@ TWICE = [("Authorization", "Bearer KEY"), ("Authorization", "Bearer KEY")]
 NO_ORIGIN = {"Origin": "null", "Cookie": "tenuto_session=x"}
 EVIL = {"Origin": "http://evil"}
 SPOOFED = {"X-Forwarded-User": "admin", "X-Forwarded-For": "127.0.0.1"}
+ONE_SHOT = {"exec_at": "2031-01-01T00:00:00Z", "prompt_type": "double", "payload": {"n": 1}}
 INSTANTS = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59+14:00", "2031-01-01T00:00:00", "soon", "0000-00-00")
 
 REQUESTS = [
@@ -100,6 +101,7 @@ REQUESTS = [
     Bad("B20", "POST", "/api/v1/session", {"json": {"link": "tnl_x"}, "headers": EVIL}, (403,), None),
     Bad("B20", "POST", "/api/v1/session", {"json": {"link": "tnl_x"}}, (401,), None),
     Bad("B21", "GET", "/?next=//evil.example", {}, (200,), None),
+    Bad("B21", "GET", "/login?next=//evil.example", {}, (200,), None),
     # SQL
     *(Bad("B58", "GET", f"{path}?limit=1;DROP", {}, (405, 422)) for path in LISTS),
     *(Bad("B59", "GET", f"{path}?after=(SELECT 1)", {}, (422,)) for path in LISTS),
@@ -174,7 +176,15 @@ REQUESTS = [
         for zone in ("", "Mars/Base", "x" * 999)
     ),
     *(Bad("B91", "POST", TASKS, task(run_at=instant), (422,)) for instant in INSTANTS),
-    *(Bad("B91", "POST", TASKS, task(delay=delay), (422,)) for delay in ("-1", -1, "1e99", "NaN", 1e300)),
+    *(Bad("B91", "POST", TASKS, task(delay=delay), (422,)) for delay in ("-1", -1, "1e99", "NaN", 1e300, True)),
+    # true is no number
+    Bad("B79", "POST", TASKS, task(priority=True), (422,)),
+    Bad("B79", "POST", TASKS, task(limit_key="k", limit=True), (422,)),
+    Bad("B79", "PUT", "/api/v1/queues/q/limit", {"json": {"max_running": True}}, (422,)),
+    Bad("B79", "PUT", "/api/v1/manifest-groups/g", {"json": {"max_active": True}}, (422,)),
+    Bad("B79", "PUT", "/api/v1/manifest-groups/g", {"json": {"priority": False}}, (422,)),
+    Bad("B79", "POST", "/api/schedule", {"json": {**ONE_SHOT, "timeout_seconds": True}}, (422,)),
+    Bad("B79", "POST", "/api/schedule", {"json": {**ONE_SHOT, "retry": {"max_retries": True}}}, (422,)),
     Bad("B91", "POST", SCHEDULES, schedule(every=-1), (422,)),
     Bad("B91", "POST", SCHEDULES, schedule(every="NaN"), (422,)),
 ]

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tenuto import Context, Tenuto
-from tenuto.api.frame import web_app
+from tenuto.api.frame import api, guarded
 from tenuto.ids import new_id
 from tenuto.model.access import Role
 from tests.waiting import eventually
@@ -24,7 +24,7 @@ HELLO = {"exec_at": "2056-07-07T15:00:00+08:00", "prompt_type": "log.append", "p
 async def calling(app: Tenuto, role: Role) -> AsyncIterator[httpx2.AsyncClient]:
     """Somebody who calls with a key of this role."""
     _, key = await app.keys.make(f"client-{role.word}-{new_id().hex[-6:]}", role)
-    transport = httpx2.ASGITransport(app=web_app(app), raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app=guarded(app, api(app)), raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
         yield client

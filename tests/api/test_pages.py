@@ -82,6 +82,8 @@ async def test_a_link_that_is_too_old_or_no_link_at_all_says_so(service: Api) ->
     for link in (old, "", "nothing", "tnl_" + "x" * 43, '"><script>alert(1)</script>', "\x00", "é" * 60):
         answer = await client.post("/login", data={"link": link}, headers=OWN)
         assert "too old" in page(answer, 401), link
+    for body in (b"a&" * 20, b"link=x&" * 20, b"\xff" * 3000, b"%"):  # what no form of ours sends
+        assert "too old" in page(await client.post("/login", content=body, headers=OWN), 401), body
     hostile = page(await client.get("/login", params={"link": '"><img src=x onerror=alert(1)>{{7*7}}'}))
     assert "<img" not in hostile
     assert "49" not in hostile
@@ -91,6 +93,46 @@ async def test_a_link_that_is_too_old_or_no_link_at_all_says_so(service: Api) ->
         last = await client.post("/login", data={"link": "nothing"}, headers=OWN)
     assert "too many" in page(last, 429)
     assert last.headers["retry-after"] == "60"
+
+
+async def test_a_browser_without_a_login_is_sent_to_it_and_from_there_back(service: Api) -> None:
+    client, looks = service.client, {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for cookies in ({}, {COOKIE: "tns_long-gone"}):
+        client.cookies = httpx2.Cookies(cookies)
+        sent = await client.get("/docs", headers=looks)
+        assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=%2Fdocs")
+    client.cookies.clear()
+    asked = page(await client.get(sent.headers["location"], headers=looks))
+    assert '<input type="hidden" name="next" value="/docs">' in asked
+    form = {"link": await service.app.keys.link("viewer"), "next": "/docs"}
+    done = await client.post("/login", data=form, headers=OWN)
+    assert (done.status_code, done.headers["location"]) == (303, "/docs")
+    assert "What can be asked here" in page(await client.get("/docs", headers=looks))
+
+
+async def test_a_program_without_a_key_is_refused_and_sent_nowhere(service: Api) -> None:
+    client, looks = service.client, {"Accept": "text/html"}
+    for headers in ({}, {"Accept": "application/json"}, {**looks, "Authorization": "Bearer nothing"}):
+        problem(await client.get("/docs", headers=headers), 401)
+    problem(await client.get("/api/v1/schedules", headers=looks), 401)
+    problem(await client.post("/logout", headers=looks), 401)
+
+
+async def test_a_login_leads_to_pages_of_our_own_only(service: Api) -> None:
+    client = service.client
+    for place in (
+        "//evil.example",
+        "https://evil.example/docs",
+        "/\\evil.example",
+        "/docs/../x",
+        '/docs"><b>',
+        "x\r\ny",
+    ):
+        asked = page(await client.get("/login", params={"next": place}))
+        assert 'name="next"' not in asked, place
+        form = {"link": await service.app.keys.link("viewer"), "next": place}
+        done = await client.post("/login", data=form, headers=OWN)
+        assert (done.status_code, done.headers["location"]) == (303, "/"), place
 
 
 async def test_lists_go_on_beyond_their_first_page(service: Api, db: Database) -> None:

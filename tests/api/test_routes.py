@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
+from tenuto.api import bulk
 from tenuto.model.access import Role
 from tests.api.conftest import Api, problem
 from tests.waiting import eventually
@@ -229,6 +234,28 @@ async def test_an_idempotency_key_on_bulk_is_the_callers_own_and_for_these_lines
     theirs = (await service.post(path, role=Role.OPERATOR, content=others, headers=headers)).json()
     assert theirs["id"] != first["id"]
     assert (first["total"], theirs["total"]) == (2, 2)
+
+
+async def test_no_more_lines_are_taken_in_once_their_key_is_revoked(
+    service: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_CHECKED_EVERY", 0.05)
+    await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
+    path, lines = "/api/v1/manifests/many/bulk?batch_key=may", [b'{"n": %d}\n' % number for number in range(6000)]
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"".join(lines[:2500])
+        await service.app.keys.revoke(Role.OPERATOR.word)
+        await asyncio.sleep(0.1)
+        yield b"".join(lines[2500:])
+
+    kind = {"Content-Type": "application/x-ndjson"}
+    refused = problem(await service.post(path, role=Role.OPERATOR, content=body(), headers=kind), 401)
+    assert "batch_key=may" in refused["remedy"]
+    (batch,) = (await service.read("/api/v1/batches"))["items"]
+    assert (batch["total"], batch["complete_at"]) == (2000, None)
+    whole = (await service.post(path, content=b"".join(lines), headers=kind)).json()
+    assert (whole["id"], whole["total"]) == (batch["id"], 6000)
 
 
 async def test_bulk_is_a_stream_of_lines_that_can_be_taken_up_again(service: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tenuto.cli.batchwatch import bar, counts, share
@@ -81,6 +83,14 @@ def test_a_bad_row_is_named_by_its_line_and_what_went_before_stands(shell: Shell
     assert inputs == [{"n": n} for n in (1, 2, 3, 4)], "each once"
 
 
+def test_a_bad_row_among_thousands_is_named_by_its_line(shell: Shell) -> None:
+    shell(*ADD)
+    rows(shell, *({"n": n} for n in range(2100)), "", {"n": "x"}, *({"n": n} for n in range(50)), "not json")
+    refused = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k")
+    assert "2,100 items before it are in" in refused.err
+    assert "error: rows.jsonl, line 2102: n: Input should be a valid integer" in refused.err
+
+
 def test_of_an_atomic_batch_nothing_stands_and_of_a_file_that_does_not_fit_neither(shell: Shell) -> None:
     shell(*ADD)
     rows(shell, {"n": 1}, "not json")
@@ -142,6 +152,49 @@ def test_what_failed_is_run_again_and_the_watching_tells_by_its_exit_code(shell:
     found = shell("batch", "show", "b", "-o", "json").json
     assert (found["total"], found["failed"], found["retried"]) == (2, 2, 2)
     assert len(shell("batch", "items", "b", "--status", "failed", "-o", "json").json) == 2
+
+
+LETTERS = """
+INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at,
+    reason, fingerprint, attempts, input)
+SELECT gen_random_uuid(), gen_random_uuid(), 'doubles', '', id, gen_random_uuid(), gen_random_uuid(),
+       created_at + seconds * interval '1 second', reason, reason, 1, '{}'
+FROM tenuto.batches, (VALUES (1, 'refused', 600), (2, 'too late', 1200)) AS kind (seconds, reason, number),
+     generate_series(1, number)
+"""
+
+
+def test_all_failures_of_a_batch_are_counted_by_their_kind_however_many(shell: Shell, url: str) -> None:
+    async def fail() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(LETTERS)
+        await connection.close()
+
+    shell(*ADD)
+    rows(shell, 1)
+    shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "b")
+    asyncio.run(fail())
+    shown = [line.strip() for line in shell("batch", "show", "b").out.splitlines()]
+    assert shown[shown.index("why items failed") + 1 :][:2] == ["1,200 × too late", "600 × refused"]
+
+
+# ---- in a spreadsheet
+
+
+def test_text_that_a_spreadsheet_would_take_for_a_formula_is_marked_unless_a_program_reads_it(shell: Shell) -> None:
+    keys = ["=cmd|' /c calc'!A1", "@SUM(A1)", "+1", "-1", "\uff1d1", "a=b"]
+    shell(*ADD)
+    rows(shell, *({"id": key, "n": -5} for key in keys))
+    shell.start("worker").until("worker ready")
+    watched = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--key", "id", "--batch-key", "b", "--watch")
+    assert watched.code == 0
+    marked, raw = (
+        [(line["key"], line["output"]) for line in csv.DictReader(io.StringIO(ended.out))]
+        for ended in (shell("batch", "items", "b", "-o", "csv"), shell("batch", "items", "b", "-o", "csv", "--raw"))
+    )
+    assert marked == [(key if key == "a=b" else f"'{key}", "-10") for key in keys], "numbers are as they are"
+    assert raw == [(key, "-10") for key in keys]
+    assert "--raw: goes with -o csv" in shell("batch", "items", "b", "-o", "jsonl", "--raw").err
 
 
 # ---- rows

@@ -125,6 +125,26 @@ def test_all_of_a_selection_are_decided_on_after_it_was_shown(failed: Shell) -> 
     assert letters(failed) == []
 
 
+def test_a_condition_may_have_blanks_and_commas_in_its_value(shell: Shell) -> None:
+    shell("manifest", "add", "bad", "--job", "hopeless", "--on-demand")
+    (shell.folder / "rows.jsonl").write_text("{}\n")
+    for key in ("May 2031, first", "May"):
+        assert shell("batch", "submit", "bad", "--from", "rows.jsonl", "--batch-key", key).code == 0
+
+    def retried(*conditions: str) -> tuple[int, str]:
+        ended = shell("dead-letter", "retry", "--all", "--yes", "--where", *conditions)
+        return ended.code, ended.err.splitlines()[0]
+
+    nothing = (0, "no open dead letters like that")
+    assert retried("batch=May 2031, first") == nothing
+    assert retried("manifest=bad, batch=May 2031, first until=2031-05-17T00:00:00Z") == nothing
+    assert retried("manifest=bad,", "batch=May") == nothing
+    assert retried("batch=May", "2031") == (2, "error: --where: '2031' is no condition")
+    assert retried("manifest=bad, fingerpint=x") == (2, "error: --where: 'fingerpint' is nothing a letter has")
+    assert retried("manifest=bad until=") == (2, "error: --where: says no until")
+    assert retried("batch=May, batch=May 2031, first") == (2, "error: --where: says batch twice")
+
+
 def test_who_is_asked_and_says_no_has_changed_nothing(failed: Shell) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

@@ -8,9 +8,9 @@ from typing import Any
 
 from tenuto import Step, cron, every
 from tenuto.cli import describing
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
-from tenuto.model.tasks import Policy
 
 
 def of(*steps: Any, **more: Any) -> Definition:

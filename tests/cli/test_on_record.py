@@ -271,3 +271,23 @@ def test_the_trail_and_the_keys_are_shown_checked_and_written_out(
     assert (code, "changed" in told, "is not as it was written" in said) == (1, True, True)
     found = tenuto("audit", "verify", code=1)
     assert [(fault["kind"], fault["position"]) for fault in found["faults"]] == [("changed", 2)]
+
+
+def test_a_link_leads_to_where_the_web_service_listens(
+    tenuto: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*words: str, code: int = 0) -> str:
+        assert root.run(["login", "--key", "ci", *words]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out.partition("tnl_")[0]
+
+    tenuto("key", "add", "ci")
+    assert link("--port", "9000") == "http://127.0.0.1:9000/login?link="
+    assert link("--host", "::1", "--port", "9000") == "http://[::1]:9000/login?link="
+    monkeypatch.delenv("TENUTO_APP")  # that one has read its settings
+    monkeypatch.setenv("TENUTO_WEB_PORT", "0")
+    assert link("--port", "9001") == "http://127.0.0.1:9001/login?link="
+    refused = link(code=2)
+    assert "web_port" in refused
+    assert "--port NUMBER" in refused
+    assert len(tenuto("audit", "list", "--action", "login")) == 3, "what leads nowhere is not made"

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 
-from tenuto import Tenuto
+from tenuto import Step, Tenuto, manual
+from tenuto.cli.frame import Session, login_name
+from tenuto.cli.schedules import run_schedule
+from tenuto.clock import steady
+from tenuto.engine.firing import take_turns
+from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
 from tenuto.store.schedules import Entry, write_ledger
 from tests.cli.conftest import Shell
-from tests.waiting import eventually_here
+from tests.waiting import eventually, eventually_here
 
 NIGHTLY = ("schedule", "add", "nightly", "--cron", "0 2 * * *", "--zone", "Europe/London")
 STEPS = ("--step", 'double:{"n": 1} name=first', "--step", 'third_time, double:{"n": 2} continue_on_failure')
@@ -210,6 +216,31 @@ def test_a_run_is_waited_for_and_its_end_is_the_exit_code(shell: Shell) -> None:
     listed = {each["name"]: each for each in shell("schedule", "list", "-o", "json").json}
     assert (listed["bad"]["last_state"], listed["bad"]["last_group"]) == ("failed", 0)
     assert "✕ failed at 1 of 2" in shell("schedule", "list").out
+
+
+async def test_the_wait_for_its_turn_counts_in_the_timeout_of_a_run(app: Tenuto) -> None:
+    @app.job
+    async def never() -> None: ...
+
+    app.schedule("one", manual(), [Step.job(never)], overlap="queue_one")
+    await app.schedules.deploy()
+    first = (await app.schedules.run("one")).execution_id
+    assert first is not None
+    session = Session(quiet=True)
+    session.__dict__["app"] = app
+    began = steady()
+    waiting = asyncio.create_task(run_schedule(session, "one", wait=True, timeout=3))
+    await eventually(lambda: steady() > began + 2.2, what="most of its time is over")
+    await app.executions.cancel(first)
+    database = await app.open()
+    assert await take_turns(database, database.clock.now(), "somebody") == 1
+    with pytest.raises(Conflict, match=r"after 3 s"):
+        await asyncio.wait_for(waiting, 60)
+    assert steady() - began < 5
+    (second, _) = await app.executions.list(schedule="one")
+    assert second["initiator_name"] == login_name()
+    (entry,) = await app.audit.list()
+    assert (entry["target"], entry["actor_name"]) == ("one", login_name()), "asking again is no other deed"
 
 
 async def test_a_page_of_the_ledger_may_end_among_many_due_at_one_instant(app: Tenuto) -> None:

@@ -50,7 +50,7 @@ def settings_page() -> str:
             "4. the default",
             "",
             "They are read once: the general ones when the app is made, a worker's when it starts. A value that is not",
-            "acceptable is refused with the name of its setting.",
+            "acceptable is refused with the name of its setting. What is empty (`TENUTO_DATABASE=`) is not given.",
             "",
             "## General",
             "",

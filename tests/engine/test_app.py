@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from tenuto import Context, Enqueued, Step, Tenuto, manual
 from tenuto.errors import Conflict, Invalid, NotFound, SchemaMismatch
 from tenuto.ids import new_id
+from tenuto.store import activities
+from tenuto.store.database import Database
 from tests.engine.conftest import Quick
 from tests.waiting import eventually
 
@@ -210,6 +213,37 @@ async def test_waiting_ends_with_the_task_or_with_patience(app: Tenuto, worker: 
     async with worker():
         assert (await asyncio.wait_for(waiting, 10))["output"] == 7
     assert (await app.wait(task, timeout=0))["output"] == 7, "what has ended is answered at once"
+
+
+async def test_waiting_for_a_task_reads_its_records_once(
+    app: Tenuto, worker: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was logged, given and returned may be large; whether it has ended is not."""
+
+    @app.job
+    async def ship() -> int:
+        return 7
+
+    looks, reads = [], []
+    has_ended, attempts = activities.has_ended, activities.attempts
+
+    async def look(database: Database, task_id: UUID) -> bool | None:
+        looks.append(task_id)
+        return await has_ended(database, task_id)
+
+    async def read(database: Database, task_id: UUID) -> list[dict[str, Any]]:
+        reads.append(task_id)
+        return await attempts(database, task_id)
+
+    monkeypatch.setattr(activities, "has_ended", look)
+    monkeypatch.setattr(activities, "attempts", read)
+    task = await app.enqueue(ship)
+    waiting = asyncio.create_task(app.wait(task, timeout=20))
+    await eventually(lambda: len(looks) > 3)
+    assert reads == []
+    async with worker():
+        assert (await waiting)["output"] == 7
+    assert reads == [task.id]
 
 
 async def test_what_is_not_there_is_told_as_not_found(app: Tenuto) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tenuto import Tenuto
+from tenuto import Step, Tenuto, manual
 from tenuto.engine import anchors, auditkeys
 from tenuto.engine.sealing import Sealing, seal_some
 from tenuto.engine.verifying import Verification
@@ -174,21 +174,36 @@ async def test_the_list_is_narrowed_and_paged(app: Tenuto) -> None:
         await app.audit.get(EVE_ID)
 
 
-def test_what_sounds_secret_is_masked_and_what_names_a_secret_is_not() -> None:
+def test_what_sounds_secret_is_masked_and_the_data_itself_stays() -> None:
     before = {
         "url": "https://x", "headers": {"Authorization": "Bearer abc", "Accept": "x"}, "PASSWORD": "p",
-        "args": [{"api_key": "k", "n": 1}], "token": {"secret": "hr-token", "prefix": "Bearer "}, "secret": None,
-        "auth": {"secret": {"deep": "value"}},
-        "env": {"DB_PASSWORD": {"secret": "db"}, "HOME": "/"},
+        "args": [{"api_key": "k", "n": 1}], "secret": None, "auth": {"secret": {"deep": "value"}},
     }  # fmt: skip
     after = masked(before)
     assert after["headers"] == {"Authorization": "***", "Accept": "x"}
     assert after["PASSWORD"] == "***"
     assert after["args"] == [{"api_key": "***", "n": 1}]
-    assert after["token"] == {"secret": "hr-token", "prefix": "Bearer "}
     assert after["secret"] is None
-    assert after["env"] == {"DB_PASSWORD": {"secret": "db"}, "HOME": "/"}
+    assert after["auth"] == {"secret": "***"}
     assert "Bearer abc" in json.dumps(before)
+
+
+async def test_the_only_argument_of_a_job_is_masked_in_the_trail_if_it_is_named_secret(app: Tenuto) -> None:
+    @app.job
+    async def log_in(secret: str) -> None: ...
+
+    app.manifest("log-in", log_in, on_demand=True, properties={"secret": "canary-3"})
+    app.schedule("nightly", manual(), [Step.job(log_in, "canary-4"), Step.http({"secret": "address"})])
+    with on_record(deed("manifest.deploy")):
+        await app.manifests.deploy()
+    with on_record(deed("schedule.deploy")):
+        await app.schedules.deploy()
+    text = "".join(
+        [row["line"] for row in await (await app.open()).all("SELECT audit::text AS line FROM tenuto.audit")]
+    )
+    assert "log_in" in text
+    assert "canary" not in text
+    assert "address" in text
 
 
 async def test_what_sounds_secret_is_masked_in_the_trail(app: Tenuto) -> None:
@@ -440,9 +455,33 @@ async def test_after_our_own_key_was_replaced_what_the_old_one_sealed_still_veri
     assert after.is_right(seal, b"", {"id": "x"})
     assert stat.S_IMODE((tmp_path / auditkeys.KEPT).stat().st_mode) == 0o600
     assert not auditkeys.at_hand(settings).is_right(seal, b"", {"id": "y"})
-    (tmp_path / auditkeys.KEPT).write_text("nonsense\n")
-    with pytest.raises(Invalid, match="no key"):
-        auditkeys.at_hand(settings)
+    for line in (b"nonsense", b"\xff", b"00" * 8 + b" 01", b"00 " + b"00" * 32):
+        (tmp_path / auditkeys.KEPT).write_bytes(line + b"\n")
+        with pytest.raises(Invalid, match="no key"):
+            auditkeys.at_hand(settings)
+
+
+@pytest.mark.parametrize("length", [1, 16, 17, 47, 48, 80, 81])
+def test_a_key_whose_line_was_cut_off_by_a_crash_is_written_anew_and_our_own_seals_stay_right(
+    length: int, tmp_path: Path
+) -> None:
+    from tenuto import sealing
+
+    settings = load(home=tmp_path)
+    sealing.find_or_make(settings)
+    keys = auditkeys.at_hand(settings)
+    seal = auditchain.seal(b"", {"id": "x"}, keys.current)
+    file = tmp_path / auditkeys.KEPT
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length])
+    assert auditkeys.at_hand(settings).is_right(seal, b"", {"id": "x"})
+    assert file.read_bytes() == whole
+
+
+def test_a_key_at_hand_counts_before_one_of_the_same_id_that_was_read() -> None:
+    right, wrong = auditchain.AuditKey("00" * 8, b"r" * 32), auditchain.AuditKey("00" * 8, b"w" * 32)
+    keys = auditchain.AuditKeys(right, [wrong])
+    assert keys.is_right(auditchain.seal(b"", {"id": "x"}, right), b"", {"id": "x"})
 
 
 async def test_sealers_at_once_make_one_chain_and_a_killed_one_leaves_it_sound(app: Tenuto, db: Database) -> None:
@@ -508,6 +547,24 @@ async def test_an_export_is_whole_private_and_can_be_checked_by_anybody_with_the
         previous = bytes.fromhex(line["seal"])
     with pytest.raises(Invalid, match="file"):
         await app.audit.export(tmp_path / "nowhere" / "trail.jsonl")
+
+
+async def test_nothing_in_an_export_commands_a_terminal_and_its_seals_hold(app: Tenuto, tmp_path: Path) -> None:
+    nasty = "größe \x9b31m \u202egnp.exe \u2066 \x7f \x1b]0;title\x07"
+    with on_record(deed(target="mail", reason=nasty, after={nasty: nasty})):
+        await app.limit_queue("mail", 4)
+    await seal(app)
+    file = tmp_path / "trail.jsonl"
+    await app.audit.export(file)
+
+    (line,) = [line async for line in app.audit.lines()]
+
+    assert file.read_text(encoding="utf-8") == f"{line}\n"
+    assert line.isascii()
+    assert line.isprintable()
+    told = json.loads(line)
+    assert told["entry"]["reason"] == nasty
+    assert auditkeys.at_hand(app.settings).is_right(bytes.fromhex(told["seal"]), b"", told["entry"])
 
 
 async def test_an_export_that_fails_leaves_the_old_file(app: Tenuto, tmp_path: Path) -> None:

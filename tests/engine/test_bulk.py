@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tenuto import RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid
+from tenuto.verbs.parts import SIZE
+from tenuto.verbs.storing import Storing
 from tests.engine.conftest import Quick
 from tests.manifesting import counts
 from tests.proofs import times
@@ -189,6 +193,132 @@ async def test_other_inputs_under_a_key_that_is_used_are_refused_and_change_noth
         with pytest.raises(Conflict, match="other inputs"):
             await replicating.bulk_enqueue("replicate", slices(*other), batch_key="monday")
     assert (await batch.progress())["total"] == await open_tasks(replicating) == 5000
+
+
+class Watched:
+    """Inputs that keep the loop waiting while somebody looks which transactions are open."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self._url = url
+        self._count = count
+        self.open: list[str] = []
+        self.looks = 0
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        for number in range(self._count):
+            if number % 500 == 0:
+                looking = threading.Thread(target=lambda: asyncio.run(self._look()))
+                looking.start()
+                looking.join()
+            yield {"text": f"{number:0400}"}
+
+    async def _look(self) -> None:
+        connection = await asyncpg.connect(self._url)
+        found = await connection.fetch(
+            "SELECT query FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+            " AND datname = current_database() AND backend_type = 'client backend'"
+        )
+        await connection.close()
+        self.open += [row["query"] for row in found]
+        self.looks += 1
+
+
+@pytest.mark.parametrize("way", ["many", "batch", "keyed batch"])
+async def test_no_transaction_is_open_while_the_caller_is_asked_for_more(app: Tenuto, way: str) -> None:
+    @app.job
+    async def note(text: str) -> None: ...
+
+    app.manifest("note", note, on_demand=True)
+    await app.manifests.deploy()
+    inputs = Watched((await app.open()).url, 2 * SIZE + 1)
+    if way == "many":
+        await app.enqueue_many(note, inputs)
+    else:
+        key: Callable[[Any], str] | None = (lambda item: str(int(item["text"]))) if way == "keyed batch" else None
+        await app.bulk_enqueue("note", inputs, batch_key="b", key=key)
+    assert (inputs.open, inputs.looks) == ([], 9)
+    assert await open_tasks(app) == 2 * SIZE + 1
+
+
+async def test_the_next_part_is_made_ready_while_the_last_is_stored() -> None:
+    is_in, told = asyncio.Event(), []
+
+    async def store(sent: Callable[[], object]) -> int:
+        sent()
+        await is_in.wait()
+        told.append("the first is in")
+        return 3
+
+    async def store_more(sent: Callable[[], object]) -> int:
+        told.append("the second is in")
+        return 4
+
+    async with Storing() as storing:
+        await storing.take(store)
+        async with asyncio.timeout(5):
+            await storing.begin()
+        told.append("the second is made ready")
+        asyncio.get_running_loop().call_soon(is_in.set)
+        await storing.take(store_more)
+        told.append("a third is asked for")
+    assert told == ["the second is made ready", "the first is in", "a third is asked for", "the second is in"]
+    assert storing.created == 7
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_others_have_their_turn_while_a_batch_finds_what_it_knows(
+    replicating: Tenuto, *, asynchronous: bool
+) -> None:
+    turns, seen = 0, []
+    await replicating.bulk_enqueue("replicate", slices(*range(3 * SIZE)), batch_key="monday")
+
+    def watched() -> Iterator[TableSlice]:
+        for number in range(3 * SIZE):
+            if number % SIZE == 0:
+                seen.append(turns)
+            yield TableSlice("users", number)
+
+    async def watched_from_afar() -> AsyncIterator[TableSlice]:
+        for each in watched():
+            yield each
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    await replicating.bulk_enqueue("replicate", watched_from_afar() if asynchronous else watched(), batch_key="monday")
+    other.cancel()
+    assert len(set(seen)) == 3, seen
+
+
+async def test_of_a_refused_input_it_is_told_which_one_it_was(replicating: Tenuto) -> None:
+    def inputs(*, breaks: bool) -> Iterator[Any]:
+        yield from slices(*range(SIZE + 300))
+        yield {"slice": {"table": "users"}}
+        yield from slices(1, 2, 3)
+        if breaks:
+            raise Invalid("is torn", field="page")
+
+    for number, breaks in enumerate((False, True)):
+        with pytest.raises(Invalid) as refused:
+            await replicating.bulk_enqueue("replicate", inputs(breaks=breaks), batch_key=f"{number}")
+        assert (refused.value.field, refused.value.item) == ("slice.number", SIZE + 301)
+        assert await open_tasks(replicating) == (number + 1) * (SIZE + 300)
+
+
+@pytest.mark.parametrize("first_atomic", [False, True])
+@pytest.mark.parametrize("then_atomic", [False, True])
+async def test_a_key_of_a_batch_of_nothing_is_used_all_the_same(
+    replicating: Tenuto, *, first_atomic: bool, then_atomic: bool
+) -> None:
+    empty = await replicating.bulk_enqueue("replicate", [], batch_key="k", atomic=first_atomic)
+    with pytest.raises(Conflict, match="other inputs"):
+        await replicating.bulk_enqueue("replicate", slices(1, 2, 3), batch_key="k", atomic=then_atomic)
+    again = await replicating.bulk_enqueue("replicate", [], batch_key="k", atomic=then_atomic)
+    assert (again.id, await open_tasks(replicating)) == (empty.id, 0)
 
 
 async def test_all_or_nothing_is_all_or_nothing(replicating: Tenuto) -> None:

@@ -286,3 +286,30 @@ async def running(app: Tenuto, task_id: Any) -> None:
 
 def runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_code_that_cleans_up_is_not_told_again_when_others_are_told_to_stop(app: Tenuto, worker: Quick) -> None:
+    begun: list[str] = []
+    cleaned: list[str] = []
+
+    @app.job
+    async def tidy() -> None:
+        begun.append("tidy")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(2.5)  # longer than it takes until the watch looks again by itself
+            cleaned.append("tidy")
+
+    @app.job
+    async def other() -> None:
+        begun.append("other")
+        await asyncio.sleep(60)
+
+    async with worker():
+        first, second = await app.enqueue(tidy), await app.enqueue(other)
+        await eventually(lambda: len(begun) == 2)
+        await app.cancel(first.id)
+        await app.cancel(second.id)
+        assert (await app.wait(first, 20))["status"] == "cancelled"
+    assert cleaned == ["tidy"]

@@ -10,11 +10,13 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto, every
-from tenuto.engine import letters, manifesting
-from tenuto.engine.manager import NET_LETTER, NET_TIME_LIMIT
+from tenuto.engine import letters, manager, manifesting
+from tenuto.engine.manager import NET_LETTER
+from tenuto.engine.managing import Managing
+from tenuto.engine.sweeper import NET_TIME_LIMIT, sweep
 from tenuto.errors import Conflict, Invalid, StoreError
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy
 from tenuto.model.triggers import cron
 from tenuto.store import manifests
 from tenuto.store.database import Database
@@ -161,13 +163,67 @@ async def test_a_disabled_group_holds_its_manifests_and_lends_them_its_priority(
     assert await db.value("SELECT rank FROM tenuto.tasks") == -11
 
 
-async def test_a_manifest_nobody_can_read_harms_only_itself(db: Database) -> None:
+async def test_what_one_manager_cannot_read_stays_due_for_another_and_harms_only_itself(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("broken", "sound"):
         await kept(db, name, trigger=every("1m"))
     await db.all("""UPDATE tenuto.manifests SET definition = '{"colour": "red"}' WHERE external_id = 'broken'""")
-    result = await poll(db, NOON + MINUTE)
+    (before,) = await db.all("SELECT definition FROM tenuto.manifests WHERE external_id = 'sound'")
+    older = manager.none_left_out()
+    result = await manager.poll(db, NOON + MINUTE, "an older one", older)
     assert (result.enqueued, result.skipped) == (1, {"cannot be read": ["broken"]})
-    assert (await poll(db, NOON + MINUTE)).skipped == {}
+    assert (await manager.poll(db, NOON + MINUTE, "an older one", older)).skipped == {}
+    older.try_again()
+    await manager.poll(db, NOON + MINUTE, "an older one", older)
+    assert caplog.text.count("a manifest cannot be read") == 1, "not again and again"
+    assert await manifests.next_due(db) == NOON + MINUTE, "it stays due for another version"
+    await db.all("UPDATE tenuto.manifests SET definition = $1 WHERE external_id = 'broken'", before["definition"])
+    assert (await poll(db, NOON + MINUTE)).enqueued == 1
+
+
+async def test_a_trigger_this_version_cannot_read_is_left_for_another_to_plan(db: Database) -> None:
+    for name in ("broken", "sound"):
+        await kept(db, name, trigger=every("1m"))
+    await db.all("UPDATE tenuto.manifests SET planned = false, next_run_at = NULL")
+    await db.all("""UPDATE tenuto.manifests SET definition = '{"colour": "red"}' WHERE external_id = 'broken'""")
+    await poll(db, NOON)
+    rows = {row["external_id"]: (row["next_run_at"], row["planned"]) for row in await table(db, "manifests")}
+    assert rows == {"broken": (None, False), "sound": (NOON + MINUTE, True)}
+
+
+async def test_one_that_cannot_be_enqueued_does_not_hold_up_the_others(db: Database) -> None:
+    for number in range(5):
+        await kept(db, f"good-{number}", trigger=every("1m"))
+    await kept(db, "bad", job="poison", trigger=every("1m"))
+    await db.all("ALTER TABLE tenuto.tasks ADD CONSTRAINT test_refuse CHECK (name <> 'poison')")
+    left_out = manager.none_left_out()
+    try:
+        result = await manager.poll(db, NOON + MINUTE, "test", left_out)
+        assert (result.enqueued, result.skipped) == (5, {"cannot be enqueued": ["bad"]})
+        assert "test_refuse" in (result.error or "")
+        assert (await manager.poll(db, NOON + MINUTE, "test", left_out)).error is None, "not before it is time"
+    finally:
+        await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
+    left_out.try_again()
+    assert (await manager.poll(db, NOON + MINUTE, "test", left_out)).enqueued == 1
+
+
+async def test_what_cannot_be_reaped_keeps_nothing_from_being_enqueued(db: Database) -> None:
+    await kept(db, trigger=every("1m"))
+    await db.all("ALTER TABLE tenuto.activities RENAME COLUMN final TO test_away")
+    try:
+        result = await poll(db, NOON + MINUTE)
+    finally:
+        await db.all("ALTER TABLE tenuto.activities RENAME COLUMN test_away TO final")
+    assert result.enqueued == 1
+    assert (result.error or "").startswith("reaping: ")
+
+
+async def test_a_manager_is_not_kept_awake_by_what_it_cannot_read(db: Database) -> None:
+    await kept(db, now=db.clock.now() - MINUTE, trigger=every("1m"))
+    await db.all("""UPDATE tenuto.manifests SET definition = '{"colour": "red"}'""")
+    assert await Managing(db, "test", 30.0).round() == 30.0
 
 
 async def test_more_than_one_batch_of_manifests_is_decided_in_one_poll(db: Database) -> None:
@@ -279,16 +335,22 @@ async def test_in_normal_operation_the_nets_find_nothing(db: Database, me: UUID)
     assert await repairs(db) == {}
 
 
+@pytest.mark.parametrize("net", ["the poll", "the sweep"])
 @pytest.mark.parametrize(("max_retries", "lettered"), [(1, 1), (3, 0)])
-async def test_a_time_limit_its_worker_does_not_keep_is_kept_by_the_net(
-    db: Database, me: UUID, max_retries: int, lettered: int
+async def test_a_run_that_its_worker_could_not_stop_is_timed_out_when_it_is_nobodys_any_more(
+    db: Database, me: UUID, max_retries: int, lettered: int, net: str
 ) -> None:
     policy = Policy(RetryPolicy(max_retries=max_retries), timeout_seconds=1.0)
     await started(db, await kept(db, policy=policy), db.clock.now())
     await take(db, me)
     await db.all("UPDATE tenuto.tasks SET claimed_at = claimed_at - interval '2 minutes'")
-    result = await poll(db, db.clock.now())
-    assert (result.timed_out, result.dead_lettered) == (1, lettered)
+    assert (await poll(db, db.clock.now())).timed_out == 0, "its worker still holds it"
+    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
+    if net == "the poll":
+        result = await poll(db, db.clock.now())
+        assert (result.timed_out, result.dead_lettered) == (1, lettered)
+    else:
+        assert await sweep(db, db.clock.now()) == 1
     (record,) = await table(db, "activities")
     assert (record["status"], record["reason"], record["final"]) == ("failed", "timed_out", bool(lettered))
     assert len(await table(db, "dead_letters")) == lettered
@@ -306,8 +368,7 @@ async def test_what_was_reaped_stays_though_a_later_part_of_the_poll_fails_and_t
     await db.all("UPDATE tenuto.manifests SET next_run_at = $1 WHERE id = $2", now, other.id)
     await db.all("ALTER TABLE tenuto.tasks ADD CONSTRAINT no_more CHECK (name <> 'bake') NOT VALID")
     try:
-        with pytest.raises(StoreError):
-            await poll(db, now + MINUTE)
+        await poll(db, now + MINUTE)
     finally:
         await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT no_more")
     assert len(await table(db, "dead_letters")) == 1
@@ -316,6 +377,30 @@ async def test_what_was_reaped_stays_though_a_later_part_of_the_poll_fails_and_t
     assert (told["dead_lettered"], told["enqueued"]) == (1, 0)
     assert "no_more" in told["error"]
     assert (await poll(db, now + MINUTE)).enqueued == 1, "and nothing of what failed is lost"
+
+
+async def test_a_poll_without_a_database_says_so(db: Database) -> None:
+    away = await Database.open(db.url)
+    await away.close()
+    with pytest.raises(StoreError):
+        await poll(away)
+
+
+@pytest.mark.parametrize("change", ["disabled", "edited"])
+async def test_a_manifest_that_has_come_to_its_end_can_still_be_edited_and_switched_off(
+    db: Database, change: str
+) -> None:
+    over = every("1h", end="2031-05-18")
+    await kept(db, trigger=over)
+    later = author(NOON + timedelta(days=30))
+    if change == "disabled":
+        assert await manifesting.switch(db, "bake", later, enabled=False)
+        with pytest.raises(Invalid, match="never runs up to its end"):
+            await manifesting.switch(db, "bake", later, enabled=True)
+    else:
+        assert (await manifesting.edit(db, "bake", a_manifest(trigger=over, priority=3), later)).manifest.priority == 3
+        with pytest.raises(Invalid, match="never runs up to its end"):
+            await manifesting.edit(db, "bake", a_manifest(trigger=every("2h", end="2031-05-18")), later)
 
 
 # --- what a poll says -----------------------------------------------------------------------------------------------

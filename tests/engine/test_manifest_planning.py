@@ -64,6 +64,19 @@ async def test_a_plan_changes_nothing_and_doing_it_again_neither(app: Tenuto, sq
     assert len(await app.manifests.versions("a")) == 1
 
 
+async def test_a_manifest_that_has_come_to_its_end_can_still_be_changed_but_not_to_another_end_that_is_over(
+    app: Tenuto, sql: Sql
+) -> None:
+    await applied(app, files(manifest("over", cron="@daily", end="2090-01-01")))
+    ended = """definition || jsonb_build_object('trigger', definition -> 'trigger' || '{"end": "2020-01-01"}')"""
+    await sql(f"UPDATE tenuto.manifests SET definition = {ended}, next_run_at = NULL")
+    planned = await applied(app, files(manifest("over", cron="@daily", end="2020-01-01", priority=3)))
+    assert effects(planned) == {"over": "changed"}
+    assert (await app.manifests.get("over")).manifest.priority == 3
+    with pytest.raises(Invalid, match="never runs up to its end"):
+        await app.plans.plan(files(manifest("over", cron="@hourly", end="2020-01-01")))
+
+
 async def test_what_a_file_leaves_out_is_as_the_job_has_it(app: Tenuto) -> None:
     await applied(app, files(manifest("x", retry={"base_seconds": 1}, properties={"rows": "5"})))
     found = (await app.manifests.get("x")).manifest
@@ -121,6 +134,18 @@ async def test_only_what_a_file_declared_is_pruned_dependents_first(app: Tenuto)
     pruned = await applied(app, files(), prune=True)
     assert pruned.deleted == ["c", "b", "a"]
     assert await names(app) == ["by-hand"]
+
+
+async def test_pruning_looks_at_all_of_them(app: Tenuto, sql: Sql) -> None:
+    await sql(
+        "INSERT INTO tenuto.manifests (id, external_id, name, enabled, definition, job, schedule_type, version, origin,"
+        " created_at, updated_at, planned) SELECT gen_random_uuid(), name, name, true,"
+        " jsonb_build_object('external_id', name, 'job', 'load'), 'load', 'none', 1, 'file', now(), now(), true"
+        " FROM (SELECT 'm' || n AS name FROM generate_series(1, 620) AS n) AS many"
+    )
+    pruned = await applied(app, files(manifest("m7")), prune=True)
+    assert len(pruned.deleted) == 619
+    assert await names(app) == ["m7"]
 
 
 async def test_a_circle_through_what_is_stored_is_refused(app: Tenuto) -> None:

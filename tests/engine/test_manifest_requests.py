@@ -1,12 +1,15 @@
-"""A run of a manifest that is asked for again, as no reply came, is not made anew, even if it has ended since."""
+"""Requests for runs of manifests: what is asked for again is not made anew, even if it has ended since, and what is
+asked for while a manifest changes is made for the manifest as it is then."""
 
 from __future__ import annotations
 
 import asyncio
 
 import asyncpg
+import pytest
 
 from tenuto import Tenuto
+from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.store import tasks as store
 from tests.model.making import a_new_task
@@ -32,3 +35,37 @@ async def test_what_ends_while_the_second_request_waits_is_not_made_anew(app: Te
     assert await again == request
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
     await first.close()
+
+
+@pytest.mark.parametrize("asked", ["run", "enqueue", "retry"])
+async def test_an_input_is_checked_for_the_job_that_a_manifest_has_by_the_time_its_run_is_made(
+    app: Tenuto, url: str, asked: str
+) -> None:
+    @app.job(max_retries=1)
+    async def double(number: int) -> None:
+        raise ValueError
+
+    @app.job
+    async def greet(who: str) -> None: ...
+
+    app.manifest("any", double, on_demand=True)
+    await app.manifests.deploy()
+    async with app.worker(poll_seconds=60):
+        await app.wait(await app.manifests.enqueue("any", {"number": 1}), 20)
+    (letter,) = await app.dead_letters.list()
+    db = await app.open()
+    other = await asyncpg.connect(url)
+    changing = other.transaction()
+    await changing.start()
+    await other.execute("UPDATE tenuto.manifests SET job = 'greet', definition = definition || $1", '{"job": "greet"}')
+    if asked == "retry":
+        begun = asyncio.create_task(app.dead_letters.retry(letter["id"], input={"number": 5}))
+    else:
+        ask = app.manifests.run if asked == "run" else app.manifests.enqueue
+        begun = asyncio.create_task(ask("any", {"number": 5}))
+    await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+    await changing.commit()
+    with pytest.raises(Invalid):
+        await begun
+    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    await other.close()

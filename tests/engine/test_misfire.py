@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tenuto.engine import firing
-from tenuto.engine.definitions import edit, switch
-from tenuto.model.triggers import Trigger, every
+from tenuto.engine import closerlooks, firing
+from tenuto.engine.definitions import delete, edit, switch
+from tenuto.engine.rules import Verdict
+from tenuto.engine.simulation import Subject, simulate
+from tenuto.model.triggers import Trigger, cron, every
 from tenuto.store.database import Database
 from tests.model.making import NOON
 from tests.playing import MINUTE, NAME, a_definition, author, fire, ledger, play, run_now, saved, table
@@ -108,6 +110,28 @@ async def test_a_year_of_downtime_of_a_schedule_of_seconds_stays_bounded(db: Dat
     assert (gap["due_at"], gap["decision"]) == (NOON + timedelta(seconds=1), "missed")
 
 
+@pytest.mark.parametrize(
+    ("misfire", "runs"), [("once", 1), ("all", 100), ({"policy": "skip", "grace_seconds": 30 * 86_400}, 1)]
+)
+async def test_a_week_of_downtime_that_ends_while_the_trigger_is_silent_is_made_up_for_as_simulated(
+    db: Database, misfire: Any, runs: int
+) -> None:
+    monday, sunday = datetime(2026, 11, 2, 7, tzinfo=UTC), datetime(2026, 11, 8, 23, tzinfo=UTC)
+    definition = a_definition(trigger=cron("* 8-17 * * 1-5"), misfire=misfire, overlap="allow")
+    await saved(db, definition, monday)
+
+    await fire(db, sunday)
+
+    begun = await table(db, "executions")
+    assert len(begun) == runs
+    assert max(run["due_at"] for run in begun) == datetime(2026, 11, 6, 17, 59, tzinfo=UTC)
+    played = simulate([Subject(definition, "", 1.0)], monday, sunday + MINUTE, outages=[(monday, sunday)])
+    assert [(run.due_at, run.until, str(run.decision)) for run in played.runs] == sorted(
+        (row["due_at"], row["until"], row["decision"]) for row in await table(db, "occurrences")
+    )
+    assert (await closerlooks.ledger(db)).verdict is Verdict.OK
+
+
 # --- switched off, and retimed --------------------------------------------------------------------------------------
 
 
@@ -150,6 +174,30 @@ async def test_a_new_trigger_leaves_a_row_for_what_was_overdue_by_the_old_one(db
     (row,) = await table(db, "occurrences")
     assert (row["due_at"], row["until"], row["decision"]) == (NOON + MINUTE, now, "missed"), "one for all three"
     assert row["reason"] == "the trigger was changed before it fired"
+
+
+@pytest.mark.parametrize("minutes", [1, 3], ids=["nothing else is overdue", "others are overdue"])
+@pytest.mark.parametrize("change", ["switched off", "retimed", "deleted"])
+async def test_what_is_decided_leaves_no_second_row_however_it_came_to_be_planned_again(
+    db: Database, me: UUID, change: str, minutes: int
+) -> None:
+    await saved(db, a_definition())
+    await fire(db, NOON + MINUTE)
+    await play(db, me)
+    # Somebody whose clock is a little behind has worked out the next run.
+    await db.all("UPDATE tenuto.schedules SET next_run_at = $1", NOON + MINUTE)
+    now = author(NOON + minutes * MINUTE)
+
+    if change == "switched off":
+        await switch(db, NAME, now, enabled=False)
+    elif change == "retimed":
+        await edit(db, NAME, a_definition(trigger=every("1h")), now)
+    else:
+        await delete(db, NAME, now)
+
+    rows = [(row["due_at"], row["until"], row["decision"]) for row in await table(db, "occurrences")]
+    left = [] if minutes == 1 else [(NOON + 2 * MINUTE, NOON + 3 * MINUTE, "missed")]
+    assert sorted(rows) == [(NOON + MINUTE, None, "fired"), *left]
 
 
 async def test_changing_anything_else_leaves_what_is_overdue_to_be_fired(db: Database) -> None:

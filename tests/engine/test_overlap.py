@@ -186,7 +186,7 @@ async def test_deleting_a_schedule_gives_up_whatever_waits(db: Database, me: UUI
     assert await turns(db) == 0
 
 
-async def test_what_waits_for_a_schedule_nobody_can_read_is_given_up_and_the_others_have_their_turn(
+async def test_what_waits_for_a_schedule_this_version_cannot_read_goes_on_waiting_and_the_others_have_their_turn(
     db: Database, me: UUID
 ) -> None:
     await saved(db, a_definition("x", name="bad", overlap="queue_one"))
@@ -194,11 +194,26 @@ async def test_what_waits_for_a_schedule_nobody_can_read_is_given_up_and_the_oth
     await fire(db, FIRST)
     await fire(db, SECOND)
     await play(db, me)
+    (plan,) = await db.all("SELECT plan FROM tenuto.schedules WHERE name = 'bad'")
     await db.all("UPDATE tenuto.schedules SET plan = '{}' WHERE name = 'bad'")
     assert await turns(db) == 1
-    (told,) = await table(db, "occurrences", "schedule_name = 'bad' AND decision = 'missed'")
-    assert told["reason"].startswith("cannot be read: ")
     assert [run["schedule_name"] for run in await table(db, "executions", "ended_at IS NULL")] == ["good"]
+    await db.all("UPDATE tenuto.schedules SET plan = $1 WHERE name = 'bad'", plan["plan"])
+    assert await turns(db) == 1, "it was not given up"
+
+
+async def test_a_turn_that_cannot_be_taken_does_not_keep_the_others_from_theirs(db: Database, me: UUID) -> None:
+    await saved(db, a_definition("poison", name="bad", overlap="queue_one"))
+    await saved(db, a_definition("y", name="good", overlap="queue_one"))
+    await fire(db, FIRST)
+    await fire(db, SECOND)
+    await play(db, me)
+    await db.all("ALTER TABLE tenuto.tasks ADD CONSTRAINT test_refuse CHECK (name <> 'poison')")
+    try:
+        assert await turns(db) == 1
+    finally:
+        await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
+    assert await turns(db) == 1
 
 
 # --- allow ----------------------------------------------------------------------------------------------------------

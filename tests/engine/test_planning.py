@@ -14,6 +14,7 @@ from tenuto.errors import Conflict, Invalid
 from tenuto.model.definitionfiles import Declared, schedules_of
 from tenuto.model.documents import Document
 from tenuto.model.schedules import Definition, Plan
+from tenuto.verbs.plans import WholePlan
 from tests.waiting import eventually
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -40,7 +41,7 @@ def files(*schedules: dict[str, Any]) -> list[Declared]:
 
 async def applied(app: Tenuto, *schedules: dict[str, Any], prune: bool = False) -> Planned:
     planned = await app.schedules.plan(files(*schedules), prune=prune)
-    await app.schedules.carry_out(planned, reason="because")
+    await app.plans.carry_out(WholePlan(planned), reason="because")
     return planned
 
 
@@ -107,14 +108,14 @@ async def test_a_change_is_told_field_by_field_with_the_runs_before_and_after(ap
     }
     assert list(change.runs_before) == cron("0 2 * * *").preview(planned.at, 3)
     assert list(change.runs_after) == cron("0 3 * * *").preview(planned.at, 3)
-    await app.schedules.carry_out(planned)
+    await app.plans.carry_out(WholePlan(planned))
     assert (await app.schedules.get("x")).next_run_at == change.runs_after[0]
 
 
 async def test_a_run_with_jitter_is_foretold_at_its_very_instant(app: Tenuto) -> None:
     await applied(app, schedule("x", cron="0 2 * * *", jitter="1h"))
     planned = await app.schedules.plan(files(schedule("x", cron="0 4 * * *", jitter="1h")))
-    await app.schedules.carry_out(planned)
+    await app.plans.carry_out(WholePlan(planned))
     assert (await app.schedules.get("x")).next_run_at == planned.changes[0].runs_after[0]
 
 
@@ -232,6 +233,10 @@ async def test_a_schedule_whose_end_has_passed_does_not_stand_in_the_way_of_the_
     )
     planned = await applied(app, schedule("over", cron="@daily", end="2020-01-01"), schedule("new"))
     assert effects(planned) == {"over": "unchanged", "new": "created"}
+    edited = await applied(app, schedule("over", cron="@daily", end="2020-01-01", overlap="allow"))
+    assert effects(edited) == {"over": "changed"}
+    with pytest.raises(Invalid, match="end"):
+        await applied(app, schedule("over", cron="@daily", end="2020-01-02"))
 
 
 async def test_a_circle_over_several_files_and_the_database_is_refused(app: Tenuto) -> None:
@@ -261,7 +266,7 @@ async def test_nothing_is_done_if_somebody_has_changed_something_in_between(app:
     )
     await app.schedules.disable("a")
     with pytest.raises(Conflict, match="'a' was changed while this was planned"):
-        await app.schedules.carry_out(planned)
+        await app.plans.carry_out(WholePlan(planned))
     assert await names(app) == ["a", "b"]
     assert (await app.schedules.get("b")).definition.trigger == manual()
 
@@ -271,14 +276,14 @@ async def test_nothing_is_deleted_if_it_was_changed_in_between(app: Tenuto) -> N
     planned = await app.schedules.plan(files(schedule("b")), prune=True)
     await app.schedules.disable("a")
     with pytest.raises(Conflict, match="'a' was changed while this was planned"):
-        await app.schedules.carry_out(planned)
+        await app.plans.carry_out(WholePlan(planned))
     assert await names(app) == ["a"]
 
 
 async def test_many_who_apply_the_same_at_once_change_it_once(app: Tenuto, sql: Sql) -> None:
     declared = [schedule("a", cron="@daily"), schedule("b", {"schedule": "a"}), schedule("c")]
     planned = [await app.schedules.plan(files(*declared)) for _ in range(8)]
-    await asyncio.gather(*(app.schedules.carry_out(each) for each in planned))
+    await asyncio.gather(*(app.plans.carry_out(WholePlan(each)) for each in planned))
     assert len(await sql("SELECT * FROM tenuto.schedule_versions")) == 3
 
 
@@ -290,7 +295,7 @@ async def test_many_who_apply_different_files_at_once_all_come_through_or_are_to
     for number, line in enumerate(crons):
         order = sorted("abcdef", reverse=bool(number % 2))
         plans.append(await app.schedules.plan(files(*(schedule(name, cron=line) for name in order))))
-    ended = await asyncio.gather(*(app.schedules.carry_out(each) for each in plans), return_exceptions=True)
+    ended = await asyncio.gather(*(app.plans.carry_out(WholePlan(each)) for each in plans), return_exceptions=True)
     assert ended.count(None) == 1
     assert all(isinstance(each, Conflict) for each in ended if each is not None)
     assert len({str((await app.schedules.get(name)).definition.trigger.fields()) for name in "abcdef"}) == 1
@@ -300,8 +305,8 @@ async def test_a_plan_that_is_carried_out_already_is_no_conflict(app: Tenuto) ->
     """As when the first commit went through and only its reply was lost."""
     await applied(app, schedule("a"), schedule("gone"))
     planned = await app.schedules.plan(files(schedule("a", cron="@daily"), schedule("new")), prune=True)
-    await app.schedules.carry_out(planned)
-    await app.schedules.carry_out(planned)
+    await app.plans.carry_out(WholePlan(planned))
+    await app.plans.carry_out(WholePlan(planned))
     assert await names(app) == ["a", "new"]
     assert [version.change for version in await app.schedules.versions("a")] == ["edited", "created"]
 

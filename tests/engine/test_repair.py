@@ -33,6 +33,21 @@ async def test_a_group_whose_tasks_somebody_deleted_is_passed_over(db: Database,
     assert (await the_execution(db, run))["state"] == "completed"
 
 
+async def test_one_that_cannot_be_repaired_does_not_keep_the_others_from_it(db: Database) -> None:
+    bad, good = await started(db, "a", "poison", name="bad"), await started(db, "a", "b", name="good")
+    await db.all("DELETE FROM tenuto.tasks WHERE name = 'a'")
+    await db.all("ALTER TABLE tenuto.tasks ADD CONSTRAINT test_refuse CHECK (name <> 'poison' OR state = 'waiting')")
+    orphan = await started(db, "orphan", name="orphaned")
+    await db.all("UPDATE tenuto.executions SET parent_task_id = gen_random_uuid() WHERE id = $1", orphan)
+    try:
+        assert await repair(db, db.clock.now()) == 2
+    finally:
+        await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
+    assert await task_states(db) == {"poison": "waiting", "b": "queued"}
+    assert (await the_execution(db, orphan))["state"] == "cancelled"
+    assert [(await the_execution(db, run))["current_group"] for run in (bad, good)] == [0, 1]
+
+
 async def test_an_execution_without_any_task_is_moved_to_its_end(db: Database) -> None:
     run = await started(db, "a", "b", "c")
     await db.all("DELETE FROM tenuto.tasks")

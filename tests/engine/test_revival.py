@@ -72,6 +72,18 @@ async def test_a_connect_that_is_given_up_leaves_no_hold_behind(home: Path) -> N
     assert holds(home) == 0
 
 
+async def test_whoever_still_asks_a_database_that_was_let_go_takes_no_hold_of_its_server(home: Path) -> None:
+    app = Tenuto(home=home)
+    database = await app.open()
+    revive = database.revive
+    assert revive is not None
+    kill_the_server(home)
+    await asyncio.gather(app.close(), revive())  # it was noticed just before
+    if database.revive is not None:
+        await database.revive()  # and it is noticed again only now
+    assert holds(home) == 0
+
+
 def test_a_server_that_was_killed_comes_back_for_an_app_that_is_used_from_several_loops(home: Path) -> None:
     app = Tenuto(home=home)
     killed = threading.Barrier(4)

@@ -15,6 +15,7 @@ from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
 from tests.playing import a_definition, fire, ledger, repairs, saved, started, table, take
 from tests.store.given import Register
+from tests.store.test_doctor import hold
 from tests.waiting import eventually
 
 POLL = 30.0
@@ -117,6 +118,36 @@ async def test_one_that_cannot_be_fired_does_not_delay_the_others(db: Database) 
         assert one.fired == 0
     finally:
         await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
+
+
+async def test_one_that_cannot_be_read_is_neither_asked_for_nor_told_of_in_every_round(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await saved(db, a_definition(name="bad"), db.clock.now())
+    await is_due(db, "bad")
+    await db.all("UPDATE tenuto.schedules SET plan = '{}'")
+    eager = Scheduler(db, "test", 0.0, lambda: None)
+    for _ in range(3):  # each time it looks at all of them again
+        await eager.round()
+    assert caplog.text.count("a schedule cannot be read") == 1
+    assert await scheduler(db).round() == POLL, "it does not keep a scheduler awake"
+
+
+@pytest.mark.parametrize(("table_name", "column"), [("occurrences", "decision"), ("executions", "current_group")])
+async def test_a_part_that_fails_keeps_no_other_from_its_turn(
+    db: Database, register_worker: Register, table_name: str, column: str
+) -> None:
+    """Damage that nobody has thought of: starting in turn, and repairing, read what is not there."""
+    await saved(db, a_definition(), db.clock.now())
+    await db.all("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
+    await hold(db, await register_worker(), lease_until=db.clock.now() - timedelta(seconds=1))
+    await db.all(f"ALTER TABLE tenuto.{table_name} RENAME COLUMN {column} TO test_away")
+    try:
+        await scheduler(db).round()
+    finally:
+        await db.all(f"ALTER TABLE tenuto.{table_name} RENAME COLUMN test_away TO {column}")
+    assert await db.value("SELECT planned FROM tenuto.schedules"), "worked out"
+    assert await db.value("SELECT losses FROM tenuto.tasks") == 1, "taken back"
 
 
 async def test_two_schedulers_fire_each_due_instant_once(db: Database) -> None:

@@ -130,6 +130,75 @@ async def test_a_canary_is_found_nowhere(app: Tenuto, worker: Quick, caplog: pyt
         assert form not in told
 
 
+@pytest.mark.usefixtures("key")
+async def test_a_chain_goes_on_with_what_its_steps_returned_also_where_a_secret_is_in_it_by_chance(
+    app: Tenuto, worker: Quick
+) -> None:
+    await app.secrets.set("year", "2024")
+    await app.secrets.set("word", "value")
+    seen: list[object] = []
+
+    async def count() -> int:
+        await app.secrets.reveal("year")
+        await app.secrets.reveal("word")
+        return 202401
+
+    def name(number: int) -> dict[str, str]:
+        seen.append(number)
+        return {"value": f"report-{number + 1}"}
+
+    def tell(names: dict[str, str]) -> str:
+        seen.append(names)
+        return "told"
+
+    async with worker():
+        task = await app.enqueue(app.chain("counted", count, name, tell))
+        record = await app.wait(task, timeout=20)
+
+    assert (record["status"], record["output"]) == ("completed", "told"), record["error"]
+    assert seen == [202401, {"value": "report-202402"}]
+    told = [step["output"] for step in await app.chain_steps(task.id)]
+    assert told == ["***", {"***": "report-***02"}, "told"]
+    assert "202402" not in await everything_in(app)
+
+
+@pytest.mark.usefixtures("key")
+async def test_a_resumed_chain_fails_clearly_rather_than_go_on_with_what_is_hidden(app: Tenuto, worker: Quick) -> None:
+    await app.secrets.set("canary", CANARY)
+    calls: list[str] = []
+
+    async def fetch() -> str:
+        calls.append("fetch")
+        return await app.secrets.reveal("canary")
+
+    def count(token: str) -> int:
+        calls.append(token)
+        return len(token)
+
+    def fail(number: int) -> int:
+        calls.append("fail")
+        if calls.count("fail") == 1:
+            raise ConnectionError("not yet")
+        return number
+
+    def use(token: str, number: int) -> str:
+        raise AssertionError("it has nothing to use")
+
+    again = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+    async with worker():
+        unneeded = await app.wait(await app.enqueue(app.chain("unneeded", fetch, count, fail, retry=again)), timeout=20)
+        assert (unneeded["status"], unneeded["output"]) == ("completed", len(CANARY)), "nobody needs it any more"
+        assert calls == ["fetch", CANARY, "fail", "fail"]
+        calls.clear()
+        needed = await app.wait(
+            await app.enqueue(app.chain("needed", fetch, count, fail, use, retry=again)), timeout=20
+        )
+    assert (needed["status"], needed["attempt"]) == ("failed", 2)
+    assert "what step fetch returned held a secret" in needed["error"]["message"]
+    assert "reveal a secret in the step that needs it" in needed["error"]["message"]
+    assert calls == ["fetch", CANARY, "fail", "fail"]
+
+
 async def _ended(app: Tenuto, execution_id: Any) -> bool:
     return (await app.executions.get(execution_id))["ended_at"] is not None
 

@@ -11,7 +11,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Invalid
 from tenuto.homes import home
-from tenuto.settings import load, load_worker
+from tenuto.settings import Settings, WorkerSettings, load, load_worker, without_password
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,22 @@ def test_a_home_that_is_none_is_refused_by_the_health_check_too(tmp_path: Path, 
             ask()
 
 
+def test_what_is_empty_is_not_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A variable of a compose file whose own value is missing: the default, or what the file says, and no third way."""
+    settings, worker = load(), load_worker()
+    for kind, prefix in ((Settings, "TENUTO_"), (WorkerSettings, "TENUTO_WORKER_")):
+        for name in kind.model_fields:
+            monkeypatch.setenv(f"{prefix}{name.upper()}", "")
+    monkeypatch.setenv("TENUTO_CONFIG", "")
+    assert (load(database="", home=""), load_worker(name="")) == (settings, worker)
+    assert (load(database="").database, home(), home("")) == (None, settings.home, settings.home)
+    (tmp_path / "tenuto.toml").write_text('home = "mine"\ndatabase = ""\n[worker]\nname = "w"\nqueues = ""\n')
+    assert (home(), load().home, load().database) == (tmp_path / "mine", tmp_path / "mine", None)
+    assert (load_worker().name, load_worker().queues) == ("w", ("default",))
+    (tmp_path / "tenuto.toml").write_text('home = ""\n')
+    assert home() == load().home == settings.home
+
+
 def test_an_app_takes_its_settings_the_same_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TENUTO_DATABASE", "postgresql://env/x")
     monkeypatch.setenv("TENUTO_HOME", str(tmp_path / "env"))
@@ -98,6 +114,10 @@ def test_queues_may_be_given_in_one_word(monkeypatch: pytest.MonkeyPatch, words:
         ("TENUTO_RETENTION_DAYS", "nan", "retention_days"),
         ("TENUTO_SWEEP_SECONDS", "-1", "sweep_seconds"),
         ("TENUTO_LOG_LEVEL", "loud", "log_level"),
+        ("TENUTO_CONNECTIONS", "nojson", "connections"),
+        ("TENUTO_CONNECTIONS", "[" * 100_000, "connections"),
+        ("TENUTO_CONNECTIONS", '{"hr": 5}', "connections.hr"),
+        ("TENUTO_HOME", "~nobody-of-this-name/x", "home"),
         ("TENUTO_EMBEDDED_STOP", "maybe", "embedded_stop"),
         ("TENUTO_WORKER_SLOTS", "0", "slots"),
         ("TENUTO_WORKER_SLOTS", "1.5", "slots"),
@@ -116,6 +136,11 @@ def test_a_wrong_setting_is_refused_by_its_field_and_its_variable(
     assert name in str(refusal.value)
 
 
+def test_connections_may_be_given_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENUTO_CONNECTIONS", '{"hr": {"url": "postgresql://h/x", "any_login": true}}')
+    assert load().connections["hr"].any_login
+
+
 @pytest.mark.parametrize(
     ("given", "field"), [({"slots": 0}, "slots"), ({"slot": 5}, "slot"), ({"queues": 5}, "queues")]
 )
@@ -131,18 +156,46 @@ def test_a_wrong_value_in_the_file_is_refused_by_its_field(tmp_path: Path) -> No
     with pytest.raises(Invalid) as refusal:
         load_worker()
     assert refusal.value.field == "slots"
+    assert "tenuto.toml" in str(refusal.value)
 
 
-def test_a_file_that_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "tenuto.toml").write_text("this is = not [toml")
-    for read in (load, load_worker):
-        with pytest.raises(Invalid, match=r"tenuto\.toml"):
+@pytest.mark.parametrize(
+    "contents", [b"this is = not [toml", b'home = "\xff"\n', b"a = " + b"[" * 100_000, b"a = " + b"9" * 5000, None]
+)
+def test_a_file_that_cannot_be_read_is_refused_by_its_name(tmp_path: Path, contents: bytes | None) -> None:
+    file = tmp_path / "tenuto.toml"
+    file.mkdir() if contents is None else file.write_bytes(contents)
+    for read in (load, load_worker, home):
+        with pytest.raises(Invalid, match=r"tenuto\.toml") as refusal:
             read()
+        assert refusal.value.remedy
+
+
+def test_a_file_this_account_may_not_read_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "tenuto.toml").write_text("")
+    (tmp_path / "tenuto.toml").chmod(0)
+    me = os.geteuid()
+    os.seteuid(me or 65534)  # root may read everything
+    try:
+        for read in (load, load_worker, home):
+            with pytest.raises(Invalid, match=r"tenuto\.toml cannot be read"):
+                read()
+    finally:
+        os.seteuid(me)
+
+
+@pytest.mark.parametrize("text", ["worker = 5\n", "[[worker]]\nslots = 3\n"])
+def test_a_worker_in_the_file_that_is_no_table_is_refused_by_its_field(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tenuto.toml").write_text(text)
+    for read in (load, load_worker):
+        with pytest.raises(Invalid, match=r"\[worker\] in tenuto\.toml") as refusal:
+            read()
+        assert refusal.value.field == "worker"
 
 
 def test_a_file_that_was_named_and_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "nowhere.toml"))
-    for read in (load, load_worker):
+    for read in (load, load_worker, home):
         with pytest.raises(Invalid, match="TENUTO_CONFIG"):
             read()
 
@@ -157,3 +210,23 @@ def test_a_word_in_the_file_that_nobody_knows_is_refused(tmp_path: Path) -> None
 def test_settings_do_not_change_once_read() -> None:
     with pytest.raises(Exception, match="frozen"):
         load().retention_days = 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hush@h/db",
+        "postgresql://u:hu/sh@h/db",
+        "postgresql://h/db?user=u&password=hush&x=y",
+        "postgresql://h/db?passw%6frd=hush",
+        "host=h password=hush user=u",
+        r"host=h password='hu \' sh' user=u",
+        "host=h password = 'hush' user=u",
+    ],
+)
+def test_the_password_of_an_address_is_not_shown(url: str) -> None:
+    settings = load(database=url, connections={"hr": {"url": url}}, master_key="hush")
+    for shown in (repr(settings), str(settings), str(settings.masked()), without_password(url)):
+        assert "hu" not in shown
+        assert "sh" not in shown.replace("one_shots", ""), shown
+    assert without_password(url).partition("…")[2] or url.endswith("hush")

@@ -73,6 +73,34 @@ async def test_a_step_runs_a_manifest_and_ends_as_that_run_does(app: Tenuto, wor
             await app.schedules.create(definition("bad", manual(), [Step.of_kind("manifest", arguments)]))
 
 
+async def test_the_time_limit_of_a_step_counts_from_its_beginning_however_often_it_looks_in(
+    app: Tenuto, worker: Quick
+) -> None:
+    over: list[int] = []
+
+    @app.job(max_retries=1)
+    async def slow(ctx: Context, n: int = 0) -> int:
+        await eventually(lambda: bool(over), timeout=60)
+        return n
+
+    app.manifest("slow", slow)
+    await app.manifests.deploy()
+    async with worker(), app.scheduler():
+        done = await ended(app, "impatient", Step.manifest("slow", timeout="1.2s"))
+        last = done["last"]
+        assert (done["state"], last["status"], last["reason"]) == ("failed", "failed", "timed_out")
+        assert (last["error"]["type"], last["attempt"]) == ("tenuto.TimedOut", 1)
+        assert 1.2 <= (last["ended_at"] - last["started_at"]).total_seconds() < 10
+        (run,) = await app.tasks(limit=10)
+        assert run["state"] == "running", "the run is the manifest's own affair"
+
+        done = await ended(app, "in vain", Step.manifest("slow", timeout="1.2s"))
+        assert done["last"]["reason"] == "timed_out", "also while it waits for the run before it"
+        over.append(1)
+        done = await ended(app, "in time", Step.manifest("slow", timeout="1m"))
+        assert done["state"] == "completed", done["error"]
+
+
 async def test_a_step_waits_for_the_run_before_it(app: Tenuto, worker: Quick) -> None:
     began: list[int] = []
     go: list[int] = []

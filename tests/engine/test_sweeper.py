@@ -13,7 +13,8 @@ from tenuto import RetryPolicy, Tenuto
 from tenuto.engine import sweeper
 from tenuto.engine.sweeper import NET_EXPIRED, NET_RESTARTED, NET_STUCK, recover, sweep
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Policy, Settlement
+from tenuto.model.policies import Policy
+from tenuto.model.tasks import Settlement
 from tenuto.settings import load
 from tenuto.store import activities, workers
 from tenuto.store import tasks as store

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tenuto import RetryPolicy, Tenuto
-from tenuto.model.tasks import Policy
+from tenuto import Context, RetryPolicy, Tenuto
+from tenuto.engine import watchdog
+from tenuto.model import tasks
+from tenuto.model.policies import Policy
 from tests.engine.conftest import Quick
 from tests.engine.test_cancelling import runs
 from tests.handlers import isolated_jobs
@@ -90,3 +93,36 @@ async def test_code_that_keeps_within_its_limit_is_left_alone(app: Tenuto, worke
     async with worker():
         for job in (quick, quick_too):
             assert (await app.wait(await app.enqueue(job), timeout=10))["output"] == 7
+
+
+async def test_a_run_of_a_manifest_that_does_not_stop_loses_its_lease_and_nobody_has_it_before(
+    app: Tenuto, worker: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (watchdog, tasks):
+        monkeypatch.setattr(module, "OVERRUN", timedelta(seconds=0.5))
+    live = most = 0
+
+    async def until_it_must(ctx: Context) -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if ctx.lease_lost:
+                    raise
+
+    @app.job
+    async def stubborn(ctx: Context) -> None:
+        nonlocal live, most
+        live, most = live + 1, max(most, live + 1)
+        try:
+            await until_it_must(ctx)
+        finally:
+            live -= 1
+
+    retry = RetryPolicy(max_retries=2, base_seconds=0.1)
+    app.manifest("stubborn", stubborn, timeout=0.3, retry=retry)
+    async with app, worker(lease_seconds=2.0, name="one"), worker(lease_seconds=2.0, name="two"):
+        await app.manifests.deploy()
+        record = await app.wait(await app.manifests.run("stubborn"), 30)
+    assert (record["status"], record["reason"], record["attempt"]) == ("failed", "timed_out", 2)
+    assert most == 1

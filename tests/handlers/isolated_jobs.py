@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -96,6 +97,20 @@ def warn(ctx: Context) -> int:
     return 7
 
 
+class Unmade(RetryLater):
+    def __init__(self) -> None:
+        """Does not say how long to wait."""
+
+
+class Homeless(Exception):
+    __module__ = None  # type: ignore[assignment]
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
 @app.job(isolated=True)
 def fail(how: str) -> None:
     match how:
@@ -107,6 +122,12 @@ def fail(how: str) -> None:
             raise RetryLater("hot", after=90)
         case "invalid":
             raise Invalid("no such bread")
+        case "unmade":
+            raise Unmade
+        case "homeless":
+            raise Homeless("no home")
+        case "wordless":
+            raise Wordless
         case _:
             raise SystemExit(3)
 
@@ -114,6 +135,38 @@ def fail(how: str) -> None:
 @app.job(isolated=True)
 def unstorable() -> Any:
     return object()
+
+
+async def set_down(n: int) -> int:
+    return n
+
+
+@app.job(isolated=True)
+def unawaited(n: int) -> Any:
+    return set_down(n)
+
+
+@app.job(isolated=True)
+def set_up_its_streams() -> int:
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return sys.stdout.buffer.write(b"bytes\n")
+
+
+@app.job(isolated=True)
+def die_with_a_fork(file: Path, *, escapes: bool) -> None:
+    """Be killed while a fork lives, which holds all this process has open, and speaks without end."""
+    below = multiprocessing.get_context("fork").Process(target=_chatter, args=(escapes,))
+    below.start()
+    file.write_text(f"{os.getpid()} {below.pid}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _chatter(escapes: bool) -> None:
+    if escapes:
+        os.setsid()
+    while True:
+        print("still here")
+        time.sleep(0.01)
 
 
 @app.job(isolated=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 from tenuto import Context, Job
 from tenuto.handlers.attemptlog import CAP, AttemptLog
 from tenuto.handlers.capture import Capture
-from tenuto.model.tasks import Outcome
+from tenuto.model.tasks import Outcome, Status
 from tests.handlers.conftest import Bench
 from tests.model.making import a_held_task
 
@@ -110,6 +111,24 @@ def test_a_log_call_with_the_wrong_arguments_does_not_fail_the_job(
     assert "100% sure" in (outcome.log or "")
 
 
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("I have no words")
+
+
+@pytest.mark.parametrize("words", [("%s", Unshowable()), ("%d %s", Unshowable()), (Unshowable(),), (5,), (None,)])
+def test_nothing_that_is_said_fails_the_job_that_says_it(bench: Bench, words: tuple[Any, ...]) -> None:
+    @bench.app.job
+    def say(ctx: Context) -> int:
+        ctx.log.info(*words)
+        ctx.warn(words[0])
+        return 7
+
+    outcome = bench.run(say)
+    assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_WARNING, "7")
+    assert len(lines(outcome)) == 2
+
+
 def test_two_attempts_side_by_side_do_not_mix(bench: Bench) -> None:
     both = threading.Barrier(2)
 
@@ -182,6 +201,42 @@ def test_everything_said_is_passed_on_to_where_it_would_have_gone(
     assert "trouble\n" in err
 
 
+def test_bytes_that_are_written_are_kept_and_passed_on_as_they_are(
+    bench: Bench, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    @bench.app.job
+    def say(ctx: Context) -> bool:
+        sys.stdout.buffer.write(b"h\xc3\xa4llo\n\xff\x00\n")
+        sys.stdout.buffer.write(bytearray(b"more\n"))
+        sys.stdout.flush()
+        sys.stderr.buffer.writelines([b"trouble ", b"ahead\n"])
+        sys.stderr.flush()
+        return sys.stdout.buffer.writable()
+
+    outcome = bench.run(say)
+    assert outcome.output == "true", outcome.error
+    assert lines(outcome) == [("print", "hällo"), ("print", "�␀"), ("print", "more"),
+                              ("stderr", "trouble ahead")]  # fmt: skip
+    out, err = capfdbinary.readouterr()
+    assert b"h\xc3\xa4llo\n\xff\x00\nmore\n" in out
+    assert b"trouble ahead\n" in err
+
+
+def test_a_stream_can_be_set_up_and_asked_as_the_one_beneath(
+    bench: Bench, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    @bench.app.job
+    def say() -> list[Any]:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        print("\ud800")
+        sys.stdout.flush()
+        return [sys.stdout.errors, sys.stdout.writable(), hasattr(sys.stdout, "line_buffering")]
+
+    outcome = bench.run(say)
+    assert json.loads(outcome.output or "null") == ["backslashreplace", True, True], outcome.error
+    assert b"\\ud800\n" in capfdbinary.readouterr()[0]
+
+
 def test_unstorable_characters_are_kept_in_another_form(bench: Bench) -> None:
     @bench.app.job
     def say(ctx: Context) -> None:
@@ -210,6 +265,27 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_counts_what_was_cut() ->
     assert kept[0].endswith("line 0")
     assert kept[-1].endswith(f"line {total - 1}")
     assert int(note.split()[1]) == total - (len(kept) - 1)
+
+
+@pytest.mark.parametrize("width", [20, 33, 60, 333])
+@pytest.mark.parametrize(("before", "again"), [(200, 200), (256, 0), (300, 300), (1, 200), (200, 1)])
+def test_after_a_sleep_a_long_log_stays_within_the_cap_and_keeps_its_newest_lines(
+    width: int, before: int, again: int
+) -> None:
+    def said(kilobytes: int) -> AttemptLog:
+        log = a_log()
+        for _ in range(kilobytes * 1024 // (width + 26)):
+            log.line("info", "x" * width)
+        return log
+
+    log = said(again)
+    log.goes_on_from("the very first\n" + (said(before).text() or ""))
+    for n in range(3):
+        log.line("info", f"after the sleep {n}")
+    text = log.text() or ""
+    assert len(text) <= CAP + 200
+    assert text.startswith("the very first")
+    assert [line.split(maxsplit=2)[2] for line in text.splitlines()[-3:]] == [f"after the sleep {n}" for n in range(3)]
 
 
 def test_one_endless_line_is_cut_in_its_middle() -> None:

@@ -118,6 +118,11 @@ def test_a_wait_before_trying_again_may_be_seconds_or_a_span() -> None:
     assert RetryLater("x", after=90).after == RetryLater("x", after=timedelta(seconds=90)).after
 
 
+def test_a_wait_until_what_has_passed_is_no_wait() -> None:
+    for after in (-0.5, -1.8e12, timedelta.min):
+        assert RetryLater("x", after=after).after == timedelta(0)
+
+
 def test_a_wait_without_end_is_refused_where_it_is_asked_for() -> None:
     for after in (math.nan, math.inf, timedelta.max, timedelta(days=400_000)):
         with pytest.raises(Invalid):

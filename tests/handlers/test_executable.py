@@ -6,8 +6,11 @@ import asyncio
 import hashlib
 import json
 import os
+import resource
 import signal
 import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from tenuto.model.tasks import Outcome, Reason, Status
 from tests.handlers.conftest import Bench
 from tests.handlers.programs import NASTY, SECRET, Workshop, fields
 from tests.model.making import a_held_task
-from tests.waiting import eventually_here
+from tests.waiting import eventually, eventually_here
 
 ANA = Actor.user("ana", "Ana")
 
@@ -298,6 +301,56 @@ def test_nothing_of_programs_stays_with_the_worker_no_child_no_zombie_no_open_fi
     eventually_here(lambda: {child.pid for child in me.children(recursive=True)} <= before[1])
     eventually_here(lambda: me.num_fds() <= before[0])
     assert list(Path(tempfile.gettempdir()).glob("tenuto-????????")) == []
+
+
+@contextmanager
+def descriptors(free: int) -> Iterator[None]:
+    """No more than so many can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 50, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(free):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("free", range(10))
+async def test_where_descriptors_are_scarce_none_is_left_open_by_a_program_that_could_not_be_started(free: int) -> None:
+    command = Command("/bin/true", ["true"], {}, "/", stdin="x")
+    before = psutil.Process().num_fds()
+    with descriptors(free), pytest.raises(OSError, match="Too many open files"):
+        await programs.run(Context(a_held_task()), command, Rules())
+    assert psutil.Process().num_fds() <= before
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+async def test_streams_the_loop_cannot_take_over_are_closed(monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+    loop = asyncio.get_running_loop()
+    made: list[object] = []
+
+    def scarce(connect: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def connected(*given: Any) -> Any:
+            if len(made) == taken:
+                raise OSError("no room to watch another")
+            made.append(given)
+            return await connect(*given)
+
+        return connected
+
+    monkeypatch.setattr(loop, "connect_read_pipe", scarce(loop.connect_read_pipe))
+    monkeypatch.setattr(loop, "connect_write_pipe", scarce(loop.connect_write_pipe))
+    before = psutil.Process().num_fds()
+    with pytest.raises(OSError, match="no room"):
+        await programs.run(Context(a_held_task()), Command("/bin/true", ["true"], {}, "/", stdin="x"), Rules())
+    await eventually(lambda: psutil.Process().num_fds() <= before)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,7 +17,7 @@ import pytest
 from tenuto import Context, Job, RetryPolicy, Tenuto
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.model.payloads import MAX_INPUT
-from tenuto.model.tasks import Policy
+from tenuto.model.policies import Policy
 
 
 class Colour(StrEnum):
@@ -276,6 +277,19 @@ def test_a_parameter_that_is_no_json_is_refused_when_it_is_defined(app: Tenuto) 
     bake.__annotations__["oven"] = Oven
     with pytest.raises(Invalid, match="cannot be stored as JSON"):
         app.job(bake)
+
+
+def test_a_generator_is_no_job_as_to_call_it_runs_nothing_of_it(app: Tenuto) -> None:
+    def bake() -> Iterator[int]:
+        yield 1
+
+    async def serve() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (bake, serve):
+        with pytest.raises(Invalid, match=r"is a generator.*take the yield out of it"):
+            app.job(function)
+    assert app.jobs.by_name == {}
 
 
 def test_an_isolated_job_must_stand_at_the_top_of_a_module(app: Tenuto) -> None:

@@ -17,8 +17,8 @@ from tenuto.errors import Invalid
 from tenuto.handlers import log
 from tenuto.handlers.jobs import Job, Using
 from tenuto.handlers.kinds import Means
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy
 from tests.races.processes import ROOT
 from tests.store.conftest import swept, url, used_again
 from tests.store.given import rows, start
@@ -70,7 +70,7 @@ from pathlib import Path
 from tenuto import Context, Tenuto
 from tenuto.handlers import log
 from tenuto.handlers.jobs import Job, Using
-from tenuto.model.tasks import Policy
+from tenuto.model.policies import Policy
 from tests.handlers.test_log_append import appending
 
 url, home, flag = sys.argv[1:]

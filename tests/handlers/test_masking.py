@@ -195,6 +195,22 @@ def test_nothing_an_attempt_leaves_behind_holds_what_it_was_shown(
     assert "kanarie" not in (failed.error or "")
 
 
+def test_bytes_that_are_written_are_shown_without_it_in_whatever_pieces(
+    bench: Bench, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    @bench.app.job
+    def say(ctx: Context) -> None:
+        ctx.conceal("ünder the rose")
+        for piece in ("it is ün", "der the", " rose", ", \n"):
+            sys.stdout.buffer.write(piece.encode())
+        sys.stdout.buffer.write(b"\xff\n")
+
+    assert "it is ***," in (bench.run(say).log or "")
+    bench.close()
+    sys.stdout.flush()
+    assert b"it is ***, \n\xff\n" in capfdbinary.readouterr()[0]
+
+
 def test_a_child_process_leaves_nothing_either(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     bench.app.jobs.by_name.update(isolated_jobs.app.jobs.by_name)
     for value in ("works-kanarie", "fails-kanarie"):

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from tenuto.clock import steady
 from tenuto.errors import Invalid
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.model.payloads import MAX_OUTPUT
-from tenuto.model.tasks import Outcome, Policy, Reason, Status
+from tenuto.model.policies import Policy
+from tenuto.model.tasks import Outcome, Reason, Status
 from tests.handlers.conftest import Bench
 from tests.model.making import a_held_task
 from tests.waiting import eventually_here
@@ -92,6 +93,32 @@ def test_a_result_nested_without_end_does_not_undo_the_work(bench: Bench) -> Non
         deep = [deep]
     outcome = bench.run(as_job(bench, "plain", lambda: deep))
     assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_WARNING, None)
+
+
+async def unawaited() -> None:
+    raise AssertionError("nobody runs it")
+
+
+def half_way() -> Iterator[int]:
+    yield 1
+    raise RuntimeError("half way")
+
+
+async def never_asked() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("unfinished", "remedy"),
+    [(unawaited, "make the job an async def"), (half_way, "return a list"), (never_asked, "return a list")],
+)
+def test_code_that_returns_work_still_to_be_done_has_failed_and_is_told_what_to_do(
+    bench: Bench, kind: str, unfinished: Callable[[], Any], remedy: str
+) -> None:
+    outcome = bench.run(as_job(bench, kind, lambda: unfinished()))
+    assert (outcome.status, outcome.may_retry, outcome.output) == (Status.FAILED, False, None)
+    assert remedy in error_of(outcome)["message"]
 
 
 def test_a_warning_and_an_error_the_code_spoke_of_set_the_status(bench: Bench) -> None:
@@ -167,6 +194,48 @@ def test_an_error_that_cannot_even_be_printed_is_recorded(bench: Bench, kind: st
     outcome = bench.run(as_job(bench, kind, raising(Unprintable)))
     assert (outcome.status, outcome.reason) == (Status.FAILED, Reason.ERROR)
     assert error_of(outcome)["type"].endswith("Unprintable")
+
+
+class Homeless(Exception):
+    __module__ = None  # type: ignore[assignment]
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class Unmade(RetryLater):
+    def __init__(self) -> None:
+        """Does not say how long to wait."""
+
+
+class Unstorable(Exception):
+    pass
+
+
+Unstorable.__qualname__ = "Un\x00storable\ud800"
+
+
+class Endless(RetryLater):
+    def __init__(self) -> None:
+        super().__init__("far too long", after=1)
+        self.after = timedelta.max
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [Unmade, Wordless, Homeless, Unstorable, Endless])
+def test_whatever_the_classes_of_an_error_do_its_attempt_ends_as_failed(
+    bench: Bench, kind: str, error: type[BaseException]
+) -> None:
+    """Without an outcome its slot and its task would be held for ever."""
+    attempt = bench.begin(as_job(bench, kind, raising(error)))
+    outcome = bench.outcome(attempt, timeout=10)
+    assert outcome is not None
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.ERROR, True)
+    assert (attempt.over, error_of(outcome)["step"]) == (True, "bake")
+    assert "\\u0000" not in (outcome.error or "")
+    (outcome.error or "").encode()
 
 
 @pytest.mark.parametrize("message", ["a\x00b", "\ud800", "x" * 5_000_000, ""])

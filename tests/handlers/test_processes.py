@@ -191,6 +191,54 @@ def test_a_child_that_dies_by_itself_leaves_nothing_running_behind(bench: Bench,
             os.kill(below, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(("escapes", "end_can_be_waited_for"), [(False, True), (True, True), (True, False)])
+def test_a_child_that_is_killed_is_missed_at_once_although_a_fork_of_it_lives(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, escapes: bool, end_can_be_waited_for: bool
+) -> None:
+    """A fork holds the pipe as well, which would stay open for as long as that lives."""
+    if not end_can_be_waited_for:  # as on other systems than Linux
+        monkeypatch.delattr(os, "pidfd_open")
+    file = tmp_path / "pids"
+    try:
+        outcome = bench.outcome(bench.begin(jobs.die_with_a_fork, file, escapes=escapes), timeout=15)
+        assert outcome is not None
+        assert "signal 9 (SIGKILL)" in error_of(outcome)["message"]
+        child, below = (int(pid) for pid in file.read_text().split())
+        eventually_here(lambda: not runs(child) and (escapes or not runs(below)), timeout=5)
+        assert bench.run(jobs.double, 21).output == "42"
+    finally:
+        for pid in map(int, file.read_text().split()):
+            if runs(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_nothing_of_a_child_stays_open_with_the_worker(bench: Bench) -> None:
+    bench.run(jobs.die, "exit")
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        bench.run(jobs.die, "exit")
+    assert psutil.Process().num_fds() <= before
+
+
+def test_what_returns_work_still_to_be_done_has_failed_in_a_child_too(bench: Bench) -> None:
+    outcome = bench.run(jobs.unawaited, 1)
+    assert (outcome.status, outcome.may_retry, outcome.output) == (Status.FAILED, False, None)
+    assert "make the job an async def" in error_of(outcome)["message"]
+
+
+def test_a_job_in_a_child_may_set_up_its_streams_and_write_bytes(bench: Bench) -> None:
+    outcome = bench.run(jobs.set_up_its_streams)
+    assert outcome.output == "6", outcome.error
+    assert (outcome.log or "").endswith(" bytes\n")
+
+
+@pytest.mark.parametrize("how", ["unmade", "homeless", "wordless"])
+def test_whatever_the_classes_of_an_error_do_a_child_answers(bench: Bench, how: str) -> None:
+    outcome = bench.run(jobs.fail, how)
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.ERROR, True)
+    assert error_of(outcome)["type"] != "tenuto.ChildDied"
+
+
 def test_an_idle_child_that_died_is_replaced_and_nobody_is_blamed(bench: Bench) -> None:
     pid = int(bench.run(jobs.process_id).output or "")
     os.kill(pid, signal.SIGKILL)

@@ -17,10 +17,11 @@ from tenuto.engine.definitions import Author
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.schedules import Definition, Overlap, Plan
 from tenuto.model.steps import Step
-from tenuto.model.tasks import Aside, NewTask, Outcome, Policy, Reason, Status, Task, error_json, settle
+from tenuto.model.tasks import Aside, NewTask, Outcome, Reason, Status, Task, error_json, settle
 from tenuto.model.triggers import every
 from tenuto.store import finishing, timetravel, workers
 from tenuto.store import tasks as store
@@ -189,7 +190,7 @@ class Hands:
         self.do(definitions.delete(self.db, name, Author(WHO, now)))
 
     def fire(self, now: datetime) -> int:
-        return self.do(firing.fire_due(self.db, now, "the machine", set()))
+        return self.do(firing.fire_due(self.db, now, "the machine"))
 
     def take_turns(self, now: datetime) -> int:
         return self.do(firing.take_turns(self.db, now, "the machine"))

@@ -8,7 +8,8 @@ from typing import Any
 
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
-from tenuto.model.tasks import NewTask, Policy, Task
+from tenuto.model.policies import Policy
+from tenuto.model.tasks import NewTask, Task
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
 

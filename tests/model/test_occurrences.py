@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tenuto.model.occurrences import MAX_LISTED, Decided, Decision, Meeting, due, when_meeting
-from tenuto.model.schedules import Misfire, Overlap, misfire_from_fields
-from tenuto.model.triggers import Trigger, cron, every
+from tenuto.model import occurrences
+from tenuto.model.occurrences import MAX_LISTED, Decided, Decision, Due, Meeting, due, first_undecided, when_meeting
+from tenuto.model.schedules import Late, Misfire, Overlap, misfire_from_fields
+from tenuto.model.triggers import Trigger, at, cron, every
 from tests.model.making import NOON
+from tests.model.triggers import test_laws as laws
+from tests.proofs import times
 
 MINUTE = timedelta(minutes=1)
 MINUTELY = every("1m")
@@ -94,6 +99,172 @@ def test_a_trigger_that_has_come_to_its_end_has_no_next_run() -> None:
     assert found.next_run is None
     assert found.decided[-1].due_at < NOON + timedelta(hours=12)
     assert found.decided[-1].decision is Decision.FIRED
+
+
+# --- more than are listed -------------------------------------------------------------------------------------------
+
+YEAR = timedelta(days=366)
+
+
+def covered_once(found: Due, instants: list[datetime]) -> None:
+    """Every instant stands in exactly one row, and no row is about nothing."""
+    rows = iter(found.decided)
+    row = next(rows)
+    for instant in instants:
+        if instant > (row.until or row.due_at):
+            row = next(rows)
+        assert row.due_at <= instant <= (row.until or row.due_at), (row, instant)
+    assert next(rows, None) is None
+    assert len({each.due_at for each in found.decided}) == len(found.decided)
+
+
+def fired(found: Due) -> list[datetime]:
+    return [each.due_at for each in found.decided if each.decision is Decision.FIRED]
+
+
+def all_due(trigger: Trigger, first: datetime, now: datetime, seed: str = "") -> list[datetime]:
+    """The slow way: one after the other."""
+    instants, instant = [], trigger.next_after(first - timedelta(seconds=1), seed)
+    while instant is not None and instant <= now:
+        instants.append(instant)
+        instant = trigger.next_after(instant, seed)
+    return instants
+
+
+LATE_AT_NIGHT = [
+    (cron("* 8-17 * * 1-5"), "2026-11-02T08:00", "2026-11-08T23:00"),
+    (cron("*/2 8-17 * * 1-5", zone="Europe/Berlin"), "2026-03-23T06:00", "2026-03-29T02:30"),
+    (cron("* 0-4 * * *", zone="America/New_York"), "2026-10-25T00:00", "2026-11-01T23:00"),
+    (every("30s", between=("08:00", "18:00")), "2026-11-02T09:00", "2026-11-03T03:00"),
+    (every("20s", between=("22:00", "02:00"), days="fri", zone="Europe/Rome"), "2026-10-09T00:00", "2026-10-26T12:00"),
+    (every("1m", between=("08:00", "09:00"), days="sat"), "2026-01-01T00:00", "2026-10-09T12:00"),
+    (at([f"08:{minute:02}" for minute in range(0, 60, 4)], days="weekdays"), "2026-01-01T00:00", "2026-05-05T06:00"),
+    (every("10s", end="2026-01-02"), "2026-01-01T00:00", "2026-12-24T00:00"),
+    (cron("* * * * *", excluded=["2026-01-03", "2026-01-04"]), "2026-01-01T00:00", "2026-01-04T23:59"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trigger", "start", "end"), LATE_AT_NIGHT)
+def test_after_an_outage_that_ends_while_the_trigger_is_silent_the_last_of_the_missed_still_run(
+    trigger: Trigger, start: str, end: str
+) -> None:
+    began, now = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in (start, end))
+    instants = all_due(trigger, began, now, "a")
+    assert len(instants) > MAX_LISTED + 1
+    for rule, to_run in (
+        (Misfire(), 1),
+        (Misfire(Late.ALL), 100),
+        (Misfire(Late.ALL, max_runs=MAX_LISTED), MAX_LISTED),
+        (Misfire(Late.SKIP, grace_seconds=YEAR.total_seconds()), 1),
+    ):
+        found = due(trigger, instants[0], now, rule, "a")
+        assert fired(found) == instants[-to_run:]
+        assert len(found.decided) == MAX_LISTED + 1
+        assert found.next_run == trigger.next_after(now, "a")
+        covered_once(found, instants)
+
+
+def test_once_runs_once_though_the_times_lie_closer_at_the_end_than_at_the_start() -> None:
+    trigger = cron("* * * 11 *", start="2026-11-01", excluded=[f"2026-11-{day:02}" for day in range(2, 20)])
+    now = datetime(2026, 11, 29, tzinfo=UTC)
+    instants = all_due(trigger, datetime(2026, 11, 1, 12, tzinfo=UTC), now)
+    found = due(trigger, instants[0], now, Misfire(), "")
+    assert fired(found) == [instants[-1]]
+    assert found.next_run == now + MINUTE
+    covered_once(found, instants)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 2])
+def test_no_row_says_up_to_when_before_there_are_more_than_get_a_row(more: int) -> None:
+    now = NOON + (MAX_LISTED + more - 1) * MINUTE
+    found = due(MINUTELY, NOON, now, Misfire(), "")
+    assert [each.until for each in found.decided if each.until is not None] == ([NOON + MINUTE] if more == 2 else [])
+    covered_once(found, all_due(MINUTELY, NOON, now))
+
+
+def crowds() -> st.SearchStrategy[Trigger]:
+    """Triggers with many runs close to each other and long silences."""
+    hours = st.tuples(st.integers(0, 23), st.integers(0, 23)).map(sorted)
+    weekdays = st.lists(st.sampled_from(["mon", "tue", "wed", "thu", "fri", "sat", "sun"]), min_size=1, max_size=3)
+    zone, jitter = st.sampled_from(laws.ZONES), st.sampled_from([0, 0, 90])
+    return st.one_of(
+        st.builds(
+            lambda step, span, days, zone, jitter: cron(
+                f"*/{step} {span[0]}-{span[1]} * * {','.join(days)}", zone=zone, jitter=jitter
+            ),
+            st.integers(1, 30), hours, weekdays, zone, jitter,
+        ),
+        st.builds(
+            lambda step, span, days, zone, jitter: every(
+                step, between=(f"{span[0]:02}:00", f"{span[1]:02}:40"), days=days, zone=zone, jitter=jitter
+            ),
+            st.integers(20, 3000), hours, weekdays, zone, jitter,
+        ),
+    )  # fmt: skip
+
+
+@settings(max_examples=times(150, in_a_proof=3000), deadline=None)
+@given(
+    st.one_of(crowds(), laws.triggers()),
+    laws.instants,
+    laws.seeds,
+    st.integers(1, 400),
+    st.floats(0, 0.99),
+    st.sampled_from(list(Late)),
+    st.integers(1, 20),
+    st.integers(1, 366 * 86_400),
+)
+def test_however_many_were_missed_the_last_are_run_and_each_stands_in_one_row(
+    trigger: Trigger, start: datetime, seed: str, missed: int, pause: float, policy: Late, max_runs: int, grace: int
+) -> None:
+    instants: list[datetime] = []
+    following = trigger.next_after(start, seed)
+    while following is not None and len(instants) < missed:
+        instants.append(following)
+        following = trigger.next_after(following, seed)
+    if not instants:
+        return
+    now = instants[-1] + pause * ((following - instants[-1]) if following else YEAR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(occurrences, "MAX_LISTED", 20)  # so that few are many
+        found = due(trigger, instants[0], now, Misfire(policy, max_runs, grace), seed)
+    covered_once(found, instants)
+    assert len(found.decided) <= 21
+    assert found.next_run == following
+    if policy is Late.ALL:
+        assert fired(found) == instants[-max_runs:]
+    elif policy is Late.ONCE or now - instants[-1] <= max(timedelta(seconds=grace), occurrences.ON_TIME):
+        assert fired(found) == instants[-1:]
+    else:
+        assert fired(found) == []
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        every("1s", end="2031-06-01"),
+        every("1s", between=("23:00", "01:00"), days="mon", zone="Europe/Berlin"),
+        cron("* * 1-31/15 5 *"),
+    ],
+    ids=["came to its end", "once a week", "once a year"],
+)
+def test_years_of_downtime_that_end_in_a_silence_cost_little_time(trigger: Trigger) -> None:
+    now, first = NOON + 5 * YEAR, trigger.next_after(NOON)
+    assert first is not None
+    began = time.process_time()
+    found = due(trigger, first, now, Misfire(), "")
+    assert time.process_time() - began < 3
+    (run,) = fired(found)
+    assert trigger.next_after(run) == found.next_run
+    assert len(found.decided) == MAX_LISTED + 1
+
+
+@pytest.mark.parametrize(
+    ("decided_until", "first"), [(None, 0), (-1, 0), (0, 1), (0.5, 1), (1, 2)], ids=lambda value: str(value)
+)
+def test_what_is_decided_is_not_planned_again(decided_until: float | None, first: int) -> None:
+    until = None if decided_until is None else NOON + decided_until * MINUTE
+    assert first_undecided(MINUTELY, NOON, until, "") == NOON + first * MINUTE
 
 
 # --- meeting another run --------------------------------------------------------------------------------------------

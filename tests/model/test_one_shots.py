@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tenuto.errors import Invalid
 from tenuto.model import oneshots
 from tenuto.model.oneshots import RuntimeStatus
+from tenuto.model.policies import Policy, policy_from_json
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy, policy_from_json
 
 NOW = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 

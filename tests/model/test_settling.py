@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
+from tenuto.model.policies import Policy
 from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, RetryPolicy
-from tenuto.model.tasks import Outcome, Policy, Reason, Status, cancelled, lost, settle
+from tenuto.model.tasks import Outcome, Reason, Status, cancelled, lost, settle
 from tests.model.making import NOON, a_held_task
 
 PLAIN = RetryPolicy(max_retries=3, base_seconds=60, factor=2, jitter=0)

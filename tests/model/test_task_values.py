@@ -14,17 +14,9 @@ from hypothesis import strategies as st
 from tenuto.errors import Invalid
 from tenuto.model.access import Actor, ActorType
 from tenuto.model.payloads import MAX_INPUT
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS, Policy, policy_from_json
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import (
-    MAX_TIMEOUT_SECONDS,
-    Policy,
-    TaskState,
-    check,
-    error_json,
-    instant,
-    policy_from_json,
-    seconds,
-)
+from tenuto.model.tasks import TaskState, check, error_json, instant, seconds
 from tests.model.making import NOON, a_new_task
 
 # --- policies ------------------------------------------------------------------------------------------------------
@@ -56,6 +48,23 @@ def test_the_usual_policy_is_stored_as_nothing() -> None:
 
 def test_a_rule_that_a_newer_version_wrote_is_passed_over() -> None:
     assert policy_from_json('{"max_retries": 5, "of_the_future": {"a": 1}}') == Policy(RetryPolicy(max_retries=5))
+
+
+@pytest.mark.parametrize(
+    ("stored", "policy"),
+    [
+        ('{"on_lost": "fail", "max_retries": 5000}', Policy(on_lost="fail")),
+        ('{"timeout_seconds": 5, "max_retries": "many", "factor": 3}', Policy(RetryPolicy(factor=3), 5)),
+        ('{"timeout_seconds": "soon", "jitter": 0}', Policy(RetryPolicy(jitter=0))),
+        ('{"timeout_seconds": {"a": 1}, "base_seconds": null}', Policy()),
+        ('{"on_lost": "of the future"}', Policy(on_lost="fail")),
+        ("[]", Policy()),
+        ("3", Policy()),
+        ("{", Policy()),
+    ],
+)
+def test_what_can_be_read_of_a_policy_holds_though_the_rest_cannot(stored: str, policy: Policy) -> None:
+    assert policy_from_json(stored) == policy
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, MAX_TIMEOUT_SECONDS + 1])

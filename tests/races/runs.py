@@ -7,9 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.ids import new_id
+from tenuto.model.policies import Policy
 from tenuto.model.schedules import Plan
 from tenuto.model.steps import Step
-from tenuto.model.tasks import Outcome, Policy, Reason, Settlement, Status, Task, settle
+from tenuto.model.tasks import Outcome, Reason, Settlement, Status, Task, settle
 from tenuto.store import executions, finishing
 from tenuto.store import tasks as store
 from tenuto.store.database import Connection, Database

@@ -15,8 +15,8 @@ from uuid import UUID
 import pytest
 
 from tenuto.engine import bulk
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy
 from tenuto.store import manifests
 from tenuto.store.database import Database
 from tenuto.store.manifests import ALL, StoredManifest

@@ -152,7 +152,7 @@ async def test_a_batch_of_due_schedules_is_fired_as_a_whole_or_not_at_all(db: Da
             Author(SOMEBODY, of_firing.CREATED),
         )
     place = 1
-    while await dies(mortal, lambda db: firing.fire_due(db, of_firing.NOW, "a scheduler", set()), place):
+    while await dies(mortal, lambda db: firing.fire_due(db, of_firing.NOW, "a scheduler"), place):
         for table in ("occurrences", "executions", "tasks"):
             assert await db.value(f"SELECT count(*) FROM tenuto.{table}") == 0
         place += 1

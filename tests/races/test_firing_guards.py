@@ -102,10 +102,10 @@ async def test_a_schedule_one_scheduler_is_firing_no_other_waits_for(db: Databas
     async with other.transaction():
         assert len(await schedules.due(other, falls_due.NOW, 10)) == 1
 
-        fired = await asyncio.wait_for(firing.fire_due(db, falls_due.NOW, "another", set()), timeout=5)
+        fired = await asyncio.wait_for(firing.fire_due(db, falls_due.NOW, "another"), timeout=5)
 
         assert fired == 0
-    assert await firing.fire_due(db, falls_due.NOW, "another", set()) == 1
+    assert await firing.fire_due(db, falls_due.NOW, "another") == 1
 
 
 async def test_of_two_runs_by_hand_at_once_one_is_skipped(first: Stepwise, second: Stepwise) -> None:
@@ -121,10 +121,10 @@ async def test_what_is_due_while_another_run_is_active_is_not_fired(db: Database
     await a_schedule(db)
     await run_now(db)
 
-    excluded: set[UUID] = set()
-    assert await firing.fire_due(db, falls_due.NOW, "a scheduler", excluded) == 1
+    left_out = firing.none_left_out()
+    assert await firing.fire_due(db, falls_due.NOW, "a scheduler", left_out) == 1
 
-    assert excluded == set()
+    assert left_out.ids == set()
     assert await db.value("SELECT decision FROM tenuto.occurrences WHERE origin = 'trigger'") == "skipped"
 
 
@@ -150,7 +150,7 @@ async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_
             await begin(second, plan_of(1), schedule_id=schedule.id, schedule_name=schedule.name)
         tasks = await claim(second, worker_id, 2)
 
-        await meeting.of(lambda db: firing.fire_due(db, now, "a scheduler", set()), partial(all_ending, tasks=tasks))
+        await meeting.of(lambda db: firing.fire_due(db, now, "a scheduler"), partial(all_ending, tasks=tasks))
 
         assert await broken_rules(second) == [], meeting
         await falls_due.clear(second)
@@ -170,14 +170,14 @@ async def test_a_request_made_twice_is_decided_once(db: Database) -> None:
 
 async def test_an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again(db: Database) -> None:
     schedule = await a_schedule(db)
-    excluded: set[UUID] = set()
-    await firing.fire_due(db, falls_due.NOW, "a scheduler", excluded)
+    left_out = firing.none_left_out()
+    await firing.fire_due(db, falls_due.NOW, "a scheduler", left_out)
     # Somebody whose clock is a little behind has worked out the next run.
     await db.all("UPDATE tenuto.schedules SET next_run_at = $1", falls_due.DUE)
 
-    await firing.fire_due(db, falls_due.NOW, "a scheduler", excluded)
+    await firing.fire_due(db, falls_due.NOW, "a scheduler", left_out)
 
-    assert excluded == set()
+    assert left_out.ids == set()
     assert await db.value("SELECT count(*) FROM tenuto.occurrences") == 1
     assert (await definitions.get(db, schedule.name)).next_run_at == falls_due.DUE + timedelta(minutes=1)
 

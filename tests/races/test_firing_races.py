@@ -15,6 +15,7 @@ import pytest
 
 from tenuto.engine import definitions, executing, firing, subschedules
 from tenuto.engine.definitions import Author
+from tenuto.engine.leftout import LeftOut
 from tenuto.errors import Conflict, NotFound
 from tenuto.handlers.context import Context, PermanentFailure
 from tenuto.ids import new_id
@@ -43,7 +44,7 @@ class Scene:
     run: UUID
     held: Task
     step: Task
-    excluded: set[UUID] = field(default_factory=set)
+    left_out: LeftOut = field(default_factory=firing.none_left_out)
 
 
 class Act(Protocol):
@@ -62,7 +63,7 @@ def definition(overlap: Overlap, interval: str = "1m") -> Definition:
 
 
 async def fire(db: Database, scene: Scene) -> None:
-    await firing.fire_due(db, NOW, "a scheduler", scene.excluded)
+    await firing.fire_due(db, NOW, "a scheduler", scene.left_out)
 
 
 async def take_turns(db: Database, scene: Scene) -> None:
@@ -159,7 +160,7 @@ async def settled(db: Database, scene: Scene, worker: UUID) -> None:
     """A scheduler and a worker go on as usual until nothing is left: the instant that was due has been decided, by one
     row, and no run waits for a turn that does not come."""
     await fire(db, scene)
-    assert scene.excluded == set()
+    assert scene.left_out.ids == set()
     decided = "SELECT count(*) FROM tenuto.occurrences WHERE origin = 'trigger' AND due_at = $1"
     assert await db.value(decided, DUE) == 1
     for _ in range(10):

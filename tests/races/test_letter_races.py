@@ -13,9 +13,11 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.engine import bulk, letters, manifesting
+from tenuto.engine.sweeper import recover
 from tenuto.errors import Conflict, NotFound
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy, Task
+from tenuto.model.tasks import Task
 from tenuto.store import batches, deadletters, manifests
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
@@ -115,9 +117,13 @@ async def more_comes_in(db: Database, scene: Scene) -> None:
         await bulk.take_in(db, scene.batch, 4, like, ["{}"] * 2, ["x", "y"])
 
 
+async def the_held_one_is_taken_back(db: Database, scene: Scene) -> None:
+    await recover(db, scene.worker, db.clock.now())
+
+
 ACTS: tuple[Act, ...] = (
-    retry, acknowledge, pause, resume, cancel, the_held_one_ends, the_held_one_fails, the_held_one_is_put_back, claim,
-    promote, more_comes_in,
+    retry, acknowledge, pause, resume, cancel, the_held_one_ends, the_held_one_fails, the_held_one_is_put_back,
+    the_held_one_is_taken_back, claim, promote, more_comes_in,
 )  # fmt: skip
 
 
@@ -175,6 +181,18 @@ async def test_one_decides_the_sums_are_right_and_nothing_is_left_behind(
                 await settled(second, scene)
             except AssertionError as error:
                 raise AssertionError(f"{one.__name__} and {other.__name__}, {meeting}: {error}") from error
+            await clear(second)
+    assert first.deadlocks + second.deadlocks == 0
+
+
+async def test_who_takes_back_what_was_lost_holds_its_batch_before_it(
+    first: Stepwise, second: Stepwise, register_worker: Register
+) -> None:
+    worker = await register_worker()
+    for other in (cancel, pause):
+        async for meeting in meetings(first, second):
+            scene = await a_scene(second, worker)
+            await meeting.of(partial(the_held_one_is_taken_back, scene=scene), partial(other, scene=scene))
             await clear(second)
     assert first.deadlocks + second.deadlocks == 0
 

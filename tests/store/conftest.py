@@ -6,7 +6,11 @@ Tests that change the structure of their database, and those that look at a fres
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +20,11 @@ import pytest
 from tenuto.settings import Settings, load
 from tenuto.store import fresh
 from tenuto.store.database import Database
+from tenuto.store.embedded import hold, stop_now
 from tests.conftest import a_name
 from tests.emptying import EMPTY_ALL
+from tests.folders import new_folder
+from tests.store.servers import HOLD_UNTIL_EOF, IMPORTS, end_processes_of
 
 OF_THEIR_OWN = {
     "test_doctor.py",
@@ -31,6 +38,7 @@ OF_THEIR_OWN = {
     "test_partitions.py",
     "test_plans.py",
     "test_plans_of_executions.py",
+    "test_plans_of_pages.py",
     "test_revival.py",
 }
 
@@ -104,3 +112,58 @@ async def database(url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 def settings(url: str, tmp_path: Path) -> Settings:
     return load(database=url, home=tmp_path)
+
+
+# --- for the embedded server -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def empty_home() -> Iterator[Path]:
+    home = new_folder("tnt-")
+    yield home
+    end_processes_of(home)
+    shutil.rmtree(home)
+
+
+@pytest.fixture(scope="session")
+def made() -> Iterator[Path]:
+    """A home in which the data folder waits between the tests that borrow it: making one takes a second."""
+    home = new_folder("tnt-")
+    hold(home, linger=None).release()
+    stop_now(home)
+    yield home
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def home(made: Path) -> Iterator[Path]:
+    """A home of its own, whose data folder is made already."""
+    home = new_folder("tnt-")
+    (made / "postgres").rename(home / "postgres")
+    yield home
+    end_processes_of(home)
+    (home / "postgres").rename(made / "postgres")
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def holder(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts processes that hold the server until their standard input ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(linger: float = 0.2, script: str = HOLD_UNTIL_EOF) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(home), str(linger)],
+            env={**os.environ, "PYTHONPATH": IMPORTS},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

@@ -13,8 +13,8 @@ from asyncpg.transaction import Transaction
 from tenuto.engine import bulk, letters
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy
 from tenuto.store import batches
 from tenuto.store import tasks as store
 from tenuto.store.database import Database

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from tenuto.ids import first_id_at, new_id
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy
 from tenuto.store import deadletters, finishing
 from tenuto.store import tasks as store
 from tenuto.store.database import Connection, Database, DatabaseError

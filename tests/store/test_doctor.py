@@ -103,6 +103,7 @@ async def test_sound_data_leaves_the_doctor_nothing_to_say(app: Tenuto, database
 
 def test_every_question_in_the_file_is_asked() -> None:
     asked = {rule.name for rule in INVARIANTS} | {"server", "history_begins", "ledgers", "texts"}
+    asked |= {"enabled_schedules", "enabled_manifests"}
     assert asked == {name for name, _ in store.SQL}
 
 

@@ -79,6 +79,7 @@ async def test_sound_manifests_leave_the_doctor_nothing_to_say(
             "manifest_not_planned",
             "nobody has worked out",
         ),
+        ("UPDATE tenuto.manifests SET next_run_at = NULL, planned = true", "next_run_lost", "manifest bake would run"),
     ],
 )  # fmt: skip
 async def test_damage_to_manifests_is_found(
@@ -89,6 +90,13 @@ async def test_damage_to_manifests_is_found(
     warned = name in ("cap_overrun", "batch_half_done", "manifest_not_planned")
     assert found.verdict is (Verdict.WARNING if warned else Verdict.PROBLEM)
     assert [detail for detail in found.details if said in detail], found.details
+
+
+async def test_a_manifest_this_version_cannot_read_is_found(database: Database, settings: Settings, busy: UUID) -> None:
+    await database.all("""UPDATE tenuto.manifests SET definition = '{"colour": "red"}' WHERE external_id = 'bake'""")
+    found = (await findings(database, settings))["next_run_lost"]
+    assert found.verdict is Verdict.WARNING
+    assert found.details[0].startswith("manifest bake cannot be read by this version: ")
 
 
 async def test_a_paused_batch_may_wait(database: Database, settings: Settings, busy: UUID) -> None:

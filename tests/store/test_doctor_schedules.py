@@ -183,6 +183,32 @@ async def test_a_schedule_nobody_plans_is_found(database: Database, settings: Se
     assert set(await findings(database, settings)) == {"schedule_not_planned"}
 
 
+async def test_a_next_run_that_is_lost_is_found_and_what_to_do_brings_it_back(
+    database: Database, settings: Settings, open_run: UUID
+) -> None:
+    await database.all("UPDATE tenuto.schedules SET next_run_at = NULL, planned = true")
+    found = (await findings(database, settings))["next_run_lost"]
+    assert found.verdict is Verdict.PROBLEM
+    assert found.details[0].startswith("schedule Nightly would run at ")
+    assert "tenuto schedule disable NAME" in (found.remedy or "")
+    for enabled in (False, True):
+        await definitions.switch(database, NAME, Author(SOMEBODY, database.clock.now()), enabled=enabled)
+    assert await findings(database, settings) == {}
+
+
+@pytest.mark.parametrize("planned", ["true", "false"])
+async def test_a_schedule_this_version_cannot_read_is_found_and_one_that_is_over_is_not(
+    database: Database, settings: Settings, open_run: UUID, planned: str
+) -> None:
+    over = """next_run_at = NULL, trigger = trigger || '{"end": "2020-01-01"}'"""
+    await database.all(f"UPDATE tenuto.schedules SET {over}")
+    assert await findings(database, settings) == {}
+    await database.all(f"UPDATE tenuto.schedules SET plan = '[[{{}}]]', planned = {planned}")
+    found = (await findings(database, settings))["next_run_lost"]
+    assert found.verdict is Verdict.WARNING
+    assert found.details[0].startswith("schedule Nightly cannot be read by this version: ")
+
+
 async def test_a_run_whose_turn_never_comes_is_found(database: Database, settings: Settings, open_run: UUID) -> None:
     await database.all(
         "INSERT INTO tenuto.occurrences"

@@ -9,7 +9,7 @@ import pytest
 
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Policy
+from tenuto.model.policies import Policy
 from tenuto.store import executions
 from tenuto.store.database import Database, DatabaseError
 from tenuto.store.executions import NewExecution

@@ -3,7 +3,6 @@ many manifests, items and records there are."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from tenuto.store.manifests import SQL as MANIFESTS
 from tenuto.store.tasks import KEYS_PER_CLAIM
 from tenuto.store.tasks import SQL as TASKS
 from tests.store.given import Register
-from tests.store.test_plans import nodes, plan_of
+from tests.store.test_plans import plan_of, touched
 from tests.waiting import eventually
 
 # Each with the tables it must not read through, and the indexes that lead it.
@@ -29,7 +28,7 @@ LED: dict[str, tuple[str, set[str], set[str]]] = {
     "ran": (MANIFESTS.ran, {"manifests"}, {"manifests_pkey"}),
     "succeeded": (MANIFESTS.succeeded, {"manifests"}, {"manifests_pkey", "manifests_after"}),
     "hold": (MANIFESTS.hold, {"manifests"}, {"manifests_pkey", "manifests_after"}),
-    "overdue": (MANIFESTS.overdue, {"tasks"}, {"tasks_held"}),
+    "let_go": (MANIFESTS.let_go, {"tasks"}, {"tasks_held"}),
     "batch": (BATCHES.batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
     "items": (BATCHES.items, {"tasks"}, {"tasks_of_batch"}),
     "hold_back": (BATCHES.hold_back, {"tasks"}, {"tasks_pkey"}),
@@ -96,15 +95,6 @@ async def test_of_many_open_letters_only_those_are_looked_at_that_are_meant(db: 
         assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50
 
 
-async def touched(connection: Connection, statement: str, *values: str) -> int:
-    """How many pages a statement looks at."""
-    await connection.execute(f"PREPARE looked AS {statement}")
-    text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked({', '.join(values)})")
-    await connection.execute("DEALLOCATE looked")
-    (top, *_) = nodes(json.loads(text))
-    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
-
-
 async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_due(db: Database, url: str) -> None:
     pages = []
     async with db.connection() as connection:
@@ -112,7 +102,7 @@ async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_du
             await connection.execute("TRUNCATE tenuto.manifests")
             await many_manifests(connection, many, due=20)
             await connection.execute("VACUUM ANALYZE tenuto.manifests")
-            pages.append(await touched(connection, MANIFESTS.due, "now()", "100"))
+            pages.append(await touched(connection, MANIFESTS.due, "now()", "100", "'{}'"))
         await connection.execute("SELECT pg_stat_force_next_flush()")
         await connection.execute("SELECT pg_stat_reset_single_table_counters('tenuto.manifests'::regclass)")
     assert pages[1] < pages[0] * 3, pages

@@ -11,7 +11,7 @@ import pytest
 from tenuto.engine import manifesting
 from tenuto.ids import first_id_at, new_id
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Policy
+from tenuto.model.policies import Policy
 from tenuto.model.triggers import every
 from tenuto.store import deadletters, manifests
 from tenuto.store.database import Database, DatabaseError
@@ -66,8 +66,8 @@ async def test_what_one_manager_looks_at_another_passes_over(db: Database, url: 
     await kept(db, "b", trigger=every("1m"))
     other = await asyncpg.connect(url)
     async with other.transaction():
-        held = await other.fetch(manifests.SQL.due, NOON + MINUTE, 1)
-        assert await due(db) == [{"a": "b", "b": "a"}[held[0]["external_id"]]]
+        (held,) = await manifests.due(other, NOON + MINUTE, 1)
+        assert await due(db) == [{"a": "b", "b": "a"}[held.external_id]]
     await other.close()
     assert await due(db) == ["a", "b"]
 
@@ -233,7 +233,7 @@ async def test_polls_are_told_the_newest_first_and_the_old_ones_forgotten(db: Da
     assert [row["id"] for row in await table(db, "polls")] == ids[2:]
 
 
-async def test_overdue_are_runs_of_manifests_whose_worker_has_not_kept_their_time_limit(
+async def test_a_run_of_a_manifest_is_let_go_when_its_lease_is_over_and_tells_whether_it_ran_over_its_time_limit(
     db: Database, register_worker: Register
 ) -> None:
     me = await register_worker()
@@ -244,7 +244,12 @@ async def test_overdue_are_runs_of_manifests_whose_worker_has_not_kept_their_tim
     ):
         await started(db, await kept(db, name, policy=policy, job=name))
     await take(db, me)
-    assert await manifests.overdue(db, timedelta(seconds=60), 10) == []
     await db.all("UPDATE tenuto.tasks SET claimed_at = claimed_at - interval '5 minutes'")
-    assert [task.name for task in await manifests.overdue(db, timedelta(seconds=60), 10)] == ["short"]
+    assert await manifests.let_go(db, 10) == []
+    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
+    found = {task.name: task.ran_over for task in await manifests.let_go(db, 10)}
+    assert found == {"short": True, "long": False}
+    # Its worker died soon after it had begun, and nobody has looked since.
+    await db.all("UPDATE tenuto.tasks SET lease_until = claimed_at + interval '30 s'")
+    assert not any(task.ran_over for task in await manifests.let_go(db, 10))
     assert await deadletters.groups(db, None, None, 10) == []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-from tenuto.errors import SchemaMismatch
+from tenuto.errors import SchemaMismatch, Unavailable
 from tenuto.store import migrate
 from tenuto.store.database import Database
 from tests.store.given import rows
+from tests.waiting import eventually
 
 LISTINGS = {
     "columns": """
@@ -46,6 +49,20 @@ async def bare(empty_url: str) -> AsyncIterator[Database]:
     database = await Database.open(empty_url)
     yield database
     await database.close()
+
+
+@pytest.fixture
+def a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    """One more step than there are, as a coming release has; its number."""
+    number = migrate.migrations()[-1].number + 1
+
+    def write(sql: str) -> int:
+        (folder / f"{number:04}_of_the_next_release.sql").write_text(sql)
+        return number
+
+    folder = Path(shutil.copytree(migrate._FOLDER, tmp_path / "migrations"))
+    monkeypatch.setattr(migrate, "_FOLDER", folder)
+    return write
 
 
 async def test_migrating_an_empty_database_applies_everything_and_again_nothing(bare: Database) -> None:
@@ -117,6 +134,66 @@ async def test_a_step_that_fails_leaves_nothing_behind(bare: Database) -> None:
         await migrate.migrate(bare)
     names = await bare.all("SELECT relname FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace")
     assert [row["relname"] for row in names] == ["tasks"]
+
+
+# --- what takes its time ---------------------------------------------------------------------------------------------
+
+
+async def test_a_step_may_take_longer_than_any_other_statement(url: str, a_next_step: Callable[[str], int]) -> None:
+    number = a_next_step("SELECT pg_sleep(1.5)")
+    hasty = await Database.open(url, max_connections=1, patience=1.0)
+    try:
+        await hasty.all("SET statement_timeout = '1 s'")
+        assert [each.number for each in await migrate.migrate(hasty)] == [number]
+        assert await hasty.value("SELECT current_setting('statement_timeout')") == "1s", "as before, for all others"
+    finally:
+        await hasty.close()
+
+
+async def test_whoever_comes_while_another_migrates_waits_for_as_long_as_that_takes(url: str, db: Database) -> None:
+    hasty = await Database.open(url, max_connections=1, patience=0.5)
+    waiting = "SELECT waitstart < clock_timestamp() - interval '1 s' FROM pg_locks WHERE NOT granted"
+    try:
+        await hasty.all("SET lock_timeout = '100 ms'")
+        async with db.connection() as other, other.transaction():
+            await other.execute(migrate._LOCK)
+            second = asyncio.create_task(migrate.migrate(hasty))
+            await eventually(lambda: db.value(waiting))
+        assert await second == []
+    finally:
+        await hasty.close()
+
+
+async def test_a_step_does_not_stand_in_line_for_long_and_says_what_it_waited_for(
+    db: Database, a_next_step: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it everybody else would stand."""
+    number = a_next_step("CREATE TABLE tenuto.half (); ALTER TABLE tenuto.tasks ADD COLUMN other integer")
+    before = await listing(db)
+    monkeypatch.setattr(migrate, "LOCK_SECONDS", 0.05)
+    async with db.connection() as dump, dump.transaction():
+        await dump.execute("LOCK TABLE tenuto.tasks IN ACCESS SHARE MODE")
+        with pytest.raises(Unavailable, match=r"others hold on to its tables.*migrate again"):
+            await migrate.migrate(db)
+    assert await listing(db) == before
+    assert [each.number for each in await migrate.migrate(db)] == [number]
+
+
+async def test_a_step_whose_server_fails_halfway_is_applied_whole_by_the_next(
+    db: Database, a_next_step: Callable[[str], int]
+) -> None:
+    number = a_next_step("CREATE TABLE tenuto.half (); SELECT pg_advisory_xact_lock(4711)")
+    at_it = "SELECT pid FROM pg_locks WHERE NOT granted AND objid = 4711"
+    async with db.connection() as other:
+        await other.execute("SELECT pg_advisory_lock(4711)")
+        migrating = asyncio.create_task(migrate.migrate(db))
+        first = await eventually(lambda: db.value(at_it))
+        await db.all("SELECT pg_terminate_backend($1)", first)
+        await eventually(lambda: db.value(f"{at_it} AND pid <> $1", first), what="another try")
+        assert await db.value("SELECT to_regclass('tenuto.half')") is None
+        await other.execute("SELECT pg_advisory_unlock(4711)")
+    assert [each.number for each in await migrating] == [number]
+    assert await db.value("SELECT count(*) FROM tenuto.migrations WHERE number = $1", number) == 1
 
 
 async def test_every_step_is_recorded_with_its_name_and_sum(db: Database) -> None:

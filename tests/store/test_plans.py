@@ -68,6 +68,15 @@ async def plan_of(connection: Connection, name: str, statement: str) -> list[dic
     return list(nodes(json.loads(text)))
 
 
+async def touched(connection: Connection, statement: str, *values: str) -> int:
+    """How many pages a statement looks at."""
+    await connection.execute(f"PREPARE looked AS {statement}")
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked({', '.join(values)})")
+    await connection.execute("DEALLOCATE looked")
+    (top, *_) = nodes(json.loads(text))
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
 async def fill(connection: Connection, state: str) -> None:
     if state == "full":
         await connection.execute(FILL)
@@ -116,7 +125,7 @@ async def test_a_claim_is_not_sorted_it_is_read_in_order(db: Database) -> None:
     assert "ROW(" in scan["Index Cond"], "the bound is part of the index condition"
 
 
-@pytest.mark.parametrize("name", ["activity", "attempts_of_task"])
+@pytest.mark.parametrize("name", ["activity", "attempts_of_task", "is_over"])
 async def test_a_look_up_by_activity_id_touches_one_month(name: str, db: Database) -> None:
     """At run time the partitions that cannot hold the id are left out."""
     task_id = "01972000-0000-7000-8000-000000000000"

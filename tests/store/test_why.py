@@ -18,6 +18,7 @@ ARGUMENTS = {
     "open_steps": "'01972000-0000-7000-8000-000000000000', 0, 10",
     "held_in_queue": "'queue 1', 10",
     "held_by_key": "'key 1', 'queue 1', 10",
+    "held_of_manifests": "'01972000-0000-7000-8000-000000000000', 'a group', 10",
     "before": "'queue 1', 3, now(), '01972000-0000-7000-8000-000000000000', 'key 1', 1001",
     "workers_of_queue": "'queue 1', 1000",
 }

@@ -27,7 +27,8 @@ from tenuto.engine.worker import Worker
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Context
 from tenuto.handlers.runner import End
-from tenuto.model.tasks import Outcome, Policy, Reason, Status
+from tenuto.model.policies import Policy
+from tenuto.model.tasks import Outcome, Reason, Status
 from tests.model.making import a_held_task
 from tests.taskservers import jobs
 from tests.waiting import eventually, eventually_here

@@ -142,6 +142,27 @@ async def test_a_time_limit_is_reached_by_the_moved_clock(tenuto_app: Tenuto) ->
         assert (last["status"], last["reason"], last["ended_at"]) == ("failed", "timed_out", time.now)
 
 
+async def test_so_is_that_of_a_step_that_waits_for_a_manifest(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+
+    @app.job
+    async def slow() -> None: ...
+
+    app.manifest("slow", slow)
+    app.schedule("impatient", manual(), [Step.manifest("slow", timeout="10m")])
+    app.schedule("patient", manual(), [Step.manifest("slow", timeout="2h")])
+    async with app, TimeMachine(app, start=MONDAY, takes={"slow": "1h"}) as time:
+        await app.manifests.deploy()
+        for name, lasts, state in (("impatient", 10, "failed"), ("patient", 61, "completed")):
+            run = await app.schedules.run(name)
+            assert run.execution_id is not None
+            await time.advance(minutes=lasts - 1)
+            assert (await app.executions.get(run.execution_id))["state"] == "in_progress"
+            await time.advance(minutes=2)
+            assert (await app.executions.get(run.execution_id))["state"] == state
+            await time.advance(hours=2)
+
+
 async def test_what_is_held_can_be_cancelled(tenuto_app: Tenuto) -> None:
     app = tenuto_app
 
@@ -277,6 +298,26 @@ async def test_until_idle_runs_what_comes_after_a_manifest_run_by_hand(tenuto_ap
         await app.manifests.run("first")
         assert (await run_until_idle(app)).ended == 2
     assert done == ["first", "second"]
+
+
+async def test_what_cannot_be_read_does_not_hold_up_the_others(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    done: Counter[str] = Counter()
+
+    @app.job
+    async def count(what: str) -> None:
+        done[what] += 1
+
+    for what in ("bad", "good"):
+        app.schedule(what, every("1h"), [Step.job(count, what)])
+        app.manifest(f"m-{what}", count, trigger=every("1h"), properties={"what": f"m-{what}"})
+    async with app, TimeMachine(app, start=MONDAY) as time:
+        await app.manifests.deploy()
+        database = await app.open()
+        await database.all("UPDATE tenuto.schedules SET plan = '{}' WHERE name = 'bad'")
+        await database.all("""UPDATE tenuto.manifests SET definition = '{"a": 1}' WHERE external_id = 'm-bad'""")
+        await time.advance(hours=3)
+    assert done == {"good": 3, "m-good": 3}
 
 
 async def test_a_limit_and_a_paused_queue_hold_as_ever(tenuto_app: Tenuto) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from uuid import UUID
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 Id = Annotated[UUID, Path(description="Its id.")]
 Search = Annotated[str | None, Query(max_length=200, description="Part of the name.")]
@@ -17,6 +18,17 @@ class Body(BaseModel):
     """The body of a request: what it does not know it refuses."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, given: Any, info: ValidationInfo) -> Any:
+        """In Python it is 1; nobody who sends it means that."""
+        if isinstance(given, bool):
+            meant = cls.model_fields[str(info.field_name)].annotation
+            kinds = {meant, *get_args(meant)}
+            if kinds & {int, float} and bool not in kinds:
+                raise PydanticCustomError("number_type", "must be a number, not true or false")
+        return given
 
 
 class Why(Body):

@@ -14,10 +14,11 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from tenuto.api.answers import answers
 from tenuto.api.batches import EXAMPLE, shown
-from tenuto.api.door import Needs, Visit
+from tenuto.api.door import Needs, Visit, still_welcome
 from tenuto.api.paths import ExternalId
 from tenuto.api.problems import Refused
 from tenuto.api.reading import StrictRoute, strict_json
+from tenuto.clock import steady
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model.access import Role
@@ -26,6 +27,7 @@ from tenuto.verbs.keyedrows import keyed
 
 router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=StrictRoute)
 
+_CHECKED_EVERY = 1.0
 _LONGEST_LINE = 2 * MAX_INPUT
 _KINDS = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 _BODY = {
@@ -64,14 +66,15 @@ async def bulk_enqueue(
     ] = None,
 ) -> dict[str, Any]:
     """Have a manifest run for every line. Lines are taken in as they come; one that is refused is named by its number:
-    nothing after it is taken in, what went before stands, and the batch waits for the rest."""
+    nothing after it is taken in, what went before stands, and the batch waits for the rest. Of whoever may no longer
+    send them, no more lines are read."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise Refused(415, "the body must be JSON lines", remedy=f"send Content-Type: {_KINDS[0]}")
     stored = await visit.app.manifests.get(external_id)
     parameters = visit.app.jobs.get(stored.manifest.job).parameters
-    lines = _Lines(request, key, drop_key=key is not None and key not in parameters)
     chosen = batch_key or _of_request(visit, idempotency_key) or f"api-{new_id().hex[-12:]}"
+    lines = _Lines(_while_welcome(request, visit, chosen), key, drop_key=key is not None and key not in parameters)
     try:
         batch = await visit.app.bulk_enqueue(
             external_id,
@@ -97,11 +100,27 @@ def _of_request(visit: Visit, key: str | None) -> str | None:
     return f"request-{hashlib.sha256(f'{actor.type}:{actor.id}:{key}'.encode()).hexdigest()[:32]}"
 
 
+async def _while_welcome(request: Request, visit: Visit, batch_key: str) -> AsyncIterator[bytes]:
+    """The body piece by piece, for as long as whoever sends it may."""
+    checked_at = steady()
+    async for piece in request.stream():
+        if steady() - checked_at > _CHECKED_EVERY:
+            if not await still_welcome(request, visit):
+                raise Refused(
+                    401,
+                    "the key is no longer valid; what was taken in before stands, and the batch waits for the rest",
+                    remedy=f"send all lines again with another key and ?batch_key={batch_key}",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            checked_at = steady()
+        yield piece
+
+
 class _Lines:
     """The lines of a body, each read strictly when its turn comes."""
 
-    def __init__(self, request: Request, key: str | None, *, drop_key: bool) -> None:
-        self._request = request
+    def __init__(self, body: AsyncIterator[bytes], key: str | None, *, drop_key: bool) -> None:
+        self._body = body
         self._key = key
         self._drop_key = drop_key
         self.number = 0
@@ -115,7 +134,7 @@ class _Lines:
 
     async def _texts(self) -> AsyncIterator[bytes]:
         rest = b""
-        async for piece in self._request.stream():
+        async for piece in self._body:
             *whole, rest = (rest + piece).split(b"\n")
             for text in whole:
                 yield text

@@ -15,9 +15,9 @@ from fastapi import Header
 from tenuto.errors import Invalid
 from tenuto.model.documents import Document
 from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy
 from tenuto.model.schedules import Definition
 from tenuto.model.steps import JOB, SCHEDULE, Step
-from tenuto.model.tasks import Policy
 from tenuto.model.triggers import Manual
 
 D = TypeVar("D")

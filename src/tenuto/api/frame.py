@@ -27,11 +27,6 @@ _STREAMS = (re.compile(r"/api/v1/manifests/[^/]+/bulk"),)
 """Where a body may go on for as long as it likes: it is taken in line by line."""
 
 
-def web_app(tenuto: Tenuto) -> ASGIApp:
-    """Everything the web service answers to."""
-    return guarded(tenuto, api(tenuto))
-
-
 def api(tenuto: Tenuto, routers: Sequence[APIRouter] | None = None) -> FastAPI:
     """The routes, without what stands before them."""
     made = FastAPI(

@@ -12,14 +12,15 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
+from tenuto.api.answers import Body
 from tenuto.api.door import Needs, Visit
 from tenuto.api.paging import After, instant, mark, place
 from tenuto.api.reading import StrictRoute
 from tenuto.errors import NotFound
 from tenuto.model.access import Role
 from tenuto.model.oneshots import RuntimeStatus
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import MAX_TIMEOUT_SECONDS
 from tenuto.verbs.oneshots import MAX_LISTED
 
 router = APIRouter(prefix="/api/schedule", tags=["one-shots"], route_class=StrictRoute)
@@ -31,10 +32,8 @@ Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "one_shot.read"))]
 Id = Annotated[str, Path(description="The transaction id.", max_length=100, examples=[_ID])]
 
 
-class Retry(BaseModel):
+class Retry(Body):
     """When a failed attempt is followed by another."""
-
-    model_config = ConfigDict(extra="forbid")
 
     max_retries: int = Field(
         ge=0, le=1000, description="How many attempts may fail; with 0 or 1 the first failure is final."
@@ -45,11 +44,10 @@ class Retry(BaseModel):
     jitter: float = Field(0.2, ge=0, le=1, description="By which part of it a wait may be shorter, at random.")
 
 
-class ScheduleRequest(BaseModel):
+class ScheduleRequest(Body):
     """Something to be done once."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [
                 {

@@ -1,16 +1,18 @@
 """The few pages a browser is shown: the one a one-time link leads to, where one arrives, and what can be asked here.
 
 No script, nothing from elsewhere. Looking at the page of a link does not use the link up, since mail programs and
-browsers look ahead: that takes the button.
+browsers look ahead: that takes the button. A browser that asks for a page without a login is sent to where one logs in,
+and from there back to the page; where a program would be, it is refused as everywhere.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable, Coroutine
 from html import escape
-from typing import Annotated
-from urllib.parse import parse_qs
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -24,7 +26,33 @@ from tenuto.app import Tenuto
 from tenuto.model.access import Role
 from tenuto.version import __version__
 
-router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+_PAGES = ("/", "/docs")
+"""Where a login may lead to; whatever else a browser was told to ask for leads to the first."""
+
+
+class PageRoute(StrictRoute):
+    """A route for people: a browser that nobody has logged in on is shown where to."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Refused as refused:
+                if refused.status_code != 401 or not _is_a_browser_looking(request):
+                    raise
+                return _lead_to(f"/login?next={quote(request.url.path, safe='')}")
+
+        return shown
+
+
+def _is_a_browser_looking(request: Request) -> bool:
+    wants_a_page = "text/html" in request.headers.get("accept", "").lower()
+    return request.method == "GET" and wants_a_page and "authorization" not in request.headers
+
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -65,26 +93,28 @@ async def start(request: Request) -> HTMLResponse:
 
 
 @router.get("/login")
-async def login_page(link: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
+async def login_page(
+    link: Annotated[str, Query(max_length=200)] = "", next: Annotated[str, Query(max_length=200)] = ""
+) -> HTMLResponse:
     """What a one-time link leads to."""
     if link:
-        return _page("Log in", _form(f'<input type="hidden" name="link" value="{escape(link)}">'))
-    return _page("Log in", f"<p>To log in, {_LOGIN}; or enter what follows <code>link=</code> in it.</p>{_asked()}")
+        return _page("Log in", _form(f'<input type="hidden" name="link" value="{escape(link)}">', next))
+    how = f"<p>To log in, {_LOGIN}; or enter what follows <code>link=</code> in it.</p>"
+    return _page("Log in", how + _form(_ASKED, next))
 
 
 @router.post("/login")
 async def login(request: Request) -> Response:
     """Turn the link into a session."""
-    fields = parse_qs((await request.body()).decode("utf-8", "replace")[:2000], max_num_fields=10)
-    link = fields.get("link", [""])[0]
+    fields = _fields(await request.body())
     try:
-        token, _ = await follow_link(request, link)
+        token, _ = await follow_link(request, fields.get("link", ""))
     except Refused as refused:
         if refused.status_code == 403:
             raise
         what = f"<p>You are not logged in: {escape(str(refused.detail))}.</p><p>For a new link, {_LOGIN}.</p>"
         return _page("Log in", what, refused.status_code, dict(refused.headers or {}))
-    response = Response(status_code=303, headers={"Location": "/", **_HEADERS})
+    response = _lead_to(_page_of_ours(fields.get("next", "")))
     keep_session(request, response, token)
     return response
 
@@ -94,7 +124,7 @@ async def logout(request: Request, visit: Annotated[Visit, Depends(Needs(Role.VI
     """End the session."""
     if visit.caller.session:
         await visit.app.keys.leave(request.cookies[COOKIE])
-    response = Response(status_code=303, headers={"Location": "/", **_HEADERS})
+    response = _lead_to(_PAGES[0])
     forget_session(response)
     return response
 
@@ -123,15 +153,34 @@ async def documentation(request: Request) -> HTMLResponse:
     return _page("What can be asked here", lead + "".join(parts))
 
 
-def _form(field: str) -> str:
+def _fields(body: bytes) -> dict[str, str]:
+    """What a form says, the first of each name; nothing if it is none of ours."""
+    try:
+        read = parse_qs(body.decode("utf-8", "replace")[:2000], max_num_fields=10)
+    except ValueError:  # there are more
+        return {}
+    return {name: values[0] for name, values in read.items()}
+
+
+def _page_of_ours(asked: str) -> str:
+    """Never elsewhere, whoever wrote it into the link that a browser followed."""
+    return asked if asked in _PAGES else _PAGES[0]
+
+
+def _lead_to(place: str) -> Response:
+    return Response(status_code=303, headers={"Location": place, **_HEADERS})
+
+
+_ASKED = '<label>Link<br><input name="link" autocomplete="off" required></label><br>'
+
+
+def _form(field: str, next: str) -> str:
+    page = _page_of_ours(next)
+    back = "" if page == _PAGES[0] else f'<input type="hidden" name="next" value="{page}">'
     return (
-        f'<form method="post" action="/login">{field}<button autofocus>Log in</button></form>'
+        f'<form method="post" action="/login">{field}{back}<button autofocus>Log in</button></form>'
         "<p>The link is good for one time.</p>"
     )
-
-
-def _asked() -> str:
-    return _form('<label>Link<br><input name="link" autocomplete="off" required></label><br>')
 
 
 def _page(title: str, body: str, status: int = 200, headers: dict[str, str] | None = None) -> HTMLResponse:

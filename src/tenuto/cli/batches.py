@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,6 +14,7 @@ from tenuto.cli.batchsubmit import submit
 from tenuto.cli.filters import Below, Limit, say_if_more, where
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.words import ago, escaped, local, one_line, plain, span
+from tenuto.errors import Invalid
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,6 +28,9 @@ ItemStatus = Literal[
 ]  # fmt: skip
 Form = Literal["table", "json", "jsonl", "csv"]
 _COLUMNS = ("key", "status", "reason", "attempt", "started_at", "ended_at", "input", "output", "error", "task_id")
+_KINDS_SHOWN = 5
+# So begins what a spreadsheet takes for a formula; the last four are wide forms of the first four.
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 def add_to(root: typer.Typer) -> None:
@@ -154,10 +159,10 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     app = session.app
     id = await app.batches.find(batch_id)
     found = await app.batches.get(id)
-    letters = await app.dead_letters.list(batch=id, limit=500)
     if session.as_json:
         show_json(found)
         return
+    kinds = await app.dead_letters.groups(batch=id, limit=_KINDS_SHOWN)
     now = (await app.open()).clock.now()
     cancelled = f"{local(found['cancelled_at'])} by {found['cancelled_by']}" if found["cancelled_at"] else None
     about = pairs(
@@ -173,7 +178,7 @@ async def show_batch(session: Session, batch_id: Id) -> None:
         ("ended", f"{local(found['ended_at'])} ({ago(found['ended_at'], now)})" if found["ended_at"] else None),
     )
     width = _width()
-    show(batchwatch.drawn(found, width), "", about, *_kinds(letters, id))
+    show(batchwatch.drawn(found, width), "", about, *_kinds(kinds, id))
 
 
 def _width() -> int:
@@ -183,21 +188,15 @@ def _width() -> int:
     return 80 if console is None else console.width
 
 
-def _kinds(letters: Any, id: UUID) -> list[Any]:
+def _kinds(kinds: Sequence[Record], id: UUID) -> list[Any]:
     """Of what kinds the failures are, the most frequent first."""
-    from collections import Counter
-
     from rich.text import Text
 
-    if not letters:
+    if not kinds:
         return []
-    kinds = Counter(letter["fingerprint"] for letter in letters)
-    reasons = {letter["fingerprint"]: letter["reason"] for letter in reversed(letters)}
-    lines: list[Any] = ["", Text("why items failed", style="bold")]
-    for fingerprint, number in kinds.most_common(5):
-        lines.append(Text(f"  {number:>6,} × {one_line(reasons[fingerprint], 66)}", style="red"))
-    lines.append(Text(f"  see: tenuto dead-letter list --batch {id}", style="dim"))
-    return lines
+    told = [Text(f"  {kind['letters']:>6,} × {one_line(kind['reason'], 66)}", style="red") for kind in kinds]
+    see = Text(f"  see: tenuto dead-letter list --batch {id}", style="dim")
+    return ["", Text("why items failed", style="bold"), *told, see]
 
 
 async def watch(
@@ -292,17 +291,23 @@ async def items(
         Form,
         typer.Option("--output", "-o", metavar="table|json|jsonl|csv", show_default=False, help="How to show them."),
     ] = "table",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="With csv: put no apostrophe before text that looks like a formula.")
+    ] = False,
 ) -> None:
     """Show every item of a batch with what became of it: its input, its result or error, its attempts.
 
-    As jsonl and csv they are written as they are read, whatever their number.
+    As jsonl and csv they are written as they are read, whatever their number. In csv, text that a spreadsheet would
+    take for a formula has an apostrophe before it; --raw is for programs, which want it without.
     """
     from tenuto.cli.output import show_json
 
+    if raw and form != "csv":
+        raise Invalid("goes with -o csv", field="--raw", remedy="leave it out: in other forms, text is as it is")
     id = await session.app.batches.find(batch_id)
     most = limit or (50 if form == "table" else None)
     found: list[Record] = []
-    write = _csv_writer() if form == "csv" else None
+    write = _csv_writer(raw=raw) if form == "csv" else None
     number, more = 0, False
     async for item in session.app.batches.items(id, status=status):
         if most is not None and number == most:
@@ -330,7 +335,7 @@ def _item(item: Record) -> Record:
     return {name: told[name] for name in _COLUMNS}
 
 
-def _csv_writer() -> Any:
+def _csv_writer(*, raw: bool) -> Any:
     import csv
 
     from tenuto.cli.history import summary
@@ -340,14 +345,15 @@ def _csv_writer() -> Any:
 
     def write(item: Record) -> None:
         cells = {**item, "error": summary(item["error"])}  # on one line; as jsonl, all of it
-        writer.writerow([_cell(cells[name]) for name in _COLUMNS])
+        writer.writerow([_cell(cells[name], raw=raw) for name in _COLUMNS])
 
     return write
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, *, raw: bool) -> Any:
     if isinstance(value, str):
-        return plain(value)
+        text = plain(value)
+        return f"'{text}" if text.startswith(_FORMULA) and not raw else text
     return escaped(json.dumps(value, ensure_ascii=False)) if isinstance(value, dict | list) else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,7 +94,7 @@ async def _taken_in(
     """The batch of all rows. Whoever is refused or interrupted is told what is in, and how to go on."""
     import asyncio
 
-    counter = _Counter(session)
+    counter = _Counter(session, rows)
     again = (
         f"tenuto batch submit {manifest} --from {'-' if rows.name == 'stdin' else rows.name} --batch-key {batch_key}"
     )
@@ -113,7 +114,8 @@ async def _taken_in(
         counter.over()
         if not rows.line or error.field in (FIELD, "batch_key", "name"):
             raise
-        error.field = f"{rows.place}: {error.field}" if error.field else rows.place
+        place = rows.place if error.item is None else rows.place_at(counter.line_of(error.item))
+        error.field = f"{place}: {error.field}" if error.field else place
         if began and not atomic:
             await _say_what_is_in(session, app, batch_key)
             error.remedy = f"mend the row and go on with: {again}"
@@ -146,17 +148,28 @@ async def _say_what_is_in(session: Session, app: Tenuto, batch_key: str) -> None
 
 
 class _Counter:
-    """How many rows have been read, on a terminal's last line."""
+    """How many rows have been read, on a terminal's last line, and where the last ones stood."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, rows: Rows) -> None:
+        from tenuto.verbs.parts import SIZE
+
         self._shown = not session.quiet and sys.stderr.isatty()
         self._wrote = False
+        self._rows = rows
+        self._number = 0
+        self._lines: deque[int] = deque(maxlen=SIZE)  # so many are read before the first of them is looked at
+
+    def line_of(self, item: int) -> int:
+        """Where a row began that was read lately."""
+        return self._lines[item - self._number - 1]
 
     def counting(self, inputs: Iterator[Any]) -> Iterator[Any]:
         from tenuto.clock import steady
 
         told = steady()
         for number, item in enumerate(inputs, 1):
+            self._number = number
+            self._lines.append(self._rows.line)
             if self._shown and number % 500 == 0 and steady() - told > _TOLD_EVERY:
                 told = steady()
                 self._write(f"\r  {number:,} rows read …")

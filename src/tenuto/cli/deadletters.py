@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +38,8 @@ Where = Annotated[
 Note = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the record.")]
 Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
 _CONDITIONS = ("manifest", "fingerprint", "batch", "until")
+_NEXT_CONDITION = re.compile(r"[\s,]+(?=\w+=)")
+"""Between two conditions in one text. What else is between blanks or commas belongs to a value: a key may have them."""
 
 
 def add_to(root: typer.Typer) -> None:
@@ -378,10 +381,17 @@ async def _conditions(app: Tenuto, given: list[str]) -> Record:
     from tenuto.model.triggers.values import instant
 
     found: Record = {}
-    for each in (part for text in given for part in text.replace(",", " ").split()):
+    for each in (part for text in given for part in _NEXT_CONDITION.split(text.strip(", \t\n"))):
         name, equals, value = each.partition("=")
-        if name not in _CONDITIONS or not equals or not value:
-            raise Invalid(f"{each!r:.60} is no condition", field="--where", remedy=f"use {'=…, '.join(_CONDITIONS)}=…")
+        if not equals:
+            raise Invalid(
+                f"{each!r:.60} is no condition", field="--where", remedy="write name=value, in quotes if it has blanks"
+            )
+        if name not in _CONDITIONS:
+            names = ", ".join(_CONDITIONS)
+            raise Invalid(f"{name!r:.60} is nothing a letter has", field="--where", remedy=f"use one of {names}")
+        if not value:
+            raise Invalid(f"says no {name}", field="--where", remedy=f"write {name}=…, or leave it out")
         if name in found:
             raise Invalid(f"says {name} twice", field="--where", remedy="say it once")
         found[name] = value

@@ -96,7 +96,7 @@ def step(fields: Fields) -> str:
 
 def rules(policy: Fields) -> str:
     """How often and how long something is tried."""
-    from tenuto.model.tasks import policy_from_json
+    from tenuto.model.policies import policy_from_json
 
     known = policy_from_json(json.dumps(dict(policy)))
     most, retry = max(known.retry.max_retries, 1), known.retry

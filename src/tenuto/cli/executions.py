@@ -262,15 +262,17 @@ async def watch(session: Session, execution_id: Id, timeout: Timeout = None) -> 
     return await follow(session, await session.app.executions.find(execution_id), timeout)
 
 
-async def follow(session: Session, id: UUID, timeout: float | None = None) -> int:
-    """Draw an execution until it has ended; its exit code."""
+async def follow(session: Session, id: UUID, timeout: float | None = None, began: float | None = None) -> int:
+    """Draw an execution until it has ended; its exit code. The timeout counts from when the waiting began."""
     import asyncio
 
     from tenuto.cli.output import show_json
+    from tenuto.clock import steady
 
     app = session.app
+    waited = 0.0 if began is None else steady() - began
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(None if timeout is None else timeout - waited):
             ended = await (app.executions.wait(id) if session.as_json else _drawn_to_the_end(app, id))
     except TimeoutError:
         from tenuto.errors import Conflict

@@ -8,6 +8,7 @@ import typer
 
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.words import ago, local
+from tenuto.errors import Invalid
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,7 +34,7 @@ def add_to(root: typer.Typer) -> None:
         list_keys
     )
     command(keys, "revoke", "tenuto key revoke deploy", "tenuto key revoke k3xv9m2a")(revoke_key)
-    command(root, "login", "tenuto login", "tenuto login --key deploy")(login)
+    command(root, "login", "tenuto login", "tenuto login --key deploy --port 9000")(login)
 
 
 async def add_key(
@@ -126,13 +127,18 @@ async def revoke_key(session: Session, key: Key) -> None:
 async def login(
     session: Session,
     key: Annotated[str, typer.Option(metavar="KEY", help="On whose account: a key's name or prefix.")] = "admin",
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where the web service listens, if it was told at its start.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="NUMBER", help="Its port, likewise.", min=1, max=65535)] = None,
 ) -> None:
     """Print a link that opens the web service in a browser: once, and within ten minutes."""
     from tenuto.cli.output import show_json, show_text
 
+    where = _web_address(session.app.settings, host, port)
     with session.as_user() as app:
         link = await app.keys.link(key)
-        address = f"{_web_address(app.settings)}/login?link={link}"
+    address = f"{where}/login?link={link}"
     if session.as_json:
         show_json({"url": address, "link": link})
         return
@@ -140,7 +146,14 @@ async def login(
     session.say("it opens once, within ten minutes; whoever opens it is let in")
 
 
-def _web_address(settings: Settings) -> str:
+def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
+    host, port = host or settings.web_host, port or settings.web_port
+    if not port:
+        raise Invalid(
+            "is 0, for any port that is free: which one it has become is not known here",
+            field="web_port",
+            remedy="give the port the web service said at its start: --port NUMBER",
+        )
     scheme = "https" if settings.web_tls_certificate else "http"
-    host = "127.0.0.1" if settings.web_host in ("0.0.0.0", "::") else settings.web_host
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.web_port}"
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -20,8 +20,8 @@ from tenuto.model import strictjson
 if TYPE_CHECKING:
     from tenuto.handlers.jobs import Job
     from tenuto.model.manifests import Manifest
+    from tenuto.model.policies import Policy
     from tenuto.model.retries import RetryPolicy
-    from tenuto.model.tasks import Policy
     from tenuto.model.triggers import Trigger
 
 

@@ -37,7 +37,10 @@ class Rows:
 
     @property
     def place(self) -> str:
-        return f"{self.name}, line {self.line}"
+        return self.place_at(self.line)
+
+    def place_at(self, line: int) -> str:
+        return f"{self.name}, line {line}"
 
     def __iter__(self) -> Iterator[Any]:
         with self._opened() as file:

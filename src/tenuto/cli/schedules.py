@@ -225,6 +225,7 @@ async def run_schedule(
     from tenuto.cli.executions import follow
     from tenuto.cli.output import show_json, show_text
     from tenuto.cli.steptext import overrides_of
+    from tenuto.clock import steady
     from tenuto.errors import Conflict
     from tenuto.ids import new_id
 
@@ -232,17 +233,17 @@ async def run_schedule(
     with session.as_user() as app:
         async with known(session, app, name):
             started = await app.schedules.run(name, arguments=overrides_of(arguments), request_id=request)
-    if started.decision in ("skipped", "coalesced", "missed"):
-        raise Conflict(
-            f"{name!r} was not run: {started.reason}",
-            remedy=f"see what is active: tenuto execution list --schedule {_typed(name)} --state in_progress",
-        )
-    id = started.execution_id
-    if wait:
-        if id is None:
+        if started.decision in ("skipped", "coalesced", "missed"):
+            raise Conflict(
+                f"{name!r} was not run: {started.reason}",
+                remedy=f"see what is active: tenuto execution list --schedule {_typed(name)} --state in_progress",
+            )
+        id, began = started.execution_id, steady()
+        if wait and id is None:
             session.say(f"queued: {started.reason}")
-            id = await _its_turn(app, name, request, timeout)
-        return await follow(session, id, timeout)
+            id = await _its_turn(app, name, request, timeout, began)
+    if wait and id is not None:
+        return await follow(session, id, timeout, began)
     if session.as_json:
         show_json({"execution_id": id, "decision": started.decision, "reason": started.reason})
     elif id is None:
@@ -253,21 +254,21 @@ async def run_schedule(
     return exits.OK
 
 
-async def _its_turn(app: Tenuto, name: str, request: UUID, timeout: float | None) -> UUID:
-    """Wait until a queued run begins. Asked again with the same request, the app tells what became of it."""
+async def _its_turn(app: Tenuto, name: str, request: UUID, timeout: float | None, began: float) -> UUID:
+    """Wait until a queued run begins. Asked again with the same request, the app tells what became of it: on the
+    account of who asked first, so that it can only be told, never run as somebody else."""
     import asyncio
 
     from tenuto.clock import steady
     from tenuto.errors import Conflict
 
-    deadline = None if timeout is None else steady() + timeout
     while True:
         asked = await app.schedules.run(name, request_id=request)
         if asked.execution_id is not None:
             return asked.execution_id
         if asked.decision != "queued":
             raise Conflict(f"{name!r} was not run: {asked.reason}", remedy=f"tenuto schedule ledger {_typed(name)}")
-        if deadline is not None and steady() > deadline:
+        if timeout is not None and steady() > began + timeout:
             raise Conflict(f"its turn has not come after {timeout:g} s", remedy="wait longer; it stays queued")
         await asyncio.sleep(0.3)
 

@@ -25,7 +25,7 @@ def at_hand(settings: Settings) -> AuditKeys:
     derived = [] if found is None else [_derived(key) for key in found]
     to_be_kept = derived if found is not None and found.ours is not None else []
     kept = _kept(settings.home / KEPT, to_be_kept)
-    return AuditKeys(derived[0] if derived else None, [*derived[1:], *kept])
+    return AuditKeys(derived[0] if derived else None, [*kept, *derived[1:]])  # what we know ourselves is not read
 
 
 def _derived(key: sealing.Key) -> AuditKey:
@@ -46,10 +46,10 @@ def _kept(file: Path, to_be_kept: Sequence[AuditKey]) -> list[AuditKey]:
 
 def _read(file: Path) -> list[AuditKey]:
     try:
-        lines = file.read_text(encoding="ascii").splitlines()
+        *lines, _cut_off = file.read_bytes().split(b"\n")  # after the last line end: by a crash
     except FileNotFoundError:
         return []
     try:
-        return [AuditKey(id, bytes.fromhex(key)) for id, key in (line.split() for line in lines)]
+        return [AuditKey(id, bytes.fromhex(key)) for id, key in (line.decode("ascii").split() for line in lines)]
     except ValueError as error:  # not repeated: it may be part of a key
         raise Invalid(f"{file} holds a line that is no key", remedy="restore the file from a backup") from error

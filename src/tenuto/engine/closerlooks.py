@@ -1,4 +1,5 @@
-"""What the doctor cannot learn from one statement: a ledger held against its trigger, secrets sought in the open.
+"""What the doctor cannot learn from one statement: a ledger held against its trigger, definitions that this version
+cannot read, secrets sought in the open.
 
 It only looks, at the newest part of what there is. A secret that is found is named; its value is never told.
 """
@@ -6,13 +7,19 @@ It only looks, at the newest part of what there is. A secret that is found is na
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
 from tenuto import sealing
+from tenuto.engine.leftout import UNREADABLE
 from tenuto.engine.rules import NAMED, REPORT, Finding, Verdict
 from tenuto.errors import TenutoError
 from tenuto.handlers.masking import SHORTEST, Mask
-from tenuto.model.triggers import trigger_from_json
+from tenuto.model.manifests import manifest_from_fields
+from tenuto.model.schedules import Overlap, misfire_from_json, plan_from_json
+from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.settings import Settings
 from tenuto.store import doctor as store
 from tenuto.store import secrets
@@ -51,8 +58,58 @@ def _gaps(ledger: Ledger) -> Iterator[str]:
             wanted = trigger.next_after(until or due_at, str(ledger.schedule_id))
             if wanted is not None and following is not None and wanted < following:
                 yield f"{ledger.name}: nothing is told of {wanted:%Y-%m-%d %H:%M:%S} UTC"
-    except (TenutoError, ValueError, KeyError, TypeError):
-        return  # nobody can read it; the scheduler says so
+    except UNREADABLE:
+        return  # nobody can read it; see below
+
+
+async def next_runs(database: Database) -> Finding:
+    """Every enabled schedule and manifest can be read, and its next run is known if it has one."""
+    name, holds = "next_run_lost", "every enabled schedule and manifest can be read, and has its next run"
+    found = await store.enabled(database, _SCHEDULES)
+    if found is None:
+        return _too_slow(name, holds)
+    now = database.clock.now()
+    unread, lost = await asyncio.to_thread(_without_next_run, found, now)
+    if not unread and not lost:
+        return Finding(name, holds, Verdict.OK)
+    return Finding(
+        name,
+        "enabled schedules or manifests cannot be read, or have lost their next run",
+        Verdict.PROBLEM if lost else Verdict.WARNING,
+        _some(lost + unread),
+        "They do not run: services of this version leave alone what they cannot read, and nobody looks for a next run"
+        " that counts as known.",
+        "what a newer version wrote needs services of that version; what was changed by hand must be put right by hand;"
+        " a next run that was lost comes back with `tenuto schedule disable NAME` and `enable NAME`, or the same of"
+        " `tenuto manifest`",
+    )
+
+
+def _without_next_run(found: dict[str, list[dict[str, Any]]], now: datetime) -> tuple[list[str], list[str]]:
+    """In words: those that cannot be read, and those whose next run is not known though there is one."""
+    unread, lost = list[str](), list[str]()
+    for what, rows in found.items():
+        for row in rows:
+            try:
+                following = _trigger(what, row).next_after(now, str(row["id"]))
+            except UNREADABLE as error:
+                unread.append(f"{what} {row['name']} cannot be read by this version: {error}")
+                continue
+            if following is not None and row["planned"] and row["next_run_at"] is None:
+                lost.append(
+                    f"{what} {row['name']} would run at {following:%Y-%m-%d %H:%M:%S} UTC, and nobody waits for it"
+                )
+    return unread, lost
+
+
+def _trigger(what: str, row: dict[str, Any]) -> Trigger:
+    """When it runs, after all else that whoever runs it has to read."""
+    if what == "manifest":
+        return manifest_from_fields(json.loads(row["definition"])).trigger
+    plan_from_json(row["plan"])
+    misfire_from_json(row["misfire"])
+    Overlap(row["overlap"])
+    return trigger_from_json(row["trigger"])
 
 
 async def secrets_in_the_open(database: Database, settings: Settings, most: int) -> Finding:

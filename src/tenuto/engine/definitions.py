@@ -7,26 +7,23 @@ enabled is the operator's alone once it exists. Nothing is deleted because someb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
+from tenuto.engine.declaring import Effect, effect_of
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
-from tenuto.model.occurrences import Decision
+from tenuto.model.occurrences import Decision, first_undecided
 from tenuto.model.schedules import Definition, Plan, refuse_cycles
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import check_runs
 from tenuto.store import auditing, schedules
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.schedules import Entry, Schedule, Version
-
-Effect = Literal["created", "changed", "unchanged", "kept"]
-"""``kept``: an operator has changed it, and the declaration says nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +169,6 @@ async def declare_within(connection: Connection, definition: Definition, author:
     return effect
 
 
-def effect_of(present: Schedule | None, declared: Mapping[str, Any]) -> Effect:
-    """What a declaration would do."""
-    if present is None:
-        return "created"
-    if present.definition.to_fields() == declared:
-        return "unchanged"
-    return "kept" if present.declared == declared else "changed"
-
-
 async def get(database: Database, name: str) -> Schedule:
     """The schedule of that name."""
     found = await schedules.named(database, name)
@@ -285,7 +273,10 @@ async def _change(
 
 async def _leave_overdue(connection: Connection, present: Schedule, author: Author, why: str) -> None:
     """A due instant that has not fired yet leaves its row in the ledger all the same."""
-    due_at = present.next_run_at
+    if present.next_run_at is None or present.next_run_at > author.now:
+        return
+    decided_until = (await schedules.standing(connection, [present.id]))[present.id].decided_until
+    due_at = first_undecided(present.definition.trigger, present.next_run_at, decided_until, str(present.id))
     if due_at is None or due_at > author.now:
         return
     following = present.next_after(due_at)

@@ -87,6 +87,7 @@ async def examine(
         lambda: _partitions(database, database.clock.now()),
         lambda: _audit(database, settings, bounds),
         lambda: closerlooks.ledger(database),
+        lambda: closerlooks.next_runs(database),
         lambda: closerlooks.secrets_in_the_open(database, settings, bounds.followed),
     ]
     findings: list[Finding] = []

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal
 from uuid import UUID
 
+from tenuto.engine.leftout import alone, telling
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.logs import Log
@@ -145,22 +146,48 @@ def _ended_or_unknown(id: UUID, found: executions.Record | None, otherwise: str 
 async def repair(database: Database, now: datetime) -> int:
     """Move on whatever nothing moves any more; how many. In normal operation there is nothing.
 
-    The end of a task and the step to the next group are one transaction, so only damage from outside leads here.
+    The end of a task and the step to the next group are one transaction, so only damage from outside leads here. What
+    is damaged so that it cannot be repaired does not keep the rest from it.
     """
     repaired = 0
-    stuck = await executions.stuck(database, _BATCH)
+    with alone(telling(log, "executions that stand still cannot be moved on")):
+        repaired += await _move_on(database, now)
+    with alone(telling(log, "steps that wait for nothing cannot be let go")):
+        repaired += await _let_go(database)
+    with alone(telling(log, "executions without the step that started them cannot be looked for")):
+        repaired += await _cancel_all_abandoned(database, now)
+    return repaired
+
+
+async def _move_on(database: Database, now: datetime) -> int:
+    """What stands still: all at once, or if one of them spoils that, one by one."""
+    stuck, moved, spoilt = await executions.stuck(database, _BATCH), 0, list[Exception]()
     if stuck:
-        repaired = await database.transaction(lambda connection: _repair(connection, stuck, now))
-        if repaired:
-            log.warning("executions that stood still were moved on", executions=repaired)
+        with alone(spoilt.append):
+            moved = await database.transaction(lambda connection: _repair(connection, stuck, now))
+    for id in stuck if spoilt else ():
+        with alone(telling(log, "an execution that stands still cannot be moved on", execution=str(id))):
+            moved += await database.transaction(partial(_repair, ids=[id], now=now))
+    if moved:
+        log.warning("executions that stood still were moved on", executions=moved)
+    return moved
+
+
+async def _let_go(database: Database) -> int:
     orphans = await executions.release_orphans(database)
     if orphans:
         log.warning("steps that waited for nothing were let go", steps=orphans)
         await database.transaction(lambda connection: workers.count_repair(connection, NET_ORPHANED_STEP, orphans))
-    abandoned = await executions.abandoned(database, _BATCH)
-    for id in abandoned:
-        await database.transaction(partial(_cancel_abandoned, id=id, now=now))
-    return repaired + orphans + len(abandoned)
+    return orphans
+
+
+async def _cancel_all_abandoned(database: Database, now: datetime) -> int:
+    ended, event = 0, "an execution without the step that started it cannot be cancelled"
+    for id in await executions.abandoned(database, _BATCH):
+        with alone(telling(log, event, execution=str(id))):
+            await database.transaction(partial(_cancel_abandoned, id=id, now=now))
+            ended += 1
+    return ended
 
 
 async def _cancel_abandoned(connection: Connection, id: UUID, now: datetime) -> None:

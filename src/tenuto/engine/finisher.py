@@ -32,8 +32,9 @@ BATCH = 500
 BATCH_SIZE = 4 * 1024 * 1024
 """How much text a batch carries; the outcome that reaches it is the last."""
 GIVE_UP_SECONDS = 30.0
-_TELL_WITHIN = 0.2
-"""How soon a manifest hears that an item of a batch has succeeded."""
+"""For a worker within an application; a service that is told to stop leaves sooner (see `signals`)."""
+_TELL_WITHIN, _TELL_AGAIN = 0.2, 5.0
+"""How soon a manifest hears that an item of a batch has succeeded, and when it is told again if that failed."""
 
 log = Log("tenuto.finisher")
 
@@ -99,19 +100,23 @@ class Finisher:
 
     async def _something_or_a_moment(self) -> None:
         """Wait for the next outcome; if none comes for a moment, manifests hear of the items that have succeeded."""
-        if self._succeeded:
+        moment = _TELL_WITHIN
+        while self._succeeded and not self._something.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._something.wait(), _TELL_WITHIN)
-            if self._succeeded and (self._stopping or not self._something.is_set()):
-                await self._tell_manifests()
+                await asyncio.wait_for(self._something.wait(), moment)
+                return
+            moment = _TELL_WITHIN if await self._tell_manifests() else _TELL_AGAIN
         await self._something.wait()
 
-    async def _tell_manifests(self) -> None:
+    async def _tell_manifests(self) -> bool:
         told, self._succeeded, self._told_at = self._succeeded, {}, steady()
         try:
             await manifests.touch(self._database, told, max(told.values()))
         except StoreError as error:
-            log.warning("manifests could not be told of their success", manifests=len(told), error=str(error))
+            log.warning("manifests could not be told of their success yet", manifests=len(told), error=str(error))
+            self._succeeded = told | self._succeeded
+            return False
+        return True
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
         batch: list[tuple[Attempt, Outcome]] = []

@@ -8,102 +8,77 @@ may do so at once; a due instant is decided once because the ledger's key is uni
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from uuid import UUID
 
 from tenuto.engine.executing import cancel_within
-from tenuto.errors import Conflict, Invalid, NotFound, StoreError, TenutoError
+from tenuto.engine.leftout import BATCH, UNREADABLE, Counted, LeftOut, alone, in_batches
+from tenuto.errors import Conflict, NotFound, StoreError
 from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model.access import Actor
-from tenuto.model.occurrences import Decided, Decision, Meeting, due, when_meeting
+from tenuto.model.occurrences import Decided, Decision, Meeting, due, first_undecided, when_meeting
 from tenuto.model.schedules import Late, Overlap, Plan, misfire_from_json, plan_from_fields
 from tenuto.model.triggers import trigger_from_json
 from tenuto.store import auditing, executions, schedules
-from tenuto.store.database import Connection, Database, DatabaseError
+from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution
 from tenuto.store.schedules import DueSchedule, Entry, Schedule, Standing
 
-BATCH = 100
 SCHEDULER = Actor.system("scheduler")
-UNREADABLE = (TenutoError, ValueError, KeyError, TypeError)
-"""What reading a schedule that somebody wrote by hand, or a later version, may come to."""
 
 log = Log("tenuto.scheduler")
 
 
+def none_left_out() -> LeftOut:
+    """For schedules that this process cannot read, or not write: what a scheduler begins with."""
+    return LeftOut("schedule", log)
+
+
 @dataclass(slots=True)
 class Firing:
-    """What one round has decided, before it is written."""
+    """What one transaction has decided, before it is written."""
 
     now: datetime
+    by: str
+    left_out: LeftOut
+    found: int = 0
     entries: list[Entry] = field(default_factory=list)
     begun: list[NewExecution] = field(default_factory=list)
     moved: list[tuple[UUID, datetime | None, datetime | None]] = field(default_factory=list)
 
 
-async def fire_due(database: Database, now: datetime, by: str, excluded: set[UUID]) -> int:
-    """Fire every schedule that is due; how many. One that cannot be fired is told of and excluded from then on."""
-    total = 0
-    while True:
-        try:
-            fired = await database.transaction(lambda connection: _fire_some(connection, now, by, BATCH, excluded))
-        except (DatabaseError, Invalid):
-            fired = await _fire_one_by_one(database, now, by, excluded)
-        total += fired
-        if fired < BATCH:
-            return total
+async def fire_due(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> int:
+    """Fire every schedule that is due; how many. One that cannot be fired is told of and left out from then on: it
+    stays due, for whoever can."""
+    without = none_left_out() if left_out is None else left_out
+
+    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> Firing:
+        return await _fire_some(connection, Firing(now, by, without), limit, held)
+
+    return sum([len(firing.moved) async for firing in in_batches(database, some, without, "fired")])
 
 
-async def _fire_one_by_one(database: Database, now: datetime, by: str, excluded: set[UUID]) -> int:
-    """Something in the batch cannot be written: find out what, and let the others go on."""
-    fired = 0
-    for _ in range(BATCH):
-        tried: list[UUID] = []
-
-        async def one(connection: Connection, tried: list[UUID] = tried) -> int:
-            return await _fire_some(connection, now, by, 1, excluded, tried)
-
-        try:
-            if not await database.transaction(one):
-                return fired
-            fired += 1
-        except (DatabaseError, Invalid) as error:
-            if not tried:
-                raise
-            log.error("a schedule cannot be fired", schedule=str(tried[-1]), error=str(error))
-            excluded.update(tried)
-    return fired
-
-
-async def _fire_some(
-    connection: Connection,
-    now: datetime,
-    by: str,
-    limit: int,
-    excluded: Collection[UUID],
-    tried: list[UUID] | None = None,
-) -> int:
-    found = await schedules.due(connection, now, limit, excluded)
+async def _fire_some(connection: Connection, firing: Firing, limit: int, held: dict[UUID, str]) -> Firing:
+    found = await schedules.due(connection, firing.now, limit, firing.left_out.ids)
     if not found:
-        return 0
-    if tried is not None:
-        tried.extend(schedule.id for schedule in found)
+        return firing
+    firing.found = len(found)
+    held.update({schedule.id: schedule.name for schedule in found})
     # Asked after the schedules are held: an execution somebody else has just committed must be seen.
     standing = await schedules.standing(connection, [schedule.id for schedule in found])
-    firing = Firing(now)
     if concerned := [active for schedule in found if (active := _to_hold(schedule, standing)) is not None]:
         # All of them at once, in the order in which everybody locks executions.
         await executions.lock_family(connection, concerned)
     for schedule in found:
         await _decide(connection, schedule, standing[schedule.id], firing)
-    await schedules.write_ledger(connection, firing.entries, now, by)
+    await schedules.write_ledger(connection, firing.entries, firing.now, firing.by)
     await executions.begin(connection, firing.begun)
     await schedules.fired(connection, firing.moved)
-    return len(found)
+    return firing
 
 
 def _to_hold(schedule: DueSchedule, standing: Mapping[UUID, Standing]) -> UUID | None:
@@ -124,22 +99,16 @@ async def _decide(connection: Connection, schedule: DueSchedule, standing: Stand
     """Every due instant of one schedule."""
     try:
         misfire, plan, trigger = misfire_from_json(schedule.misfire_json), schedule.plan(), schedule.trigger()
-        first = schedule.next_run_at
-        if standing.decided_until is not None and first <= standing.decided_until:
-            # Planned by somebody whose clock was a little behind: what is decided is not decided again.
-            after = trigger.next_after(standing.decided_until, str(schedule.id))
-            if after is None or after > firing.now:
-                firing.moved.append((schedule.id, None, after))
-                return
-            first = after
+        overlap = Overlap(schedule.overlap)
+        first = first_undecided(trigger, schedule.next_run_at, standing.decided_until, str(schedule.id))
+        if first is None or first > firing.now:
+            firing.moved.append((schedule.id, None, first))
+            return
         decided = due(trigger, first, firing.now, misfire, str(schedule.id))
     except UNREADABLE as error:
-        # Written by hand, or by a version that knows more: it must not hold up the others, nor be lost sight of.
-        log.error("a schedule cannot be read", schedule=schedule.name, error=str(error))
-        firing.entries.append(
-            _entry(schedule, schedule.next_run_at, Decision.MISSED, f"cannot be read: {error}"[:1000])
-        )
-        firing.moved.append((schedule.id, None, None))
+        # Written by hand, or by a version that knows more. It stays due: whoever can read it fires it, and what is too
+        # late by then is decided by the misfire rule.
+        firing.left_out.add(schedule.id, schedule.name, "read", error)
         return
     last_run: datetime | None = None
     catching_up = misfire.policy is Late.ALL and sum(each.decision is Decision.FIRED for each in decided.decided) > 1
@@ -149,7 +118,7 @@ async def _decide(connection: Connection, schedule: DueSchedule, standing: Stand
             continue
         if last_run is None:  # what has begun in this very round is not "the previous run"
             standing = await _make_room(connection, schedule, standing, firing.now)
-        decision, reason, turn = _meet(schedule, standing, catching_up=catching_up)
+        decision, reason, turn = _meet(overlap, standing, catching_up=catching_up)
         run = new_id() if decision is Decision.FIRED else None
         firing.entries.append(_entry(schedule, each.due_at, decision, reason, run=run, turn=turn))
         if run is not None:
@@ -167,9 +136,8 @@ async def _make_room(connection: Connection, schedule: DueSchedule, standing: St
     return Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
 
 
-def _meet(schedule: DueSchedule, standing: Standing, *, catching_up: bool) -> tuple[Decision, str | None, str | None]:
+def _meet(overlap: Overlap, standing: Standing, *, catching_up: bool) -> tuple[Decision, str | None, str | None]:
     """What the overlap rule makes of one due instant: the decision, the reason, and why a queued one waits."""
-    overlap = Overlap(schedule.overlap)
     if catching_up and overlap is not Overlap.ALLOW and (standing.active is not None or standing.queued):
         return Decision.QUEUED, "missed runs are made up for one after the other", "catch_up"
     decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
@@ -290,23 +258,14 @@ def _request(plan: Plan, by: Actor) -> str:
 # --- in turn --------------------------------------------------------------------------------------------------------
 
 
-async def take_turns(database: Database, now: datetime, by: str) -> int:
-    """Start what has waited for an earlier run to end; how many."""
+async def take_turns(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> int:
+    """Start what has waited for an earlier run to end; how many. What cannot be started goes on waiting."""
+    without = none_left_out() if left_out is None else left_out
     started = 0
-    for schedule_id in await schedules.whose_turn_it_is(database, BATCH):
-        try:
-            started += await database.transaction(partial(_take_turn, schedule_id=schedule_id, now=now, by=by))
-        except StoreError:
-            raise
-        except UNREADABLE as error:
-            log.error("a schedule cannot be read", schedule=str(schedule_id), error=str(error))
-            why = f"cannot be read: {error}"[:1000]
-            await database.transaction(partial(_give_up, schedule_id=schedule_id, why=why, now=now, by=by))
+    for id, name in await schedules.whose_turn_it_is(database, BATCH, without.ids):
+        with alone(partial(without.add, id, name, "run in turn")):
+            started += await database.transaction(partial(_take_turn, schedule_id=id, now=now, by=by))
     return started
-
-
-async def _give_up(connection: Connection, schedule_id: UUID, why: str, now: datetime, by: str) -> None:
-    await schedules.give_up_queued(connection, schedule_id, why, now, by, manual_too=True)
 
 
 async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, by: str) -> int:
@@ -336,24 +295,20 @@ async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, b
 # --- planning -------------------------------------------------------------------------------------------------------
 
 
-async def plan_missing(database: Database, now: datetime) -> int:
+async def plan_missing(database: Database, now: datetime, left_out: LeftOut | None = None) -> int:
     """Work out the next run of every enabled schedule that has none worked out; how many."""
+    without = none_left_out() if left_out is None else left_out
 
-    async def some(connection: Connection) -> int:
-        found = await schedules.to_plan(connection, BATCH)
+    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> Counted:
+        found = await schedules.to_plan(connection, limit, without.ids)
         rows: list[tuple[UUID, datetime | None, datetime | None]] = []
-        for id, trigger in found:
+        for id, name, trigger in found:
+            held[id] = name
             try:
                 rows.append((id, None, trigger_from_json(trigger).next_after(now, str(id))))
             except UNREADABLE as error:
-                log.error("a schedule cannot be read", schedule=str(id), error=str(error))
-                rows.append((id, None, None))
+                without.add(id, name, "read", error)
         await schedules.fired(connection, rows)
-        return len(found)
+        return Counted(len(found), len(rows))
 
-    total = 0
-    while True:
-        planned = await database.transaction(some)
-        total += planned
-        if planned < BATCH:
-            return total
+    return sum([planned.done async for planned in in_batches(database, some, without, "planned")])

@@ -49,8 +49,6 @@ class Gathering(Generic[T]):
         self._every = every
         self._under_way: asyncio.Task[Answer[T]] | None = None
         self._last: Answer[T] | None = None
-        self.asked = 0
-        """How often the database was asked."""
 
     async def latest(self) -> Answer[T]:
         """The latest answer: a new one if the last is old enough."""
@@ -63,7 +61,6 @@ class Gathering(Generic[T]):
         return await asyncio.shield(self._under_way)
 
     async def _gather(self) -> Answer[T]:
-        self.asked += 1
         began = steady()
         value: T | None = None
         problem: TenutoError | TimeoutError | None = None

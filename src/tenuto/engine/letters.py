@@ -6,7 +6,7 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,8 @@ from tenuto.store import batches, chainsteps, deadletters, manifests
 from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import NewRun, StoredManifest
 
+InputFor = Callable[[StoredManifest], str]
+
 
 async def retry(
     database: Database,
@@ -27,7 +29,7 @@ async def retry(
     by: Actor,
     *,
     note: str | None = None,
-    input: str | None = None,
+    input: InputFor | None = None,
     refuse: bool = False,
     task: UUID | None = None,
     request: UUID | None = None,
@@ -35,9 +37,10 @@ async def retry(
     """Run what these letters stand for again, counting failures from nothing; letter → new task.
 
     Letters that somebody has resolved meanwhile are left out, and so are those that cannot be run again now, unless
-    that is to be a refusal (``refuse``). ``task`` is the id of the new task, if there is one letter. ``input`` takes
-    the place of what failed. Those the same ``request`` has run again before are told as it ran them. Batches and
-    manifests are held before the letters, in the order in which the end of a task takes them.
+    that is to be a refusal (``refuse``). ``task`` is the id of the new task, if there is one letter. What ``input``
+    makes for the manifest as it is by then takes the place of what failed. Those the same ``request`` has run again
+    before are told as it ran them. Batches and manifests are held before the letters, in the order in which the end of
+    a task takes them.
     """
     tasks = {id: task or new_id() for id in ids}
     asked = request or task or new_id()
@@ -90,13 +93,14 @@ async def _run(
     now: datetime,
     by: Actor,
     id: UUID,
-    input: str | None,
+    input: InputFor | None,
 ) -> NewRun:
     stored = kept[letter["external_id"]]
     assert stored is not None
     group = await manifests.group(connection, stored.manifest.group) if stored.manifest.group else None
     run = run_of(
-        stored.id, stored.manifest, now, by, id=id, input=input or letter["input"], batch_id=letter["batch_id"],
+        stored.id, stored.manifest, now, by, id=id, batch_id=letter["batch_id"],
+        input=letter["input"] if input is None else input(stored),
         item_key=_key(letter["item"], letter["task_id"]), group_priority=0 if group is None else group["priority"],
     )  # fmt: skip
     run.held_back = letter["batch_id"] in held and held[letter["batch_id"]]["paused"]

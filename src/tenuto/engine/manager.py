@@ -1,40 +1,40 @@
 """The manifest manager: reap, determine, enqueue.
 
-A poll reaps first (what failed for good without leaving a letter, what runs far beyond its time limit), then looks
-which manifests are due and free to run, and enqueues those. Each part persists on its own: what was reaped stays reaped
-whatever comes after. Any number of managers may poll at once; a manifest is held while it is decided on, so nothing
-runs twice. Every poll says what it did.
+A poll reaps first (what failed for good without leaving a letter, what ran far beyond its time limit), then looks
+which manifests are due and free to run, and enqueues those. Each part persists on its own, and fails on its own: what
+was reaped stays reaped whatever comes after, and what cannot be reaped keeps nothing from being enqueued. Any number of
+managers may poll at once; a manifest is held while it is decided on, so nothing runs twice. Every poll says what it
+did.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from tenuto.clock import steady
+from tenuto.engine.leftout import BATCH, UNREADABLE, Counted, LeftOut, alone, in_batches, telling
+from tenuto.engine.sweeper import NET_TIME_LIMIT
 from tenuto.errors import StoreError, TenutoError
 from tenuto.ids import first_id_at, new_id
 from tenuto.logs import Log
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields
-from tenuto.model.tasks import MAX_PRIORITY, Outcome, Reason, Status, Task, error_json, settle
+from tenuto.model.tasks import MAX_PRIORITY, Task, settle, timed_out
 from tenuto.store import deadletters, manifests, workers
 from tenuto.store.database import Connection, Database
 from tenuto.store.finishing import finish
 from tenuto.store.manifests import DueManifest, NewRun, Standing
 
-BATCH = 100
 MANAGER = Actor.system("manifest manager")
 NET_LETTER = "letter_missing"
-NET_TIME_LIMIT = "time_limit_not_kept"
 UNLIMITED = 100_000
 _LOOK_BACK = timedelta(days=2)
 _SETTLED = timedelta(seconds=30)
 """What ended within this may still be having its letter written."""
-_TIME_LIMIT_GRACE = timedelta(seconds=60)
-"""A worker keeps its time limits itself; after this it has shown that it does not."""
 _BLOCKED_FOR = timedelta(seconds=30)
 """When a manifest that runs after another, and could not, is looked at again."""
 _NAMED = 10
@@ -57,29 +57,59 @@ class PollResult:
     def skip(self, reason: str, external_id: str) -> None:
         self.skipped.setdefault(reason, []).append(external_id)
 
+    def fail(self, what: str, error: Exception) -> None:
+        """Something has failed; of several the first is kept."""
+        self.error = self.error or f"{what}: {error}"
+
     def skipped_json(self) -> str:
         told = {reason: {"count": len(ids), "some": ids[:_NAMED]} for reason, ids in self.skipped.items()}
         return json.dumps(told, ensure_ascii=False)
 
 
-async def poll(database: Database, now: datetime, by: str) -> PollResult:
-    """Reap, determine, enqueue; and write down what was done."""
+def none_left_out() -> LeftOut:
+    """For manifests that this process cannot read, or not enqueue: what a manager begins with."""
+    return LeftOut("manifest", log)
+
+
+async def poll(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> PollResult:
+    """Reap, determine, enqueue; and write down what was done. What cannot be enqueued is left out from then on: it
+    stays due, for whoever can."""
     result, began, enqueued = PollResult(), steady(), set[UUID]()
+    without = none_left_out() if left_out is None else left_out
+
+    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> _Some:
+        return await _enqueue_some(connection, _Some(now, without), limit, held, enqueued)
+
+    def cannot_be(external_id: str, error: Exception) -> None:
+        result.skip("cannot be enqueued", external_id)
+        result.fail(external_id, error)
+
     try:
-        await _reap(database, now, result)
-        await _plan_missing(database, now)
-        more = True
-        while more:
-            some = await database.transaction(lambda connection: _enqueue_some(connection, now, enqueued))
-            result.enqueued, more = len(enqueued), some.more
-            for reason, external_id in some.skipped:
-                result.skip(reason, external_id)
+        with _part(result, "reaping"):
+            await _reap(database, now, result)
+        with _part(result, "working out next runs"):
+            await _plan_missing(database, now, without)
+        with _part(result, "enqueuing"):
+            async for each in in_batches(database, some, without, "enqueued", cannot_be):
+                for reason, external_id in each.skipped:
+                    result.skip(reason, external_id)
     except TenutoError as error:
         result.error = str(error)
         raise
     finally:
+        result.enqueued = len(enqueued)
         await _record(database, now, by, steady() - began, result)
     return result
+
+
+def _part(result: PollResult, doing: str) -> AbstractContextManager[None]:
+    tell = telling(log, "part of a poll failed", part=doing)
+
+    def failed(error: Exception) -> None:
+        tell(error)
+        result.fail(doing, error)
+
+    return alone(failed)
 
 
 async def _record(database: Database, now: datetime, by: str, took: float, result: PollResult) -> None:
@@ -97,16 +127,22 @@ async def _record(database: Database, now: datetime, by: str, took: float, resul
 
 async def _reap(database: Database, now: datetime, result: PollResult) -> None:
     result.dead_lettered = await database.transaction(lambda connection: _write_missing(connection, now))
-    for task in await manifests.overdue(database, _TIME_LIMIT_GRACE, BATCH):
-        settlement = settle(task, _timed_out(task, now), now, new_id)
-        if await finish(database, [settlement]):
-            result.timed_out += 1
-            result.dead_lettered += settlement.again is None
-            log.warning("a time limit was not kept by its worker", task=str(task.id))
+    for task in await manifests.let_go(database, BATCH):
+        if task.ran_over:  # else its worker is gone, which is for the sweep to say
+            with _part(result, "timing out"):
+                await _time_out(database, task, now, result)
     if result.timed_out:
         await database.transaction(
             lambda connection: workers.count_repair(connection, NET_TIME_LIMIT, result.timed_out)
         )
+
+
+async def _time_out(database: Database, task: Task, now: datetime, result: PollResult) -> None:
+    settlement = settle(task, timed_out(task, now), now, new_id)
+    if await finish(database, [settlement]):
+        result.timed_out += 1
+        result.dead_lettered += settlement.again is None
+        log.warning("a time limit was not kept by its worker", task=str(task.id))
 
 
 async def _write_missing(connection: Connection, now: datetime) -> int:
@@ -119,17 +155,6 @@ async def _write_missing(connection: Connection, now: datetime) -> int:
     return written
 
 
-def _timed_out(task: Task, now: datetime) -> Outcome:
-    message = f"ran far beyond its time limit of {task.policy.timeout_seconds:g} s, and its worker did not stop it"
-    return Outcome(
-        Status.FAILED,
-        Reason.TIMED_OUT,
-        started_at=task.claimed_at,
-        ended_at=now,
-        error=error_json("tenuto.TimedOut", message, step=task.name),
-    )
-
-
 # --- determine and enqueue ------------------------------------------------------------------------------------------
 
 
@@ -137,36 +162,43 @@ def _timed_out(task: Task, now: datetime) -> Outcome:
 class _Some:
     """What was decided in one transaction; thrown away with it if it must be repeated."""
 
+    now: datetime
+    left_out: LeftOut
+    found: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    more: bool = False
 
     def skip(self, reason: str, external_id: str) -> None:
         self.skipped.append((reason, external_id))
 
 
-async def _enqueue_some(connection: Connection, now: datetime, enqueued: set[UUID]) -> _Some:
+async def _enqueue_some(
+    connection: Connection, result: _Some, limit: int, held: dict[UUID, str], enqueued: set[UUID]
+) -> _Some:
     """Decide on some manifests that are due; ``enqueued`` gathers those that run, each once however often it is
     tried."""
-    result = _Some()
-    found = await manifests.due(connection, now, BATCH)
+    now = result.now
+    found = await manifests.due(connection, now, limit, result.left_out.ids)
     if not found:
         return result
     # Asked after the manifests are held: what somebody else has just committed must be seen.
     standing = await manifests.standing(connection, [each.id for each in found])
+    result.found = len(found)
+    held.update({each.id: each.external_id for each in found})
     runs: list[NewRun] = []
     moved: list[tuple[UUID, datetime | None, datetime | None]] = []
     for each in found:
         try:
             manifest = each.manifest()
             next_run = _next_run(manifest, each, now)
-        except (TenutoError, ValueError, KeyError, TypeError) as error:
-            log.error("a manifest cannot be read", manifest=each.external_id, error=str(error))
+            run = run_of(each.id, manifest, now, MANAGER, group_priority=each.group_priority)
+        except UNREADABLE as error:
+            # Written by hand, or by a version that knows more: it stays due, for whoever can read it.
+            result.left_out.add(each.id, each.external_id, "read", error)
             result.skip("cannot be read", each.external_id)
-            moved.append((each.id, None, None))
             continue
         reason = _why_not(each, standing[each.id])
         if reason is None:
-            runs.append(run_of(each.id, manifest, now, MANAGER, group_priority=each.group_priority))
+            runs.append(run)
             moved.append((each.id, now, next_run))
         else:
             result.skip(reason, each.external_id)
@@ -175,7 +207,6 @@ async def _enqueue_some(connection: Connection, now: datetime, enqueued: set[UUI
     created = await manifests.start_runs(connection, runs)
     await manifests.ran(connection, moved)
     enqueued.update(run.manifest_id for run in runs if run.id in created)
-    result.more = len(found) == BATCH
     return result
 
 
@@ -228,19 +259,19 @@ def run_of(
     )
 
 
-async def _plan_missing(database: Database, now: datetime) -> None:
-    async def some(connection: Connection) -> int:
-        found = await manifests.to_plan(connection, BATCH)
+async def _plan_missing(database: Database, now: datetime, left_out: LeftOut) -> None:
+    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> Counted:
+        found = await manifests.to_plan(connection, limit, left_out.ids)
         rows: list[tuple[UUID, datetime | None, datetime | None]] = []
-        for id, definition in found:
+        for id, external_id, definition in found:
+            held[id] = external_id
             try:
                 trigger = manifest_from_fields(json.loads(definition)).trigger
                 rows.append((id, None, trigger.next_after(now, str(id))))
-            except (TenutoError, ValueError, KeyError, TypeError) as error:
-                log.error("a manifest cannot be read", manifest=str(id), error=str(error))
-                rows.append((id, None, None))
+            except UNREADABLE as error:
+                left_out.add(id, external_id, "read", error)
         await manifests.ran(connection, rows)
-        return len(found)
+        return Counted(len(found), len(rows))
 
-    while await database.transaction(some) == BATCH:
+    async for _ in in_batches(database, some, left_out, "planned"):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenuto.clock import steady
 from tenuto.engine import manager
 from tenuto.engine.rounds import Rounds
 from tenuto.logs import Log
@@ -22,6 +23,8 @@ class Managing:
         self._database = database
         self._name = name
         self._poll_seconds = poll_seconds
+        self._left_out = manager.none_left_out()
+        self._tried_all_at = steady()
         self._rounds = Rounds("tenuto-manager", database, self.round, {"manifests"}, log)
 
     def start(self) -> None:
@@ -32,11 +35,14 @@ class Managing:
 
     async def round(self) -> float:
         """One poll; how long until the next."""
+        if steady() - self._tried_all_at >= self._poll_seconds:
+            self._left_out.try_again()
+            self._tried_all_at = steady()
         now = self._database.clock.now()
-        result = await manager.poll(self._database, now, self._name)
+        result = await manager.poll(self._database, now, self._name, self._left_out)
         if result.enqueued:
             log.debug("manifests enqueued", manifests=result.enqueued)
-        due = await manifests.next_due(self._database)
+        due = await manifests.next_due(self._database, self._left_out.ids)
         if due is None:
             return self._poll_seconds
         if due <= now:

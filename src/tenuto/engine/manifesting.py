@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from tenuto.engine.definitions import Author, Effect, refuse_if_changed
+from tenuto.engine.declaring import Effect, effect_of
+from tenuto.engine.definitions import Author, refuse_if_changed
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
@@ -147,13 +148,10 @@ async def declare_within(connection: Connection, manifest: Manifest, author: Aut
     return effect
 
 
-def effect_of(present: StoredManifest | None, declared: Mapping[str, Any]) -> Effect:
-    """What a declaration would do."""
-    if present is None:
-        return "created"
-    if present.manifest.to_fields() == declared:
-        return "unchanged"
-    return "kept" if present.declared == declared else "changed"
+def retimed(present: StoredManifest, wanted: Manifest) -> bool:
+    """Whether it would have a new reason to run."""
+    before, after = present.manifest.to_fields(), wanted.to_fields()
+    return any(before.get(reason) != after.get(reason) for reason in ("trigger", "schedule_type", "depends_on"))
 
 
 async def get(database: Database, external_id: str) -> StoredManifest:
@@ -219,7 +217,13 @@ async def one_change_of_order(connection: Connection, wanted: Iterable[Manifest]
 
 
 async def _check(connection: Connection, manifest: Manifest, now: datetime) -> None:
+    """What can only be said against a manifest by looking at the present and at the others."""
     check_runs(manifest.trigger, now)
+    await _check_order(connection, manifest)
+
+
+async def _check_order(connection: Connection, manifest: Manifest) -> None:
+    """That the one it runs after is there, and does not run after it in turn."""
     if manifest.depends_on is not None:
         refuse_circles(manifest.external_id, manifest.depends_on, await manifests.parents(connection))
         if not await manifests.keep_named(connection, manifest.depends_on):
@@ -269,10 +273,13 @@ async def _change(
     if before == after and declared is None:
         auditing.changed_nothing()
         return
-    await _check(connection, manifest, author.now)
+    anew = retimed(present, manifest)
+    if anew or (switched and is_on):  # one that has come to its end can still be edited and switched off
+        check_runs(manifest.trigger, author.now)
+    if manifest.depends_on != present.manifest.depends_on:
+        await _check_order(connection, manifest)
     next_run = present.next_run_at
-    reasons = ("trigger", "schedule_type", "depends_on")
-    if switched or any(before.get(reason) != after.get(reason) for reason in reasons):
+    if switched or anew:
         next_run = manifest.trigger.next_after(author.now, str(present.id)) if is_on else None
     version = await manifests.change(
         connection, present.id, manifest, enabled=is_on, origin=present.origin if declared is None else author.origin,

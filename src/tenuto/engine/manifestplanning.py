@@ -13,21 +13,27 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.engine import manifesting
-from tenuto.engine.definitions import Author, Effect
+from tenuto.engine.declaring import (
+    DOES_SOMETHING,
+    MAX_OTHERS,
+    Effect,
+    blaming,
+    compared,
+    effect_of,
+    is_done,
+    refuse_changed_since,
+)
+from tenuto.engine.definitions import Author
 from tenuto.engine.manifesting import UNSAID
-from tenuto.engine.planning import MAX_OTHERS, RUNS_SHOWN
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Invalid
 from tenuto.model.manifestfiles import DeclaredGroup, DeclaredManifest
 from tenuto.model.manifests import Manifest, refuse_circles, those_needed_first
-from tenuto.model.schedules import changes
 from tenuto.model.triggers import check_runs
 from tenuto.store import manifests
 from tenuto.store.database import Connection, Database
 from tenuto.store.manifests import StoredManifest
 
 Record = dict[str, Any]
-
-_DOES_SOMETHING: tuple[Effect, ...] = ("created", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,10 @@ class ManifestChange:
     @property
     def name(self) -> str:
         return self.manifest.external_id
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self.manifest.to_fields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,7 @@ class PlannedManifests:
     @property
     def changes_something(self) -> bool:
         effects = [*(each.effect for each in self.changes), *(each.effect for each in self.groups)]
-        return bool(self.deleted) or any(effect in _DOES_SOMETHING for effect in effects)
+        return bool(self.deleted) or any(effect in DOES_SOMETHING for effect in effects)
 
 
 async def plan(
@@ -98,7 +108,10 @@ async def plan(
     prune: bool = False,
 ) -> PlannedManifests:
     """Check every definition and find out what it would change. Nothing is changed."""
-    wanted = {each.external_id: _resolved(each, resolve) for each in files}
+    wanted = {}
+    for each in files:
+        with blaming(each):
+            wanted[each.external_id] = resolve(each)
     parents_wanted = {new.depends_on for new in wanted.values() if new.depends_on is not None}
 
     async def look(
@@ -112,20 +125,23 @@ async def plan(
         )
 
     present, others, parents, standing = await database.transaction(look)
-    effects = {id: manifesting.effect_of(present.get(id), new.to_fields()) for id, new in wanted.items()}
+    effects = {id: effect_of(present.get(id), new.to_fields()) for id, new in wanted.items()}
     parents |= {id: new.depends_on for id, new in wanted.items() if effects[id] != "kept"}
     known = present.keys() | wanted.keys()
     if prune:
         known -= {each.external_id for each in others}
     for each in files:
-        _check(each, wanted[each.external_id], parents, known)
-        if effects[each.external_id] in _DOES_SOMETHING:  # what is in force already may well be over by now
-            _check_runs(each, wanted[each.external_id], now)
+        before, after = present.get(each.external_id), wanted[each.external_id]
+        with blaming(each):
+            _check_what_it_runs_after(after, parents, known)
+            if before is None or (effects[each.external_id] in DOES_SOMETHING and manifesting.retimed(before, after)):
+                check_runs(after.trigger, now)  # what is in force already may well be over by now, and be edited
     by_id = {each.external_id: each for each in files}
-    found = [
-        _change(by_id[new.external_id], new, effects[new.external_id], present.get(new.external_id), now)
-        for new in those_needed_first(wanted.values())
-    ]
+    found = []
+    for new in those_needed_first(wanted.values()):
+        there, effect = present.get(new.external_id), effects[new.external_id]
+        comparison = compared(there, new.to_fields(), new.trigger, effect, now)
+        found.append(ManifestChange(by_id[new.external_id], new, effect, there, *comparison))
     return PlannedManifests(found, [_group(each, standing[each.name]) for each in groups], others, prune)
 
 
@@ -136,73 +152,30 @@ async def carry_out_within(
     deleted = planned.deleted
     await manifesting.one_change_of_order(connection, [change.manifest for change in planned.changes])
     present = await manifests.locked_any(connection, [*ids, *(each.external_id for each in deleted)])
-    if not _is_done(planned, present):  # else by ourselves, and only the reply was lost
-        _refuse_changed_since(planned, present)
+    gone = {each.external_id: each for each in deleted}
+    if not is_done(planned.changes, gone, present):  # else by ourselves, and only the reply was lost
+        refuse_changed_since(planned.changes, gone, present)
         for change in planned.changes:
             await manifesting.declare_within(connection, change.manifest, author, ids[change.name])
         for each in deleted:
             await manifesting.delete_within(connection, each.external_id, author)
     for group in planned.groups:
-        if group.effect in _DOES_SOMETHING:
+        if group.effect in DOES_SOMETHING:
             await manifesting.change_group_within(connection, group.name, group.declared.said, author.now, author.actor)
 
 
 # --- inside ---------------------------------------------------------------------------------------------------------
 
 
-def _resolved(each: DeclaredManifest, resolve: Callable[[DeclaredManifest], Manifest]) -> Manifest:
-    try:
-        return resolve(each)
-    except Invalid as error:
-        raise each.refused(error) from error
-
-
-def _check(each: DeclaredManifest, new: Manifest, parents: Mapping[str, str | None], known: set[str]) -> None:
+def _check_what_it_runs_after(new: Manifest, parents: Mapping[str, str | None], known: set[str]) -> None:
     """That the manifest it runs after is there, or will be, and leads to no circle."""
-    try:
-        if new.depends_on is not None and new.depends_on not in known:
-            raise Invalid(
-                f"there is no manifest {new.depends_on!r}",
-                field="depends_on",
-                remedy="declare it too, or correct the name",
-            )
-        refuse_circles(new.external_id, new.depends_on, parents)
-    except Invalid as error:
-        raise each.refused(error) from error
-
-
-def _check_runs(each: DeclaredManifest, new: Manifest, now: datetime) -> None:
-    try:
-        check_runs(new.trigger, now)
-    except Invalid as error:
-        raise each.refused(error) from error
-
-
-def _change(
-    each: DeclaredManifest, new: Manifest, effect: Effect, present: StoredManifest | None, now: datetime
-) -> ManifestChange:
-    if present is None:
-        return ManifestChange(each, new, effect, None, {}, (), (), new.trigger.preview(now, RUNS_SHOWN))
-    differing = changes(present.manifest.to_fields(), new.to_fields())
-    before = present.manifest.trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
-    after = new.trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
-    return ManifestChange(
-        each, new, effect, present, differing, _notes(effect, present), before, before if effect == "kept" else after
-    )
-
-
-def _notes(effect: Effect, present: StoredManifest) -> list[str]:
-    notes = []
-    if not present.enabled:
-        notes.append("disabled, and stays so")
-    if effect == "kept":
-        notes.append("changed by an operator, and the file says nothing new: it stays as it is")
-    elif effect == "changed" and present.declared not in (None, present.manifest.to_fields()):
-        notes.append("changed by an operator since it was declared: the file replaces that")
-    if present.origin != "file" and effect != "kept":
-        made = "declared in code" if present.origin == "code" else "made by hand"
-        notes.append(f"{made}: from now on the file keeps it")
-    return notes
+    if new.depends_on is not None and new.depends_on not in known:
+        raise Invalid(
+            f"there is no manifest {new.depends_on!r}",
+            field="depends_on",
+            remedy="declare it too, or correct the name",
+        )
+    refuse_circles(new.external_id, new.depends_on, parents)
 
 
 def _group(each: DeclaredGroup, present: Record | None) -> GroupChange:
@@ -210,25 +183,3 @@ def _group(each: DeclaredGroup, present: Record | None) -> GroupChange:
     differing = {field: (before[field], value) for field, value in each.said.items() if before[field] != value}
     effect: Effect = "unchanged" if not differing else "created" if present is None else "changed"
     return GroupChange(each, effect, present, differing)
-
-
-def _is_done(planned: PlannedManifests, present: Mapping[str, StoredManifest]) -> bool:
-    """Whether everything is as the plan wants it. A plan that changes nothing may still have something to note."""
-    if any(each.external_id in present for each in planned.deleted):
-        return False
-    for change in planned.changes:
-        there, fields = present.get(change.name), change.manifest.to_fields()
-        if change.effect != "kept" and (there is None or fields != there.declared):
-            return False
-        if change.effect in _DOES_SOMETHING and (there is None or fields != there.manifest.to_fields()):
-            return False
-    return True
-
-
-def _refuse_changed_since(planned: PlannedManifests, present: Mapping[str, StoredManifest]) -> None:
-    seen = {change.name: change.present for change in planned.changes}
-    seen |= {each.external_id: each for each in planned.deleted}
-    for name, before in seen.items():
-        there = present.get(name)
-        if (there and (there.id, there.version)) != (before and (before.id, before.version)):
-            raise Conflict(f"{name!r} was changed while this was planned", remedy="plan again, and look")

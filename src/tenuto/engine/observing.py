@@ -42,8 +42,3 @@ class Observing:
         most_late = self._settings().ready_lag_seconds
         checks = readiness.judge(await self._signs.latest(), counters, most_late)
         return Readiness(all(check.ok for check in checks), checks)
-
-    @property
-    def gatherings(self) -> int:
-        """How often the database was asked for figures."""
-        return self._figures.asked

@@ -2,18 +2,19 @@
 
 A round, always in this order: fire what is due, start what has waited for its turn, work out missing next runs, repair
 executions that stand still, take back stale tasks. Firing comes before working out, so that a due instant is never
-moved on before it fired. Between rounds it sleeps until the next due instant; a change of any schedule wakes it. Any
-number of them may run.
+moved on before it fired. A part that fails keeps none of the others from its turn. Between rounds it sleeps until the
+next due instant; a change of any schedule wakes it. Any number of them may run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
-from uuid import UUID
 
 from tenuto.clock import steady
 from tenuto.engine import executing, firing
+from tenuto.engine.leftout import alone, telling
 from tenuto.engine.metrics import counters
 from tenuto.engine.rounds import Rounds
 from tenuto.engine.sweeper import sweep
@@ -39,7 +40,9 @@ class Scheduler:
         self._beat = beat
         self._rounds = Rounds("tenuto-scheduler", database, self.round, {"schedules"}, log)
         self._looked_after_at: float | None = None
-        self._cannot_be_fired: set[UUID] = set()
+        self._left_out = firing.none_left_out()
+        self._waits_on = firing.none_left_out()
+        """What cannot be run in its turn, which need not be the fault of its schedule."""
         self.fired = 0
         """Schedules fired since the start."""
 
@@ -54,29 +57,42 @@ class Scheduler:
         self._beat()
         database = self._database
         if self._is_time_to_look_after():
-            self._cannot_be_fired.clear()
+            self._left_out.try_again()
+            self._waits_on.try_again()
         now = database.clock.now()
-        fired = await firing.fire_due(database, now, self._name, self._cannot_be_fired)
+        with _part("firing what is due"):
+            await self._fire(now)
+        with _part("starting what has waited for its turn"):
+            await firing.take_turns(database, now, self._name, self._waits_on)
+        with _part("working out missing next runs"):
+            await firing.plan_missing(database, now, self._left_out)
+        if self._is_time_to_look_after():
+            with _part("repairing executions that stand still"):
+                await executing.repair(database, now)
+            with _part("taking back stale tasks"):
+                await sweep(database, now)
+            self._looked_after_at = steady()
+        return await self._until_next_due(now)
+
+    async def _fire(self, now: datetime) -> None:
+        fired = await firing.fire_due(self._database, now, self._name, self._left_out)
         if fired:
             self.fired += fired
             counters.fire(fired)
             log.debug("schedules fired", schedules=fired)
-        await firing.take_turns(database, now, self._name)
-        await firing.plan_missing(database, now)
-        if self._is_time_to_look_after():
-            await executing.repair(database, now)
-            await sweep(database, now)
-            self._looked_after_at = steady()
-        return await self._until_next_due(now)
 
     def _is_time_to_look_after(self) -> bool:
         return self._looked_after_at is None or steady() - self._looked_after_at >= self._poll_seconds
 
     async def _until_next_due(self, looked_at: datetime) -> float:
-        next_due = await schedules.next_due(self._database, self._cannot_be_fired)
+        next_due = await schedules.next_due(self._database, self._left_out.ids)
         if next_due is None:
             return self._poll_seconds
         if next_due <= looked_at:
             return min(_HELD_BY_ANOTHER, self._poll_seconds)
         wait = (next_due - self._database.clock.now()).total_seconds()
         return min(max(wait, _AT_ONCE), self._poll_seconds)
+
+
+def _part(doing: str) -> AbstractContextManager[None]:
+    return alone(telling(log, "part of a round failed", part=doing))

@@ -3,7 +3,7 @@
 The id of the run follows from that of the attempt's record, so that an attempt that dies in the middle and is looked
 at again starts nothing twice; the next attempt after one that was lost goes on with the run that one had started. What
 a run is given, and by which rules it is tried, is the manifest's own affair. So is its life: a step that is cancelled
-leaves it alone.
+leaves it alone, and so does one whose time limit is over, which counts from the beginning of its attempt.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pydantic import Field
 
 from tenuto.engine.subschedules import StepFailed
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
-from tenuto.handlers.context import Context, PermanentFailure, PutAside
+from tenuto.handlers.context import Context, PermanentFailure, PutAside, TimedOut
 from tenuto.handlers.jobs import Job, Using
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.steps import MANIFEST
-from tenuto.model.tasks import Aside, Policy
+from tenuto.model.tasks import Aside
 from tenuto.store import activities, tasks
 from tenuto.store.database import Database
 
@@ -98,11 +99,16 @@ async def _end_of(database: Database, id: UUID) -> Record | None:
     return dict(records[-1]) if records else None
 
 
-async def _later(database: Database, ctx: Context) -> PutAside:
-    """The longer it has lasted, the longer until the next look."""
-    now = database.clock.now()
-    lasted = now.timestamp() - (ctx.activity_id.int >> 80) / 1000  # ids begin with the instant they were made at
-    return PutAside(Aside(until=now + timedelta(seconds=min(max(_FIRST_LOOK, lasted / 10), _LONGEST_LOOK))))
+async def _later(database: Database, ctx: Context) -> PutAside | TimedOut:
+    """The longer it has lasted, the longer until the next look; the last is when its time limit is over."""
+    now, limit = database.clock.now(), ctx.task.policy.timeout_seconds
+    lasted = (now - (await tasks.began_at(database, ctx.task_id) or now)).total_seconds()
+    wait = min(max(_FIRST_LOOK, lasted / 10), _LONGEST_LOOK)
+    if limit is not None:
+        if lasted >= limit:
+            return TimedOut(f"its run went on after the step's time limit of {limit:g} s")
+        wait = min(wait, limit - lasted)
+    return PutAside(Aside(until=now + timedelta(seconds=wait)))
 
 
 def _result(ctx: Context, manifest: str, id: UUID, record: Record) -> dict[str, Any]:

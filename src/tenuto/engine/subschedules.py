@@ -14,10 +14,11 @@ from uuid import UUID
 from tenuto.errors import EngineError
 from tenuto.handlers.context import Context, PermanentFailure, PutAside
 from tenuto.handlers.jobs import Job, Using
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.schedules import Overlap
 from tenuto.model.steps import SCHEDULE
-from tenuto.model.tasks import Aside, Policy
+from tenuto.model.tasks import Aside
 from tenuto.store import executions, schedules
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution

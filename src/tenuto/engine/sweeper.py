@@ -1,7 +1,8 @@
 """The nets beneath the workers: tasks whose worker died are taken back, through the same door as any other end.
 
 A lease that has run out, or a holder known to be dead, makes an attempt lost; what that means for the task `settle`
-decides. A task somebody had asked to stop ends as cancelled instead. What is found is counted.
+decides. A task somebody had asked to stop ends as cancelled instead, and one whose holder let it go because it ran far
+beyond its time limit as timed out. What is found is counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from uuid import UUID
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.tasks import Settlement, Task, cancelled, lost, settle
+from tenuto.model.tasks import Settlement, Task, cancelled, lost, settle, timed_out
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.database import Connection, Database
@@ -24,6 +25,7 @@ BATCH = 500
 NET_EXPIRED = "lease_expired"
 NET_RESTARTED = "worker_restarted"
 NET_STUCK = "not_settled"
+NET_TIME_LIMIT = "time_limit_not_kept"
 
 Find = Callable[[Connection, int, Sequence[UUID]], Awaitable[list[Task]]]
 """Tasks that have slipped: so many, but not these; locked until the transaction ends."""
@@ -105,11 +107,15 @@ async def _settle_lost(connection: Connection, tasks: list[Task], now: datetime,
     by_holder = groupby(sorted(tasks, key=lambda task: str(task.worker_id)), key=lambda task: task.worker_id)
     for _, held in by_holder:
         await finish_within(connection, [_lost(task, now) for task in held])
-    await workers.count_repair(connection, net, len(tasks))
+    over = sum(task.ran_over for task in tasks)
+    for name, count in ((net, len(tasks) - over), (NET_TIME_LIMIT, over)):
+        if count:
+            await workers.count_repair(connection, name, count)
     return len(tasks)
 
 
 def _lost(task: Task, now: datetime) -> Settlement:
     if (by := task.cancelled_by) is not None:
         return Settlement(task, cancelled(task, now, by))
-    return settle(task, lost(task, now), now, new_id)
+    outcome = timed_out(task, now) if task.ran_over else lost(task, now)
+    return settle(task, outcome, now, new_id)

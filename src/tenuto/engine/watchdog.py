@@ -22,6 +22,7 @@ from tenuto.errors import StoreError
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.logs import Log
 from tenuto.model.access import Actor
+from tenuto.model.tasks import OVERRUN
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.database import Database
@@ -177,6 +178,8 @@ class Watchdog:
         asked_at = steady()
         due: list[tuple[Attempt, str | None]] = []
         for attempt in list(self._held.values()):
+            if _ran_over(attempt, asked_at):
+                continue  # what cannot be stopped ends with the lease: for the task, and if need be for this process
             progress = attempt.context.latest_progress
             fresh = progress is not attempt.sent_progress
             if (fresh and asked_at - attempt.renewed > 1.0) or asked_at - attempt.renewed > self._renew_every:
@@ -203,7 +206,8 @@ class Watchdog:
         self._last_cancel_look = steady()
         for task_id, fence, who in await store.cancellations(database, self._worker_id):
             attempt = self._held.get(task_id)
-            if attempt is not None and attempt.task.fence == fence:
+            # Told once: again at every look would break into its cleaning up. Who does not stop is pressed in time.
+            if attempt is not None and attempt.task.fence == fence and attempt.stop_reason is None:
                 attempt.stop(Stop.CANCELLED, Actor(who.type, who.id, who.name))
 
     async def _show_life(self, database: Database) -> None:
@@ -219,6 +223,13 @@ class Watchdog:
             self._declared_dead()
         else:
             self._clock.heard(now)
+
+
+def _ran_over(attempt: Attempt, now: float) -> bool:
+    """Whether a run of a manifest goes on though it should have stopped long ago (see `model.tasks.OVERRUN`)."""
+    if attempt.deadline is None or attempt.over or attempt.task.manifest_id is None:
+        return False
+    return now > attempt.deadline + OVERRUN.total_seconds()
 
 
 def lost_control(attempt: Attempt) -> NoReturn:

@@ -6,7 +6,7 @@ index, however many tasks there are, and changes nothing. Nothing is locked for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -15,8 +15,8 @@ from uuid import UUID
 
 from tenuto.engine import health
 from tenuto.errors import NotFound
+from tenuto.model.policies import policy_from_json
 from tenuto.model.schedules import plan_from_json
-from tenuto.model.tasks import policy_from_json
 from tenuto.store import activities, executions
 from tenuto.store import why as store
 from tenuto.store.database import Database
@@ -39,12 +39,17 @@ class Code(StrEnum):
     WAITS_FOR_EXECUTION = "waits_for_execution"
     EXECUTION_PAUSED = "execution_paused"
     QUEUE_PAUSED = "queue_paused"
+    BATCH_PAUSED = "batch_paused"
+    GROUP_DISABLED = "group_disabled"
     QUEUE_LIMIT = "queue_limit"
     KEY_LIMIT = "key_limit"
+    MANIFEST_LIMIT = "manifest_limit"
+    GROUP_LIMIT = "group_limit"
     NO_WORKER = "no_worker"
     SLOTS_BUSY = "slots_busy"
     OTHERS_FIRST = "others_first"
     FREE = "free"
+    STANDING_BY = "standing_by"
     RUNNING = "running"
     STOPPING = "stopping"
     LEASE_EXPIRED = "lease_expired"
@@ -121,20 +126,21 @@ class _Look:
         self._database = database
         self._now = database.clock.now()
         self._workers: dict[str, list[Record]] = {}
-        self._held: dict[tuple[str, str | None], Some] = {}
+        self._held: dict[tuple[Any, ...], Some] = {}
 
     async def at(self, task: Record) -> list[Reason]:
         """Every reason for one task, what holds it up now first."""
         if task["state"] == "running":
-            return _running(task)
-        reasons: list[Reason] = []
+            return [*_running(task), *(await self._limits(task) if task["standby"] else ())]
+        reasons = _batch(task)
         if task["state"] == "waiting":
             reasons += await self._waiting(task)
         due = task["run_at"] <= self._now
-        if task["state"] == "scheduled" and not due:
+        if task["state"] != "queued" and task["waits_for"] is None and not due:
             reasons.append(_not_due(task))
         if task["queue_paused_at"] is not None:
             reasons.append(_queue_paused(task))
+        reasons += _groups_disabled(task)
         workers = await self._workers_of(task["queue"])
         if not any(health.condition(worker) == "alive" for worker in workers):
             reasons.append(_no_worker(task["queue"], workers))
@@ -153,23 +159,38 @@ class _Look:
         elif task["execution_id"] is not None and task["group_index"] > task["current_group"]:
             left = await store.open_steps(self._database, task["execution_id"], task["current_group"], NAMED)
             reasons.append(_waits_for_group(task, left))
-        return reasons or [Reason(Code.STUCK, f"it waits, though nothing holds it back: {_NET}")]
+        if not reasons and task["batch_id"] is None:
+            return [Reason(Code.STUCK, f"it waits, though nothing holds it back: {_NET}")]
+        return reasons
 
     async def _limits(self, task: Record) -> list[Reason]:
-        reasons = []
-        if task["max_running"] is not None:
-            held = await self._held_of(task["queue"], None)
-            if held.in_all >= task["max_running"]:
-                what = f"the limit of queue {task['queue']} is full: {held.in_all} of at most {task['max_running']}"
-                reasons.append(Reason(Code.QUEUE_LIMIT, f"{what} run ({_names(held)})", held.ids))
-        key = task["limit_key"]
-        if key is not None:
-            held = await self._held_of(task["queue"], key)
-            most = (held.first[0]["limit_max"] if held.first else None) or task["limit_max"]
-            if held.in_all >= most:
-                what = f"the limit of key {key} is full: {held.in_all} of at most {most} run"
-                reasons.append(Reason(Code.KEY_LIMIT, f"{what} ({_names(held)})", held.ids))
-        return reasons
+        """The limits that are full, in the order in which a claim looks at them: see `claim_under_limits`."""
+        queue, key, manifest, group = task["queue"], task["limit_key"], task["manifest_id"], task["limit_group"]
+        active = store.held_of_manifests
+        found = [
+            await self._full(Code.QUEUE_LIMIT, f"queue {queue}", task["max_running"], store.held_in_queue, queue),
+            await self._full(Code.KEY_LIMIT, f"key {key}", task["limit_max"], store.held_by_key, key, queue),
+            await self._full(
+                Code.MANIFEST_LIMIT, f"manifest {task['manifest']}", task["manifest_max"], active, manifest, None
+            ),
+            await self._full(Code.GROUP_LIMIT, f"group {group}", task["group_max"], active, None, group),
+            await self._full(Code.GROUP_LIMIT, "all manifests together", task["all_max"], active, None, None),
+        ]
+        return [reason for reason in found if reason is not None]
+
+    async def _full(
+        self, code: Code, what: str, most: int | None, ask: Callable[..., Awaitable[Some]], *of: UUID | str | None
+    ) -> Reason | None:
+        if most is None:
+            return None
+        if (ask, *of) not in self._held:
+            self._held[ask, *of] = await ask(self._database, *of, NAMED)
+        held = self._held[ask, *of]
+        most = (held.first[0].get("limit_max") if held.first else None) or most
+        if held.in_all < most:
+            return None
+        words = f"the limit of {what} is full: {held.in_all} of at most {most} run ({_names(held)})"
+        return Reason(code, words, held.ids)
 
     async def _in_line(self, task: Record, workers: Sequence[Record]) -> Reason:
         alive = [worker for worker in workers if health.condition(worker) == "alive"]
@@ -190,15 +211,6 @@ class _Look:
             self._workers[queue] = await store.workers_of(self._database, queue)
         return self._workers[queue]
 
-    async def _held_of(self, queue: str, key: str | None) -> Some:
-        if (queue, key) not in self._held:
-            self._held[queue, key] = await (
-                store.held_in_queue(self._database, queue, NAMED)
-                if key is None
-                else store.held_by_key(self._database, key, queue, NAMED)
-            )
-        return self._held[queue, key]
-
 
 # --- in words -------------------------------------------------------------------------------------------------------
 
@@ -206,8 +218,10 @@ class _Look:
 def _running(task: Record) -> list[Reason]:
     who = task["worker"] or "a worker that is gone"
     far = _progress(task["progress"])
-    running = Reason(Code.RUNNING, f"it is running: by {who} since {_when(task['claimed_at'])}{far}")
-    reasons = [running]
+    reasons = [Reason(Code.RUNNING, f"it is running: by {who} since {_when(task['claimed_at'])}{far}")]
+    if task["standby"]:
+        words = f"{who} holds it ready: it begins there when another under the same limits has ended"
+        reasons = [Reason(Code.STANDING_BY, words)]
     if task["cancel_at"] is not None:
         words = f"it has been asked to stop by {task['cancel_name']} at {_when(task['cancel_at'])}"
         reasons.insert(0, Reason(Code.STOPPING, words))
@@ -252,6 +266,32 @@ def _waits_for(task: Record) -> Reason:
         how += f", paused by {task['awaited_paused_by'] or 'somebody'} since {_when(task['awaited_paused_at'])}"
     words = f"it waits for execution {task['waits_for']} of {task['awaited_name']!r}, {how}"
     return Reason(Code.WAITS_FOR_EXECUTION, words, (task["waits_for"],))
+
+
+def _batch(task: Record) -> list[Reason]:
+    """What its batch says; an item that waits for nothing, or is left of what was cancelled, was forgotten there."""
+    id, again = task["batch_id"], "if that was interrupted, ask once more: `tenuto batch"
+    if task["batch_cancelled_at"] is not None:
+        words = (
+            f"its batch was cancelled by {task['batch_cancelled_by']}, and it is being removed; {again} cancel {id}`"
+        )
+        return [Reason(Code.STOPPING, words, (id,))]
+    if task["batch_paused_at"] is not None:
+        words = f"its batch is paused by {task['batch_paused_by'] or 'somebody'} since {_when(task['batch_paused_at'])}"
+        return [Reason(Code.BATCH_PAUSED, words, (id,))]
+    if id is not None and task["state"] == "waiting":
+        words = f"it waits, though its batch has been resumed; {again} resume {id}`"
+        return [Reason(Code.STUCK, words, (id,))]
+    return []
+
+
+def _groups_disabled(task: Record) -> list[Reason]:
+    reasons = []
+    for which, what in (("group", f"group {task['limit_group']} is"), ("all", "all manifests together are")):
+        if task[f"{which}_enabled"] is False:
+            changed = f"last changed by {task[f'{which}_changed_by']} at {_when(task[f'{which}_changed_at'])}"
+            reasons.append(Reason(Code.GROUP_DISABLED, f"{what} disabled ({changed}): nothing begins"))
+    return reasons
 
 
 def _queue_paused(task: Record) -> Reason:

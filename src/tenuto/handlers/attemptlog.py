@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from tenuto.clock import SystemClock
 from tenuto.handlers.masking import Mask
@@ -48,9 +49,9 @@ class AttemptLog:
 
     def _say(self, level: int, message: str, values: tuple[object, ...]) -> None:
         try:
-            text = message % values if values else message
-        except (TypeError, ValueError):  # words that do not fit are no reason to fail
-            text = f"{message} {values}"
+            text = str(message % values if values else message)
+        except Exception:  # noqa: BLE001 — words that do not fit, or cannot be shown, are no reason to fail
+            text = f"{shown(message)} ({', '.join(shown(value, repr) for value in values)})"
         text = self._hidden(text)
         self.line(logging.getLevelName(level), text)
         if _logger.isEnabledFor(level):
@@ -68,7 +69,11 @@ class AttemptLog:
             self._head.append(line)
             return
         self._tail.append(line)
-        while self._size > CAP:
+        self._keep_to_the_cap()
+
+    def _keep_to_the_cap(self) -> None:
+        """Cut the oldest of what may be cut. The newest line stays in any case."""
+        while self._size > CAP and len(self._tail) > 1:
             self._size -= len(self._tail.popleft())
             self._cut += 1
 
@@ -86,10 +91,14 @@ class AttemptLog:
         return text if self.mask is None else self.mask.text(text)
 
     def goes_on_from(self, earlier: str) -> None:
-        """What the same attempt had said before it was put aside stands in front."""
-        kept = payloads.kept_text(earlier, CAP // 2)
-        self._head = [kept, *(self._head or [])]
+        """What the same attempt had said before it was put aside stands in front, in the room the beginning leaves."""
+        if self._head is None:
+            self._head, self._tail = [], deque()
+        room = CAP // 2 - sum(map(len, self._head))
+        kept = payloads.kept_text(earlier, max(room, _LINE_CAP))
+        self._head.insert(0, kept)
         self._size += len(kept)
+        self._keep_to_the_cap()
 
     def text(self) -> str | None:
         """All that was kept, or None if nothing was said."""
@@ -99,3 +108,11 @@ class AttemptLog:
             return None
         cut = f"… {self._cut} lines cut …\n" if self._cut else ""
         return "".join(self._head) + cut + "".join(self._tail)
+
+
+def shown(value: object, how: Callable[[object], str] = str) -> str:
+    """A value as text, also if it cannot be shown."""
+    try:
+        return how(value)
+    except Exception:  # noqa: BLE001 — what it is shown by is others' code, and to speak of it must not fail a job
+        return f"<{type(value).__name__} that cannot be shown>"

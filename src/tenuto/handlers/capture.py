@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, BinaryIO, TextIO
 
 from tenuto.handlers.context import current
 from tenuto.handlers.masking import hide_in_records, shown_here
@@ -36,6 +36,7 @@ class CapturingStream(io.TextIOBase):
         self._beneath = beneath
         self._level = level
         self._held = ""
+        self._bytes: _CapturingBytes | None = None
 
     def write(self, text: str) -> int:
         context = current.get()
@@ -53,9 +54,14 @@ class CapturingStream(io.TextIOBase):
         held, self._held = self._held, ""
         if held:
             self._beneath.write(shown_here.text(held))
+        if self._bytes is not None:
+            self._bytes.let_go()
 
     def flush(self) -> None:
         self._beneath.flush()
+
+    def writable(self) -> bool:
+        return self._beneath.writable()
 
     def isatty(self) -> bool:
         return self._beneath.isatty()
@@ -66,6 +72,63 @@ class CapturingStream(io.TextIOBase):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return self._beneath.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._beneath.errors
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """For code that writes bytes."""
+        if self._bytes is None:
+            self._bytes = _CapturingBytes(self._beneath.buffer, self._level)
+        return self._bytes  # type: ignore[return-value]
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the stream beneath can do, such as `reconfigure`."""
+        return getattr(self._beneath, name)
+
+
+class _CapturingBytes(io.BufferedIOBase):
+    """The bytes of such a stream."""
+
+    def __init__(self, beneath: BinaryIO, level: str) -> None:
+        self._beneath = beneath
+        self._level = level
+        self._held = ""
+
+    def write(self, data: Any) -> int:
+        given = memoryview(data).tobytes()
+        context = current.get()
+        if context is not None:
+            context.log.printed(self._level, given.decode("utf-8", "replace"))
+        if not shown_here:
+            self._beneath.write(given)
+        else:  # as Latin-1 any bytes are text and come out again as they were; values are sought in that form too
+            shown, self._held = shown_here.stream(self._held + given.decode("latin-1"))
+            self._beneath.write(shown.encode("latin-1"))
+        return len(given)
+
+    def let_go(self) -> None:
+        """Pass on what waits."""
+        held, self._held = self._held, ""
+        if held:
+            self._beneath.write(shown_here.text(held).encode("latin-1"))
+
+    def flush(self) -> None:
+        self._beneath.flush()
+
+    def writable(self) -> bool:
+        return self._beneath.writable()
+
+    def isatty(self) -> bool:
+        return self._beneath.isatty()
+
+    def fileno(self) -> int:
+        return self._beneath.fileno()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._beneath, name)
 
 
 class Capture:

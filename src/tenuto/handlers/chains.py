@@ -5,6 +5,9 @@ returned; the newest value of a type counts. Whether every step finds what it ne
 (see `handlers.wiring`). What a step returns is stored as it ends, so that a retry, or another worker after a crash,
 goes on after the last one that is stored; a step that was under way is run again. `stop(value)` ends the chain early
 with that value, which is stored as well.
+
+What must not be seen is stored as ``***``. The steps after it in the same attempt take the value as it is; a resumed
+chain does not have it, and fails rather than go on with something else.
 """
 
 from __future__ import annotations
@@ -43,6 +46,14 @@ class Ended:
 def stop(value: Any = None) -> Any:
     """Returned by a step: the chain has come to its end, with this value."""
     return Ended(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value a resumed chain does not have: only what may be seen of it is stored."""
+
+    step: str
+    shown: Any
 
 
 class ChainStep:
@@ -130,6 +141,8 @@ class ChainStep:
             ctx.errors += kept.get("errors", [])
         if "stop" in kept:
             return Ended(kept["stop"])
+        if "hidden" in kept:
+            return Unknown(self.label, kept["value"])
         try:
             return self.output.validate_json(to_json(kept["value"]))
         except (KeyError, pydantic.ValidationError) as error:
@@ -206,7 +219,8 @@ class _Run:
                 return value.value
             self._values.append(value)
         self._say_done(total, "done")
-        return self._values[-1]
+        last = self._values[-1]
+        return last.shown if isinstance(last, Unknown) else last
 
     async def _now(self, step: ChainStep) -> Any:
         """Run a step, and store what it came to."""
@@ -223,11 +237,20 @@ class _Run:
             arguments[step.context_parameter] = ctx
         ctx.step_key = step.key
         before = len(ctx.warnings), len(ctx.errors)
-        text = ctx.hidden_json(step.write(await _call(step, arguments, ctx), ctx, before))
-        return step.read(await ctx.steps.record(step.key, text), ctx, resumed=False)
+        text = step.write(await _call(step, arguments, ctx), ctx, before)
+        shown = _shown(text, ctx)
+        stands = await ctx.steps.record(step.key, shown)
+        if shown is not text and from_json(stands) == from_json(shown):
+            stands = text
+        return step.read(stands, ctx, resumed=False)
 
     def _value(self, source: Source) -> Any:
         whole = self._values[source.place]
+        if isinstance(whole, Unknown):
+            raise PermanentFailure(
+                f"what step {whole.step} returned held a secret: it is not stored, and the chain cannot go on with it",
+                remedy="reveal a secret in the step that needs it, return what holds none, and start the task anew",
+            )
         return whole if source.part is None else whole[source.part]
 
     def _say_done(self, done: int, words: str) -> None:
@@ -261,6 +284,20 @@ def _label(function: Callable[..., Any], place: int, times: int) -> str:
     """The name of a step; with its place, if the function is there more than once."""
     label = payloads.label(function.__name__, field="step")
     return label if times == 1 else f"{label} ({place})"
+
+
+def _shown(text: str, ctx: Context) -> str:
+    """What a step came to, without what must not be seen. If that is part of the value, it says so."""
+    if ctx.hidden_json(text) is text:
+        return text
+    kept = from_json(text)
+    # Part by part: the names of the parts are ours, and there may be a secret "value".
+    shown = {name: from_json(ctx.hidden_json(to_json(part).decode())) for name, part in kept.items()}
+    if shown == kept:
+        return text
+    if shown.get("value") != kept.get("value"):
+        shown["hidden"] = True
+    return to_json(shown).decode()
 
 
 def _words(said: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from tenuto.errors import Invalid
 from tenuto.handlers.attemptlog import AttemptLog
 from tenuto.handlers.capture import Capture
-from tenuto.handlers.context import Context, PermanentFailure, RetryLater, current
+from tenuto.handlers.context import Context, PermanentFailure, current
 from tenuto.handlers.jobs import Job
 from tenuto.model.tasks import Reason, Task
 
@@ -117,7 +117,7 @@ def _die_with(worker: int) -> None:
 
 
 def _carry_out(order: Order, pipe: _Pipe) -> Answer:
-    from tenuto.handlers.outcomes import describe
+    from tenuto.handlers.outcomes import describe, refuse_unfinished
 
     context = _ReportingContext(order.task, pipe)
     token = current.set(context)
@@ -133,6 +133,7 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
         value = job.function(**arguments)
         if job.is_async:
             value = asyncio.run(value)
+        refuse_unfinished(value)
         try:
             output = job.dump_output(value)
             output = None if output is None else context.hidden_json(output)
@@ -141,14 +142,24 @@ def _carry_out(order: Order, pipe: _Pipe) -> Answer:
             context.warn(f"the result could not be stored: {error}")
         return Answer(output, context.warnings, context.errors)
     except BaseException as error:  # noqa: BLE001 — whatever the code raised is its outcome
-        return Answer(
-            error=describe(error, order.job, context.hidden),
-            may_retry=not isinstance(error, PermanentFailure),
-            retry_after=error.after if isinstance(error, RetryLater) else None,
-        )
+        return _of_error(error, order.job, context)
     finally:
         context.log.text()  # a last line without an end is said too
         current.reset(token)
+
+
+def _of_error(error: BaseException, job: str, context: Context) -> Answer:
+    """There is an answer whatever the classes of the error do, as there is an outcome elsewhere."""
+    from tenuto.handlers.outcomes import beyond_words, describe, wait_of
+
+    try:
+        return Answer(
+            error=describe(error, job, context.hidden),
+            may_retry=not isinstance(error, PermanentFailure),
+            retry_after=wait_of(error),
+        )
+    except BaseException:  # noqa: BLE001 — they are others' code, called for by ours
+        return Answer(error=beyond_words(job))
 
 
 def _find(order: Order, module: ModuleType) -> Job[..., Any]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tenuto.errors import EngineError, Invalid, TenutoError
-from tenuto.handlers.attemptlog import AttemptLog
+from tenuto.handlers.attemptlog import AttemptLog, shown
 from tenuto.handlers.masking import SHORTEST, Mask, hide_for_process
 from tenuto.logs import tell_about
 from tenuto.model import payloads
@@ -44,6 +44,10 @@ class PermanentFailure(TenutoError):
     """Raised by a job: this will not work however often it is tried."""
 
 
+class TimedOut(TenutoError):
+    """Raised inside a handler whose time limit is over, though it held no slot for most of it."""
+
+
 class RetryLater(TenutoError):
     """Raised by a job: failed for now; try again after a wait of the job's choosing."""
 
@@ -55,6 +59,7 @@ class RetryLater(TenutoError):
             self.after = timedelta.max
         if self.after > LONGEST_WAIT:
             raise Invalid(f"must be at most {LONGEST_WAIT.days} days", field="after")
+        self.after = max(self.after, timedelta(0))  # reckoned from an instant that has passed: at once
 
 
 class PutAside(BaseException):
@@ -223,12 +228,12 @@ class Context:
 
     def warn(self, message: str) -> None:
         """The work is done, but somebody should look: the attempt ends as completed with warning."""
-        self.warnings.append(self.hidden(message))
+        self.warnings.append(self.hidden(shown(message)))
         self.log.warning(message)
 
     def error(self, message: str) -> None:
         """Part of the work failed: the attempt ends as completed with error, which counts as failed for its step."""
-        self.errors.append(self.hidden(message))
+        self.errors.append(self.hidden(shown(message)))
         self.log.error(message)
 
     @property

@@ -27,10 +27,10 @@ from tenuto.handlers.programarguments import (
     WarningCodes,
 )
 from tenuto.handlers.programs import GRACE, KEPT, Command, ProgramResult, Rules
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.secrets import Text
 from tenuto.model.steps import EXECUTABLE
-from tenuto.model.tasks import Policy
 
 KIND = EXECUTABLE
 

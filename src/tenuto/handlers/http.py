@@ -23,9 +23,10 @@ from tenuto.handlers.addresses import Allowance, literal
 from tenuto.handlers.context import Context, PermanentFailure, RetryLater
 from tenuto.handlers.httpanswers import Answer, ExpectedStatus, expects
 from tenuto.handlers.jobs import Job, Using
+from tenuto.model.policies import Policy
 from tenuto.model.secrets import SecretRef, Text
 from tenuto.model.steps import HTTP_CALL
-from tenuto.model.tasks import Policy, seconds
+from tenuto.model.tasks import seconds
 from tenuto.version import __version__
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from pydantic_core import PydanticSerializationError
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers.context import LONGEST_WAIT, Context
 from tenuto.model import payloads
-from tenuto.model.tasks import Policy, check_options, instant, seconds
+from tenuto.model.policies import Policy
+from tenuto.model.tasks import check_options, instant, seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +57,12 @@ class Job(Generic[P, R]):
         self.using_ = using
         self.isolated = isolated
         self.is_async = inspect.iscoroutinefunction(function)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise Invalid(
+                f"job {name} is a generator: to call it runs nothing of it",
+                field="job",
+                remedy="take the yield out of it, and return a list if it has something to give",
+            )
         if isolated and "<locals>" in function.__qualname__:
             raise Invalid(
                 f"job {name} is isolated but defined inside a function",

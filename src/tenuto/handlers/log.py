@@ -9,8 +9,8 @@ from pydantic import AfterValidator
 from tenuto.handlers.context import Context
 from tenuto.handlers.jobs import Job, Using
 from tenuto.model import logentries
+from tenuto.model.policies import Policy
 from tenuto.model.steps import LOG_APPEND
-from tenuto.model.tasks import Policy
 from tenuto.store import logs
 
 if TYPE_CHECKING:

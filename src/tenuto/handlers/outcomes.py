@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers.attempts import Attempt, Stop
-from tenuto.handlers.context import PermanentFailure, PutAside, RetryLater, Stopped
+from tenuto.handlers.context import LONGEST_WAIT, PermanentFailure, PutAside, RetryLater, Stopped, TimedOut
 from tenuto.handlers.jobs import Job
+from tenuto.model.payloads import kept_text
 from tenuto.model.tasks import Outcome, Reason, Status, cancelled, error_json
 
 
@@ -19,11 +21,26 @@ def of_value(attempt: Attempt, job: Job[..., Any], value: Any, ended_at: datetim
     context = attempt.context
     output: str | None = None
     if value is not None:
+        refuse_unfinished(value)
         try:
             output = job.dump_output(value)
         except Exception as error:  # noqa: BLE001 — the work is done: a result that cannot be kept must not undo it
             context.warn(f"the result could not be stored: {error}")
     return completed(attempt, output, context.warnings, context.errors, ended_at)
+
+
+def refuse_unfinished(value: Any) -> None:
+    """A result that is work still to be done is no success: nothing of it has run, or not all of it."""
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        what, remedy = "a generator, whose code has not run to its end", "return a list"
+    elif inspect.isawaitable(value):
+        what = "something nobody has awaited, so its code has not run"
+        remedy = "make the job an async def; if it is one within a decorator, let that be async def too, and await it"
+    else:
+        return
+    if inspect.isgenerator(value) or inspect.iscoroutine(value):
+        value.close()
+    raise PermanentFailure(f"the job returned {what}", remedy=remedy)
 
 
 def completed(
@@ -45,24 +62,44 @@ def completed(
 
 
 def of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outcome | None:
-    """The code raised, or was stopped. None if nothing may be reported."""
+    """The code raised, or was stopped. None if nothing may be reported.
+
+    There is an outcome whatever the classes of the error do: an attempt without one would be held for ever.
+    """
+    try:
+        return _of_error(attempt, error, ended_at)
+    except BaseException:  # noqa: BLE001 — they are others' code, called for by ours
+        if attempt.stop_reason is not None:
+            return of_stop(attempt, ended_at)
+        return failed(attempt, ended_at, Reason.ERROR, beyond_words(_step(attempt)))
+
+
+def _of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outcome | None:
     if attempt.stop_reason is not None:
         return of_stop(attempt, ended_at)
     if isinstance(error, PutAside):
         return Outcome(
             Status.COMPLETED, started_at=attempt.started_at, progress=attempt.context.latest_progress, aside=error.aside
         )
-    may_retry = True
-    retry_at: datetime | None = None
-    reason = Reason.ERROR
+    reason = Reason.TIMED_OUT if isinstance(error, TimedOut) else Reason.ERROR
     if isinstance(error, UnknownJob):
         reason = Reason.REFUSED
-    elif isinstance(error, PermanentFailure):
-        may_retry = False
-    elif isinstance(error, RetryLater):
-        retry_at = ended_at + error.after
-    described = describe(error, _step(attempt), attempt.context.hidden)
-    return failed(attempt, ended_at, reason, described, may_retry=may_retry, retry_at=retry_at)
+    wait = wait_of(error)
+    return failed(
+        attempt,
+        ended_at,
+        reason,
+        describe(error, _step(attempt), attempt.context.hidden),
+        may_retry=not isinstance(error, PermanentFailure),
+        retry_at=None if wait is None else ended_at + wait,
+    )
+
+
+def wait_of(error: BaseException) -> timedelta | None:
+    """How long to wait before the next attempt, if the error says so."""
+    if not isinstance(error, RetryLater):
+        return None
+    return timedelta(seconds=min(max(error.after.total_seconds(), 0.0), LONGEST_WAIT.total_seconds()))
 
 
 def refused(attempt: Attempt, error: Invalid, ended_at: datetime) -> Outcome:
@@ -116,18 +153,32 @@ def describe(error: BaseException, step: str, hide: Callable[[str], str] = str) 
     if isinstance(error, Stopped):
         return error_json("tenuto.Stopped", "the code stopped itself", step=step)
     kind = type(error)
-    # Our own errors go by their public names, wherever they are at home.
-    home = "tenuto" if kind.__module__.startswith("tenuto.") else kind.__module__
-    name = kind.__qualname__ if home == "builtins" else f"{home}.{kind.__qualname__}"
     frames = error.__traceback__
     while frames is not None and "/tenuto/handlers/" in frames.tb_frame.f_code.co_filename.replace("\\", "/"):
         frames = frames.tb_next
-    stack = "".join(traceback.format_exception(kind, error, frames or error.__traceback__))
+    frames = frames or error.__traceback__
+    try:
+        stack = "".join(traceback.format_exception(kind, error, frames))
+    except Exception:  # noqa: BLE001 — as below: where it happened can be told without what it says
+        stack = "".join(traceback.format_tb(frames))
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 — an error that cannot be printed must not keep its attempt from ending
         message = "(it cannot be printed)"
-    return error_json(name, hide(message), step=step, stack=hide(stack))
+    return error_json(_name(kind), hide(message), step=step, stack=hide(stack))
+
+
+def beyond_words(step: str) -> str:
+    """What is recorded of an error of which nothing can be told."""
+    return error_json("tenuto.Unspeakable", "the code raised an error that itself fails when looked at", step=step)
+
+
+def _name(kind: type[BaseException]) -> str:
+    """What an error goes by: our own by their public names, wherever they are at home."""
+    home, name = kind.__module__, kind.__qualname__
+    if not isinstance(home, str) or home == "builtins":
+        return kept_text(name, 500)
+    return kept_text(f"tenuto.{name}" if home.startswith("tenuto.") else f"{home}.{name}", 500)
 
 
 def _step(attempt: Attempt) -> str:

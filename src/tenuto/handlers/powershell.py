@@ -32,10 +32,10 @@ from tenuto.handlers.programarguments import (
     absolute,
 )
 from tenuto.handlers.programs import GRACE, KEPT, Command, NoSuchProgram, ProgramResult, Rules
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.secrets import Text
 from tenuto.model.steps import POWERSHELL
-from tenuto.model.tasks import Policy
 from tenuto.settings import Settings
 
 KIND = POWERSHELL

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import threading
 from functools import partial
 from typing import Any
 
-from tenuto.clock import Clock
+from tenuto.clock import Clock, steady
 from tenuto.errors import Conflict
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt
@@ -26,6 +27,11 @@ from tenuto.model.payloads import kept_text
 from tenuto.model.tasks import Outcome, Reason, error_json
 
 ATTEMPTS_PER_CHILD = 200
+_LOOK_EVERY = 1000
+"""In milliseconds, as below: where the end of a process cannot be waited for, it is looked for so often."""
+_TO_DIE = 10_000
+_LAST_WORDS = 2.0
+"""In seconds: how long a dead child is listened to, as somebody out of reach may hold its pipe and go on speaking."""
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -37,6 +43,8 @@ class Child:
         self.process = _spawn.Process(target=serve, args=(theirs, os.getpid()), name="tenuto-child", daemon=False)
         self.process.start()
         theirs.close()
+        self._end = _end_of(self.process.pid)
+        self._died_at: float | None = None
         self.attempts = 0
         self._serving: Attempt | None = None
         self._serving_lock = threading.Lock()
@@ -64,11 +72,38 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
+    def speaks(self) -> bool:
+        """Wait until it says something. False if it has died and all it said is heard, also while a fork of it lives:
+        that holds the pipe as well, and would keep it open."""
+        end = self._end
+        news = select.poll()
+        news.register(self.pipe.fileno(), select.POLLIN)
+        if end is not None:
+            news.register(end, select.POLLIN)
+        while self._died_at is None:
+            ready = [descriptor for descriptor, _ in news.poll(_LOOK_EVERY if end is None else None)]
+            if end in ready or (end is None and not self.process.is_alive()):
+                self._died_at = steady()
+                self.kill()  # what it has left behind, which nobody else would end
+            elif ready:
+                return True
+        return steady() - self._died_at < _LAST_WORDS and self.pipe.poll()
+
     def bury(self) -> int | None:
         """Wait for its end; how it ended."""
-        self.process.join(timeout=10)
+        end = self._end
+        if end is not None:  # not by `join`: what that waits for is held by forks as well
+            news = select.poll()
+            news.register(end, select.POLLIN)
+            news.poll(_TO_DIE)
+        if self.process.is_alive() and end is None:
+            self.process.join(timeout=_TO_DIE / 1000)
         self._buried = True
         self.pipe.close()
+        with self._serving_lock:  # whoever closes all of them may be at it too
+            end, self._end = self._end, None
+        if end is not None:
+            os.close(end)
         return self.process.exitcode
 
 
@@ -86,7 +121,13 @@ class Children:
         child = self._take()
         child.serve(attempt)
         attempt.can_be_halted_by(partial(child.kill_for, attempt))
-        answer = self._converse(child, attempt, job)
+        try:
+            answer = self._converse(child, attempt, job)
+        except BaseException:  # it may still be at work, for an attempt that is over
+            self._forget(child)
+            child.kill()
+            child.bury()
+            raise
         now = clock.now()
         if answer is None:
             self._forget(child)
@@ -123,13 +164,14 @@ class Children:
         order = Order(module=function.__module__, qualname=function.__qualname__, job=job.name, task=attempt.task)
         try:
             child.pipe.send(order)
-            while True:
+            while child.speaks():
                 message = child.pipe.recv()
                 if isinstance(message, Answer):
                     return message
                 _hear(attempt, message)
         except (EOFError, OSError):
-            return None
+            pass
+        return None
 
     def _take(self) -> Child:
         while True:
@@ -163,6 +205,14 @@ class Children:
     def _forget(self, child: Child) -> None:
         with self._lock:
             self._all.discard(child)
+
+
+def _end_of(pid: int | None) -> int | None:
+    """A descriptor that can be waited for until a process has ended, where the system has such."""
+    try:
+        return None if pid is None else os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def refuse_while_a_child_starts() -> None:

@@ -254,55 +254,50 @@ class _Streams:
 
 def _start(ctx: Context, command: Command, rules: Rules) -> tuple[_Run, _Streams]:
     """Start the guardian. It waits for its order, so nothing has begun yet."""
-    ours, theirs = socket.socketpair()
-    out, to_out = _wide_pipe()
-    err, to_err = _wide_pipe()
-    from_in, stdin = os.pipe() if command.stdin is not None else (None, None)
-    theirs_to_close = [fd for fd in (to_out, to_err, from_in) if fd is not None]
-    try:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        control, to_guardian = socket.socketpair()
+        ours.callback(control.close)
+        theirs.callback(to_guardian.close)
+        out, to_out = _wide_pipe(ours, theirs)
+        err, to_err = _wide_pipe(ours, theirs)
+        from_in, stdin = _pipe(theirs, ours) if command.stdin is not None else (None, None)
         guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-I", "-S", str(GUARDIAN), str(to_guardian.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL if from_in is None else from_in,
             stdout=to_out,
             stderr=to_err,
-            pass_fds=[theirs.fileno()] if command.checked is None else [theirs.fileno(), command.checked],
+            pass_fds=[to_guardian.fileno()] if command.checked is None else [to_guardian.fileno(), command.checked],
             env={},
             cwd="/",
             start_new_session=True,
         )
-    except BaseException:
-        ours.close()
-        for descriptor in (out, err, stdin):
-            if descriptor is not None:
-                os.close(descriptor)
-        raise
-    finally:
-        theirs.close()
-        for descriptor in theirs_to_close:
-            os.close(descriptor)
-    ours.setblocking(False)
-    run = _Run(guardian, ours, Output("stdout", ctx.log, rules.keep), Output("stderr", ctx.log, rules.keep))
+        ours.pop_all()  # from here on whoever attends to the program closes them
+    control.setblocking(False)
+    run = _Run(guardian, control, Output("stdout", ctx.log, rules.keep), Output("stderr", ctx.log, rules.keep))
     return run, _Streams(out, err, stdin)
 
 
-def _wide_pipe() -> tuple[int, int]:
+def _wide_pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
     """A pipe that takes much at a time, where the system has such: a flood is then cheaper to hear."""
-    reading, writing = os.pipe()
+    reading, writing = _pipe(reader, writer)
     with contextlib.suppress(AttributeError, OSError):
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
     return reading, writing
 
 
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose two ends are closed with what they belong to."""
+    reading, writing = os.pipe()
+    reader.callback(os.close, reading)
+    writer.callback(os.close, writing)
+    return reading, writing
+
+
 async def _attend(run: _Run, streams: _Streams, command: Command, rules: Rules) -> None:
     """See a program through. Never cancelled: whoever wants an end of it tells the guardian."""
-    loop = asyncio.get_running_loop()
     given = Input()
     try:
-        await loop.connect_read_pipe(lambda: run.out, os.fdopen(streams.out, "rb", buffering=0))
-        await loop.connect_read_pipe(lambda: run.err, os.fdopen(streams.err, "rb", buffering=0))
-        if streams.stdin is not None:
-            pipe = os.fdopen(streams.stdin, "wb", buffering=0)
-            await loop.connect_write_pipe(lambda: given, pipe)
+        await _connect(streams, run, given)
         if not await run.order(_order(command, rules)):
             return
         given.give(command.stdin or "")
@@ -319,6 +314,25 @@ async def _attend(run: _Run, streams: _Streams, command: Command, rules: Rules) 
         run.err.close()
         run.control.close()
         await _bury(run)
+
+
+async def _connect(streams: _Streams, run: _Run, given: Input) -> None:
+    """Have the loop take over our ends; it closes them, but for those it could not take."""
+    loop = asyncio.get_running_loop()
+    left = [os.fdopen(descriptor, "rb", buffering=0) for descriptor in (streams.out, streams.err)]
+    if streams.stdin is not None:
+        left.append(os.fdopen(streams.stdin, "wb", buffering=0))
+    try:
+        for output in (run.out, run.err):
+            await loop.connect_read_pipe(lambda output=output: output, left[0])  # type: ignore[misc]
+            del left[0]
+        if left:
+            await loop.connect_write_pipe(lambda: given, left[0])
+            del left[0]
+    finally:
+        for end in left:
+            with contextlib.suppress(OSError):
+                end.close()
 
 
 async def _hear_the_guardian(run: _Run) -> None:

@@ -26,12 +26,13 @@ from tenuto.handlers.context import Context, PermanentFailure
 from tenuto.handlers.jobs import Job, Using
 from tenuto.handlers.kinds import Means
 from tenuto.handlers.masking import SHORTEST
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS, Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.scripts import Driver, Ran, Script
 from tenuto.model.secrets import SecretRef, Text
 from tenuto.model.sqltext import Value
 from tenuto.model.steps import SQL
-from tenuto.model.tasks import MAX_TIMEOUT_SECONDS, Policy, seconds
+from tenuto.model.tasks import seconds
 from tenuto.settings import ConnectionSettings, Settings
 from tenuto.store import scripts
 

@@ -16,7 +16,7 @@ from typing import Any
 BEGINNING = b""
 """What stands in the place of the seal before the first one."""
 _PLAIN, _KEYED = b"\x00", b"\x01"
-_ID_BYTES = 8
+_ID_BYTES, _KEY_BYTES = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class AuditKey:
     bytes: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        assert len(bytes.fromhex(self.id)) == _ID_BYTES
+        if len(bytes.fromhex(self.id)) != _ID_BYTES or len(self.bytes) != _KEY_BYTES:
+            raise ValueError("an audit key has another length, or its id has")
 
 
 def canonical(entry: Mapping[str, Any]) -> bytes:
@@ -58,11 +59,12 @@ class UnknownAuditKey(Exception):
 
 
 class AuditKeys:
-    """The keys at hand: the current one seals, all of them check. There may be none."""
+    """The keys at hand: the current one seals, all of them check. There may be none. Of two with the same id the later
+    one counts, and the current one before all."""
 
     def __init__(self, current: AuditKey | None = None, older: Sequence[AuditKey] = ()) -> None:
         self.current = current
-        self._by_id = {key.id: key for key in ([current] if current else []) + list(older)}
+        self._by_id = {key.id: key for key in [*older, *([current] if current else [])]}
 
     def is_right(self, found: bytes, previous: bytes, entry: Mapping[str, Any]) -> bool:
         """Whether this is the seal of the entry after that one; `UnknownAuditKey` if nobody here can tell."""

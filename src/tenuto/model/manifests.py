@@ -14,8 +14,9 @@ from enum import StrEnum
 from typing import Any
 
 from tenuto.errors import Invalid
-from tenuto.model import payloads
-from tenuto.model.tasks import MAX_PRIORITY, Policy, policy_from_json
+from tenuto.model import needs, payloads
+from tenuto.model.policies import Policy, policy_from_json
+from tenuto.model.tasks import MAX_PRIORITY
 from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
 
 MAX_ACTIVE = 100_000
@@ -126,31 +127,29 @@ def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
 
 def refuse_circles(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:
     """Refuse a manifest that would, by way of others, run after itself."""
-    path, parent = [external_id], depends_on
-    while parent is not None and parent not in path:
-        path.append(parent)
-        parent = parents.get(parent)
-    if parent == external_id:
-        raise Invalid(f"would run after itself: {' → '.join([*path, parent])}", field="depends_on")
+
+    def needed(each: str) -> Sequence[str]:
+        parent = depends_on if each == external_id else parents.get(each)
+        return () if parent is None else (parent,)
+
+    way = needs.way_back(external_id, needed)
+    if way is not None:
+        raise _runs_after_itself(needs.in_words(way))
 
 
 def those_needed_first(wanted: Iterable[Manifest]) -> Sequence[Manifest]:
     """In an order in which each comes after the one it runs after."""
     by_id = {each.external_id: each for each in wanted}
-    ordered: dict[str, Manifest] = {}
 
-    def place(each: Manifest, above: tuple[str, ...]) -> None:
-        if each.external_id in ordered:
-            return
-        if each.external_id in above:
-            raise Invalid(f"would run after itself: {' → '.join((*above, each.external_id))}", field="depends_on")
-        if each.depends_on in by_id:
-            place(by_id[each.depends_on], (*above, each.external_id))
-        ordered[each.external_id] = each
+    def needed(external_id: str) -> Sequence[str]:
+        parent = by_id[external_id].depends_on
+        return () if parent is None else (parent,)
 
-    for each in by_id.values():
-        place(each, ())
-    return tuple(ordered.values())
+    return [by_id[external_id] for external_id in needs.in_order(by_id, needed, _runs_after_itself)]
+
+
+def _runs_after_itself(way: str) -> Invalid:
+    return Invalid(f"would run after itself: {way}", field="depends_on")
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

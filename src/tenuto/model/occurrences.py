@@ -15,7 +15,7 @@ from tenuto.model.schedules import Late, Misfire, Overlap
 from tenuto.model.triggers import Trigger
 
 MAX_LISTED = 1000
-"""So many missed instants of one schedule get a row each; what lies between the oldest and the newest shares a row."""
+"""So many missed instants of one schedule, the newest, get a row each; those before them share one."""
 ON_TIME = timedelta(seconds=60)
 """What is decided within this is on time, whatever the rule for missed ones says."""
 
@@ -47,27 +47,57 @@ class Due:
     next_run: datetime | None
 
 
+def first_undecided(trigger: Trigger, planned: datetime, decided_until: datetime | None, seed: str) -> datetime | None:
+    """The first due instant on which the ledger has no word yet, when ``planned`` is the next run as it stands.
+
+    It was planned by somebody whose clock was a little behind, perhaps: what is decided is not decided again.
+    """
+    if decided_until is not None and planned <= decided_until:
+        return trigger.next_after(decided_until, seed)
+    return planned
+
+
 def due(trigger: Trigger, first: datetime, now: datetime, misfire: Misfire, seed: str) -> Due:
     """Decide on every instant from ``first`` (which is due) up to ``now``."""
-    instants, instant = _list(trigger, first, now, seed)
-    gap: list[Decided] = []
-    if instant is not None and instant <= now:
-        # Far too many: a schedule of seconds that nobody served for days. The newest are decided one by one, by a jump
-        # back from the present as wide as the same number took at the start.
-        until = max(instants[-1], now - (instants[-1] - first))
-        gap.append(Decided(first, Decision.MISSED, "too many were missed to list each", until=until))
-        newest = trigger.next_after(until, seed)
-        instants, instant = _list(trigger, newest, now, seed) if newest is not None else ([], None)
-    return Due(gap + (_by_rule(instants, now, misfire) if instants else []), instant)
+    instants, following = _list(trigger, first, now, seed)
+    if following is None or following > now:
+        return Due(_by_rule(instants, now, misfire), following)
+    # Far too many: a schedule of seconds that nobody served for days. The newest are decided one by one.
+    last_of_gap, *newest = _newest(trigger, instants, following, now, seed)
+    gap = Decided(first, Decision.MISSED, "too many were missed to list each", until=last_of_gap)
+    return Due([gap, *_by_rule(newest, now, misfire)], trigger.next_after(newest[-1], seed))
 
 
-def _list(trigger: Trigger, first: datetime, now: datetime, seed: str) -> tuple[list[datetime], datetime | None]:
+def _list(trigger: Trigger, first: datetime | None, end: datetime, seed: str) -> tuple[list[datetime], datetime | None]:
+    """The instants from ``first`` up to ``end``, as many as get a row and one more, and the one that follows them."""
     instants: list[datetime] = []
-    instant: datetime | None = first
-    while instant is not None and instant <= now and len(instants) < MAX_LISTED:
+    instant = first
+    while instant is not None and instant <= end and len(instants) <= MAX_LISTED:
         instants.append(instant)
         instant = trigger.next_after(instant, seed)
     return instants, instant
+
+
+def _newest(trigger: Trigger, oldest: list[datetime], following: datetime, now: datetime, seed: str) -> list[datetime]:
+    """The last instants up to ``now``: as many as are listed, and the one before them.
+
+    A trigger can only be asked what comes next, so the search jumps back from what is known and lists forwards. Over a
+    silence (a night, a weekend) the jumps grow twofold. One into a crowd too large to list brings the lower end closer:
+    what lies between the ends is halved each time, so a year of seconds costs at most some lists more than an hour.
+    """
+    # All later than `high` are found. Those up to `low` are more than enough, and `before` are the last of them.
+    before, low, found, high = oldest, oldest[-1], list[datetime](), now
+    width = following - oldest[0]  # just enough if the times at the end lie as close as those at the start
+    while low < high and len(found) <= MAX_LISTED:
+        start = max(low, high - width)
+        listed, after_them = _list(trigger, trigger.next_after(start, seed), high, seed)
+        if after_them is not None and after_them <= high:
+            before, low = listed, listed[-1]
+            width = (high - low) / 2
+        else:
+            found, high = listed + found, start
+            width *= 2
+    return [*before, *found][-MAX_LISTED - 1 :]
 
 
 def _by_rule(instants: list[datetime], now: datetime, misfire: Misfire) -> list[Decided]:

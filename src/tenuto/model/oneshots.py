@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from tenuto.errors import Invalid
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy, Reason, Status, TaskState
+from tenuto.model.tasks import Reason, Status, TaskState
 
 ONCE = "once"
 """The origin of such tasks."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from tenuto.errors import Forbidden, Invalid
-from tenuto.model import payloads
+from tenuto.model import needs, payloads
 from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Trigger
 
@@ -220,18 +220,25 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
 
 def refuse_cycles(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
     """Refuse a plan in which a schedule would, by way of others, wait for itself."""
-    path = [name]
 
-    def walk(current: Plan) -> None:
-        for target in sorted(current.targets(SCHEDULE)):
-            if target == name:
-                raise Invalid(f"runs itself: {' → '.join([*path, target])}", field="steps", remedy="break the circle")
-            if target in plans and target not in path:
-                path.append(target)
-                walk(plans[target])
-                path.pop()
+    def needed(each: str) -> Sequence[str]:
+        current = plan if each == name else plans.get(each)
+        return () if current is None else sorted(current.targets(SCHEDULE))
 
-    walk(plan)
+    way = needs.way_back(name, needed)
+    if way is not None:
+        raise _runs_itself(needs.in_words(way))
+
+
+def those_needed_first(wanted: Iterable[Definition]) -> Sequence[Definition]:
+    """In an order in which each comes after those it runs as a step."""
+    by_name = {each.name: each for each in wanted}
+    ordered = needs.in_order(by_name, lambda name: sorted(by_name[name].plan.targets(SCHEDULE)), _runs_itself)
+    return [by_name[name] for name in ordered]
+
+
+def _runs_itself(way: str) -> Invalid:
+    return Invalid(f"runs itself: {way}", field="steps", remedy="break the circle")
 
 
 def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *, of_jobs_only: bool = False) -> Plan:

@@ -15,9 +15,10 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from tenuto.errors import Invalid
 from tenuto.model import payloads
+from tenuto.model.policies import Policy, policy_from_json
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.secrets import SecretRef
-from tenuto.model.tasks import MAX_PRIORITY, Policy, policy_from_json, seconds
+from tenuto.model.tasks import MAX_PRIORITY, seconds
 
 JOB = "job"
 SCHEDULE = "schedule"

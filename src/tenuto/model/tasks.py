@@ -13,18 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.model import payloads
 from tenuto.model.access import Actor, ActorType
-from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, RetryPolicy, wait_after_loss
+from tenuto.model.policies import Policy, policy_from_json
+from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, wait_after_loss
 
 MAX_PRIORITY = 1000
-MAX_TIMEOUT_SECONDS = 30 * 86_400.0
-_RETRY_FIELDS = ("max_retries", "base_seconds", "factor", "cap_seconds", "jitter")
+OVERRUN = timedelta(seconds=60)
+"""So long after its time limit a run of a manifest that cannot be stopped is still its worker's; then its lease runs
+out, which ends the code at the latest, and it counts as timed out."""
 
 
 class TaskState(StrEnum):
@@ -60,54 +61,6 @@ class Reason(StrEnum):
     """The worker was told to stop; the task goes on elsewhere and nobody is to blame."""
     NOT_RUN = "not_run"
     """A step of an execution that came to its end before this was reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules a task carries along, fixed when it was created."""
-
-    retry: RetryPolicy = RetryPolicy()
-    timeout_seconds: float | None = None
-    on_lost: Literal["retry", "fail"] = "retry"
-
-    def __post_init__(self) -> None:
-        if self.timeout_seconds is not None and not 0 < self.timeout_seconds <= MAX_TIMEOUT_SECONDS:
-            raise Invalid(f"must be more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} s", field="timeout")
-        if self.on_lost not in ("retry", "fail"):
-            raise Invalid(f"{self.on_lost!r} is neither 'retry' nor 'fail'", field="on_lost")
-
-    def to_json(self) -> str:
-        """As stored: only what differs from the defaults, so that most rows say nothing."""
-        return _policy_as_json(self)
-
-
-@lru_cache(maxsize=1024)
-def _policy_as_json(policy: Policy) -> str:
-    """Few differ, so each is written once."""
-    retry, default = policy.retry, RetryPolicy()
-    stored: dict[str, Any] = {
-        field: getattr(retry, field) for field in _RETRY_FIELDS if getattr(retry, field) != getattr(default, field)
-    }
-    if policy.timeout_seconds is not None:
-        stored["timeout_seconds"] = policy.timeout_seconds
-    if policy.on_lost != "retry":
-        stored["on_lost"] = policy.on_lost
-    return json.dumps(stored)
-
-
-@lru_cache(maxsize=1024)
-def policy_from_json(text: str) -> Policy:
-    """A policy as stored. Few differ, so each text is read once.
-
-    A rule this version does not know is passed over, and rules nobody can read are the default ones: whatever stands in
-    one row, the attempts of all the others must still be settled.
-    """
-    try:
-        stored: dict[str, Any] = json.loads(text)
-        retry = RetryPolicy(**{field: stored[field] for field in _RETRY_FIELDS if field in stored})
-        return Policy(retry, stored.get("timeout_seconds"), stored.get("on_lost", "retry"))
-    except (AttributeError, TypeError, ValueError, Invalid):
-        return Policy()
 
 
 @dataclass(slots=True)
@@ -216,6 +169,16 @@ class Task:
     cancel_id: str | None = None
     seat: str | None = None
     """Under limits: which ones. Of two with the same seat one may go on in the place of the other."""
+    lease_until: datetime | None = None
+    """Told to those who find that it has run out."""
+
+    @property
+    def ran_over(self) -> bool:
+        """Whether its holder lived on and held it until long after its time limit."""
+        limit = self.policy.timeout_seconds
+        if limit is None or self.manifest_id is None or self.claimed_at is None or self.lease_until is None:
+            return False
+        return self.lease_until - self.claimed_at > timedelta(seconds=limit) + OVERRUN
 
     @property
     def cancelled_by(self) -> Actor | None:
@@ -334,6 +297,19 @@ def error_json(
     if by is not None:
         recorded["by"] = {"type": by.type, "id": by.id, "name": by.name}
     return json.dumps(recorded, ensure_ascii=False)
+
+
+def timed_out(task: Task, now: datetime) -> Outcome:
+    """The outcome of an attempt that ran over its time limit and could not be stopped: see `OVERRUN`."""
+    limit = task.policy.timeout_seconds or 0
+    message = f"ran far beyond its time limit of {limit:g} s, and could not be stopped by its worker"
+    return Outcome(
+        Status.FAILED,
+        Reason.TIMED_OUT,
+        started_at=task.claimed_at,
+        ended_at=now,
+        error=error_json("tenuto.TimedOut", message, step=task.name),
+    )
 
 
 LOST_MESSAGE = "the worker that held this task died or lost touch with the database for longer than its lease"

@@ -29,6 +29,12 @@ async def attempts(database: Database, task_id: UUID) -> list[Record]:
     return [record(row) for row in await database.all(SQL.attempts_of_task, task_id)]
 
 
+async def has_ended(database: Database, task_id: UUID) -> bool | None:
+    """Whether the last attempt at a task was its last; None if there is no such task."""
+    ended: bool | None = await database.value(SQL.is_over, task_id)
+    return ended
+
+
 async def children(database: Database, parent_id: UUID, above: UUID | None, limit: int) -> list[Record]:
     """What was asked for by an activity while it ran, the first one first."""
     return [record(row) for row in await database.all(SQL.children, parent_id, above, limit)]

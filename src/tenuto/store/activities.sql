@@ -47,6 +47,21 @@ FROM tenuto.all_activities
 WHERE task_id = $1 AND attempt > 1
 ORDER BY attempt;
 
+-- name: is_over
+-- Whether the last attempt at a task so far was its last. Asked again and again: reads nothing that may be large.
+SELECT final
+FROM (
+    SELECT attempt, final
+    FROM tenuto.all_activities
+    WHERE id = $1
+    UNION ALL
+    SELECT attempt, final
+    FROM tenuto.all_activities
+    WHERE task_id = $1 AND attempt > 1
+) AS attempts
+ORDER BY attempt DESC
+LIMIT 1;
+
 -- name: list_activities
 -- Past activities, newest first, below a key; every filter may be left out.
 SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,

@@ -70,25 +70,34 @@ ORDER BY id DESC
 LIMIT $3;
 
 -- name: items
--- The items of a batch with what has become of each, by their task's id, after a key.
-SELECT task_id, id AS activity_id, item_key, status, reason, attempt, input, output, error, started_at, ended_at
-FROM tenuto.activities
-WHERE batch_id = $1
-  AND final
-  AND ($2::uuid IS NULL OR task_id > $2)
-  AND ($3::text IS NULL OR status = $3)
-  -- one that was run again is told of by its new task
-  AND NOT EXISTS (
-      SELECT FROM tenuto.dead_letters
-      WHERE dead_letters.task_id = activities.task_id AND dead_letters.status = 'retried'
-  )
+-- The items of a batch with what has become of each, by their task's id, after a key. A page of each kind is read in order.
+(
+    SELECT task_id, id AS activity_id, item_key, status, reason, attempt, input, output, error, started_at, ended_at
+    FROM tenuto.activities
+    WHERE batch_id = $1
+      AND final
+      AND task_id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
+      AND ($3::text IS NULL OR status = $3)
+      -- one that was run again is told of by its new task
+      AND NOT EXISTS (
+          SELECT FROM tenuto.dead_letters
+          WHERE dead_letters.task_id = activities.task_id AND dead_letters.status = 'retried'
+          OFFSET 0
+      )
+    ORDER BY task_id
+    LIMIT $4
+)
 UNION ALL
-SELECT id, activity_id, item_key, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, attempt, input,
-       NULL, NULL, claimed_at, NULL
-FROM tenuto.tasks
-WHERE batch_id = $1
-  AND ($2::uuid IS NULL OR id > $2)
-  AND ($3::text IS NULL OR CASE state WHEN 'running' THEN 'in_progress' ELSE state END = $3)
+(
+    SELECT id, activity_id, item_key, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, attempt, input,
+           NULL, NULL, claimed_at, NULL
+    FROM tenuto.tasks
+    WHERE batch_id = $1
+      AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
+      AND ($3::text IS NULL OR CASE state WHEN 'running' THEN 'in_progress' ELSE state END = $3)
+    ORDER BY id
+    LIMIT $4
+)
 ORDER BY task_id
 LIMIT $4;
 

@@ -168,7 +168,7 @@ def account_for(home: Path) -> Account:
         if owner not in (None, os.geteuid()):
             raise _not_ours(data)
         return _account(os.geteuid())
-    named = os.environ.get("TENUTO_EMBEDDED_USER")
+    named = os.environ.get("TENUTO_EMBEDDED_USER") or None
     account = _account(*([owner] if owner else [named] if named else _ACCOUNTS))
     if named not in (None, account.name):
         raise Conflict(f"{data} belongs to {account.name}, not to the TENUTO_EMBEDDED_USER {named}", remedy=ELSEWHERE)

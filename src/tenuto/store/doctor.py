@@ -71,6 +71,15 @@ async def ledgers(database: Database, schedules: int, rows: int) -> list[Ledger]
     ]  # fmt: skip
 
 
+async def enabled(database: Database, most: int) -> dict[str, list[dict[str, Any]]] | None:
+    """Enabled schedules and manifests as they are stored, those without a next run first; None if it took too long."""
+    schedules = await ask(database, "enabled_schedules", most)
+    manifests = await ask(database, "enabled_manifests", most)
+    if schedules is None or manifests is None:
+        return None
+    return {"schedule": schedules, "manifest": manifests}
+
+
 async def texts(database: Database, most: int) -> list[tuple[str, str]] | None:
     """(where, what) of the newest texts that anybody may read; None if it took too long."""
     found = await ask(database, "texts", most)

@@ -851,6 +851,42 @@ CROSS JOIN LATERAL (
 WHERE told.instants IS NOT NULL
 ORDER BY schedule.name;
 
+-- name: enabled_schedules
+-- Enabled schedules: $1 that have a clock and no next run, and of the others $1, those that are due first.
+(
+    SELECT id, name, trigger, plan, overlap, misfire, next_run_at, planned
+    FROM tenuto.schedules
+    WHERE enabled AND next_run_at IS NULL AND trigger ->> 'kind' IS DISTINCT FROM 'manual'
+    ORDER BY id
+    LIMIT $1
+)
+UNION ALL
+(
+    SELECT id, name, trigger, plan, overlap, misfire, next_run_at, planned
+    FROM tenuto.schedules
+    WHERE enabled AND next_run_at IS NOT NULL
+    ORDER BY next_run_at, id
+    LIMIT $1
+);
+
+-- name: enabled_manifests
+-- The same of manifests.
+(
+    SELECT id, external_id AS name, definition, next_run_at, planned
+    FROM tenuto.manifests
+    WHERE enabled AND next_run_at IS NULL AND schedule_type IN ('cron', 'interval')
+    ORDER BY id
+    LIMIT $1
+)
+UNION ALL
+(
+    SELECT id, external_id AS name, definition, next_run_at, planned
+    FROM tenuto.manifests
+    WHERE enabled AND next_run_at IS NOT NULL
+    ORDER BY next_run_at, id
+    LIMIT $1
+);
+
 -- name: texts
 -- What stands in the open, where a secret must not: the $1 newest records, open tasks, entries of the audit trail,
 -- executions, definitions and lines of logs.

@@ -1,4 +1,8 @@
-"""What has changed since an instant, in few words: for whoever watches. Reads only; every question goes by an index."""
+"""What has changed since an instant, in few words: for whoever watches. Reads only.
+
+Every question goes by an index but one: how much is in each queue is counted, which takes as long as there is work. Who
+looks often must look less often then, as the feed does.
+"""
 
 from __future__ import annotations
 

@@ -619,11 +619,13 @@ SELECT id, pg_notify('tenuto', word || queue)
 FROM released;
 
 -- name: abandoned
--- Executions in progress that a step of another has started which is no longer there.
+-- Executions in progress that a step of another has started which is no longer there. That such have not ended is said
+-- for the index, which knows no states.
 SELECT id
 FROM tenuto.executions
 WHERE parent_task_id IS NOT NULL
   AND state = 'in_progress'
+  AND ended_at IS NULL
   AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id OFFSET 0)
 ORDER BY id
 LIMIT $1;

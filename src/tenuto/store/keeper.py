@@ -188,20 +188,25 @@ def _drop_if_misleading(path: str) -> None:
 
     PostgreSQL would take either for a running server and never start. Other stale files it sees through by itself.
     """
+    if _is_misleading(_pid_in(path)):
+        os.unlink(path)
+
+
+def _is_misleading(pid: int | None) -> bool:
+    """Whether a number belongs to a zombie or to a stranger; what there is no telling of does not count as such."""
     try:
-        with open(f"/proc/{_pid_in(path)}/stat") as file:
+        with open(f"/proc/{pid}/stat") as file:
             name, _, rest = file.read().partition("(")[2].rpartition(")")
-        if name != "postgres" or rest.split()[0] == "Z":
-            os.unlink(path)
-    except FileNotFoundError:
-        return
+    except OSError:
+        return False
+    return name != "postgres" or rest.split()[0] == "Z"
 
 
 def stop_server(home: str | os.PathLike[str]) -> bool:
     """Stop the server as ``pg_ctl stop -m fast`` does; say whether it is gone.
 
     The signal is sent here, not by pg_ctl, so that it also works after the binaries have been uninstalled and never
-    reaches a stranger who now bears the pid of a stale file.
+    reaches a stranger who now bears the pid of a stale file: a killed postmaster may leave a busy process behind.
     """
     # SIGQUIT, the immediate way, loses nothing that was committed either: the next start replays the log.
     for number, patience in ((signal.SIGINT, _FAST_PATIENCE), (signal.SIGQUIT, _IMMEDIATE_PATIENCE)):
@@ -216,7 +221,7 @@ def stop_server(home: str | os.PathLike[str]) -> bool:
 def _signal_postmaster(home: str | os.PathLike[str], number: signal.Signals) -> None:
     pid = _pid_in(os.path.join(home, "postgres", "postmaster.pid"))
     try:
-        if pid is not None:
+        if pid is not None and not _is_misleading(pid):
             os.kill(pid, number)
     except ProcessLookupError:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from tenuto.ids import first_id_at
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest, manifest_from_fields
 from tenuto.model.tasks import Task, TaskState
+from tenuto.model.triggers import Trigger
 from tenuto.store.arrays import array_literal, columns_of
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
@@ -48,6 +49,15 @@ class StoredManifest:
     @property
     def external_id(self) -> str:
         return self.manifest.external_id
+
+    @property
+    def trigger(self) -> Trigger:
+        return self.manifest.trigger
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The definition in force as plain data, to be compared with what was ``declared``."""
+        return self.manifest.to_fields()
 
 
 def _stored(row: Row) -> StoredManifest:
@@ -292,9 +302,9 @@ class DueManifest:
         return manifest_from_fields(json.loads(self.definition_json))
 
 
-async def due(connection: Connection, now: datetime, limit: int) -> list[DueManifest]:
+async def due(connection: Connection, now: datetime, limit: int, excluded: Iterable[UUID] = ()) -> list[DueManifest]:
     """Manifests that are due and that nobody else is looking at, held until the transaction ends."""
-    return [DueManifest(*row) for row in await connection.fetch(SQL.due, now, limit)]
+    return [DueManifest(*row) for row in await connection.fetch(SQL.due, now, limit, list(excluded))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,14 +327,15 @@ async def ran(connection: Connection, rows: Sequence[tuple[UUID, datetime | None
         await connection.execute(SQL.ran, *columns_of(rows))
 
 
-async def to_plan(connection: Connection, limit: int) -> list[tuple[UUID, str]]:
-    """(id, definition as JSON) of manifests whose next run nobody has worked out yet."""
-    return [(row["id"], row["definition"]) for row in await connection.fetch(SQL.to_plan, limit)]
+async def to_plan(connection: Connection, limit: int, excluded: Iterable[UUID] = ()) -> list[tuple[UUID, str, str]]:
+    """(id, external id, definition as JSON) of manifests whose next run nobody has worked out yet."""
+    rows = await connection.fetch(SQL.to_plan, limit, list(excluded))
+    return [(row["id"], row["external_id"], row["definition"]) for row in rows]
 
 
-async def next_due(database: Database) -> datetime | None:
+async def next_due(database: Database, excluded: Iterable[UUID] = ()) -> datetime | None:
     """When the next manifest is due."""
-    found: datetime | None = await database.value(SQL.next_due)
+    found: datetime | None = await database.value(SQL.next_due, list(excluded))
     return found
 
 
@@ -338,9 +349,9 @@ async def touch(database: Database, ids: Iterable[UUID], at: datetime) -> None:
     await database.all(SQL.touch, sorted(set(ids)), at)
 
 
-async def overdue(database: Database, grace: timedelta, limit: int) -> list[Task]:
-    """Running tasks of manifests whose time limit is long past."""
-    return [Task(*row) for row in await database.all(SQL.overdue, grace, limit)]
+async def let_go(database: Database, limit: int) -> list[Task]:
+    """Runs of manifests that have a time limit, and that their worker has not kept."""
+    return [Task(*row) for row in await database.all(SQL.let_go, limit)]
 
 
 async def details(database: Database, manifest: StoredManifest, limit: int) -> Record:

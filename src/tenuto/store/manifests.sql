@@ -178,7 +178,7 @@ SELECT id, external_id, definition, group_name, next_run_at,
        coalesce((SELECT priority FROM tenuto.manifest_groups WHERE manifest_groups.name = group_name), 0)
            AS group_priority
 FROM tenuto.manifests
-WHERE enabled AND next_run_at <= $1
+WHERE enabled AND next_run_at <= $1 AND id <> ALL ($3::uuid[])
 ORDER BY next_run_at, id
 LIMIT $2
 FOR UPDATE OF manifests SKIP LOCKED;
@@ -206,9 +206,9 @@ WHERE manifests.id = ANY ($1::uuid[])
 
 -- name: to_plan
 -- Enabled manifests whose next run nobody has worked out yet.
-SELECT id, definition
+SELECT id, external_id, definition
 FROM tenuto.manifests
-WHERE enabled AND NOT planned
+WHERE enabled AND NOT planned AND id <> ALL ($2::uuid[])
 ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
@@ -217,7 +217,7 @@ FOR UPDATE SKIP LOCKED;
 -- When the next manifest is due.
 SELECT min(next_run_at)
 FROM tenuto.manifests
-WHERE enabled AND next_run_at IS NOT NULL;
+WHERE enabled AND next_run_at IS NOT NULL AND id <> ALL ($1::uuid[]);
 
 -- name: insert_runs
 -- Runs of manifests become tasks; an item whose key has an open task already is left out of the answer.
@@ -290,18 +290,19 @@ SET last_successful_run = greatest(last_successful_run, $2)
 WHERE id = ANY ($1::uuid[])
   AND (last_successful_run IS NULL OR last_successful_run < $2);
 
--- name: overdue
--- Running tasks of manifests whose time limit is long past: their worker lives, yet does not keep the limit.
+-- name: let_go
+-- Runs of manifests that have a time limit and whose lease has run out: was it because they ran over it?
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, lease_until
 FROM tenuto.tasks
 WHERE state = 'running'
   AND manifest_id IS NOT NULL
+  AND cancel_at IS NULL
   AND policy ? 'timeout_seconds'
-  AND claimed_at + (policy ->> 'timeout_seconds')::float8 * interval '1 second' + $1::interval < clock_timestamp()
+  AND lease_until < clock_timestamp()
 ORDER BY queue, id
-LIMIT $2;
+LIMIT $1;
 
 -- name: wake_limited
 -- Tell the workers that something with a limited key has come in.

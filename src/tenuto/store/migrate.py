@@ -1,7 +1,8 @@
 """The schema: numbered files, forward only, each applied once.
 
 Two processes may migrate at the same time: one advisory lock lets them in one after the other, and the second finds
-nothing to do. An applied file must never change; its checksum is kept to notice.
+nothing to do. An applied file must never change; its checksum is kept to notice. On a big table a step takes its time,
+and is given it; all of them are one transaction, so one that breaks off, wherever, leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenuto.errors import SchemaBehind, SchemaMismatch
+from tenuto.errors import SchemaBehind, SchemaMismatch, Unavailable
 from tenuto.store.database import Connection, Database, DatabaseError
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -25,6 +26,14 @@ CREATE TABLE IF NOT EXISTS tenuto.migrations (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 """
+LOCK_SECONDS = 5.0
+"""For so long a step waits for a table: less than those who meanwhile queue up behind it are ready to wait."""
+_A_DAY = 86_400.0  # to the driver, None is what the connection was opened with
+_LOCK_NOT_AVAILABLE = "55P03"
+
+# What is true of a worker's statements is not of these: they last as long as a table is big.
+_WITHOUT_HASTE = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
+_LET_OTHERS_PASS = "SELECT set_config('lock_timeout', $1, true)"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('tenuto migrate'))"
 _APPLIED = "SELECT number, name, checksum FROM tenuto.migrations ORDER BY number"
 _RECORD = "INSERT INTO tenuto.migrations (number, name, checksum) VALUES ($1, $2, $3)"
@@ -68,7 +77,9 @@ async def migrate(database: Database) -> list[Migration]:
     """Bring the schema up to date; the ones applied now."""
 
     async def apply_missing(connection: Connection) -> list[Migration]:
-        await connection.execute(_LOCK)
+        await connection.execute(_WITHOUT_HASTE)
+        await connection.execute(_LOCK, timeout=_A_DAY)  # whoever is at it needs its time too
+        await connection.execute(_LET_OTHERS_PASS, f"{LOCK_SECONDS * 1000:.0f}")
         await connection.execute(_PREPARE)
         applied = {row["number"]: row for row in await connection.fetch(_APPLIED)}
         _refuse_newer(max(applied, default=0))
@@ -76,7 +87,7 @@ async def migrate(database: Database) -> list[Migration]:
         for migration in migrations():
             before = applied.get(migration.number)
             if before is None:
-                await connection.execute(migration.sql)
+                await connection.execute(migration.sql, timeout=_A_DAY)
                 await connection.execute(_RECORD, migration.number, migration.name, migration.checksum)
                 done.append(migration)
             elif before["checksum"] != migration.checksum:
@@ -86,7 +97,15 @@ async def migrate(database: Database) -> list[Migration]:
                 )
         return done
 
-    return await database.transaction(apply_missing)
+    try:
+        return await database.transaction(apply_missing)
+    except Unavailable as error:
+        if getattr(error.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        raise Unavailable(
+            "the schema was left as it is: others hold on to its tables",
+            remedy="wait for what holds them (a long query, a dump) or end it, and migrate again",
+        ) from error
 
 
 async def check(database: Database) -> None:

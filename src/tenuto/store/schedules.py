@@ -52,6 +52,15 @@ class Schedule:
     def plan(self) -> Plan:
         return self.definition.plan
 
+    @property
+    def trigger(self) -> Trigger:
+        return self.definition.trigger
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The definition in force as plain data, to be compared with what was ``declared``."""
+        return self.definition.to_fields()
+
     def next_after(self, instant: datetime) -> datetime | None:
         return self.definition.trigger.next_after(instant, str(self.id))
 
@@ -346,9 +355,10 @@ async def before_a_run(connection: Connection, id: UUID | None, request: UUID) -
     return Standing(row["active"], row["queued"]), None if row["id"] is None else row
 
 
-async def to_plan(connection: Connection, limit: int) -> list[tuple[UUID, str]]:
-    """(id, trigger as JSON) of schedules whose next run nobody has worked out yet."""
-    return [(row["id"], row["trigger"]) for row in await connection.fetch(SQL.to_plan, limit)]
+async def to_plan(connection: Connection, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str, str]]:
+    """(id, name, trigger as JSON) of schedules whose next run nobody has worked out yet."""
+    rows = await connection.fetch(SQL.to_plan, limit, list(excluded))
+    return [(row["id"], row["name"], row["trigger"]) for row in rows]
 
 
 async def next_due(database: Database, excluded: Collection[UUID] = ()) -> datetime | None:
@@ -366,9 +376,10 @@ class Queued:
     request: dict[str, Any] | None
 
 
-async def whose_turn_it_is(database: Database, limit: int) -> list[UUID]:
-    """Schedules with a queued run of which nothing is active any more."""
-    return [row["schedule_id"] for row in await database.all(SQL.queued, limit)]
+async def whose_turn_it_is(database: Database, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str]]:
+    """(id, name) of schedules with a queued run of which nothing is active any more."""
+    rows = await database.all(SQL.queued, limit, list(excluded))
+    return [(row["schedule_id"], row["schedule_name"]) for row in rows]
 
 
 async def first_queued(connection: Connection, schedule_id: UUID) -> Queued | None:

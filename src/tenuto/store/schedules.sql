@@ -264,9 +264,9 @@ LIMIT 20;
 
 -- name: to_plan
 -- Enabled schedules whose next run nobody has worked out yet.
-SELECT id, trigger
+SELECT id, name, trigger
 FROM tenuto.schedules
-WHERE enabled AND NOT planned
+WHERE enabled AND NOT planned AND id <> ALL ($2::uuid[])
 ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
@@ -278,12 +278,13 @@ FROM tenuto.schedules
 WHERE enabled AND next_run_at IS NOT NULL AND id <> ALL ($1::uuid[]);
 
 -- name: queued
--- Runs whose turn has come: the first queued one of each schedule of which nothing is active any more.
-SELECT schedule_id
+-- Runs whose turn has come: the first queued one of each schedule of which nothing is active any more, but for those $2.
+SELECT schedule_id, schedule_name
 FROM (
-    SELECT DISTINCT schedule_id
+    SELECT schedule_id, min(schedule_name) AS schedule_name
     FROM tenuto.occurrences
-    WHERE decision = 'queued'
+    WHERE decision = 'queued' AND schedule_id <> ALL ($2::uuid[])
+    GROUP BY schedule_id
 ) AS waiting
 WHERE NOT EXISTS (
     SELECT
@@ -323,7 +324,7 @@ SELECT id, schedule_id, schedule_name, due_at, until, origin, decision, turn, re
        decided_by
 FROM tenuto.occurrences
 WHERE ($1::uuid IS NULL OR schedule_id = $1)
-  AND ($2::timestamptz IS NULL OR (due_at <= $2 AND (due_at < $2 OR id < $5::uuid)))
+  AND (due_at, id) < (coalesce($2::timestamptz, 'infinity'), coalesce($5::uuid, '00000000-0000-0000-0000-000000000000'))
   AND ($3::text IS NULL OR decision = $3)
 ORDER BY due_at DESC, id DESC
 LIMIT $4;

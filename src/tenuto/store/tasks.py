@@ -17,7 +17,7 @@ from tenuto.errors import StoreError, Unavailable
 from tenuto.ids import fresh_ids
 from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
-from tenuto.store import executions
+from tenuto.store import batches, executions, manifests
 from tenuto.store.alike import copy_alike
 from tenuto.store.arrays import array_literals, columns_of
 from tenuto.store.database import Connection, Database, Row
@@ -87,8 +87,6 @@ async def start_alike(
         await database.copy(load)
     except Unavailable:  # or only the reply was lost; by now they may even have been done
         await _start_many(database, [replace(like, id=id, input=text) for id, text in zip(ids, inputs, strict=True)])
-    finally:
-        sent()  # should it have failed before
     await wake(database, [_word(like)])
     return len(ids)
 
@@ -284,23 +282,38 @@ async def anything_slipped(database: Database) -> bool:
 
 
 async def expired(connection: Connection, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
-    """Held tasks whose lease has run out, locked until the transaction ends, their executions before them."""
-    runs = [row["execution_id"] for row in await connection.fetch(SQL.executions_of_expired, limit)]
-    await executions.lock(connection, runs)
-    return [Task(*row) for row in await connection.fetch(SQL.expired, limit, runs, list(without))]
+    """Held tasks whose lease has run out, locked until the transaction ends, after all they belong to."""
+    held = await _hold_what_they_belong_to(connection, SQL.what_expired_belongs_to, limit)
+    return [Task(*row) for row in await connection.fetch(SQL.expired, limit, list(without), *held)]
 
 
 async def held_by(connection: Connection, worker_id: UUID, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
-    """What a dead worker still holds, locked until the transaction ends, the executions before the tasks."""
-    runs = [row["execution_id"] for row in await connection.fetch(SQL.executions_held_by, worker_id, limit)]
+    """What a dead worker still holds, locked until the transaction ends, after all it belongs to."""
+    held = await _hold_what_they_belong_to(connection, SQL.what_is_held_belongs_to, limit, worker_id)
+    return [Task(*row) for row in await connection.fetch(SQL.held_by, limit, list(without), *held, worker_id)]
+
+
+async def _hold_what_they_belong_to(connection: Connection, question: str, *values: Any) -> tuple[list[UUID], ...]:
+    """The executions, batches and manifests of tasks that are to be ended, held in the order in which the end of a task
+    takes them."""
+    rows = await connection.fetch(question, *values)
+    runs, lots, kept = (sorted({row[n] for row in rows} - {None}) for n in range(3))
     await executions.lock(connection, runs)
-    return [Task(*row) for row in await connection.fetch(SQL.held_by, worker_id, limit, runs, list(without))]
+    await batches.share(connection, lots)
+    await manifests.hold(connection, kept)
+    return runs, lots, kept
 
 
 async def to_cancel(database: Database, task_id: UUID) -> Task | None:
     """A task as a canceller needs to see it."""
     row = await database.one(SQL.to_cancel, task_id)
     return None if row is None else Task(*row)
+
+
+async def began_at(database: Database, task_id: UUID) -> datetime | None:
+    """When the attempt at a task began, if it has been put aside since."""
+    found: datetime | None = await database.value(SQL.began_at, task_id)
+    return found
 
 
 async def ask_to_cancel(database: Database, task: Task, by: Actor) -> bool:

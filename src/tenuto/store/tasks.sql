@@ -643,56 +643,58 @@ SELECT EXISTS (
       AND (tasks.lease_until < clock_timestamp() OR workers.ended_at IS NOT NULL OR workers.id IS NULL)
 ) AS slipped;
 
--- name: executions_of_expired
--- The executions of held tasks whose lease has run out: to be locked before their tasks.
-SELECT DISTINCT execution_id
+-- name: what_expired_belongs_to
+-- The executions, batches and manifests of held tasks whose lease has run out: to be held before the tasks.
+SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
-    SELECT execution_id
+    SELECT execution_id, batch_id, manifest_id
     FROM tenuto.tasks
     WHERE state = 'running' AND lease_until < clock_timestamp()
     ORDER BY queue, id
     LIMIT $1
-) AS expired
-WHERE execution_id IS NOT NULL;
+) AS expired;
 
--- name: executions_held_by
--- The executions of what a worker holds.
-SELECT DISTINCT execution_id
+-- name: what_is_held_belongs_to
+-- The same for what a worker holds.
+SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
-    SELECT execution_id
+    SELECT execution_id, batch_id, manifest_id
     FROM tenuto.tasks
-    WHERE state = 'running' AND worker_id = $1
+    WHERE state = 'running' AND worker_id = $2
     ORDER BY queue, id
-    LIMIT $2
-) AS held
-WHERE execution_id IS NOT NULL;
+    LIMIT $1
+) AS held;
 
 -- name: expired
--- Held tasks whose lease has run out, locked so that no late renewal slips in between; of executions only those held,
--- and none of the tasks $3.
+-- Held tasks whose lease has run out, locked so that no late renewal slips in between; only those without an execution,
+-- batch and manifest or with one that is held ($3, $4, $5), and none of the tasks $2.
 -- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, lease_until
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
-  AND (execution_id IS NULL OR execution_id = ANY ($2::uuid[]))
-  AND id <> ALL ($3::uuid[])
+  AND id <> ALL ($2::uuid[])
+  AND (execution_id IS NULL OR execution_id = ANY ($3::uuid[]))
+  AND (batch_id IS NULL OR batch_id = ANY ($4::uuid[]))
+  AND (manifest_id IS NULL OR manifest_id = ANY ($5::uuid[]))
 ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
 -- name: held_by
--- What a worker that is known to be dead still holds, but none of the tasks $4.
+-- The same for what a worker that is known to be dead, $6, still holds.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, lease_until
 FROM tenuto.tasks
-WHERE state = 'running' AND worker_id = $1
+WHERE state = 'running' AND worker_id = $6
+  AND id <> ALL ($2::uuid[])
   AND (execution_id IS NULL OR execution_id = ANY ($3::uuid[]))
-  AND id <> ALL ($4::uuid[])
+  AND (batch_id IS NULL OR batch_id = ANY ($4::uuid[]))
+  AND (manifest_id IS NULL OR manifest_id = ANY ($5::uuid[]))
 ORDER BY queue, id
-LIMIT $2
+LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
 -- name: to_cancel
@@ -700,6 +702,12 @@ FOR UPDATE SKIP LOCKED;
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+FROM tenuto.tasks
+WHERE id = $1;
+
+-- name: began_at
+-- When the attempt at a task began that has been put aside since.
+SELECT began_at
 FROM tenuto.tasks
 WHERE id = $1;
 

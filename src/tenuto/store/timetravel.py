@@ -5,8 +5,10 @@ The database compares the instant of a retry with its own clock, which a test ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from tenuto.store.database import Database
 from tenuto.store.statements import beside
@@ -38,9 +40,9 @@ class ToTake:
     limited: bool
 
 
-async def look(database: Database) -> Look:
-    """What there is to do, and when there is more."""
-    row = await database.one(SQL.look)
+async def look(database: Database, schedules: Iterable[UUID] = (), manifests: Iterable[UUID] = ()) -> Look:
+    """What there is to do, and when there is more, but for schedules and manifests that are left out."""
+    row = await database.one(SQL.look, list(schedules), list(manifests))
     assert row is not None
     return Look(*row)
 

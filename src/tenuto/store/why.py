@@ -32,7 +32,7 @@ class Some:
 
 
 async def tasks(database: Database, ids: Sequence[UUID]) -> list[Record]:
-    """Open tasks with their execution, the execution they wait for, their queue and their holder."""
+    """Open tasks with their execution, the execution they wait for, their queue, manifest, groups, batch and holder."""
     return [
         {**row, "progress": None if row["progress"] is None else json.loads(row["progress"])}
         for row in map(dict, await database.all(SQL.tasks, list(ids)))
@@ -52,6 +52,11 @@ async def held_in_queue(database: Database, queue: str, limit: int) -> Some:
 async def held_by_key(database: Database, key: str, queue: str, limit: int) -> Some:
     """The tasks with a limited key that run; each row has the limit that counts for the queue."""
     return _some(await database.all(SQL.held_by_key, key, queue, limit))
+
+
+async def held_of_manifests(database: Database, manifest_id: UUID | None, group: str | None, limit: int) -> Some:
+    """The active runs of a manifest, or of a group; of neither: of all manifests."""
+    return _some(await database.all(SQL.held_of_manifests, manifest_id, group, limit))
 
 
 async def before(database: Database, queue: str, place: tuple[int, datetime, UUID], key: str | None, most: int) -> int:

@@ -1,8 +1,10 @@
 -- name: tasks
--- Open tasks with whatever may hold them up: their execution, the execution they wait for, their queue, their holder.
+-- Open tasks with whatever may hold them up: their execution, the execution they wait for, their queue, their manifest
+-- with its group and all manifests together, their batch, their holder.
 SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.kind, task.name, task.policy, task.attempt,
        task.failures, task.losses, task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
-       task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for,
+       task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for, task.standby,
+       task.manifest_id, task.limit_group, task.batch_id,
        task.lease_until < clock_timestamp() AS slipped,
        workers.name AS worker,
        execution.schedule_name, execution.state AS execution_state, execution.plan, execution.current_group,
@@ -11,12 +13,23 @@ SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.kind, task.
        awaited.current_group AS awaited_group, awaited.total_groups AS awaited_groups,
        awaited.paused_at AS awaited_paused_at, awaited.paused_by AS awaited_paused_by,
        queues.max_running, queues.paused_at AS queue_paused_at, queues.paused_by AS queue_paused_by,
-       queues.reason AS queue_reason
+       queues.reason AS queue_reason,
+       manifest.external_id AS manifest, manifest.max_active AS manifest_max,
+       its_group.max_active AS group_max, its_group.enabled AS group_enabled, its_group.changed_at AS group_changed_at,
+       its_group.changed_by AS group_changed_by,
+       all_groups.max_active AS all_max, all_groups.enabled AS all_enabled, all_groups.changed_at AS all_changed_at,
+       all_groups.changed_by AS all_changed_by,
+       batch.paused_at AS batch_paused_at, batch.paused_by AS batch_paused_by,
+       batch.cancelled_at AS batch_cancelled_at, batch.cancelled_by AS batch_cancelled_by
 FROM tenuto.tasks AS task
 LEFT JOIN tenuto.workers ON workers.id = task.worker_id
 LEFT JOIN tenuto.executions AS execution ON execution.id = task.execution_id
 LEFT JOIN tenuto.executions AS awaited ON awaited.id = task.waits_for
 LEFT JOIN tenuto.queues ON queues.name = task.queue
+LEFT JOIN tenuto.manifests AS manifest ON manifest.id = task.manifest_id
+LEFT JOIN tenuto.manifest_groups AS its_group ON its_group.name = task.limit_group
+LEFT JOIN tenuto.manifest_groups AS all_groups ON all_groups.name = '*' AND task.manifest_id IS NOT NULL
+LEFT JOIN tenuto.batches AS batch ON batch.id = task.batch_id
 WHERE task.id = ANY ($1::uuid[])
 ORDER BY task.step_index, task.id
 LIMIT 1000;
@@ -53,6 +66,17 @@ WHERE held.state = 'running' AND NOT held.standby AND held.limit_key = $1 AND he
 ORDER BY held.limit_key, held.claimed_at, held.id
 LIMIT $3;
 
+-- name: held_of_manifests
+-- The runs of a manifest $1, of a group $2, or (both null) of all manifests that are active, as their limits count them,
+-- the longest first. (Ordered by manifest too, so that the planner takes the index of what is held of them.)
+SELECT id, name, claimed_at, count(*) OVER () AS in_all
+FROM tenuto.tasks
+WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
+  AND ($1::uuid IS NULL OR manifest_id = $1)
+  AND ($2::text IS NULL OR limit_group = $2)
+ORDER BY manifest_id, claimed_at, id
+LIMIT $3;
+
 -- name: before
 -- How many are taken before a task: those without a limited key, and those with its own; each counted no further than
 -- the bound $6. (Ordered, so that the planner reads the index in its order and not the table until it has enough.)
@@ -77,14 +101,14 @@ SELECT (
 ) AS before;
 
 -- name: workers_of_queue
--- The workers that have not ended and serve a queue, with what each holds of any queue.
+-- The workers that have not ended and serve a queue, with what each holds of any queue in a slot: what stands by has none.
 SELECT workers.id, workers.name, workers.service, workers.slots, workers.draining_at, workers.ended_at,
        clock_timestamp() - workers.seen_at AS silent_for, coalesce(held.running, 0) AS running
 FROM tenuto.workers
 LEFT JOIN (
     SELECT worker_id, count(*) AS running
     FROM tenuto.tasks
-    WHERE state = 'running'
+    WHERE state = 'running' AND NOT standby
     GROUP BY worker_id
 ) AS held ON held.worker_id = workers.id
 WHERE workers.ended_at IS NULL AND workers.service = 'worker' AND $1 = ANY (workers.queues)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from uuid import UUID
 
 from tenuto.app import Tenuto
 from tenuto.clock import DatabaseClock, ManualClock
@@ -159,7 +158,9 @@ class _Present:
     def __init__(self, database: Database, hands: Hands) -> None:
         self.database = database
         self.hands = hands
-        self._cannot_be_fired: set[UUID] = set()
+        self._left_out = firing.none_left_out()
+        self._waits_on = firing.none_left_out()
+        self._manifests_left_out = manager.none_left_out()
         self._polled_for_nothing: tuple[datetime, timetravel.Look] | None = None
         self.next_instant: datetime | None = None
         """When something is due next: a schedule, a manifest, a task, the end of one that is held."""
@@ -168,13 +169,13 @@ class _Present:
         """Let everything happen that is due at this instant."""
         database, happened = self.database, Happened(ended=await self.hands.until_idle())
         while True:
-            now, look = database.clock.now(), await timetravel.look(database)
+            now, look = database.clock.now(), await self._look()
             fired = 0
             if look.next_schedule is not None and look.next_schedule <= now:
-                fired = await firing.fire_due(database, now, _NAME, self._cannot_be_fired)
+                fired = await firing.fire_due(database, now, _NAME, self._left_out)
             if look.turns:
-                fired += await firing.take_turns(database, now, _NAME)
-            planned = await firing.plan_missing(database, now) if look.unplanned else 0
+                fired += await firing.take_turns(database, now, _NAME, self._waits_on)
+            planned = await firing.plan_missing(database, now, self._left_out) if look.unplanned else 0
             polled = await self._poll(now, look)
             fired += polled.enqueued if polled is not None else 0
             ended = await self.hands.until_idle() if fired else 0
@@ -185,6 +186,9 @@ class _Present:
                 return happened
             happened += Happened(fired, ended)
 
+    async def _look(self) -> timetravel.Look:
+        return await timetravel.look(self.database, self._left_out.ids, self._manifests_left_out.ids)
+
     async def _poll(self, now: datetime, look: timetravel.Look) -> PollResult | None:
         """A round of the manifest manager if a manifest is due; None if there was no need of one.
 
@@ -192,7 +196,7 @@ class _Present:
         is_due = look.next_manifest is not None and look.next_manifest <= now
         if not (is_due or look.unplanned_manifests) or (now, look) == self._polled_for_nothing:
             return None
-        result = await manager.poll(self.database, now, _NAME)
+        result = await manager.poll(self.database, now, _NAME, self._manifests_left_out)
         self._polled_for_nothing = None if result.enqueued or result.skipped else (now, look)
         return result
 

@@ -129,5 +129,7 @@ class Audit:
 
 
 def _line(position: int | None, sealed_at: str | None, seal: str | None, entry: Record | None) -> str:
+    # In ASCII: wherever it is shown, there is nothing in it that a terminal obeys. The seal is of what is read from the
+    # line, and an escape reads as the character it stands for.
     told = {"position": position, "sealed_at": sealed_at, "seal": seal, "entry": entry}
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return json.dumps(told, separators=(",", ":"), sort_keys=True)

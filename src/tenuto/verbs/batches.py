@@ -23,7 +23,8 @@ from tenuto.store.manifests import NewRun, StoredManifest
 from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed, the_one
 from tenuto.verbs.deadletters import DeadLetters
 from tenuto.verbs.manifests import Manifests
-from tenuto.verbs.parts import Key, Part, Parts
+from tenuto.verbs.parts import Key, Parts
+from tenuto.verbs.storing import Storing
 
 _RATE_OVER = timedelta(seconds=10)
 
@@ -97,50 +98,44 @@ class Batches:
             payloads.label(name, field="name")
         dump = self._manifests.dumper(stored)
         if atomic:
-            parts = [part async for part in Parts(inputs, dump, key, remembered=batch_key is not None)]
-            return await self._all_or_nothing(database, stored, parts, now, batch_key, name)
+            whole = Parts(inputs, dump, key, remembered=batch_key is not None)
+            return await self._all_or_nothing(database, stored, whole, now, batch_key, name)
         batch = await bulk.open_batch(database, stored, now, by, key=batch_key, name=name)
         known, digest = bulk.items_in(batch), batch["digest"]  # since the last time
-        left = Parts(inputs, dump, key, known=known, digest=digest, remembered=batch_key is not None)
+        storing = Storing()
+        left = Parts(
+            inputs, dump, key, known=known, digest=digest, remembered=batch_key is not None, begin=storing.begin
+        )
         if batch["complete_at"] is None:
             like = await bulk.pattern(database, stored, batch["id"], now, by)
-            await self._part_by_part(database, batch, like, left)
+            await self._part_by_part(database, batch, like, left, storing)
         else:
             await left.must_be_in()
         return Batch(batch["id"], self)
 
-    async def _part_by_part(self, database: Database, batch: Record, like: NewRun, parts: Parts) -> None:
-        """The next part is made ready while the database takes in the last."""
-        loop = asyncio.get_running_loop()
-        storing: asyncio.Task[int] | None = None
-        start = bulk.items_in(batch)
-        try:
+    async def _part_by_part(
+        self, database: Database, batch: Record, like: NewRun, parts: Parts, storing: Storing
+    ) -> None:
+        id, start = batch["id"], bulk.items_in(batch)
+        async with storing:
             async for part in parts:
-                if storing is not None:
-                    await storing
-                sent = asyncio.Event()
-                tell = partial(loop.call_soon_threadsafe, sent.set)  # the database may live on another loop
-                storing = asyncio.create_task(
-                    bulk.take_in(database, batch["id"], start, like, part.inputs, part.keys, part.digest, tell)
+                await storing.take(
+                    partial(bulk.take_in, database, id, start, like, part.inputs, part.keys, part.digest)
                 )
-                storing.add_done_callback(partial(_it_is_over, sent))
                 start += len(part.inputs)
-                await sent.wait()  # before the next is made: the database must have something to do meanwhile
-        finally:
-            if storing is not None:
-                await storing
-        await bulk.complete(database, batch["id"], database.clock.now())
+        await bulk.complete(database, id, database.clock.now())
 
     async def _all_or_nothing(
         self,
         database: Database,
         stored: StoredManifest,
-        parts: Sequence[Part],
+        whole: Parts,
         now: datetime,
         key: str | None,
         name: str | None,
     ) -> Batch:
-        """Every item was checked before; the batch and all of them are one transaction."""
+        """Every item is checked before; the batch and all of them are one transaction."""
+        parts = [part async for part in whole]
         new, by = new_id(), self._who()
         ids = [fresh_ids(len(part.inputs)) for part in parts]
         like = await bulk.pattern(database, stored, new, now, by)
@@ -150,8 +145,7 @@ class Batches:
             if batch["id"] != new and batch["complete_at"] is None:
                 raise Conflict(f"batch {batch['id']} with this key is being filled in parts", field="batch_key")
             if batch["complete_at"] is not None:
-                if batch["digest"] not in (None, parts[-1].digest if parts else None):
-                    raise Conflict("other inputs came in under this key", field="batch_key", remedy="use another key")
+                whole.must_be(bulk.items_in(batch), batch["digest"])
             else:
                 start = 0
                 for some, part in zip(ids, parts, strict=True):
@@ -243,10 +237,6 @@ class Batches:
                 raise Conflict(f"batch {id} has not ended after {timeout:g} s", remedy="wait longer")
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 1.0)
-
-
-def _it_is_over(sent: asyncio.Event, _: object) -> None:
-    sent.set()
 
 
 def _told(batch: Record, rate: float) -> Record:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from tenuto.engine import letters, manifesting
+from tenuto.engine import letters
 from tenuto.errors import Invalid
 from tenuto.handlers.jobs import Jobs
 from tenuto.ids import new_id
@@ -16,6 +17,7 @@ from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.deadletters import LetterStatus
 from tenuto.store import activities, auditing, deadletters
+from tenuto.store.manifests import StoredManifest
 from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed, the_one
 
 _NAMED = 20
@@ -90,14 +92,10 @@ class DeadLetters:
             known = await deadletters.letter(database, id)
             if known is not None and known["retry_task_id"] == request_id:
                 return request_id
-        text = None
-        if input is not None:
-            letter = await self.get(id)
-            manifest = await manifesting.get(database, letter["external_id"])
-            text = self._jobs.get(manifest.manifest.job).check_input(json.dumps(dict(input)))
+        anew = None if input is None else partial(self._checked, json.dumps(dict(input)))
         auditing.tell(target=str(id), reason=note, after=None if input is None else {"input": dict(input)})
         done = await letters.retry(
-            database, [id], database.clock.now(), self._who(), note=note, input=text, refuse=True, task=request_id
+            database, [id], database.clock.now(), self._who(), note=note, input=anew, refuse=True, task=request_id
         )
         if id not in done:
             raise await letters.refusal(database, id)
@@ -177,6 +175,10 @@ class DeadLetters:
             until = where.get("until")
             where["until"] = since if until is None else min(until, since)
         return sorted({*before, *await self.select(**where)})
+
+    def _checked(self, text: str, manifest: StoredManifest) -> str:
+        """An input as the job of a manifest takes it."""
+        return self._jobs.get(manifest.manifest.job).check_input(text)
 
     def _check_note(self, note: str | None) -> None:
         if note is not None:

@@ -12,7 +12,8 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from tenuto.engine import manager, manifesting
-from tenuto.engine.definitions import Author, Effect
+from tenuto.engine.declaring import Effect
+from tenuto.engine.definitions import Author
 from tenuto.engine.manager import PollResult
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
 from tenuto.handlers.jobs import Job, Jobs
@@ -20,10 +21,11 @@ from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.manifestfiles import DeclaredManifest
-from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, those_needed_first
+from tenuto.model.manifests import Manifest, ScheduleType, those_needed_first
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy, retry_policy
 from tenuto.model.steps import policy_of
-from tenuto.model.tasks import Policy, seconds
+from tenuto.model.tasks import seconds
 from tenuto.model.triggers import Manual, Trigger
 from tenuto.store import auditing, manifests
 from tenuto.store import tasks as queue
@@ -145,22 +147,6 @@ class Manifests:
         database = await self._open()
         await manifesting.delete(database, external_id, self._author(database, reason), version=version)
 
-    async def prune(self, *, keep: Iterable[str], origin: str, reason: str | None = None) -> Sequence[str]:
-        """Delete what was declared by ``origin`` once and is not any more; only ever on request."""
-        database, kept, after = await self._open(), set(keep), None
-        undeclared: list[Manifest] = []
-        while page := await self.list(after=after, limit=MAX_LISTED):
-            after = page[-1]["external_id"]
-            undeclared += [
-                manifest_from_fields(record["definition"])
-                for record in page
-                if record["origin"] == origin and record["external_id"] not in kept
-            ]
-        gone = [each.external_id for each in reversed(those_needed_first(undeclared))]
-        for external_id in gone:
-            await manifesting.delete(database, external_id, self._author(database, reason, origin))
-        return gone
-
     # --- asking -----------------------------------------------------------------------------------------------------
 
     async def get(self, external_id: str) -> StoredManifest:
@@ -246,10 +232,11 @@ class Manifests:
 
         Refused while an earlier run of it is not over. Asking again with the same ``request_id`` runs it once.
         """
-        database = await self._open()
-        stored = await manifesting.get(database, external_id)
-        text = self._job(stored).dump_input((), {**stored.manifest.properties, **(arguments or {})})
-        return await self._start(database, stored, text, None, request_id)
+
+        def input_for(held: StoredManifest) -> str:
+            return self._job(held).dump_input((), {**held.manifest.properties, **(arguments or {})})
+
+        return await self._start(external_id, input_for, None, request_id)
 
     async def enqueue(
         self, external_id: str, item: Any, *, key: str | None = None, request_id: UUID | None = None
@@ -258,35 +245,33 @@ class Manifests:
         again with the same ``request_id`` creates one task."""
         if key is not None:
             payloads.label(key, field="key")
-        database = await self._open()
-        stored = await manifesting.get(database, external_id)
-        dump = _dumper(self._job(stored), stored.manifest.properties)
-        return await self._start(database, stored, dump(item), key or str(new_id()), request_id)
+        return await self._start(external_id, lambda held: self.dumper(held)(item), key or str(new_id()), request_id)
 
     async def _start(
-        self, database: Database, stored: StoredManifest, text: str, key: str | None, request_id: UUID | None
+        self, external_id: str, input_for: Callable[[StoredManifest], str], key: str | None, request_id: UUID | None
     ) -> UUID:
+        database = await self._open()
         now, by, id = database.clock.now(), self._who(), request_id or new_id()
-        auditing.tell(target=stored.external_id, after={"task_id": str(id), "item": key})
+        auditing.tell(target=external_id, after={"task_id": str(id), "item": key})
         sent = request_id is not None
 
         async def act(connection: Connection) -> UUID:
             nonlocal sent
-            held = await manifests.locked(connection, stored.external_id)
+            held = await manifests.locked(connection, external_id)
             # Asked while it is held: whoever made it with this id has committed by then, and it cannot end unseen.
             if sent and await connection.fetchval(queue.SQL.standing, id, None) is not None:
                 auditing.changed_nothing()
                 return id  # only the reply was lost; by now it may even have ended
             sent = True
             if held is None:
-                raise manifesting.unknown(stored.external_id)
+                raise manifesting.unknown(external_id)
             group = await manifests.group(connection, held.manifest.group) if held.manifest.group else None
             run = manager.run_of(
-                held.id, held.manifest, now, by, id=id, input=text, item_key=key,
+                held.id, held.manifest, now, by, id=id, input=input_for(held), item_key=key,
                 group_priority=0 if group is None else group["priority"],
             )  # fmt: skip
             if not await manifests.start_runs(connection, [run]):
-                what = f"an earlier run of {stored.external_id!r}" if key is None else f"the item {key!r}"
+                what = f"an earlier run of {external_id!r}" if key is None else f"the item {key!r}"
                 raise Conflict(f"{what} is not over", remedy="wait for it, or cancel it")
             if key is None:
                 await manifests.ran(connection, [(held.id, now, held.next_run_at)])

@@ -3,8 +3,10 @@ sends it again, is known to come with the same ones."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from tenuto.errors import Conflict, Invalid
@@ -26,7 +28,11 @@ class Part:
 
 
 class Parts:
-    """Reads inputs once, from the first to the last."""
+    """Reads inputs once, from the first to the last.
+
+    An iterable that is not asynchronous may keep the whole loop waiting, and may belong to this thread: it is asked on
+    the loop, for a part's worth at once, and before ``begin`` is awaited; what it gave is looked at afterwards.
+    """
 
     def __init__(
         self,
@@ -37,41 +43,57 @@ class Parts:
         known: int = 0,
         digest: str | None = None,
         remembered: bool = True,
+        begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``known`` inputs are in already, with this digest; of an old batch nobody knows it. Nothing is told of those
-        that need not be ``remembered``, because nobody can come back to them."""
+        that need not be ``remembered``, because nobody can come back to them. ``begin``: the part that was given out
+        last may be stored from now on."""
         self._inputs = inputs
         self._dump = dump
         self._key = key
         self._known = known
-        self._then = digest if known else None
+        self._then = digest
         self._digest = hashlib.sha256() if remembered else None
+        self._begin = begin
         self._number = 0
         self._part = Part(key is not None)
 
     async def __aiter__(self) -> AsyncIterator[Part]:
         """The inputs that are not in yet; those that are must be the same as then. If one is refused, first comes what
         went before it."""
-        refusal: Invalid | None = None
+        inputs, refusal = self._inputs, None
         try:
-            if isinstance(self._inputs, Iterable):
-                for item in self._inputs:
-                    if self._add(item):
-                        yield self._whole()
-            else:
-                async for item in self._inputs:
-                    if self._add(item):
-                        yield self._whole()
+            async for part in self._drawn(inputs) if isinstance(inputs, Iterable) else self._as_they_come(inputs):
+                yield part
         except Invalid as error:
             refusal = error
         if self._part.inputs:
             yield self._whole()
         if refusal is not None:
             raise refusal
-        if self._number < self._known and self._then is not None:
-            raise _others()
-        if self._number == self._known:
-            self._must_be_the_same()
+        if self._number <= self._known:
+            self.must_be(self._known, self._then)
+
+    async def _drawn(self, inputs: Iterable[Any]) -> AsyncIterator[Part]:
+        items, refusal = iter(inputs), None
+        while refusal is None:
+            drawn, refusal = _draw(items)
+            if not drawn:
+                break
+            await self._go_on()
+            for item in drawn:
+                self._add(item)
+            if self._part.inputs:
+                yield self._whole()
+        if refusal is not None:
+            raise refusal
+
+    async def _as_they_come(self, inputs: AsyncIterable[Any]) -> AsyncIterator[Part]:
+        async for item in inputs:
+            if enough := self._add(item):
+                yield self._whole()
+            if enough or self._number % SIZE == 0:
+                await self._go_on()
 
     async def must_be_in(self) -> None:
         """Refuse other inputs than those of a batch that is complete."""
@@ -79,13 +101,29 @@ class Parts:
             async for _ in self:
                 raise _others()
 
+    def must_be(self, known: int, digest: str | None) -> None:
+        """Refuse what was read so far if other inputs are in: how many are, and their digest."""
+        if known and digest is None:
+            return  # an old batch
+        if self._number != known or (known and digest != self._told()):
+            raise _others()
+
+    async def _go_on(self) -> None:
+        await asyncio.sleep(0)  # of many that are known nothing is stored, and nobody else would have a turn
+        if self._begin is not None:
+            await self._begin()
+
     def _add(self, item: Any) -> bool:
         """One more; whether that is enough."""
         if self._number == self._known:
-            self._must_be_the_same()
+            self.must_be(self._known, self._then)
         self._number += 1
-        text = self._dump(item)
-        key = "" if self._key is None else payloads.label(str(self._key(item)), field="key")
+        try:
+            text = self._dump(item)
+            key = "" if self._key is None else payloads.label(str(self._key(item)), field="key")
+        except Invalid as error:
+            error.item = self._number
+            raise
         if self._digest is not None:
             self._digest.update(f"{len(text)}:{text}{key}\n".encode())
         if self._number <= self._known:
@@ -97,12 +135,22 @@ class Parts:
 
     def _whole(self) -> Part:
         part, self._part = self._part, Part(self._key is not None)
-        part.digest = None if self._digest is None else self._digest.hexdigest()
+        part.digest = self._told()
         return part
 
-    def _must_be_the_same(self) -> None:
-        if self._then is not None and self._digest is not None and self._then != self._digest.hexdigest():
-            raise _others()
+    def _told(self) -> str | None:
+        return None if self._digest is None else self._digest.hexdigest()
+
+
+def _draw(items: Iterator[Any]) -> tuple[list[Any], Invalid | None]:
+    """A part's worth of inputs, or those before the one that whoever reads them has refused."""
+    drawn: list[Any] = []
+    try:
+        for item in islice(items, SIZE):
+            drawn.append(item)  # noqa: PERF402 — what was drawn before a refusal counts
+    except Invalid as error:
+        return drawn, error
+    return drawn, None
 
 
 def _others() -> Conflict:

@@ -8,7 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.engine import definitions, firing, planning
-from tenuto.engine.definitions import Author, Effect
+from tenuto.engine.declaring import Effect
+from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
 from tenuto.engine.planning import Planned
 from tenuto.engine.rehearsal import Given, rehearse
@@ -20,7 +21,15 @@ from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.definitionfiles import Declared
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields, with_arguments
+from tenuto.model.schedules import (
+    Definition,
+    Misfire,
+    Overlap,
+    Plan,
+    misfire_from_fields,
+    those_needed_first,
+    with_arguments,
+)
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
 from tenuto.store import auditing, schedules
@@ -83,7 +92,7 @@ class Schedules:
         """Bring definitions into force, those that others run as a step first; what became of each."""
         database = database or await self._open()
         effects: dict[str, Effect] = {}
-        for each in planning.those_needed_first(wanted):
+        for each in those_needed_first(wanted):
             author = self._author(database, reason, origin)
             effects[each.name] = await definitions.declare(database, self.resolved(each), author)
         if any(effect in ("created", "changed") for effect in effects.values()):
@@ -103,13 +112,6 @@ class Schedules:
                 raise each.refused(both)
         database = await self._open()
         return await planning.plan(database, files, self.resolved, database.clock.now(), prune=prune)
-
-    async def carry_out(self, planned: Planned, *, reason: str | None = None) -> None:
-        """Do what was planned, all of it or nothing; refused if something has changed since."""
-        database = await self._open()
-        await planning.carry_out(database, planned, self._author(database, reason, "file"))
-        if planned.changes_something:
-            await self._tell(database)
 
     def resolved(self, definition: Definition) -> Definition:
         """A definition with every step checked and complete."""

@@ -7,8 +7,8 @@ from typing import Any
 from tenuto.engine import bulk, letters, manager, manifesting
 from tenuto.engine.sweeper import sweep
 from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
-from tenuto.model.tasks import Policy
 from tenuto.model.triggers import every
 from tenuto.store import (
     batches,

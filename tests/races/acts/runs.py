@@ -60,7 +60,7 @@ async def _run_now(db: Database, request: UUID) -> None:
 
 
 async def fire(db: Database, stage: Stage) -> None:
-    await firing.fire_due(db, db.clock.now(), "somebody", set())
+    await firing.fire_due(db, db.clock.now(), "somebody")
 
 
 async def pause(db: Database, stage: Stage) -> None:

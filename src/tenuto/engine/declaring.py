@@ -1,0 +1,139 @@
+"""Declarations, whatever they define: what one would do to what is in force, and what a plan of many must heed.
+
+Schedules and manifests are kept alike: as they are in force, and as code or a file declared them last. What an operator
+has changed by hand stays until a declaration says something new. Nothing is read or written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol
+from uuid import UUID
+
+from tenuto.errors import Conflict, Invalid
+from tenuto.model.schedules import changes
+from tenuto.model.triggers import Trigger
+
+Effect = Literal["created", "changed", "unchanged", "kept"]
+"""``kept``: an operator has changed it, and the declaration says what it said before."""
+DOES_SOMETHING: tuple[Effect, ...] = ("created", "changed")
+RUNS_SHOWN = 3
+MAX_OTHERS = 10_000
+
+
+class InForce(Protocol):
+    """What there is under a name."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def origin(self) -> str: ...
+    @property
+    def declared(self) -> Mapping[str, Any] | None: ...
+    @property
+    def fields(self) -> Mapping[str, Any]: ...
+    @property
+    def trigger(self) -> Trigger: ...
+
+
+class Change(Protocol):
+    """What is planned for one name."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def present(self) -> InForce | None: ...
+    @property
+    def fields(self) -> Mapping[str, Any]: ...
+
+
+class Blamed(Protocol):
+    """A definition of a file, which knows where it stands."""
+
+    def refused(self, error: Invalid) -> Invalid: ...
+
+
+@contextmanager
+def blaming(declared: Blamed) -> Iterator[None]:
+    """What is refused within is told with the place in the file."""
+    try:
+        yield
+    except Invalid as error:
+        raise declared.refused(error) from error
+
+
+def effect_of(present: InForce | None, declared: Mapping[str, Any]) -> Effect:
+    """What a declaration would do."""
+    if present is None:
+        return "created"
+    if present.fields == declared:
+        return "unchanged"
+    return "kept" if present.declared == declared else "changed"
+
+
+class Comparison(NamedTuple):
+    """What is in force beside what is declared."""
+
+    differences: Mapping[str, tuple[Any, Any]]
+    """The fields in which they differ."""
+    notes: Sequence[str]
+    runs_before: Sequence[datetime]
+    runs_after: Sequence[datetime]
+
+
+def compared(
+    present: InForce | None, declared: Mapping[str, Any], trigger: Trigger, effect: Effect, now: datetime
+) -> Comparison:
+    if present is None:
+        return Comparison({}, (), (), trigger.preview(now, RUNS_SHOWN))
+    before = present.trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
+    after = trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
+    return Comparison(
+        changes(present.fields, declared), _notes(effect, present), before, before if effect == "kept" else after
+    )
+
+
+def _notes(effect: Effect, present: InForce) -> list[str]:
+    notes = []
+    if not present.enabled:
+        notes.append("disabled, and stays so")
+    if effect == "kept":
+        notes.append("changed by an operator, and the file says nothing new: it stays as it is")
+    elif effect == "changed" and present.declared not in (None, present.fields):
+        notes.append("changed by an operator since it was declared: the file replaces that")
+    if present.origin != "file" and effect != "kept":
+        made = "declared in code" if present.origin == "code" else "made by hand"
+        notes.append(f"{made}: from now on the file keeps it")
+    return notes
+
+
+def is_done(planned: Iterable[Change], deleted: Iterable[str], present: Mapping[str, InForce]) -> bool:
+    """Whether everything is as the plan wants it. A plan that changes nothing may still have something to note."""
+    if any(name in present for name in deleted):
+        return False
+    for change in planned:
+        there = present.get(change.name)
+        if change.effect != "kept" and (there is None or change.fields != there.declared):
+            return False
+        if change.effect in DOES_SOMETHING and (there is None or change.fields != there.fields):
+            return False
+    return True
+
+
+def refuse_changed_since(
+    planned: Iterable[Change], deleted: Mapping[str, InForce], present: Mapping[str, InForce]
+) -> None:
+    """Refuse a plan that was made of something else than what is there by now."""
+    seen: dict[str, InForce | None] = {change.name: change.present for change in planned}
+    for name, before in (seen | dict(deleted)).items():
+        there = present.get(name)
+        if (there and (there.id, there.version)) != (before and (before.id, before.version)):
+            raise Conflict(f"{name!r} was changed while this was planned", remedy="plan again, and look")
