@@ -7,16 +7,18 @@ it counts.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote_plus
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
@@ -27,6 +29,20 @@ from tenuto.errors import Invalid
 from tenuto.homes import absolute, default_home, settings_file, settings_in_file
 
 S = TypeVar("S", bound=BaseSettings)
+
+
+class _Environment(EnvSettingsSource):
+    """What the environment says; tables as JSON, and what is none is refused by the name of its variable."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except (ValueError, RecursionError):  # not repeated: it may hold a password
+            raise Invalid(
+                'is not JSON such as {"hr": {"url": "postgresql://…"}}',
+                field=field_name,
+                remedy=f"see {self.env_prefix}{field_name.upper()}",
+            ) from None
 
 
 class _File(InitSettingsSource):
@@ -147,8 +163,10 @@ class Settings(BaseSettings):
     """What secrets are sealed with: 32 bytes in base64; older keys may follow it, with spaces or commas between."""
     master_key_file: Path | None = None
     """A file with the key instead, older ones below it; for the embedded database one is made in the home."""
-    connections: Annotated[dict[str, ConnectionSettings], NoDecode] = {}
-    """The databases SQL scripts may be run on, by name: tables such as ``[connections.hr]`` with ``url``."""
+    connections: dict[str, ConnectionSettings] = {}
+    """The databases SQL scripts may be run on, by name: tables such as ``[connections.hr]`` with ``url``, in the
+    environment as JSON. Those of argument, environment and file add up; of one that stands in several, each of its
+    fields is taken from the first that has it."""
     files_folder: Path | None = None
     """Where SQL scripts and SQLite files lie that steps name, and nowhere else; if not said, ``files`` in the home."""
     programs: Annotated[tuple[Path, ...], NoDecode] = ()
@@ -176,16 +194,6 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-    @field_validator("connections", mode="before")
-    @classmethod
-    def _from_json(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError('is not JSON such as {"hr": {"url": "postgresql://…"}}') from None
 
     @field_validator("http_allow", mode="after")
     @classmethod
@@ -227,20 +235,31 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, _File(settings_cls)
+        return init_settings, _Environment(settings_cls), _File(settings_cls)
 
 
 def without_password(url: str) -> str:
-    """A database address that may be shown."""
-    hidden = re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^&\s]*)", r"\1…", url)
-    hidden = re.sub(r"([?&])([^=&]*)=[^&]*", _hide_by_name, hidden)
-    return re.sub(r"//([^/?#@:]*):[^?]*@", r"//\1:…@", hidden)
+    """A database address that may be shown. Of what could be read in two ways, rather too much is left out."""
+    shown, upto = "", 0
+    for start, end in sorted(_passwords(url)):
+        if start > upto:
+            shown += f"{url[upto:start]}…"
+        upto = max(upto, end)
+    return shown + url[upto:]
 
 
-def _hide_by_name(found: re.Match[str]) -> str:
-    """One part of a query, whose name may be written with ``%6f`` for an o."""
-    is_password = unquote_plus(found[2]).lower().endswith("password")
-    return f"{found[1]}{found[2]}=…" if is_password else found[0]
+def _passwords(url: str) -> Iterator[tuple[int, int]]:
+    """From where to where one may stand. None is cut short by what another seems to end with: a password need not be
+    escaped to get here, and may look like a query or a host."""
+    if login := re.search(r"//[^:]*:(.*)@", url, re.DOTALL):
+        yield login.span(1)
+    if not re.match(r"\s*[\w+.-]+://", url):
+        value = r"(?:'(?:\\.?|[^'\\])*'?|(?:\\.?|[^\s\\])*)(?:(?!\s+\w+\s*=).)*"
+        yield from (found.span(1) for found in re.finditer(rf"(?is)password\s*=\s*({value})", url))
+        return
+    for part in re.finditer(r"[?&;#](?=([^=?&;#]*)=((?:(?!&[^=&]*=).)*))", url, re.DOTALL):
+        if unquote_plus(part[1]).strip().lower().endswith("password"):  # its name may be written with %6f for an o
+            yield part.span(2)
 
 
 def load(**given: Any) -> Settings:

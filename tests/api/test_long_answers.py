@@ -15,6 +15,7 @@ from tenuto import Tenuto
 from tenuto.api.server import serving
 from tenuto.engine import anchors, auditkeys, verifying
 from tenuto.engine.sealing import seal_some
+from tenuto.errors import Invalid
 from tenuto.model.access import Role
 from tests.api.conftest import Api
 
@@ -102,7 +103,7 @@ def test_a_head_is_remembered_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     line = json.dumps({"database": "d", "position": 1, "seal": "00", "at": "2031-01-01T00:00:00+00:00"})
     write = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:7]))
-    anchors.append_line(file, line)
+    anchors.append_line(file, line, anchors.parsed)
     assert file.read_text() == f"{line}\n"
 
     def full(handle: int, data: bytes) -> int:
@@ -112,11 +113,33 @@ def test_a_head_is_remembered_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        anchors.append_line(file, line)
+        anchors.append_line(file, line, anchors.parsed)
     assert file.read_text() == f"{line}\n"
     monkeypatch.setattr(os, "write", write)
     file.write_text(f"{line}\n{line[:20]}")  # the machine went down while it was written
-    anchors.append_line(file, line)
+    anchors.append_line(file, line, anchors.parsed)
     assert file.read_text() == f"{line}\n{line}\n"
     (tmp_path / anchors.FILE).write_text(f"{line}\n{line[:20]}")
     assert [anchor.position for anchor in anchors.read(tmp_path, "d")] == [1]
+
+
+def test_a_head_that_lost_its_line_end_is_read_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / anchors.FILE
+    first, second, third = (
+        json.dumps({"database": "d", "position": position, "seal": "00", "at": "2031-01-01T00:00:00+00:00"})
+        for position in (1, 2, 3)
+    )
+    file.write_text(f"{first}\n{second}")  # an editor saved it so
+    assert [anchor.position for anchor in anchors.read(tmp_path, "d")] == [1, 2]
+    anchors.append_line(file, third, anchors.parsed)
+    assert file.read_text() == f"{first}\n{second}\n{third}\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"5", b"{}", b'{"database": "d", "position": 1, "seal": "0", "at": "x"}', b"\xff", b""]
+)
+def test_a_line_that_is_no_head_is_refused_with_a_remedy(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / anchors.FILE).write_bytes(line + b"\n")
+    with pytest.raises(Invalid, match="no head") as refusal:
+        anchors.read(tmp_path, "d")
+    assert refusal.value.remedy

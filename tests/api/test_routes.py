@@ -258,6 +258,48 @@ async def test_no_more_lines_are_taken_in_once_their_key_is_revoked(
     assert (whole["id"], whole["total"]) == (batch["id"], 6000)
 
 
+async def test_a_stream_of_lines_that_falls_silent_ends_with_its_key(
+    service: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_CHECKED_EVERY", 0.05)
+    await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
+    path, lines = "/api/v1/manifests/many/bulk?batch_key=may", [b'{"n": %d}\n' % number for number in range(2500)]
+    left_alone = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"".join(lines)
+        await service.app.keys.revoke(Role.OPERATOR.word)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left_alone.set()
+
+    kind = {"Content-Type": "application/x-ndjson"}
+    async with asyncio.timeout(20):
+        problem(await service.post(path, role=Role.OPERATOR, content=body(), headers=kind), 401)
+        await left_alone.wait()
+    (batch,) = (await service.read("/api/v1/batches"))["items"]
+    assert (batch["total"], batch["complete_at"]) == (2000, None)
+
+
+async def test_a_stream_that_rests_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_CHECKED_EVERY", 0.001)
+    rested = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        for piece in (b"one", b"two", b"three"):
+            await rested.wait()
+            rested.clear()
+            yield piece
+
+    seen = []
+    async for piece in bulk._also_while_nothing_comes(body()):
+        seen.append(piece)
+        if not piece:
+            rested.set()
+    assert [piece for piece in seen if piece] == [b"one", b"two", b"three"]
+
+
 async def test_bulk_is_a_stream_of_lines_that_can_be_taken_up_again(service: Api) -> None:
     await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
     path = "/api/v1/manifests/many/bulk"

@@ -46,7 +46,7 @@ def run(number: str, given: str, *says: str) -> Typed:
 
 
 def called(number: str, url: str, *says: str) -> Typed:
-    return of_step(number, "http.call", ("steps.s.url", *says), url=url)
+    return of_step(number, "http.call", ("--step, s.url", *says), url=url)
 
 
 def program(number: str, *says: str, **arguments: Any) -> Typed:
@@ -73,7 +73,7 @@ REFUSED: list[Typed] = [
     Typed("B14", ("dead-letter", "retry", UNKNOWN, UNKNOWN), ("no dead letter's id", "try:"), exits.NOT_FOUND),
     Typed("B15", ("key", "add", "root", "--role", "owner"), ("'owner'", "viewer")),
     # What is shown: refused where it would forge a line.
-    Typed("B28", ("schedule", "add", "a\nSet-Cookie: x", "--manual", *_STEP), ("name", "try:")),
+    Typed("B28", ("schedule", "add", "a\nSet-Cookie: x", "--manual", *_STEP), ("NAME", "try:")),
     # Where a call leads.
     called("B39", "http://0177.0.0.1/", "url"),
     called("B40", "http://0xA9FEA9FE/", "url"),
@@ -86,25 +86,25 @@ REFUSED: list[Typed] = [
     ),
     called("B45", "http://[fe80::1%25lo]/", "url"),
     # Programs.
-    program("B49", "steps.s.arguments", "NUL", "remove it", program="echo", args=["a\0b"]),
-    program("B51", "steps.s.program", "write /the/whole/path", program="../../bin/sh"),
+    program("B49", "--step, s.arguments", "NUL", "remove it", program="echo", args=["a\0b"]),
+    program("B51", "--step, s.program", "write /the/whole/path", program="../../bin/sh"),
     *(
-        program("B52", f"steps.s.env.{name}", "leave it out", program="echo", env={name: "x"})
+        program("B52", f"--step, s.env.{name}", "leave it out", program="echo", env={name: "x"})
         for name in ("LD_PRELOAD", "PYTHONPATH", "BASH_ENV")
     ),
-    program("B52", "steps.s.env.PATH", "TENUTO_PROGRAM_PATH", program="echo", env={"PATH": "/x"}),
-    of_step("B54", "powershell", ("steps.s.script", "ends with .ps1"), script="/x/'; Stop-Computer #"),
-    program("B55", "steps.s.args", "at most 4,096", program="echo", args=["x"] * 10_000),
-    program("B56", "steps.s.sha256", "sha256sum", program="echo", sha256="abc"),
+    program("B52", "--step, s.env.PATH", "TENUTO_PROGRAM_PATH", program="echo", env={"PATH": "/x"}),
+    of_step("B54", "powershell", ("--step, s.script", "ends with .ps1"), script="/x/'; Stop-Computer #"),
+    program("B55", "--step, s.args", "at most 4,096", program="echo", args=["x"] * 10_000),
+    program("B56", "--step, s.sha256", "sha256sum", program="echo", sha256="abc"),
     # SQL.
-    Typed("B58", ("queue", "pause", WORSE), ("queue", "try:")),
+    Typed("B58", ("queue", "pause", WORSE), ("QUEUE", "try:")),
     Typed("B59", ("schedule", "list", "--limit", "1;DROP"), ("--limit",)),
     Typed("B59", ("task", "list", "--below", "(SELECT 1)"), ("id",)),
-    of_step("B60", "sql", ("steps.s.connection", "[connections.NAME]"), connection="postgresql://u:p@h/d", script="x"),
+    of_step("B60", "sql", ("--step, s.connection", "[connections.NAME]"), connection="postgresql://u:p@h", script="x"),
     Typed("B62", ("run", "double", "--input", '{"n": "\\u0000"}'), ("input",)),
-    Typed("B62", ("log", "append", "x", "half \ud800 a pair"), ("message",)),
+    Typed("B62", ("log", "append", "x", "half \ud800 a pair"), ("MESSAGE",)),
     Typed("B62", ("secret", "set", "x"), ("value",), stdin="a\0b"),
-    Typed("B62", ("schedule", "add", "\udcff", "--manual", *_STEP), ("name",)),
+    Typed("B62", ("schedule", "add", "\udcff", "--manual", *_STEP), ("NAME",)),
     *(Typed("B64", ("task", "show", id), ("id",)) for id in (" 1", "\uff19", "null", "-")),
     *(Typed("B64", ("task", "show", id), ("no id begins with", "try:"), exits.NOT_FOUND) for id in ("1e3", str(2**63))),
     # Directories: there is no connector, and nothing pretends to be one.
@@ -115,7 +115,7 @@ REFUSED: list[Typed] = [
     Typed("B68", ("secret", "set", "ldap-password"), ("value",), stdin=""),
     # Files.
     *(
-        of_step("B71", "sql", ("steps.s.connection", "sqlite:///"), connection=connection, script="SELECT 1")
+        of_step("B71", "sql", ("--step, s.connection", "sqlite:///"), connection=connection, script="SELECT 1")
         for connection in ("sqlite:nonsense", "sqlite://host/x.db", "sqlite:///x.db?mode=rw")
     ),
     Typed("B71", ("run", "double", "--input", "@../../../../no/such/file"), ("input", "try:")),
@@ -156,7 +156,7 @@ REFUSED: list[Typed] = [
     schedule("B83", "--cron", "0 0 * * *", "--zone", "../../etc", *_STEP, says=("zone", "try:")),
     Typed("B85", ("once", "add", "double", "--in", "1h", "--payload", DOUBLE, *["--tag=x"] * 3, *[
         f"--tag=t{each}" for each in range(1000)]), ("tags",)),
-    Typed("B85", ("schedule", "add", "x" * 100_000, "--manual", *_STEP), ("name",)),
+    Typed("B85", ("schedule", "add", "x" * 100_000, "--manual", *_STEP), ("NAME",)),
     Typed("B85", ("schedule", "add", "self", "--manual", "--step", "self kind=schedule"), ("runs itself", "break")),
     schedule("B85", "--manual", "--step", "double:" + DOUBLE + "," * 10, says=("--step", "try:")),
     Typed("B85", ("manifest", "add", "m", "--job", "double", "--after", "m"), ("after",)),
@@ -182,9 +182,9 @@ REFUSED: list[Typed] = [
     # Secrets.
     *(Typed("B93", ("secret", "set", "x"), ("value",), stdin=value) for value in ("abc", "x" * 70_000, "   ")),
     Typed("B93", ("secret", "set", "${secret:x}"), ("name",), stdin="long enough"),
-    of_step("B94", "http.call", ("steps.s.url",), url={"secret": {"secret": "x"}}),
-    of_step("B94", "http.call", ("steps.s.url",), url={"secret": "x", "of": "another project"}),
-    program("B98", "steps.s.args.0", "pass it by env or stdin", program="echo", args=[{"secret": "x"}]),
+    of_step("B94", "http.call", ("--step, s.url",), url={"secret": {"secret": "x"}}),
+    of_step("B94", "http.call", ("--step, s.url",), url={"secret": "x", "of": "another project"}),
+    program("B98", "--step, s.args.0", "pass it by env or stdin", program="echo", args=[{"secret": "x"}]),
     Typed("B96", ("secret", "set", "x"), ("master_key_file", "TENUTO_MASTER_KEY_FILE"), stdin="long enough",
           env={"TENUTO_MASTER_KEY_FILE": "/no/such/key"}),
     Typed("B96", ("secret", "set", "x"), ("master_key", "32 bytes"), stdin="long enough",

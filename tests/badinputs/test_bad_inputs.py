@@ -220,11 +220,16 @@ def test_at_the_prompt_each_is_refused_by_field_with_a_remedy_and_nothing_is_sto
 
 
 def test_at_the_prompt_hostile_text_is_kept_as_it_is_and_shown_without_what_a_terminal_obeys(prompt: Prompt) -> None:
-    """B24–B26, B30, B58, B63, B65, B66, B74, B84, B87: as names, descriptions, reasons, messages, inputs, searches."""
+    """B24–B26, B30, B58, B63, B65, B66, B74, B84, B87: as descriptions, reasons, messages, inputs, searches; as names,
+    unless a terminal would obey them."""
     for number, text in enumerate(atprompt.TEXTS):
         name = f"{text} {number}"
-        added = ("schedule", "add", name, "--manual", "--step", 'double:{"n": 1}', "--description", text)
-        assert prompt(Typed("", (*added, "--reason", text))).code == exits.OK, text
+        added = ("--manual", "--step", 'double:{"n": 1}', "--description", text, "--reason", text)
+        if OBEYED.search(name):
+            refused = prompt(Typed("", ("schedule", "add", name, *added)))
+            assert (refused.code, "contains U+" in refused.err) == (exits.USAGE, True), refused.err
+            name = f"text {number}"
+        assert prompt(Typed("", ("schedule", "add", name, *added))).code == exits.OK, text
         assert prompt(Typed("", ("log", "append", "texts", text))).code == exits.OK, text
         for words in (("schedule", "show", name), ("schedule", "list", f"--search={name}"), ("log", "show", "texts")):
             shown = prompt(Typed("", words))

@@ -8,14 +8,18 @@ is asked by the questions of `tenuto doctor`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos.work import BULK, BULK_MAX, NARROW, NARROW_MAX
+from tests.chaos.work import BULK, BULK_MAX, CANCELLING, CLOCKED, EACH_FIRES, INTERVALS, NARROW, NARROW_MAX
 
 Figure = Literal[
     "lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions", "else"
 ]
+
+AT_ITS_END = 15
+"""So many seconds before a schedule is disabled its due instants may be missed: no scheduler may be there just then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,24 @@ def _at_most(limit: int, where: str) -> str:
             ) AS changes
         ) AS moments
         WHERE running > {limit}"""
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _too_seldom(names: Iterable[str], ran: str) -> str:
+    """Which of these had their code begun less often than once, and once more in every five minutes.
+
+    That is far below what they do, however full the queues are: no more is asked than that nothing stands still. A
+    storm so short that nothing was due long before its end is asked nothing.
+    """
+    return f"""
+        SELECT the.name, ran.times FROM unnest(ARRAY[{_quoted(names)}]) AS the (name)
+        CROSS JOIN (SELECT max(at) - min(at) AS span FROM chaos.due) AS due,
+             LATERAL ({ran}) AS ran
+        WHERE due.span >= interval '{AT_ITS_END + max(INTERVALS.values())} s'
+          AND ran.times < 1 + floor(extract(epoch FROM due.span) / 300)"""
 
 
 CHECKS = (
@@ -70,7 +92,69 @@ CHECKS = (
         "work comes to the end its input says, unless its workers died three times",
         """SELECT task_id, name, status, reason, input ->> 'fate' AS fate FROM tenuto.activities
            WHERE final AND reason IS DISTINCT FROM 'lost' AND execution_id IS NULL
-             AND (input ->> 'fate' = 'hopeless') <> (status = 'failed') AND input ? 'fate'""",
+             AND CASE input ->> 'fate' WHEN 'hopeless' THEN status <> 'failed' ELSE status NOT LIKE 'completed%' END""",
+    ),
+    Check(
+        "I1 I15",
+        "lost",
+        "nothing is given up before its third loss",
+        """SELECT task_id, count(*) FILTER (WHERE reason = 'lost') AS losses, max(losses) AS counted
+           FROM tenuto.activities GROUP BY task_id
+           HAVING bool_or(final AND reason = 'lost')
+              AND least(count(*) FILTER (WHERE reason = 'lost'), max(losses)) < 3""",
+    ),
+    Check(
+        "I4 I8",
+        "lost",
+        "a step fails only if its input says so, its workers died three times or the run it waits for has failed",
+        """SELECT task_id, execution_id, name, status, reason, input ->> 'fate' AS fate FROM tenuto.activities AS past
+           WHERE final AND execution_id IS NOT NULL AND CASE
+               WHEN kind = 'schedule' THEN status = 'failed' AND NOT EXISTS (
+                   SELECT FROM tenuto.executions WHERE parent_task_id = task_id AND state = 'failed')
+               WHEN input ->> 'fate' = 'hopeless' THEN status LIKE 'completed%'
+               ELSE status = 'failed' END
+             AND reason IS DISTINCT FROM 'lost'""",
+    ),
+    Check(
+        "I8",
+        "lost",
+        "an execution fails only if a step of it has, and is cancelled only where its schedule says so",
+        f"""SELECT id, schedule_name, state FROM tenuto.executions AS execution
+            WHERE state = 'failed' AND NOT EXISTS (
+                SELECT FROM tenuto.activities WHERE execution_id = execution.id AND final AND status = 'failed')
+               OR state = 'cancelled' AND schedule_name NOT IN ({_quoted(CANCELLING)})""",
+    ),
+    Check(
+        "I10 I12",
+        "lost",
+        "every schedule runs, and goes on running",
+        _too_seldom(
+            INTERVALS,
+            """SELECT count(DISTINCT execution.id) AS times FROM tenuto.executions AS execution
+               JOIN tenuto.activities ON execution_id = execution.id AND final
+               JOIN chaos.effects ON task = task_id WHERE schedule_name = the.name""",
+        ),
+    ),
+    Check(
+        "I12",
+        "lost",
+        "every manifest runs, and goes on running",
+        _too_seldom(
+            (BULK, *CLOCKED),
+            """SELECT count(DISTINCT task) AS times FROM tenuto.manifests
+               JOIN tenuto.activities ON manifest_id = manifests.id AND final
+               JOIN chaos.effects ON task = task_id WHERE external_id = the.name""",
+        ),
+    ),
+    Check(
+        "I10",
+        "lost",
+        "what may overlap and makes up for all it missed runs at every due instant, up to the last seconds",
+        f"""SELECT schedule, due.at, decision, reason FROM chaos.due
+            JOIN tenuto.occurrences ON schedule_name = schedule AND origin = 'trigger'
+                 AND (due_at = due.at OR due.at BETWEEN due_at AND until)
+            WHERE schedule IN ({_quoted(EACH_FIRES)}) AND decision <> 'fired' AND NOT (
+                decision = 'missed' AND due.at > (SELECT max(at) FROM chaos.due) - interval '{AT_ITS_END} s')""",
     ),
     Check(
         "I1",

@@ -105,6 +105,11 @@ def _plan(number: int) -> list[Step | list[Step]]:
     ]
 
 
+def _rules(number: int) -> tuple[Overlap, Late]:
+    """All four overlap rules, each with both of these."""
+    return list(Overlap)[number % 4], (Late.ALL, Late.ONCE)[number // 4 % 2]
+
+
 INTERVALS = {f"schedule-{number}": 1 + number % 3 for number in range(SCHEDULES)}
 """Every schedule with the seconds between its due instants."""
 for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
@@ -112,9 +117,13 @@ for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
         _name,
         every(f"{_seconds}s"),
         _plan(_number),
-        overlap=list(Overlap)[_number % 4],
-        misfire=Misfire((Late.ALL, Late.ONCE)[_number // 4 % 2]),
+        overlap=_rules(_number)[0],
+        misfire=Misfire(_rules(_number)[1]),
     )
+CANCELLING = [name for number, name in enumerate(INTERVALS) if _rules(number)[0] is Overlap.CANCEL_PREVIOUS]
+"""Those whose runs are cancelled by the next; nobody else cancels anything."""
+EACH_FIRES = [name for number, name in enumerate(INTERVALS) if _rules(number) == (Overlap.ALLOW, Late.ALL)]
+"""Those that run at every due instant, however late."""
 INTERVALS["nested"] = 4
 app.schedule("inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=Overlap.ALLOW)
 app.schedule("nested", every("4s"), [Step.schedule("inner"), Step.job(step, name="after")])

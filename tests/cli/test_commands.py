@@ -234,7 +234,7 @@ async def test_a_worker_that_is_not_heard_of_is_listed_as_stale(shell: Shell, ur
         (["task", "cancel", "00"], 3, "no id begins with 00", "tenuto task list"),
         (["activity", "show", "00"], 3, "no id begins with 00", "activity list"),
         (["queue", "limit", "mail", "0"], 2, "must be from 1 to 100,000", "pause the queue"),
-        (["queue", "limit", "mail", "many"], 2, "neither a whole number nor none", "tenuto queue limit mail 5"),
+        (["queue", "limit", "mail", "many"], 2, "N: 'many' is not a whole number", "tenuto queue limit mail 5"),
         (["queue", "pause", "a b"], 2, "is not a name", "letters, digits"),
         (["run", "nothing"], 3, "no job named 'nothing'", "tenuto job list"),
         (["run", "double"], 2, "n: Field required", "tenuto job list"),

@@ -238,3 +238,13 @@ def test_no_line_is_longer_than_the_terminal(number: int) -> None:
         assert f"attempt {number}" in text
     if number == 20:
         assert "attempts 2 to 14 are left out" in text
+
+
+def test_as_before_means_as_in_the_attempt_shown_before() -> None:
+    others = {"worker": "w2", "ended_at": BEGAN + timedelta(minutes=3)}
+    text = drawn([attempt(1), attempt(2), attempt(3, **others), *(attempt(each) for each in range(4, 10))])
+    assert "attempts 2 to 3 are left out" in text
+    workers = [line for line in text.splitlines() if line.startswith("worker")]
+    assert " ".join(workers).replace("worker", "").split() == ["w1", *["as", "before"] * 6]
+    assert "shorter" not in text
+    assert "attempt 2 is left out" in drawn([attempt(1, worker="w2"), *(attempt(each) for each in range(2, 9))])

@@ -34,6 +34,12 @@ def test_a_step_says_only_what_is_not_as_usual() -> None:
     assert describing.step(Step.schedule("Nightly").to_fields()) == "Nightly (schedule)"
 
 
+def test_a_step_that_is_tried_once_has_one_attempt() -> None:
+    for retries in (0, 1):
+        once = Step("job", "a", policy=Policy(RetryPolicy(max_retries=retries)))
+        assert describing.step(once.to_fields()) == "a (1 attempt)"
+
+
 def test_a_plan_is_drawn_with_a_bracket_around_what_runs_side_by_side() -> None:
     assert describing.plan(Plan.of([A, [B, C, D]]).to_fields()) == [
         ("1 ─", "a"),

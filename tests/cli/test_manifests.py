@@ -129,7 +129,8 @@ def test_groups_have_limits_and_say_what_is_active(shell: Shell) -> None:
 
 
 def test_the_polls_of_the_manager_tell_what_it_did(shell: Shell) -> None:
-    assert "has done nothing yet" in shell("manifest", "polls").err
+    assert shell("manifest", "polls").err == "nothing to do so far; --all shows every look\n"
+    assert "no look yet; a scheduler takes them" in shell("manifest", "polls", "--all").err
     shell("manifest", "add", "tick", "--job", "double", "--every", "1s", "--set", "n=1")
     shell.start("up").until("worker ready")
     eventually_here(lambda: any(poll["enqueued"] for poll in shell("manifest", "polls", "-o", "json").json), 30)

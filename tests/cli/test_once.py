@@ -55,9 +55,9 @@ def test_what_cannot_be_asked_for_is_refused_by_name(shell: Shell) -> None:
     complaints = {
         ("double",): "--at: says when",
         ("double", "--in", "99999999999d"): "--in: '99999999999d' is too long",
-        ("double", "--at", "2031-05-17T12:00:00"): "exec_at: '2031-05-17T12:00:00' has no offset",
-        ("double", "--in", "1h", "--payload", '{"m": 1}'): "payload.n: ",
-        ("triple", "--in", "1h"): "prompt_type: 'triple' is not known here",
+        ("double", "--at", "2031-05-17T12:00:00"): "--at: '2031-05-17T12:00:00' has no offset",
+        ("double", "--in", "1h", "--payload", '{"m": 1}'): "--payload, n: ",
+        ("triple", "--in", "1h"): "TYPE: 'triple' is not known here",
     }
     for words, complaint in complaints.items():
         refused = shell("once", "add", *words)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from tenuto import Step, Tenuto, manual
@@ -75,6 +76,65 @@ def test_the_next_runs_are_shown_as_many_as_asked_for(shell: Shell) -> None:
     assert len(shell("schedule", "next", "nightly", "9").out.splitlines()) == 10
     shell("schedule", "add", "never", "--manual", "--step", "third_time")
     assert "runs only by hand" in shell("schedule", "next", "never").err
+
+
+def test_a_schedule_is_shown_though_another_had_its_name_and_was_changed_often_since(shell: Shell, url: str) -> None:
+    old = ("--manual", "--step", "third_time")
+    shell("schedule", "add", "report", *old)
+    shell("schedule", "edit", "report", "--rename", "report-old")
+    shell("schedule", "add", "report", *old, "--reason", "the new one")
+    shell("manifest", "add", "report", "--job", "third_time")
+    shell("manifest", "delete", "report")
+    shell("manifest", "add", "report", "--job", "third_time", "--reason", "the new one")
+    asyncio.run(_change_often(url))
+    for what in ("schedule", "manifest"):
+        assert "the new one" in shell(what, "show", "report").out
+        assert shell(what, "show", "report", "-o", "json").json["last_change"]["reason"] == "the new one"
+
+
+async def _change_often(url: str) -> None:
+    """Sixty changes of those that had the name before, in a row."""
+    database = await asyncpg.connect(url)
+    for kind, id, name in (("schedule", "schedule_id", "name"), ("manifest", "manifest_id", "external_id")):
+        await database.execute(
+            f"""
+            INSERT INTO tenuto.{kind}_versions ({id}, version, {name}, change, at, actor_type, actor_name)
+            SELECT {id}, version + number, {name}, 'edited', now() + interval '1 s' * number, actor_type, actor_name
+            FROM (SELECT * FROM tenuto.{kind}_versions ORDER BY at, version LIMIT 1) AS first,
+                 generate_series(5, 65) AS number
+            """
+        )
+    await database.close()
+
+
+@pytest.mark.parametrize("given", [("--name", "e\x1b[31mvil"), ("--step", 'third_time name="\u202eli\u2066ve"')])
+def test_a_schedule_that_could_not_be_named_as_it_is_seen_is_not_made(shell: Shell, given: tuple[str, str]) -> None:
+    named, step = (given[1], "third_time") if given[0] == "--name" else ("fine", given[1])
+    refused = shell("schedule", "add", named, "--manual", "--step", step)
+    assert (refused.code, "contains U+" in refused.err, "remove it" in refused.err) == (2, True, True), refused.err
+    assert shell("schedule", "list", "-o", "json").json == []
+
+
+def test_a_schedule_stored_with_a_name_nobody_sees_is_shown_changed_and_deleted(shell: Shell, url: str) -> None:
+    shell("schedule", "add", "evil", "--manual", "--step", "third_time name=bad")
+    evil = "e\x1b[31mvil"
+    asyncio.run(_rename(url, evil))
+    assert [each["name"] for each in shell("schedule", "list", "-o", "json").json] == [evil]
+    assert "evil" in shell("schedule", "show", evil).out
+    assert shell("schedule", "edit", evil, "--description", "as ever").code == 0
+    refused = shell("schedule", "edit", evil, "--rename", "\x1b[2J")
+    assert (refused.code, "contains U+001B" in refused.err) == (2, True), refused.err
+    assert shell("schedule", "disable", evil).code == 0
+    assert shell("schedule", "delete", evil).code == 0
+
+
+async def _rename(url: str, name: str) -> None:
+    database = await asyncpg.connect(url)
+    await database.execute(
+        "UPDATE tenuto.schedules SET name = $1, plan = replace(plan::text, '\"bad\"', '\"b\\u001bd\"')::jsonb", name
+    )
+    await database.execute("UPDATE tenuto.schedule_versions SET name = $1", name)
+    await database.close()
 
 
 # ---- changing
@@ -264,7 +324,7 @@ async def test_a_page_of_the_ledger_may_end_among_many_due_at_one_instant(app: T
 @pytest.mark.parametrize(
     ("words", "code", "what", "remedy"),
     [
-        (["schedule", "add", "x", "--manual", "--step", "double"], 2, "steps.double.n: Field required", "tenuto"),
+        (["schedule", "add", "x", "--manual", "--step", "double"], 2, "--step, double.n: Field required", "tenuto"),
         (["schedule", "add", "x", "--manual", "--step", "dbl"], 2, "no job named 'dbl'", "--app module:object"),
         (["schedule", "add", "x", "--manual", "--step", "nil kind=schedule"], 2, "no schedule named 'nil'", "first"),
         (["schedule", "add", "x", "--manual", "--step", "last,last"], 2, "two steps are named 'last'", "another name"),

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import UTC, datetime, timedelta
 
+import pytest
+from rich.cells import cell_len
+
+from tenuto.cli import timeline
+from tenuto.engine.simulation import Run
+from tenuto.model.occurrences import Decision
 from tests.cli.conftest import Shell
 
 FILE = """
@@ -104,3 +110,41 @@ def test_a_task_says_why_it_is_not_running(shell: Shell) -> None:
     shell("task", "cancel", task)
     assert [reason["code"] for reason in shell("task", "why", task, "-o", "json").json["reasons"]] == ["ended"]
     assert "why it is" not in shell("task", "show", task).out
+
+
+# ---- the drawing
+
+NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
+
+
+def test_a_run_that_still_waits_is_drawn_as_waiting_and_not_as_skipped() -> None:
+    hour = timedelta(hours=1)
+    runs = [
+        Run("a", NOON, Decision.FIRED, None, NOON, NOON + 2 * hour),
+        Run("a", NOON + hour, Decision.SKIPPED),
+        Run("a", NOON + 3 * hour, Decision.QUEUED),
+    ]
+    *_, line = timeline.drawn(["a"], runs, NOON, NOON + timedelta(days=1), UTC)
+    assert line.split()[1].startswith("1×·◌·")
+    assert "◌ waits" in timeline.LEGEND
+    assert cell_len(timeline.LEGEND) <= timeline.WIDTH
+
+
+@pytest.mark.parametrize("name", ["a", "夜間同期", "夜" * 10, "x夜" * 20, "e\u0301te\u0301", "a" * 19])
+def test_the_columns_of_a_timeline_stand_below_each_other_however_wide_the_letters_of_a_name(name: str) -> None:
+    *_, line = timeline.drawn([name], [], NOON, NOON + timedelta(days=1), UTC)
+    assert cell_len(line.partition("·")[0]) == timeline.NAME + 2
+
+
+def test_a_run_that_ends_on_another_day_says_on_which(written: Shell) -> None:
+    ended = written(
+        "simulate", "--file", "schedules.yaml", "--schedule", "Nightly", *WEEKEND, "--duration", "Nightly=23h",
+        COLUMNS="200",
+    )  # fmt: skip
+    first = next(line for line in ended.out.splitlines() if "Sat 2026-03-28 01:30:00 GMT  " in line)
+    assert first.split()[-2:] == ["2026-03-29", "00:30:00"], ended.out
+    assert first.split()[-3] == "01:30:00"
+    every_second = FILE.replace("every: 10m", "every: 1m")
+    (written.folder / "schedules.yaml").write_text(every_second)
+    ended = written("simulate", "--file", "schedules.yaml", "--schedule", "Often", *WEEKEND)
+    assert ended.out.count("2,820") == 3, "due and fired, and how many runs"

@@ -17,6 +17,7 @@ import pytest
 import typer
 import yaml
 
+from tenuto import sealing
 from tenuto.cli.root import root
 from tenuto.engine.health import STALE_AFTER
 from tenuto.settings import Settings, WorkerSettings, load
@@ -24,7 +25,8 @@ from tests.cli.conftest import Shell
 from tests.waiting import eventually_here
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+COMPOSED = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSED)
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 OURS = {name: service for name, service in COMPOSE["services"].items() if service.get("image") == "tenuto"}
@@ -98,6 +100,21 @@ def test_compose_holds_no_secret_and_sets_only_what_there_is() -> None:
                 assert "${POSTGRES_PASSWORD:?" in value
     grace = WorkerSettings.model_fields["grace_seconds"].default
     assert int(OURS["worker"]["stop_grace_period"].removesuffix("s")) > grace + 5
+
+
+def test_every_service_of_compose_has_the_same_master_key_which_lies_outside(tmp_path: Path) -> None:
+    for name, service in OURS.items():
+        assert service["secrets"] == ["master_key"], name
+        assert service["environment"]["TENUTO_MASTER_KEY_FILE"] == "/run/secrets/master_key"
+    assert COMPOSE["secrets"] == {"master_key": {"file": "${TENUTO_MASTER_KEY_FILE:-./master.key}"}}
+    (made,) = re.findall(r"^#     (\(umask .+?\)) && sudo chown (\d+) master.key$", COMPOSED, re.MULTILINE)
+    assert f"--uid {made[1]} " in DOCKERFILE
+    subprocess.run(["sh", "-c", made[0]], cwd=tmp_path, check=True)
+    settings = load(home=tmp_path, database="postgresql://database/tenuto", master_key_file=tmp_path / "master.key")
+    keys = sealing.find_or_refuse(settings)
+    assert keys.open(keys.seal("password", 1, "hush")) == "hush"
+    ignored = (DEPLOY.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert "/deploy/master.key" in ignored
 
 
 def test_the_proxy_of_compose_can_be_made_known(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tenuto.store import workers
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"
-FORGETTING: list[Callable[..., Any]] = [*_FORGET, workers.forget_ended]
+FORGETTING: list[Callable[..., Any]] = [*_FORGET.values(), workers.forget_ended]
 
 
 def deleted_by(forget: Callable[..., Any]) -> set[str]:

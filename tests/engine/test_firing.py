@@ -13,6 +13,7 @@ from tenuto.engine.leftout import BATCH
 from tenuto.errors import Unavailable
 from tenuto.model.schedules import Plan
 from tenuto.model.triggers import every, manual
+from tenuto.store import schedules
 from tenuto.store.database import Database
 from tests.model.making import NOON
 from tests.playing import (
@@ -153,6 +154,21 @@ async def test_one_that_cannot_be_fired_does_not_hold_up_the_others(
     assert await firing.fire_due(db, NOON + MINUTE, "test", left_out) == 1
 
 
+async def test_one_that_could_not_be_fired_is_fired_as_soon_as_somebody_has_changed_it(db: Database) -> None:
+    await saved(db, a_definition("poison"))
+    left_out = firing.none_left_out()
+    await db.all("ALTER TABLE tenuto.tasks ADD CONSTRAINT test_refuse CHECK (name <> 'poison')")
+    try:
+        for _ in range(2):
+            assert await firing.fire_due(db, NOON + MINUTE, "test", left_out) == 0
+            assert await schedules.next_due(db, left_out.ids) is None
+        await edit(db, NAME, a_definition("wholesome"), author())
+        assert await schedules.next_due(db, left_out.ids) == NOON + MINUTE
+        assert await firing.fire_due(db, NOON + MINUTE, "test", left_out) == 1, "not only when all are tried again"
+    finally:
+        await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
+
+
 async def test_more_than_a_batch_of_such_do_not_hold_up_the_others_either(db: Database) -> None:
     for number in range(BATCH + 5):
         await saved(db, a_definition("poison", name=f"bad {number}"))
@@ -238,6 +254,9 @@ async def test_a_trigger_nobody_can_read_does_not_stop_the_planning_of_the_other
     assert await firing.plan_missing(db, NOON, older) == 0
     rows = {row["name"]: (row["next_run_at"], row["planned"]) for row in await table(db, "schedules")}
     assert rows == {"bad": (None, False), "good": (NOON + MINUTE, True)}, "another version may be able to"
+    sound = """trigger = (SELECT trigger FROM tenuto.schedules WHERE name = 'good'), version = version + 1"""
+    await db.all(f"UPDATE tenuto.schedules SET {sound} WHERE name = 'bad'")
+    assert await firing.plan_missing(db, NOON, older) == 1, "and has made it such that this one is, too"
 
 
 async def test_what_has_come_to_its_end_fires_no_more(db: Database, register_worker: Register) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,9 +21,14 @@ def written(home: Path, service: str = "worker", name: str = "baker") -> HealthF
     return file
 
 
-def test_the_file_holds_the_time_in_utc(tmp_path: Path) -> None:
+def instant_in(file: HealthFile) -> datetime:
+    return datetime.fromisoformat(file.path.read_text().splitlines()[0])
+
+
+def test_the_file_holds_the_time_in_utc_and_the_host(tmp_path: Path) -> None:
     file = written(tmp_path)
-    assert datetime.fromisoformat(file.path.read_text().strip()) == NOON
+    assert instant_in(file) == NOON
+    assert file.path.read_text().splitlines()[1:] == [socket.gethostname()]
     assert file.path.parent == tmp_path / "run"
     assert [path.suffix for path in file.path.parent.iterdir()] == [".health"], "and nothing half written lies about"
 
@@ -60,6 +66,18 @@ def test_a_file_that_cannot_be_read_is_unhealthy(tmp_path: Path, content: str) -
     assert not found.healthy
 
 
+@pytest.mark.parametrize("age", [0, 3600])
+def test_what_another_host_left_in_the_same_home_is_no_sign_of_this_one(tmp_path: Path, age: int) -> None:
+    """As in a new container on the volume of one that was killed, or on one that both share."""
+    other = written(tmp_path, name="4f2a-1").path
+    other.write_text(f"{(NOON - timedelta(seconds=age)).isoformat()}\n4f2a\n")
+    assert look(tmp_path, "worker", NOON) == []
+    written(tmp_path)
+    assert [(found.name, found.healthy) for found in look(tmp_path, "worker", NOON)] == [("baker", True)]
+    (named,) = look(tmp_path, "worker", NOON, name="4f2a-1")
+    assert named.healthy == (age == 0)
+
+
 def test_services_and_names_are_told_apart(tmp_path: Path) -> None:
     for service, name in [("worker", "a"), ("worker", "b.example/1"), ("scheduler", "a")]:
         written(tmp_path, service, name)
@@ -74,7 +92,7 @@ def test_beating_often_writes_seldom(tmp_path: Path) -> None:
     file.beat()
     clock.advance(timedelta(seconds=30))
     file.beat()
-    assert datetime.fromisoformat(file.path.read_text().strip()) == NOON
+    assert instant_in(file) == NOON
 
 
 def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tenuto.clock import ManualClock
@@ -60,6 +61,26 @@ async def test_requests_nobody_sends_again_are_forgotten(db: Database) -> None:
         await db.all("INSERT INTO tenuto.requests VALUES ('ana', $1, 'x', $2, $3)", key, new_id(), at)
     await house(db, ManualClock(NOW), retention_days=90).round()
     assert [row["key"] for row in await table(db, "requests")] == ["young"]
+
+
+async def test_a_month_that_somebody_reads_for_long_does_not_keep_the_rest(
+    db: Database, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await partitions.ensure(db, datetime(2027, 1, 1, tzinfo=UTC))
+    for month in (1, 2):
+        await record(db, datetime(2027, month, 10, tzinfo=UTC))
+    await db.all("INSERT INTO tenuto.requests VALUES ('ana', 'old', 'x', $1, $2)", new_id(), NOW - timedelta(days=91))
+    keeping = house(db, ManualClock(NOW), retention_days=90, housekeeping_seconds=42)
+    reader = await asyncpg.connect(url)
+    async with reader.transaction():
+        await reader.fetch("SELECT FROM tenuto.activities_2027_01")
+        assert [await keeping.round(), await keeping.round()] == [42, 42]
+        assert await table(db, "requests") == []
+        assert {"activities_2027_01", "activities_2027_02"} & set(await months(db)) == {"activities_2027_01"}
+    assert caplog.text.count("cannot be let go yet what='month activities_2027_01'") == 1, "not again and again"
+    await reader.close()
+    await keeping.round()
+    assert "activities_2027_01" not in await months(db), "and not only when retention is due again"
 
 
 async def test_retention_waits_for_its_turn(db: Database) -> None:

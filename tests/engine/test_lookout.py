@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
 import socket
 from pathlib import Path
 
 import pytest
 
 from tenuto import Tenuto
+from tenuto.engine import lookout as module
 from tenuto.engine.lookout import lookout
 from tenuto.errors import Conflict, Invalid
 from tenuto.settings import load
+from tests.waiting import eventually
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def free_port() -> int:
@@ -28,6 +34,21 @@ async def ask(port: int, request: bytes) -> bytes:
     writer.close()
     await writer.wait_closed()
     return answer
+
+
+def all_of(connection: socket.socket) -> int:
+    read = 0
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(2**20):
+            read += len(part)
+    return read
+
+
+async def is_let_in(port: int) -> bool:
+    try:
+        return (await ask(port, HEALTH)).startswith(b"HTTP/1.1 200 ")
+    except ConnectionResetError:  # refused before all was said
+        return False
 
 
 async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_path: Path) -> None:
@@ -54,6 +75,39 @@ async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_
                 pass
     with pytest.raises(ConnectionRefusedError):
         await ask(port, b"")
+
+
+async def test_whoever_says_nothing_counts_and_one_too_many_is_refused_at_once(
+    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
+    port = free_port()
+    async with app, lookout(load(home=tmp_path, metrics_port=port), app.observing):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(5):
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        for _, one in (*silent, (reader, writer)):
+            one.close()
+        await eventually(lambda: is_let_in(port))
+
+
+async def test_whoever_does_not_read_the_answer_is_cut_off(
+    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_AT_ONCE", 1)
+    monkeypatch.setattr(module, "_PATIENCE", 0.3)
+    response = module._response
+    longer = b"x" * 20_000_000  # than the system takes from our hands
+    monkeypatch.setattr(module, "_response", lambda *given: response(*given) + longer)
+    port = free_port()
+    async with app, lookout(load(home=tmp_path, metrics_port=port), app.observing):
+        with socket.create_connection(("127.0.0.1", port)) as deaf:
+            deaf.sendall(HEALTH)
+            await eventually(lambda: bool(select.select([deaf], [], [], 0)[0]))
+            monkeypatch.setattr(module, "_response", response)
+            await eventually(lambda: is_let_in(port))
+            assert await asyncio.to_thread(all_of, deaf) < len(longer)
 
 
 async def test_it_opens_to_others_only_when_told_and_not_at_all_without_a_port(app: Tenuto, tmp_path: Path) -> None:

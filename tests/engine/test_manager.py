@@ -19,6 +19,7 @@ from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.triggers import cron
 from tenuto.store import manifests
+from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tests.engine.conftest import Quick
 from tests.manifesting import (
@@ -182,6 +183,19 @@ async def test_what_one_manager_cannot_read_stays_due_for_another_and_harms_only
     assert (await poll(db, NOON + MINUTE)).enqueued == 1
 
 
+async def test_what_could_not_be_read_is_enqueued_as_soon_as_somebody_has_changed_it(db: Database) -> None:
+    await kept(db, trigger=every("1m"))
+    (before,) = await db.all("SELECT definition FROM tenuto.manifests")
+    await db.all("""UPDATE tenuto.manifests SET definition = '{"colour": "red"}'""")
+    older = manager.none_left_out()
+    for skipped in ({"cannot be read": ["bake"]}, {}):
+        assert (await manager.poll(db, NOON + MINUTE, "an older one", older)).skipped == skipped
+        assert await manifests.next_due(db, older.ids) is None
+    await db.all("UPDATE tenuto.manifests SET definition = $1, version = version + 1", before["definition"])
+    assert await manifests.next_due(db, older.ids) == NOON + MINUTE
+    assert (await manager.poll(db, NOON + MINUTE, "an older one", older)).enqueued == 1
+
+
 async def test_a_trigger_this_version_cannot_read_is_left_for_another_to_plan(db: Database) -> None:
     for name in ("broken", "sound"):
         await kept(db, name, trigger=every("1m"))
@@ -342,8 +356,8 @@ async def test_a_run_that_its_worker_could_not_stop_is_timed_out_when_it_is_nobo
 ) -> None:
     policy = Policy(RetryPolicy(max_retries=max_retries), timeout_seconds=1.0)
     await started(db, await kept(db, policy=policy), db.clock.now())
-    await take(db, me)
-    await db.all("UPDATE tenuto.tasks SET claimed_at = claimed_at - interval '2 minutes'")
+    (held,) = await take(db, me)
+    await store.let_go(db, me, [(held.id, held.fence)])
     assert (await poll(db, db.clock.now())).timed_out == 0, "its worker still holds it"
     await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
     if net == "the poll":

@@ -14,6 +14,7 @@ import pytest
 from tenuto import Tenuto, cron
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.documents import Document
+from tenuto.model.manifests import Manifest
 from tenuto.verbs.plans import Declarations, WholePlan, declarations_of
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -180,3 +181,20 @@ async def test_a_service_starts_though_a_manifest_of_its_program_is_over_by_now(
     await sql("UPDATE tenuto.manifests SET definition = $1, declared = $1 WHERE external_id = 'short'", stored)
     app.manifests.declared["short"] = over
     assert await app.manifests.deploy() == {"short": "unchanged"}
+
+
+async def test_no_manifest_batch_or_one_shot_is_given_a_name_or_tag_nobody_sees(app: Tenuto) -> None:
+    with pytest.raises(Invalid, match=r"U\+001B") as refusal:
+        await app.manifests.create(Manifest("seen", "load", "\x1b[31mred"))
+    assert refusal.value.field == "name"
+    with pytest.raises(Invalid, match=r"U\+001B"):
+        await app.plans.plan(files(manifest("seen", name="\x1b[31mred")))
+    await app.manifests.create(Manifest("seen", "load", "red", on_demand=True))
+    with pytest.raises(Invalid, match=r"U\+001B"):
+        await app.manifests.edit("seen", Manifest("seen", "load", "\x1b[31mred", on_demand=True))
+    with pytest.raises(Invalid, match=r"U\+202E") as refusal:
+        await app.bulk_enqueue("seen", [{"rows": 1}], name="\u202eder")
+    assert refusal.value.field == "name"
+    with pytest.raises(Invalid, match=r"U\+009B") as refusal:
+        await app.one_shots.create("2031-05-17T12:00:00Z", "load", {}, tags=["\x9b1m"])
+    assert refusal.value.field == "tags"

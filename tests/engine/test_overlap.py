@@ -14,9 +14,12 @@ from tenuto.engine.definitions import delete, edit, switch
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
+from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import with_arguments
 from tenuto.model.triggers import manual
+from tenuto.store import schedules
 from tenuto.store.database import Database
+from tenuto.store.schedules import Entry
 from tests.model.making import NOON
 from tests.playing import (
     ANA,
@@ -214,6 +217,71 @@ async def test_a_turn_that_cannot_be_taken_does_not_keep_the_others_from_theirs(
     finally:
         await db.all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
     assert await turns(db) == 1
+
+
+# --- a request that cannot be read ----------------------------------------------------------------------------------
+
+UNREAD = [
+    "request = '{}'",
+    "request = '5'",
+    """request = jsonb_set(request, '{plan}', '[["no step"]]')""",
+    """request = jsonb_set(request, '{by}', '["user", 5, "Ana"]')""",
+]
+
+
+async def an_unread_request(db: Database, me: UUID, damage: str = UNREAD[0]) -> None:
+    """It was queued at the second instant, behind a run that ended at the third."""
+    await saved(db, a_definition(overlap="queue_one"))
+    await fire(db, FIRST)
+    assert (await run_now(db, now=SECOND - timedelta(seconds=1))).decision == "queued"
+    await db.all(f"UPDATE tenuto.occurrences SET {damage} WHERE decision = 'queued'")
+    await play(db, me, THIRD)
+
+
+@pytest.mark.parametrize("damage", UNREAD)
+async def test_a_request_that_nobody_can_read_is_given_up_after_some_minutes_and_its_schedule_runs_again(
+    db: Database, me: UUID, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await an_unread_request(db, me, damage)
+    over = THIRD + firing.UNREAD_FOR
+    for now in (THIRD, over - timedelta(microseconds=1)):
+        assert await turns(db, now) == 0
+        (row,) = await table(db, "occurrences", "origin = 'manual'")
+        assert row["decision"] == "queued", "somebody of another version may start it"
+    assert await turns(db, over) == 0
+    (row,) = await table(db, "occurrences", "origin = 'manual'")
+    assert (row["decision"], row["decided_at"], row["decided_by"]) == ("missed", over, "test")
+    assert row["reason"].startswith("the request cannot be read: ")
+    assert "a queued run was given up" in caplog.text
+    await fire(db, over)
+    assert [state for state, _ in await the_runs(db)] == ["completed", "in_progress"]
+
+
+async def test_what_waits_behind_a_request_that_is_given_up_has_its_turn_at_once(db: Database, me: UUID) -> None:
+    await an_unread_request(db, me)
+    (schedule,) = await table(db, "schedules")
+    behind = Entry(
+        new_id(), schedule["id"], NAME, SECOND, None, "trigger", Decision.QUEUED, "catch_up", "it was missed", None
+    )
+    await db.transaction(lambda connection: schedules.write_ledger(connection, [behind], THIRD, "test"))
+    assert await turns(db, THIRD + firing.UNREAD_FOR) == 1
+    assert await the_runs(db) == [("completed", FIRST), ("in_progress", SECOND)]
+
+
+async def test_a_queued_run_of_a_schedule_that_cannot_be_read_waits_until_it_can(db: Database, me: UUID) -> None:
+    await saved(db, a_definition(overlap="queue_one", trigger=manual()))
+    for now in (FIRST, SECOND):
+        await run_now(db, now=now)
+    await play(db, me, SECOND)
+    (before,) = await table(db, "schedules")
+    await db.all("UPDATE tenuto.schedules SET plan = '{}'")
+    older, late = firing.none_left_out(), THIRD + 2 * firing.UNREAD_FOR
+    assert await firing.take_turns(db, late, "an older one", older) == 0
+    assert await table(db, "occurrences", "decision = 'missed'") == []
+    await db.all("UPDATE tenuto.schedules SET plan = $1", before["plan"])
+    assert await firing.take_turns(db, late, "an older one", older) == 0, "till it is time to try it again"
+    await db.all("UPDATE tenuto.schedules SET version = version + 1")
+    assert await firing.take_turns(db, late, "an older one", older) == 1, "or somebody has changed it"
 
 
 # --- allow ----------------------------------------------------------------------------------------------------------

@@ -316,3 +316,17 @@ async def test_a_scheduler_is_told_at_once(app: Tenuto) -> None:
     async with app.scheduler():
         await applied(app, schedule("x", {"job": "tidy"}, every="1s"))
         await eventually(lambda: app.executions.list(schedule="x"), timeout=15)
+
+
+async def test_a_name_nobody_sees_is_refused_at_its_place_in_the_file_and_left_alone_where_it_is_in_force(
+    app: Tenuto, sql: Sql
+) -> None:
+    with pytest.raises(Invalid, match=r"U\+202E") as refusal:
+        await app.schedules.plan(files(schedule("fine"), schedule("\u202eelif")))
+    assert "file.yaml" in str(refusal.value)
+    with pytest.raises(Invalid, match=r"U\+001B"):
+        await app.schedules.plan(files(schedule("fine", {"job": "tidy", "name": "\x1b[2J"})))
+    await applied(app, schedule("old"))
+    await sql("UPDATE tenuto.schedules SET name = U&'\\202Eold'")
+    await applied(app, schedule("\u202eold", description="changed by a file"))
+    assert (await app.schedules.get("\u202eold")).definition.description == "changed by a file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tenuto import Step, Tenuto, cron, every, manual
 from tenuto.engine.scheduler import Scheduler
-from tenuto.store.database import Database
+from tenuto.store.database import Database, DatabaseError
 from tenuto.verbs.schedules import definition
 from tests.engine.conftest import Quick
 from tests.playing import a_definition, fire, ledger, repairs, saved, started, table, take
@@ -143,11 +144,25 @@ async def test_a_part_that_fails_keeps_no_other_from_its_turn(
     await hold(db, await register_worker(), lease_until=db.clock.now() - timedelta(seconds=1))
     await db.all(f"ALTER TABLE tenuto.{table_name} RENAME COLUMN {column} TO test_away")
     try:
-        await scheduler(db).round()
+        with suppress(DatabaseError):
+            await scheduler(db).round()
     finally:
         await db.all(f"ALTER TABLE tenuto.{table_name} RENAME COLUMN test_away TO {column}")
     assert await db.value("SELECT planned FROM tenuto.schedules"), "worked out"
     assert await db.value("SELECT losses FROM tenuto.tasks") == 1, "taken back"
+
+
+async def test_a_round_of_which_a_part_failed_has_failed_so_that_the_next_does_not_come_at_once(db: Database) -> None:
+    schedule = await saved(db, a_definition(), db.clock.now())
+    await is_due(db, schedule.name)
+    await db.all("ALTER TABLE tenuto.schedules RENAME COLUMN misfire TO test_away")
+    try:
+        with pytest.raises(DatabaseError, match="misfire"):
+            await scheduler(db).round()
+    finally:
+        await db.all("ALTER TABLE tenuto.schedules RENAME COLUMN test_away TO misfire")
+    await scheduler(db).round()
+    assert [decision for _, decision in await ledger(db)] == ["fired"]
 
 
 async def test_two_schedulers_fire_each_due_instant_once(db: Database) -> None:

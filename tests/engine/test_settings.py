@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
 from tenuto import Tenuto
 from tenuto.errors import Invalid
@@ -117,6 +121,7 @@ def test_queues_may_be_given_in_one_word(monkeypatch: pytest.MonkeyPatch, words:
         ("TENUTO_CONNECTIONS", "nojson", "connections"),
         ("TENUTO_CONNECTIONS", "[" * 100_000, "connections"),
         ("TENUTO_CONNECTIONS", '{"hr": 5}', "connections.hr"),
+        ("TENUTO_CONNECTIONS", "[]", "connections"),
         ("TENUTO_HOME", "~nobody-of-this-name/x", "home"),
         ("TENUTO_EMBEDDED_STOP", "maybe", "embedded_stop"),
         ("TENUTO_WORKER_SLOTS", "0", "slots"),
@@ -139,6 +144,27 @@ def test_a_wrong_setting_is_refused_by_its_field_and_its_variable(
 def test_connections_may_be_given_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENUTO_CONNECTIONS", '{"hr": {"url": "postgresql://h/x", "any_login": true}}')
     assert load().connections["hr"].any_login
+
+
+def test_connections_of_argument_environment_and_file_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tenuto.toml").write_text('[connections.hr]\nurl = "postgresql://file/x"\nany_login = true\n')
+    monkeypatch.setenv("TENUTO_CONNECTIONS", '{"crm": {"url": "postgresql://env/x"}}')
+    assert sorted(load().connections) == ["crm", "hr"]
+    assert sorted(load(connections={"shop": {"url": "sqlite:///x"}}).connections) == ["crm", "hr", "shop"]
+    monkeypatch.setenv("TENUTO_CONNECTIONS", '{"hr": {"url": "postgresql://env/x"}}')
+    assert (load().connections["hr"].url, load().connections["hr"].any_login) == ("postgresql://env/x", True)
+
+
+def test_connections_that_are_no_json_are_refused_also_where_others_stand_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "tenuto.toml").write_text('[connections.hr]\nurl = "postgresql://file/x"\n')
+    monkeypatch.setenv("TENUTO_CONNECTIONS", '{"crm": {"url": "postgresql://u:hush@h/x"')
+    for others in ({}, {"connections": {"shop": {"url": "sqlite:///x"}}}):
+        with pytest.raises(Invalid, match="TENUTO_CONNECTIONS") as refusal:
+            load(**others)
+        assert (refusal.value.field, refusal.value.__cause__) == ("connections", None)
+        assert "hush" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +243,14 @@ def test_settings_do_not_change_once_read() -> None:
     [
         "postgresql://u:hush@h/db",
         "postgresql://u:hu/sh@h/db",
+        "postgresql://u:hu?sh@h/db",
+        "postgresql://u@x:hush@h/db",
+        "postgresql://u:hu?x=sh@h/db?password=hush",
+        "postgresql://h:5432/db?password=hu@sh&x=y",
+        "postgresql://h/db?password=hu&sh&x=y",
+        "host=h password=hu&sh user=u",
+        r"host=h password=hu\ sh user=u",
+        "host=h password=hu sh user=u",
         "postgresql://h/db?user=u&password=hush&x=y",
         "postgresql://h/db?passw%6frd=hush",
         "host=h password=hush user=u",
@@ -230,3 +264,28 @@ def test_the_password_of_an_address_is_not_shown(url: str) -> None:
         assert "hu" not in shown
         assert "sh" not in shown.replace("one_shots", ""), shown
     assert without_password(url).partition("…")[2] or url.endswith("hush")
+
+
+odd_passwords = st.text("/?#@:%'\"\\ \t\n&=+;[]Z", min_size=1)
+"""The Z stands nowhere else: if it is seen, part of the password is."""
+
+
+@for_all(odd_passwords)
+@example("p?Z")
+@example("p?Z=Z@Z&Z=/Z")
+def test_no_part_of_an_odd_password_of_an_address_is_shown_and_all_else_is(password: str) -> None:
+    around = "postgresql://user:", "@host:5432/base?sslmode=require&application_name=mine"
+    assert without_password(password.join(around)) == "…".join(around)
+    around = "postgresql://host:5432/base?user=u&password=", "&sslmode=require"
+    shown = without_password(password.replace("&", "%26").join(around))
+    assert shown in ("…".join(around), "postgresql://host:…&sslmode=require"), "5432 might be one's beginning"
+    assert "@" in password or "base" in shown
+
+
+@for_all(odd_passwords)
+def test_no_part_of_an_odd_password_among_keywords_is_shown_and_all_else_is(password: str) -> None:
+    escaped = re.sub(r"([\\'])", r"\\\1", password)
+    bare = re.sub(r"([\\'\s])", r"\\\1", password)
+    for written in (f"'{escaped}'", bare):
+        around = "host=host password = ", " dbname=base user=user"
+        assert without_password(written.join(around)) == "…".join(around)

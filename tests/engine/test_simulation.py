@@ -206,3 +206,15 @@ def test_an_interval_says_that_its_wall_times_move_or_that_a_day_has_more_or_few
         "it keeps to real time, and runs 4 times that day instead of 5",
         "it keeps to real time, and runs 6 times that day instead of 5",
     ]
+
+
+def test_what_falls_into_an_outage_beyond_the_end_is_counted_in_a_note() -> None:
+    outage = (NOON + timedelta(minutes=25), NOON + timedelta(minutes=90))
+    found = play(subject(every("10m"), 1), subject(manual(), name="b"), outages=[outage])
+    assert decided(found) == ["12:00 fired", "12:10 fired", "12:20 fired"]
+    assert found.notes == ["3 due instants are decided after the end, when the outage is over: a"]
+    (note,) = play(subject(at(["12:30"]), 1), outages=[outage]).notes
+    assert note.startswith("1 due instant is decided after the end")
+    assert play(subject(every("10m"), 1)).notes == []
+    with pytest.raises(Invalid, match="more than 2 runs"):
+        play(subject(every("10m"), 1), outages=[(NOON, NOON + timedelta(days=1))], most=2)

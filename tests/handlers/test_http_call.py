@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import psutil
@@ -30,7 +31,7 @@ from tenuto.model.tasks import Outcome, Status
 from tenuto.settings import load
 from tests.handlers.conftest import Bench
 from tests.handlers.site import Asked, Behaviour, Send, Site, answer
-from tests.waiting import eventually_here
+from tests.waiting import eventually, eventually_here
 
 SECRETS = {"token": "s3cr3t-t0ken", "hook": "", "broken": "line\n"}
 
@@ -334,6 +335,30 @@ async def test_a_name_server_that_keeps_silent_keeps_nobody_else_waiting(monkeyp
     assert await lookups.find("127.0.0.1", 80) == ["127.0.0.1"]
     with pytest.raises(socket.gaierror):
         await lookups.find("no-such-name.invalid", 80)
+
+
+async def test_a_look_up_does_not_wait_behind_one_that_was_only_just_taken() -> None:
+    taken, goes_on = threading.Event(), threading.Event()
+
+    class Held(SimpleQueue[Any]):
+        """Whoever takes the first is interrupted right then."""
+
+        def get(self, *given: Any, **named: Any) -> Any:
+            asked = super().get(*given, **named)
+            if asked[1] == "127.0.0.2":
+                taken.set()
+                goes_on.wait(30)
+            return asked
+
+    lookups = dialling.Lookups(most=4)
+    lookups._asked = Held()
+    assert await lookups.find("127.0.0.1", 80) == ["127.0.0.1"]
+    await eventually(lambda: lookups._free == 1)
+    held = asyncio.ensure_future(lookups.find("127.0.0.2", 80))
+    await eventually(taken.is_set)
+    assert await asyncio.wait_for(lookups.find("127.0.0.3", 80), 10) == ["127.0.0.3"]
+    goes_on.set()
+    assert await held == ["127.0.0.2"]
 
 
 # --- where it never goes (B39–B45, B48) -----------------------------------------------------------------------------

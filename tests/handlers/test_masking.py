@@ -143,6 +143,15 @@ def test_a_process_that_was_shown_too_much_forgets_the_oldest_and_says_so(caplog
     assert [record.getMessage().split()[:2] for record in caplog.records] == [["masking.forgot", "values=1"]]
 
 
+def test_a_form_two_values_take_is_hidden_until_both_are_forgotten() -> None:
+    mask = Mask(2)
+    for value in ("a first line\na second line", "a second line", "another"):
+        mask.add(value)
+    assert mask.text("a first line, a second line") == "a first line, ***"
+    mask.add("one more")
+    assert mask.text("a second line, another") == "a second line, ***"
+
+
 def test_nothing_an_attempt_leaves_behind_holds_what_it_was_shown(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """Whatever happens in whatever order, the store does what a small model of it does.
 
 Hypothesis chooses what happens next; after each step the tables are held against the model, and at the end the doctor
-must have nothing to say. What two do at the same moment is looked at elsewhere (tests/races).
+must find no promise broken; what may be late or at risk, which is all a warning says, is brought about here on purpose.
+What two do at the same moment is looked at elsewhere (tests/races).
 """
 
 from __future__ import annotations

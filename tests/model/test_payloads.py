@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
 from tenuto.model import payloads
-from tenuto.model.payloads import MAX_TAGS, json_of, kept_text, label, name, storable_json, storable_text, tags
+from tenuto.model.payloads import MAX_TAGS, json_of, kept_text, label, name, storable_json, storable_text, tags, title
 
 
 def refusal_of(text: str, limit: int = payloads.MAX_INPUT) -> str:
@@ -252,3 +252,13 @@ def test_tags_without_measure_are_refused(given: list[str]) -> None:
     with pytest.raises(Invalid) as refusal:
         tags(given)
     assert refusal.value.field == "tags"
+
+
+@pytest.mark.parametrize("unseen", ["\x1b[31m", "\x07", "\r", "\x7f", "\x9b", "\u200e", "\u202e", "\u2066"])
+def test_what_nobody_sees_and_a_terminal_obeys_is_in_no_title_and_no_tag(unseen: str) -> None:
+    with pytest.raises(Invalid, match=f"U\\+{ord(unseen[0]):04X}") as refusal:
+        title(f"e{unseen}vil", field="name")
+    assert refusal.value.field == "name"
+    with pytest.raises(Invalid):
+        tags([f"e{unseen}vil"])
+    assert tags([f"e{unseen}vil"], check=label) == [f"e{unseen}vil"], "what was stored once can be looked for"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from tenuto.errors import Invalid
@@ -55,3 +57,16 @@ def test_values_are_written_so_that_nothing_of_them_is_read_as_sql() -> None:
     for refused in (float("nan"), float("inf"), "a\0b"):
         with pytest.raises(Invalid):
             literal(refused, field="x")
+
+
+def test_a_quote_costs_as_much_as_it_is_long_whatever_is_in_it() -> None:
+    for quoted in ("'" + "''" * 100_000 + "'", "E'" + "\\'a''" * 50_000 + "'", '"' + 'a""' * 100_000 + '"'):
+        tracemalloc.start()
+        try:
+            assert [each.text for each in statements(f"SELECT {quoted}; SELECT 1", {})] == [
+                f"SELECT {quoted}",
+                "SELECT 1",
+            ]
+            assert tracemalloc.get_traced_memory()[1] < 12 * len(quoted)
+        finally:
+            tracemalloc.stop()

@@ -15,7 +15,7 @@ from tenuto.engine import executing
 from tenuto.engine.sweeper import recover, sweep
 from tenuto.ids import new_id
 from tenuto.model.schedules import Overlap
-from tenuto.model.tasks import Aside, Outcome, Status, Task, settle
+from tenuto.model.tasks import Aside, Outcome, Reason, Status, Task, settle
 from tenuto.store import executions, finishing
 from tenuto.store import workers as register_of_workers
 from tenuto.store.database import Connection, Database
@@ -161,8 +161,16 @@ async def test_a_stale_fence_or_another_worker_puts_nothing_aside(
     assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
 
 
+async def failing(db: Database, task: Task) -> None:
+    """For good, which takes more than the one statement of an end that went well."""
+    now = db.clock.now()
+    await finish(db, [settle(task, Outcome(Status.FAILED, Reason.ERROR, now, now, may_retry=False), now, new_id)])
+
+
+@pytest.mark.parametrize("first_comes", ["who waits", "the end"])
+@pytest.mark.parametrize("how", [ending, failing], ids=lambda act: act.__name__)
 async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
-    first: Stepwise, second: Stepwise, worker_id: UUID
+    first: Stepwise, second: Stepwise, worker_id: UUID, how: Callable[..., Awaitable[None]], first_comes: str
 ) -> None:
     async for meeting in meetings(first, second):
         await begin(second, plan_of(1))
@@ -170,7 +178,8 @@ async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
         (child,) = await begin(second, plan_of(1), parent_task_id=step.id, origin="step")
         (last,) = await claim(second, worker_id)
 
-        await meeting.of(partial(put_aside, task=step, execution=child), partial(ending, task=last))
+        acts = [partial(put_aside, task=step, execution=child), partial(how, task=last)]
+        await meeting.of(*(acts if first_comes == "who waits" else reversed(acts)))
 
         assert await second.value("SELECT state FROM tenuto.tasks") == "queued", meeting
         await run_to_the_end(second, worker_id)

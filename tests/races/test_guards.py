@@ -285,6 +285,15 @@ async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Databa
     assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
 
 
+async def test_what_has_ended_takes_no_key_from_what_is_started_with_it(db: Database, worker_id: UUID) -> None:
+    ended = new_task(db, unique_key="a key")
+    await store.start(db, [ended])
+    await finish(db, [completed(db, task) for task in await claim(db, worker_id)])
+    new = new_task(db, unique_key="a key")
+
+    assert await store.start(db, [ended, new]) == {new.id}
+
+
 async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID) -> None:
     one, two = new_task(db, unique_key="a key"), new_task(db, unique_key="a key")
 

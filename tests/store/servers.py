@@ -23,6 +23,8 @@ from tests.waiting import eventually_here
 AS_ROOT = os.geteuid() == 0
 IMPORTS = os.pathsep.join(sys.path)
 
+_LEFT: set[Path] = set()
+
 HOLD_UNTIL_EOF = """
 import sys
 from pathlib import Path
@@ -48,6 +50,16 @@ def end_processes_of(home: Path) -> None:
         return is_stopped(home)
 
     until(ended)
+    remove_what_the_killed_left()
+
+
+def remove_what_the_killed_left() -> None:
+    """The shared memory of servers that were killed here. A server started on the same data folder would remove it, and
+    only such a one; of a folder that is removed it would stay for ever."""
+    if _LEFT:
+        for path in _LEFT - {path for process in psutil.process_iter() for path in shared_memory_of(process)}:
+            path.unlink(missing_ok=True)
+        _LEFT.clear()
 
 
 # ---- looking on
@@ -93,7 +105,16 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 def kill(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
+        for one in (process, *process.children(recursive=True)):
+            _LEFT.update(shared_memory_of(one))
         process.kill()
+
+
+def shared_memory_of(process: psutil.Process) -> set[Path]:
+    """The segments of PostgreSQL's that a process has mapped, as the files they are on Linux."""
+    with suppress(psutil.Error, OSError):
+        return {Path(one.path) for one in process.memory_maps() if one.path.startswith("/dev/shm/PostgreSQL.")}
+    return set()
 
 
 def is_locked(home: Path, name: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from tenuto.errors import Invalid, StoreError, TenutoError, Unavailable, Unsupported
 from tenuto.store import database as module
 from tenuto.store import embedded
-from tenuto.store.database import Connection, Database, DatabaseError, translate
+from tenuto.store.database import Connection, Database, DatabaseError, Occupied, translate
 from tests.conftest import address
 from tests.folders import new_folder
 from tests.waiting import eventually
@@ -289,7 +289,7 @@ async def test_text_with_a_nul_is_invalid_in_our_words(db: Database) -> None:
     [
         (asyncpg.DeadlockDetectedError("x"), Unavailable),
         (asyncpg.SerializationError("x"), Unavailable),
-        (asyncpg.LockNotAvailableError("x"), Unavailable),
+        (asyncpg.LockNotAvailableError("x"), Occupied),
         (asyncpg.AdminShutdownError("x"), Unavailable),
         (asyncpg.CannotConnectNowError("x"), Unavailable),
         (asyncpg.TooManyConnectionsError("x"), Unavailable),

@@ -27,7 +27,8 @@ ROUTINE = {"server"}  # the tests' server does not force commits to disk, and th
 
 
 async def findings(database: Database, settings: Settings, **given: Any) -> dict[str, Finding]:
-    """What the doctor has to say, but for the tests' own server."""
+    """What the doctor has to say, but for the tests' own server. What it asks for twice, it asks for at once."""
+    given.setdefault("bounds", replace(Bounds.of(settings), asked_again=timedelta(0)))
     return {
         finding.name: finding
         for finding in await examine(database, settings, **given)
@@ -103,7 +104,7 @@ async def test_sound_data_leaves_the_doctor_nothing_to_say(app: Tenuto, database
 
 def test_every_question_in_the_file_is_asked() -> None:
     asked = {rule.name for rule in INVARIANTS} | {"server", "history_begins", "ledgers", "texts"}
-    asked |= {"enabled_schedules", "enabled_manifests"}
+    asked |= {"enabled_schedules", "enabled_manifests", "queued_requests"}
     assert asked == {name for name, _ in store.SQL}
 
 
@@ -306,6 +307,34 @@ async def test_a_task_that_waits_beside_an_idle_worker_is_found(
     await database.all("UPDATE tenuto.workers SET slots = 1")
     await hold(database, await database.value("SELECT id FROM tenuto.workers"))
     assert "waiting_beside_idle_workers" not in await findings(database, settings)
+
+
+async def test_a_queue_that_is_being_worked_off_is_none_that_nobody_takes_from(
+    app: Tenuto, database: Database, settings: Settings, register_worker: RegisterWorker
+) -> None:
+    """Whoever takes from a long queue has a free slot for a moment again and again, and there is always a foremost."""
+
+    @app.job
+    async def work() -> None: ...
+
+    await register_worker("busy")
+    await database.all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
+    for _ in range(5):
+        await app.enqueue(work)
+    await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 h'")
+
+    async def take() -> None:
+        while True:
+            await database.all(
+                "UPDATE tenuto.tasks SET id = $1, activity_id = $1, run_at = run_at + interval '1 ms' WHERE id ="
+                " (SELECT id FROM tenuto.tasks ORDER BY run_at, id LIMIT 1)",
+                new_id(),
+            )
+
+    taking = asyncio.create_task(take())
+    often = replace(Bounds.of(settings), asked_again=timedelta(seconds=0.2))
+    assert "waiting_beside_idle_workers" not in await findings(database, settings, bounds=often)
+    taking.cancel()
 
 
 async def test_a_queue_that_is_paused_or_full_has_a_reason_to_wait(

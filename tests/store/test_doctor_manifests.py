@@ -3,10 +3,15 @@ named."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
+from tenuto.engine import bulk
+from tenuto.engine.doctor import Bounds, Finding
 from tenuto.engine.invariants import Verdict
 from tenuto.model.triggers import every
 from tenuto.settings import Settings
@@ -90,6 +95,23 @@ async def test_damage_to_manifests_is_found(
     warned = name in ("cap_overrun", "batch_half_done", "manifest_not_planned")
     assert found.verdict is (Verdict.WARNING if warned else Verdict.PROBLEM)
     assert [detail for detail in found.details if said in detail], found.details
+
+
+async def test_a_resumption_that_is_under_way_is_not_taken_for_an_interrupted_one(
+    database: Database, settings: Settings, busy: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "SOME", 1)
+    batch = await a_batch(database, await kept(database, "long", now=database.clock.now()), 200)
+    await damage(database, "UPDATE tenuto.tasks SET state = 'waiting' WHERE batch_id = $1", batch)
+    at_it = []
+
+    def begin(finding: Finding, _number: int, _of: int) -> None:
+        if finding.name == "batch_does_not_add_up":  # the question before
+            at_it.append(asyncio.create_task(bulk.resume(database, batch, database.clock.now())))
+
+    soon = replace(Bounds.of(settings), asked_again=timedelta(seconds=0.2))
+    assert "batch_half_done" not in await findings(database, settings, bounds=soon, told=begin)
+    await at_it[0]
 
 
 async def test_a_manifest_this_version_cannot_read_is_found(database: Database, settings: Settings, busy: UUID) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
-from tenuto.engine import definitions, firing
+from tenuto.engine import closerlooks, definitions, firing
 from tenuto.engine.definitions import Author
 from tenuto.engine.doctor import Finding, examine
 from tenuto.engine.invariants import INVARIANTS, Verdict
@@ -158,6 +159,28 @@ async def test_a_secret_in_the_open_is_found_and_not_told(
     assert found.verdict is Verdict.PROBLEM
     assert found.details == [f"the value of 'password' stands in task {task}"]
     assert "hush" not in str(found)
+
+
+async def test_texts_of_any_number_are_searched_in_little_memory(
+    app: Tenuto, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENUTO_MASTER_KEY", "bWFzdGVyIGtleSBmb3IgdGVzdHMsIDMyIGJ5dGVzISE=")
+    settings = load(database=settings.database, home=settings.home)
+    app.settings = settings
+    await app.secrets.set("password", "hush-hush-4711")
+    await database.all(
+        "INSERT INTO tenuto.log_entries (log, at, message, key)"
+        " SELECT 'long ' || n, now(), repeat('x', 200000) || CASE n WHEN 299 THEN 'hush-hush-4711' ELSE '' END,"
+        " gen_random_uuid() FROM generate_series(1, 300) AS n"
+    )
+    tracemalloc.start()
+    try:
+        found = await closerlooks.secrets_in_the_open(database, settings, 5_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.details == ["the value of 'password' stands in log long 299"]
+    assert peak < 20_000_000, "of sixty million"
 
 
 # ---- the report

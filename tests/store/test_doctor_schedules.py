@@ -209,6 +209,19 @@ async def test_a_schedule_this_version_cannot_read_is_found_and_one_that_is_over
     assert found.details[0].startswith("schedule Nightly cannot be read by this version: ")
 
 
+async def test_a_request_that_waits_and_that_this_version_cannot_read_is_found(
+    database: Database, settings: Settings, open_run: UUID
+) -> None:
+    await database.all("UPDATE tenuto.schedules SET overlap = 'queue_one'")
+    assert (await run(database)).decision == "queued"
+    assert await findings(database, settings) == {}
+    await database.all("""UPDATE tenuto.occurrences SET request = '{"a": 1}' WHERE decision = 'queued'""")
+    found = (await findings(database, settings))["next_run_lost"]
+    assert found.verdict is Verdict.WARNING
+    assert found.details[0].startswith("a run of Nightly queued at ")
+    assert "cannot be read by this version" in found.details[0]
+
+
 async def test_a_run_whose_turn_never_comes_is_found(database: Database, settings: Settings, open_run: UUID) -> None:
     await database.all(
         "INSERT INTO tenuto.occurrences"

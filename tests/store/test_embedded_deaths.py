@@ -21,6 +21,7 @@ from tests.store.servers import (
     AS_ROOT,
     IMPORTS,
     commit_a_row,
+    end_processes_of,
     is_locked,
     is_stopped,
     keeper_of,
@@ -30,6 +31,7 @@ from tests.store.servers import (
     processes_of,
     query,
     row_is_there,
+    shared_memory_of,
     until,
     url_of,
 )
@@ -87,6 +89,27 @@ def test_when_everything_is_killed_at_once_nothing_is_lost(
         assert row_is_there(held.url)
         assert one_server_runs_and_is_kept(home)
     until(lambda: is_stopped(home))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no files here")
+def test_the_shared_memory_of_a_killed_server_goes_with_the_next_start_or_with_the_test(home: Path) -> None:
+    def left_of(server: psutil.Process) -> set[Path]:
+        return {path for one in (server, *server.children(recursive=True)) for path in shared_memory_of(one)}
+
+    with hold(home, linger=0):
+        first = left_of(postmaster(home))
+        assert first
+        assert all(path.exists() for path in first)
+        for process in processes_of(home):
+            kill(process)
+        until(lambda: not keeper.server_lives(home))
+    with hold(home, linger=0):
+        assert not any(path.exists() for path in first), "the server itself sees to it, on the same data folder"
+        second = left_of(postmaster(home))
+        for process in processes_of(home):
+            kill(process)
+    end_processes_of(home)
+    assert not any(path.exists() for path in second)
 
 
 @contextmanager

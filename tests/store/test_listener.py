@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
@@ -60,6 +63,52 @@ async def test_after_its_connection_was_killed_it_listens_again_and_says_so(db: 
         await eventually(lambda times=times: heard.count(RECONNECTED) == times)  # type: ignore[misc]
         await store.wake(db, [f"word {times}"])
         await eventually(lambda times=times: f"word {times}" in heard)  # type: ignore[misc]
+
+
+async def test_a_break_is_told_once_and_so_is_its_end(
+    db: Database, heard: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "tenuto.listener")
+    connect = asyncpg.connect
+    refused: list[ConnectionRefusedError] = []
+
+    async def refuse_twice(*given: Any, **named: Any) -> asyncpg.Connection:
+        if len(refused) < 2:
+            refused.append(ConnectionRefusedError("nobody there"))
+            raise refused[-1]
+        return await connect(*given, **named)
+
+    monkeypatch.setattr(asyncpg, "connect", refuse_twice)
+    await db.all(KILL)
+    await eventually(lambda: heard.count(RECONNECTED) == 2)
+    told = [record.message.partition(" channel=")[0] for record in caplog.records if record.name == "tenuto.listener"]
+    assert told == ["notifications are not heard; polling goes on", "notifications are heard again"]
+    assert len(refused) == 2
+
+
+@pytest.mark.parametrize("ticks", range(6))
+async def test_a_stop_that_comes_with_the_end_of_the_line_is_heeded(
+    db: Database, ticks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[asyncpg.Connection] = []
+    connect = asyncpg.connect
+
+    async def remember(*given: Any, **named: Any) -> asyncpg.Connection:
+        made.append(await connect(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(asyncpg, "connect", remember)
+    words: list[str] = []
+    listener = Listener(db, words.append)
+    listener.start()
+    await eventually(lambda: words == [RECONNECTED])
+    made[0].terminate()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(listener.stop())
+    done, _ = await asyncio.wait((stopping,), timeout=5)
+    await listener.stop()
+    assert done == {stopping}
 
 
 async def test_behind_a_pooler_nobody_listens(url: str) -> None:

@@ -28,7 +28,7 @@ LED: dict[str, tuple[str, set[str], set[str]]] = {
     "ran": (MANIFESTS.ran, {"manifests"}, {"manifests_pkey"}),
     "succeeded": (MANIFESTS.succeeded, {"manifests"}, {"manifests_pkey", "manifests_after"}),
     "hold": (MANIFESTS.hold, {"manifests"}, {"manifests_pkey", "manifests_after"}),
-    "let_go": (MANIFESTS.let_go, {"tasks"}, {"tasks_held"}),
+    "ran_over": (MANIFESTS.ran_over, {"tasks"}, {"tasks_held"}),
     "batch": (BATCHES.batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
     "items": (BATCHES.items, {"tasks"}, {"tasks_of_batch"}),
     "hold_back": (BATCHES.hold_back, {"tasks"}, {"tasks_pkey"}),
@@ -102,7 +102,7 @@ async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_du
             await connection.execute("TRUNCATE tenuto.manifests")
             await many_manifests(connection, many, due=20)
             await connection.execute("VACUUM ANALYZE tenuto.manifests")
-            pages.append(await touched(connection, MANIFESTS.due, "now()", "100", "'{}'"))
+            pages.append(await touched(connection, MANIFESTS.due, "now()", "100", "'{}'", "'{}'"))
         await connection.execute("SELECT pg_stat_force_next_flush()")
         await connection.execute("SELECT pg_stat_reset_single_table_counters('tenuto.manifests'::regclass)")
     assert pages[1] < pages[0] * 3, pages

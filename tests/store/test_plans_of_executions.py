@@ -105,7 +105,7 @@ async def test_the_next_due_instant_is_the_first_entry_of_an_index(db: Database)
     async with db.connection() as connection:
         await fill(connection, 1, 5_000)
         await connection.execute("VACUUM (ANALYZE) tenuto.schedules")
-        plan = await explained(connection, "next_due", "'{}'")
+        plan = await explained(connection, "next_due", "'{}', '{}'")
     (scan,) = [node for node in plan if node.get("Index Name") == "schedules_due"]
     assert scan["Actual Rows"] == 1
 
@@ -121,7 +121,7 @@ MOVING = {
     "hold_back": FEW,
     "not_begun": FEW,
     "family": FEW,
-    "due": "now(), 100, '{}'",
+    "due": "now(), 100, '{}', '{}'",
     "standing": FEW,
 }
 

@@ -12,6 +12,7 @@ from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
 from tenuto.model.triggers import manual
 from tenuto.store import schedules
+from tenuto.store.arrays import ids_and_versions
 from tenuto.store.database import Database, DatabaseError
 from tenuto.store.schedules import Entry
 from tests.model.making import NOON
@@ -99,8 +100,9 @@ async def test_the_next_due_is_that_of_the_earliest_that_is_on(db: Database) -> 
     later = await saved(db, a_definition(name="later"), NOON + MINUTE)
     first = await saved(db, a_definition(name="first"))
     assert await schedules.next_due(db) == NOON + MINUTE
-    assert await schedules.next_due(db, {first.id}) == NOON + 2 * MINUTE
-    assert await schedules.next_due(db, {first.id, later.id}) is None
+    assert await schedules.next_due(db, {(first.id, 1)}) == NOON + 2 * MINUTE
+    assert await schedules.next_due(db, {(first.id, 1), (later.id, 1)}) is None
+    assert await schedules.next_due(db, {(first.id, 2)}) == NOON + MINUTE, "it is not that version"
 
 
 async def test_schedules_are_listed_by_name_each_with_its_last_run(db: Database) -> None:
@@ -188,9 +190,11 @@ async def test_the_next_due_of_very_many_is_found_by_the_index(db: Database, exc
         " FROM tenuto.schedules, generate_series(1, 20000) AS n"
     )
     await db.all("ANALYZE tenuto.schedules")
-    without = [made.id, *(new_id() for _ in range(excluded - 1))] if excluded else []
+    without = [(made.id, 1), *((new_id(), 1) for _ in range(excluded - 1))] if excluded else []
     async with db.connection() as connection:
-        plan = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS OFF) {schedules.SQL.next_due}", without)
+        plan = await connection.fetch(
+            f"EXPLAIN (ANALYZE, BUFFERS OFF) {schedules.SQL.next_due}", *ids_and_versions(without)
+        )
     told = "\n".join(row[0] for row in plan)
     assert "schedules_due" in told, told
     assert "Seq Scan" not in told, told

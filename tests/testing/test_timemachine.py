@@ -320,6 +320,31 @@ async def test_what_cannot_be_read_does_not_hold_up_the_others(tenuto_app: Tenut
     assert done == {"good": 3, "m-good": 3}
 
 
+async def test_what_could_not_be_read_runs_once_it_can(tenuto_app: Tenuto) -> None:
+    app = tenuto_app
+    done: Counter[str] = Counter()
+
+    @app.job
+    async def count(what: str) -> None:
+        done[what] += 1
+
+    app.schedule("s", every("1h"), [Step.job(count, "s")])
+    app.manifest("m", count, trigger=every("1h"), properties={"what": "m"})
+    async with app, TimeMachine(app, start=MONDAY) as time:
+        database = await app.open()
+        (schedule,) = await database.all("SELECT plan FROM tenuto.schedules")
+        (manifest,) = await database.all("SELECT definition FROM tenuto.manifests")
+        await database.all("UPDATE tenuto.schedules SET plan = '{}'")
+        await database.all("""UPDATE tenuto.manifests SET definition = '{"a": 1}'""")
+        await time.advance(hours=1)
+        await database.all("UPDATE tenuto.schedules SET plan = $1", schedule["plan"])
+        await database.all("UPDATE tenuto.manifests SET definition = $1", manifest["definition"])
+        await time.advance(minutes=1)
+        assert done == {"s": 1, "m": 1}
+        await time.advance(hours=1)
+    assert done == {"s": 2, "m": 2}
+
+
 async def test_a_limit_and_a_paused_queue_hold_as_ever(tenuto_app: Tenuto) -> None:
     app = tenuto_app
 

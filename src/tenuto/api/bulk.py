@@ -6,8 +6,10 @@ Whoever is cut off sends the same lines again with the same batch key, and nothi
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -66,8 +68,8 @@ async def bulk_enqueue(
     ] = None,
 ) -> dict[str, Any]:
     """Have a manifest run for every line. Lines are taken in as they come; one that is refused is named by its number:
-    nothing after it is taken in, what went before stands, and the batch waits for the rest. Of whoever may no longer
-    send them, no more lines are read."""
+    nothing after it is taken in, what went before stands, and the batch waits for the rest. Whoever may no longer send
+    them is cut off, also while nothing comes."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise Refused(415, "the body must be JSON lines", remedy=f"send Content-Type: {_KINDS[0]}")
@@ -103,17 +105,38 @@ def _of_request(visit: Visit, key: str | None) -> str | None:
 async def _while_welcome(request: Request, visit: Visit, batch_key: str) -> AsyncIterator[bytes]:
     """The body piece by piece, for as long as whoever sends it may."""
     checked_at = steady()
-    async for piece in request.stream():
-        if steady() - checked_at > _CHECKED_EVERY:
-            if not await still_welcome(request, visit):
-                raise Refused(
-                    401,
-                    "the key is no longer valid; what was taken in before stands, and the batch waits for the rest",
-                    remedy=f"send all lines again with another key and ?batch_key={batch_key}",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-            checked_at = steady()
+    async with aclosing(_also_while_nothing_comes(request.stream())) as pieces:
+        async for piece in pieces:
+            if steady() - checked_at >= _CHECKED_EVERY:
+                if not await still_welcome(request, visit):
+                    raise Refused(
+                        401,
+                        "the key is no longer valid; what was taken in before stands, and the batch waits for the rest",
+                        remedy=f"send all lines again with another key and ?batch_key={batch_key}",
+                        headers={"WWW-Authenticate": "Bearer"},
+                    )
+                checked_at = steady()
+            yield piece
+
+
+async def _also_while_nothing_comes(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The pieces, and an empty one whenever none has come for a while."""
+    while True:
+        coming = asyncio.create_task(_next(pieces))  # goes on when the while is over: a read that is given up is lost
+        try:
+            while not (await asyncio.wait([coming], timeout=_CHECKED_EVERY))[0]:
+                yield b""
+        finally:
+            if coming.cancel():
+                await asyncio.wait([coming])
+        piece = coming.result()
+        if piece is None:
+            return
         yield piece
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
 
 
 class _Lines:

@@ -283,7 +283,7 @@ async def retry(
     letters = _some(ids)
     if given is not None and len(letters) > 1:
         raise Invalid("is for one letter", field="--input", remedy="name one letter")
-    input = None if given is None else json_object(text_given(given), "--input")
+    input = None if given is None else json_object(text_given(given, "--input"), "--input")
     done: list[Record] = []
     with session.as_user() as app, pointing_to_the_list(session):
         for each in letters:

@@ -80,7 +80,7 @@ def step(fields: Fields) -> str:
     if policy.get("timeout_seconds"):
         parts.append(f"at most {span(policy['timeout_seconds'])}")
     if "max_retries" in policy and fields.get("kind", "job") != "schedule":
-        parts.append(f"{max(policy['max_retries'], 1)} attempts")
+        parts.append(_attempts(policy["max_retries"]))
     if policy.get("on_lost", "retry") != "retry":
         parts.append(f"on lost: {policy['on_lost']}")
     if fields.get("queue", "default") != "default":
@@ -102,12 +102,16 @@ def rules(policy: Fields) -> str:
     most, retry = max(known.retry.max_retries, 1), known.retry
     wait = f", the first wait {span(retry.base_seconds)}, each next × {retry.factor:g}" if most > 1 else ""
     up_to = f" up to {span(retry.cap_seconds)}" if most > 2 and retry.factor > 1 else ""
-    parts = ["1 attempt" if most == 1 else f"{most} attempts{wait.replace('.0 s', ' s')}{up_to}"]
+    parts = [f"{_attempts(most)}{wait.replace('.0 s', ' s')}{up_to}"]
     if known.timeout_seconds:
         parts.append(f"each at most {span(known.timeout_seconds)}".replace(".0 s", " s"))
     if known.on_lost != "retry":
         parts.append("fails if its worker is lost")
     return "; ".join(parts)
+
+
+def _attempts(max_retries: int) -> str:
+    return "1 attempt" if max_retries <= 1 else f"{max_retries} attempts"
 
 
 def plan(groups: Sequence[Sequence[Fields]]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from tenuto.cli import exits
-from tenuto.errors import Invalid, TenutoError
+from tenuto.errors import Invalid
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,6 +74,9 @@ SHARED: dict[str, tuple[Any, Any]] = {
 }
 EVERYTHING = tuple(SHARED)
 SERVICE = ("app", "database", "home", "quiet")
+_NEVER_EMPTY = ("app", "database", "home", "queues", "queue", "name", "host")
+_LONGEST_LINE = 16 * 1024 * 1024
+"""Longer than any command line: what a text may measure is said by whoever takes it."""
 _PATIENCE_AT_THE_PROMPT = 1.0
 """Somebody waits for the answer: a database that is not there is told of soon. Services wait for theirs."""
 
@@ -216,12 +219,16 @@ def _framed(function: Callable[..., Any], shared: tuple[str, ...], *, service: b
     def run(*, context: typer.Context, **given: Any) -> None:
         if context.invoked_subcommand is not None:
             return  # the group only stands before one of its commands
+        said = dict(given)
         session = Session(**{name: given.pop(name) for name in shared})
         session.is_service = service
         session.action = ".".join(context.command_path.split()[1:]).replace("-", "_")
-        code = _ending_in_words(
-            lambda: _completed(session, function(session, **given)), f"{context.command_path} --help"
-        )
+
+        def work() -> int | None:
+            _refuse_what_no_text_is(context, said)
+            return _completed(session, function(session, **given))
+
+        code = exits.in_words(work, context.command_path)
         if code != exits.OK:
             raise typer.Exit(code)
 
@@ -259,17 +266,25 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _ending_in_words(work: Callable[[], int | None], help_command: str) -> int:
-    try:
-        return work() or exits.OK
-    except TenutoError as error:
-        if exits.debugging():
-            raise
-        message = f"{error.field}: {error.message}" if error.field else error.message
-        exits.complain(message, error.remedy or help_command)
-        return exits.code_of(error)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
+def _refuse_what_no_text_is(context: typer.Context, given: dict[str, Any]) -> None:
+    """Text that nobody means: none at all where something has to be named, and bytes that are no text.
+
+    A variable that a shell does not know is empty text on the command line; it must not stand for the default.
+    """
+    for parameter in context.command.params:
+        value = given.get(parameter.name or "")
+        texts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+        placed = parameter.metavar or ""
+        named = parameter.opts[0] if parameter.param_type_name == "option" else placed.strip("[]…") or parameter.name
+        if value == "" and parameter.name in _NEVER_EMPTY and parameter.param_type_name == "option":
+            raise Invalid("is empty", field=named, remedy="leave it out, or say which")
+        if any(mark in placed for mark in ("FILE", "FOLDER")):
+            continue  # a file may be called by any bytes
+        for text in texts:
+            if isinstance(text, str) and not text.isascii():
+                from tenuto.model.payloads import storable_text
+
+                storable_text(text, field=named or "", limit=_LONGEST_LINE)
 
 
 def login_name() -> str:

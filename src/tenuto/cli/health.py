@@ -44,7 +44,8 @@ def at_once(words: Sequence[str]) -> int | None:
         home = homes.home(given.get("home"))
     except Invalid:
         return None
-    return report(home, service, given.get("name"), as_json=given.get("output") == "json")
+    as_json = given.get("output") == "json"
+    return exits.in_words(lambda: report(home, service, given.get("name"), as_json=as_json), "tenuto health")
 
 
 def report(home: Path, service: str, name: str | None, *, as_json: bool) -> int:

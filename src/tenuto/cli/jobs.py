@@ -126,7 +126,7 @@ async def run_job(
     """
     from tenuto.cli.output import show_json, show_text
 
-    text = text_given(given)
+    text = text_given(given, "--input")
     refuse_names_twice(text)
     with session.as_user() as app, pointing_to_the_list(session):
         registered = session.app_with_jobs.jobs.get(job)
@@ -142,12 +142,14 @@ async def run_job(
 
 
 @contextmanager
-def pointing_to_the_list(session: Session) -> Iterator[None]:
-    """Whoever got the name or the input wrong wants to see what there is."""
+def pointing_to_the_list(session: Session, *options: str) -> Iterator[None]:
+    """Whoever got the name or the input wrong wants to see what there is; with options, only what was typed there is
+    one of the two."""
     try:
         yield
     except (Invalid, UnknownJob) as error:
-        error.remedy = error.remedy or _list_of(session)
+        if isinstance(error, UnknownJob) or not options or (error.field or "").startswith(options):
+            error.remedy = error.remedy or _list_of(session)
         raise
 
 
@@ -185,7 +187,7 @@ async def wait_for_end(session: Session, app: Tenuto, task_id: UUID, timeout: fl
     return exits.OK if well else exits.FAILED
 
 
-def text_given(given: str) -> str:
+def text_given(given: str, option: str) -> str:
     """What was typed, or stands in the file named after an @, or comes from stdin."""
     try:
         if given != "-" and not given.startswith("@"):
@@ -194,12 +196,10 @@ def text_given(given: str) -> str:
             text = file.read(_LONGEST_TEXT + 1)  # a device has no end
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(
-            f"{plain(given)} cannot be read: {error}", field="--input", remedy="name a text file in UTF-8 after the @"
+            f"{plain(given)} cannot be read: {error}", field=option, remedy="name a text file in UTF-8 after the @"
         ) from error
     if len(text) > _LONGEST_TEXT:
-        raise Invalid(
-            f"is longer than {_LONGEST_TEXT:,} characters", field="--input", remedy="pass a reference instead"
-        )
+        raise Invalid(f"is longer than {_LONGEST_TEXT:,} characters", field=option, remedy="pass a reference instead")
     return text
 
 
@@ -210,6 +210,6 @@ def refuse_names_twice(text: str) -> None:
     try:
         strictjson.loads(text)
     except strictjson.NameTwice as error:
-        raise Invalid(str(error), field="input", remedy="say it once") from None
+        raise Invalid(str(error), field="--input", remedy="say it once") from None
     except (ValueError, RecursionError):
         return

@@ -110,7 +110,7 @@ async def append(
     data = None
     if fields is not None:
         try:
-            data = strictjson.loads(text_given(fields))
+            data = strictjson.loads(text_given(fields, "--fields"))
         except (ValueError, RecursionError) as error:
             why = str(error) if isinstance(error, strictjson.NameTwice) else "is not a JSON object"
             raise Invalid(why, field="--fields", remedy='write it as \'{"name": "value"}\'') from None

@@ -7,10 +7,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tenuto.cli.frame import Session, command, login_name
+from tenuto.cli.typed import by_option
 from tenuto.cli.words import ago
 from tenuto.errors import Invalid, NotFound
 
 ALL = "*"
+_FIELDS = ("name", "max_active", "priority", "enabled", "changed_at", "changed_by", "manifests", "active")
+"""Of a group as data. While nothing is said of all manifests together, nothing of them is counted either."""
 
 
 def add_to(manifests: typer.Typer) -> None:
@@ -66,7 +69,7 @@ async def group(
     if no_limit:
         most = None
     changes = most != "keep" or priority is not None or enabled is not None
-    with session.as_user() as app:
+    with session.as_user() as app, by_option({"group": "NAME", "name": "NAME"}):
         if changes:
             await app.manifests.change_group(name, max_active=most, priority=priority, enabled=enabled)
         try:
@@ -76,7 +79,7 @@ async def group(
                 raise
             found = []
     if session.as_json:
-        show_json(found[0] if found else {"name": ALL, "max_active": None, "enabled": True})
+        show_json(found[0] if found else {**dict.fromkeys(_FIELDS), "name": ALL, "priority": 0, "enabled": True})
         return
     if changes:
         session.say(f"{_words(name)}: {_standing(found[0])}, by {login_name()}")

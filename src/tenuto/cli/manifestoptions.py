@@ -6,13 +6,14 @@ option they came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenuto.cli.scheduleoptions import NONE, WHEN, Given, trigger_of
+from tenuto.cli import typed
+from tenuto.cli.scheduleoptions import NONE, WHEN, Given, said, trigger_of
 from tenuto.cli.scheduleoptions import OPTIONS as OF_SCHEDULES
 from tenuto.errors import Invalid
 from tenuto.model import strictjson
@@ -62,8 +63,13 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "group": _text("--group", "GROUP", "The group whose limit and priority it shares."),
     "max_active": _text("--max-active", "N", "How many of its runs may be active at once, everywhere."),
 }
-_CLOCKS = ("cron", "every", "at", "manual")
-_OPTION_OF = {"depends_on": "--after", "external_id": "EXTERNAL_ID", "name": "--name", "job": "--job"}
+_OPTION_OF = {
+    "depends_on": "--after",
+    "external_id": "EXTERNAL_ID",
+    "properties.": "--set {}",
+    "retry": "--retry-wait",
+    "retry.": "--retry-wait",
+}
 
 
 def new_manifest(external_id: str, job: Job[..., Any], given: Given) -> Manifest:
@@ -93,7 +99,7 @@ def changed(present: Manifest, given: Given) -> Manifest:
 
     new: dict[str, Any] = {}
     with by_option():
-        if any(given[option] for option in (*WHEN, "after", "on_demand")):
+        if any(said(given, option) for option in (*WHEN, "after", "on_demand")):
             when = _when(present.trigger, given)
             new |= {"trigger": when["trigger"], "on_demand": when["on_demand"], "depends_on": when["after"]}
         if given["properties"] is not None or given["settings"]:
@@ -115,11 +121,11 @@ def _when(present: Trigger | None, given: Given) -> dict[str, Any]:
     """The one reason to run: a clock, another manifest, demand; or none but a person."""
     from tenuto.model.triggers import Manual
 
-    clock = any(given[option] for option in WHEN)
-    reasons = [("--after", given["after"]), ("--on-demand", given["on_demand"]), ("a clock", clock)]
-    said = [option for option, value in reasons if value]
-    if len(said) > 1:
-        raise Invalid(f"cannot stand beside {said[1]}", field=said[0], remedy="a manifest has one reason to run")
+    clock = any(said(given, option) for option in WHEN)
+    reasons = [("--after", said(given, "after")), ("--on-demand", given["on_demand"]), ("a clock", clock)]
+    found = [option for option, is_given in reasons if is_given]
+    if len(found) > 1:
+        raise Invalid(f"cannot stand beside {found[1]}", field=found[0], remedy="a manifest has one reason to run")
     if given["after"] is not None:
         return {"trigger": Manual(), "on_demand": False, "after": None if given["after"] == NONE else given["after"]}
     if given["on_demand"]:
@@ -133,7 +139,7 @@ def _properties(present: Mapping[str, Any], given: Given) -> dict[str, Any]:
 
     found = dict(present)
     if given["properties"] is not None:
-        found = json_object(text_given(given["properties"]), "--properties")
+        found = json_object(text_given(given["properties"], "--properties"), "--properties")
     return {**found, **settings_of(given["settings"])}
 
 
@@ -146,12 +152,7 @@ def settings_of(given: list[str] | None) -> dict[str, Any]:
             raise Invalid(
                 f"{each!r:.60} does not say which argument", field="--set", remedy="write it as --set argument=value"
             )
-        try:
-            found[name] = strictjson.loads(value)
-        except strictjson.NameTwice as error:
-            raise Invalid(str(error), field=f"--set {name}", remedy="say it once") from None
-        except (ValueError, RecursionError):
-            found[name] = value
+        found[name] = typed.value_of(value, f"--set {name}")
     return found
 
 
@@ -197,31 +198,9 @@ def _policy(present: Policy, given: Given) -> Policy:
 def _most(given: str | None) -> int | None:
     if given is None or given == NONE:
         return None
-    try:
-        return int(given)
-    except ValueError:
-        raise Invalid(
-            f"{given!r:.40} is not a whole number", field="--max-active", remedy="give one, or none"
-        ) from None
+    return typed.whole_number(given, "--max-active", "give one, or none")
 
 
-@contextmanager
-def by_option() -> Iterator[None]:
-    """A refusal of a field names the option it was typed into."""
-    try:
-        yield
-    except Invalid as error:
-        if error.field is not None and not error.field.startswith("--"):
-            error.field = _option(error.field)
-        raise
-
-
-def _option(field: str) -> str:
-    whole, _, part = field.partition(".")
-    if whole == "properties":
-        return f"--set {part}" if part else "--properties"
-    if whole == "retry":
-        return "--retry-wait"
-    if whole in _OPTION_OF:
-        return _OPTION_OF[whole]
-    return f"--{whole.replace('_', '-')}"
+def by_option() -> AbstractContextManager[None]:
+    """A refusal of a manifest's field names the option it was typed into."""
+    return typed.by_option(_OPTION_OF)

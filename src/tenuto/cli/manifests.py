@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenuto.cli import exits, manifestgroups, manifestviews
+from tenuto.cli import definitionviews, exits, manifestgroups, manifestviews
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.manifestoptions import OPTIONS
 from tenuto.cli.manifestviews import Id
 from tenuto.cli.scheduleoptions import taking
 from tenuto.cli.schedules import Reason
+from tenuto.cli.typed import by_option
 from tenuto.cli.words import ago
 
 if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.store.manifests import StoredManifest
+
+_JOB_AND_INPUT = ("--job", "--set", "--properties")
 
 
 def add_to(root: typer.Typer) -> None:
@@ -76,10 +78,11 @@ async def add_manifest(
     The app that has the job is named with --app.
     """
     from tenuto.cli.jobs import pointing_to_the_list
-    from tenuto.cli.manifestoptions import by_option, new_manifest
+    from tenuto.cli.manifestoptions import by_option as of_manifest
+    from tenuto.cli.manifestoptions import new_manifest
     from tenuto.cli.output import show_json
 
-    with session.as_user() as app, pointing_to_the_list(session), by_option():
+    with session.as_user() as app, pointing_to_the_list(session, *_JOB_AND_INPUT), of_manifest():
         new = new_manifest(external_id, session.app_with_jobs.jobs.get(job), given)
         made = await app.manifests.create(new, enabled=not disabled, reason=reason)
     if session.as_json:
@@ -96,14 +99,15 @@ async def edit_manifest(session: Session, external_id: Id, reason: Reason = None
     are open keep the rules they began with. Shows what was and what is.
     """
     from tenuto.cli.jobs import pointing_to_the_list
-    from tenuto.cli.manifestoptions import by_option, changed
+    from tenuto.cli.manifestoptions import by_option as of_manifest
+    from tenuto.cli.manifestoptions import changed
     from tenuto.cli.output import show_json
     from tenuto.model.schedules import changes
 
     with session.as_user() as app:
         async with known(app, external_id):
             before = await app.manifests.get(external_id)
-        with pointing_to_the_list(session), by_option():
+        with pointing_to_the_list(session, *_JOB_AND_INPUT), of_manifest():
             new = changed(before.manifest, given)
             after = await app.manifests.edit(external_id, new, reason=reason, version=before.version)
     if session.as_json:
@@ -202,16 +206,11 @@ async def run_manifest(
     from tenuto.cli.jobs import pointing_to_the_list, wait_for_end
     from tenuto.cli.manifestoptions import settings_of
     from tenuto.cli.output import show_json, show_text
-    from tenuto.errors import Invalid
 
     given = settings_of(settings)
-    with session.as_user() as app, pointing_to_the_list(session):
-        try:
-            async with known(app, external_id):
-                task = await app.manifests.run(external_id, given)
-        except Invalid as error:
-            error.field = f"--set {error.field}"
-            raise
+    with session.as_user() as app, pointing_to_the_list(session), by_option({}, otherwise="--set {}"):
+        async with known(app, external_id):
+            task = await app.manifests.run(external_id, given)
     if wait:
         return await wait_for_end(session, app, task, timeout)
     if session.as_json:
@@ -225,20 +224,10 @@ async def run_manifest(
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def known(app: Tenuto, external_id: str) -> AsyncIterator[None]:
+def known(app: Tenuto, external_id: str) -> AbstractAsyncContextManager[None]:
     """Whoever names a manifest that is not there is told which one they may have meant."""
-    from difflib import get_close_matches
 
-    from tenuto.errors import NotFound
+    async def names() -> list[str]:
+        return [each["external_id"] for each in await app.manifests.list(limit=500)]
 
-    try:
-        yield
-    except NotFound as error:
-        if external_id in app.manifests.declared:
-            error.remedy = "it is declared in code and comes into force when a service starts, as with: tenuto up"
-        else:
-            ids = {each["external_id"].lower(): each["external_id"] for each in await app.manifests.list(limit=500)}
-            if near := get_close_matches(external_id.lower(), ids, 1):
-                error.remedy = f"did you mean {ids[near[0]]!r}? `tenuto manifest list` shows all"
-        raise
+    return definitionviews.known("manifest", external_id, app.manifests.declared, names)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tenuto.cli.definitionviews import keeper, show_history, switch, title, version_as_data
 from tenuto.cli.filters import Limit
 from tenuto.cli.frame import Session, command
 from tenuto.cli.words import ago, one_line, plain, span
@@ -88,7 +89,7 @@ async def list_manifests(
                     row["external_id"],
                     when(manifest),
                     manifest.job,
-                    _switch(enabled=row["enabled"]),
+                    switch(enabled=row["enabled"]),
                     _count(row["open_tasks"]),
                     _next_run(row, manifest, now),
                     ago(row["last_successful_run"], now) or "never",
@@ -109,7 +110,7 @@ def _over_and_under(row: Record, manifest: Manifest, now: datetime) -> list[tupl
     succeeded = Text(ago(row["last_successful_run"], now) or "never")
     return [
         (row["external_id"], when(manifest)),
-        (_switch(enabled=row["enabled"]), open_tasks),
+        (switch(enabled=row["enabled"]), open_tasks),
         (_next_run(row, manifest, now), f"in {row['group_name']}" if row["group_name"] else None),
         (succeeded, "✉ dead letters" if row["has_dead_letters"] else None),
     ]
@@ -117,12 +118,6 @@ def _over_and_under(row: Record, manifest: Manifest, now: datetime) -> list[tupl
 
 def _count(number: int) -> str:
     return "over 10,000" if number >= _MANY else f"{number:,}"
-
-
-def _switch(*, enabled: bool) -> Text:
-    from tenuto.cli.output import state
-
-    return state("on" if enabled else "off")
 
 
 def _next_run(row: Record, manifest: Manifest, now: datetime) -> str:
@@ -149,7 +144,7 @@ async def show_manifest(session: Session, external_id: Id) -> None:
     async with known(app, external_id):
         found = await app.manifests.details(external_id)
     stored: StoredManifest = found["manifest"]
-    change = next(each for each in await app.manifests.versions(external_id) if each.manifest_id == stored.id)
+    (change,) = await app.manifests.versions(stored.id, limit=1)  # its own: others may have had its external id
     batches = await app.batches.list(manifest=external_id, limit=3)
     if session.as_json:
         told = {name: value for name, value in found.items() if name != "manifest"}
@@ -160,11 +155,11 @@ async def show_manifest(session: Session, external_id: Id) -> None:
     parts += [plain(stored.manifest.description)] if stored.manifest.description else []
     parts += ["", pairs(*_about(found, change, now))]
     if found["runs"]:
-        parts += [*_title(f"open: {_open_in_words(found['open'])}"), _open_runs(found, now)]
+        parts += [*title(f"open: {_open_in_words(found['open'])}"), _open_runs(found, now)]
     if batches:
-        parts += [*_title("last batches"), _batches(batches, now)]
+        parts += [*title("last batches"), _batches(batches, now)]
     if found["last_runs"]:
-        parts += [*_title("last attempts"), _last_runs(found["last_runs"], now)]
+        parts += [*title("last attempts"), _last_runs(found["last_runs"], now)]
     show(*parts)
 
 
@@ -173,15 +168,7 @@ def _heading(found: StoredManifest) -> Text:
 
     named = "" if found.manifest.name == found.external_id else f"  {plain(found.manifest.name)}"
     about = f"  version {found.version}"
-    return Text.assemble(
-        _switch(enabled=found.enabled), "  ", (plain(found.external_id), "bold"), named, (about, "dim")
-    )
-
-
-def _title(words: str) -> list[RenderableType]:
-    from rich.text import Text
-
-    return ["", Text(words, style="bold")]
+    return Text.assemble(switch(enabled=found.enabled), "  ", (plain(found.external_id), "bold"), named, (about, "dim"))
 
 
 def _about(found: Record, change: ManifestVersion, now: datetime) -> list[tuple[str, Any]]:
@@ -205,7 +192,7 @@ def _about(found: Record, change: ManifestVersion, now: datetime) -> list[tuple[
         ("limits", _limits(found)),
         ("runs after it", ", ".join(map(plain, found["dependents"]))),
         ("dead letters", f"{letters:,} open; see: {see}" if letters else "none"),
-        ("kept by", _keeper(stored)),
+        ("kept by", keeper(stored)),
         ("last change", f"{change.change} {ago(change.at, now)} by {change.actor.name}{why}"),
     ]
 
@@ -240,12 +227,6 @@ def _limits(found: Record) -> str:
         elif each is not None and each is found["group"]:
             parts.append(f"{words} {each['active']} active, no limit")
     return "; ".join(parts)
-
-
-def _keeper(found: StoredManifest) -> str:
-    who = {"code": "code", "file": "a file", "hand": "hand"}.get(found.origin, found.origin)
-    edited = found.declared is not None and found.declared != found.manifest.to_fields()
-    return f"{who}, and edited since" if edited else who
 
 
 def _open_in_words(counts: Record) -> str:
@@ -331,35 +312,10 @@ def as_data(found: StoredManifest) -> Record:
 async def history(session: Session, external_id: Id, limit: Limit = 20) -> None:
     """Show every change of a manifest: who, when, why, and what was and what is; also of one that was deleted."""
     from tenuto.cli.manifests import known
-    from tenuto.cli.output import show, show_json
-    from tenuto.cli.schedulepast import in_lines
 
     async with known(session.app, external_id):
         found = await session.app.manifests.versions(external_id, limit=limit)
-    if session.as_json:
-        show_json([version_as_data(version) for version in found])
-        return
-    now = (await session.app.open()).clock.now()
-    parts: list[RenderableType] = []
-    for version in found:
-        parts += [*([""] if parts else []), *in_lines(version, now)]
-    show(*parts)
-    if len(found) == limit:
-        session.say(f"the newest {limit}; there may be more: add --limit {min(limit * 5, 500)}")
-
-
-def version_as_data(version: ManifestVersion) -> Record:
-    """A change as one document."""
-    return {
-        "version": version.version,
-        "external_id": version.external_id,
-        "change": version.change,
-        "at": version.at,
-        "actor": {"type": version.actor.type, "id": version.actor.id, "name": version.actor.name},
-        "reason": version.reason,
-        "before": version.before,
-        "after": version.after,
-    }
+    await show_history(session, found, limit)
 
 
 def show_change(before: StoredManifest, after: StoredManifest) -> None:
@@ -397,7 +353,12 @@ async def polls(
         show_json(found)
         return
     if not found:
-        session.say("the manager has done nothing yet; a scheduler polls, as with: tenuto up")
+        if below is not None:
+            session.say("none older than that")
+        elif everything:
+            session.say("no look yet; a scheduler takes them, as with: tenuto up")
+        else:
+            session.say("nothing to do so far; --all shows every look")
         return
     now = (await session.app.open()).clock.now()
     show_table(

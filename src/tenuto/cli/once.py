@@ -9,6 +9,7 @@ import typer
 
 from tenuto.cli import exits
 from tenuto.cli.frame import Session, command, group, login_name
+from tenuto.cli.typed import by_option
 from tenuto.cli.words import ago, local, one_line, span
 from tenuto.errors import Invalid
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 Status = Literal["pending", "running", "completed", "failed", "terminated"]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The one-shot's id, or the beginning of it.")]
+_OPTION_OF = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
 _PAST = ("completed", "failed", "terminated")
 
 
@@ -80,8 +82,9 @@ async def add(
 
     if (at is None) == (after is None):
         raise Invalid("says when, or --in does: give one of them", field="--at", remedy="--in 2h, or --at INSTANT")
-    payload = json_object(text_given(given), "--payload")
-    with session.as_user() as app:
+    payload = json_object(text_given(given, "--payload"), "--payload")
+    said_in = {"exec_at": "--in" if at is None else "--at"}
+    with session.as_user() as app, by_option({**_OPTION_OF, **said_in}):
         now = (await app.open()).clock.now()
         made = await app.one_shots.create(
             at if at is not None else _from(now, after or ""),

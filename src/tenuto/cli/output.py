@@ -6,9 +6,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tenuto.cli.exits import answering
 from tenuto.cli.words import escaped, one_line, plain
 
 if TYPE_CHECKING:
@@ -78,8 +80,7 @@ def colour_of(word: str) -> str:
 def show_json(value: Any) -> None:
     """One document on stdout: instants in ISO 8601, ids as text, spans in seconds."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_jsonable)
-    sys.stdout.write(escaped(text) + "\n")
-    sys.stdout.flush()
+    _write(escaped(text) + "\n")
 
 
 def _jsonable(value: Any) -> Any:
@@ -98,24 +99,29 @@ def show(*parts: RenderableType) -> None:
     """Something made with Rich, on stdout."""
     console = _console(sys.stdout)
     if console.is_terminal:
-        console.print(*parts, sep="\n")
+        with answering():
+            console.print(*parts, sep="\n")
         return
     with console.capture() as captured:
         console.print(*parts, sep="\n")
-    for line in captured.get().splitlines():
-        sys.stdout.write(line.rstrip() + "\n")
-    sys.stdout.flush()  # somebody may read along, behind a pipe
+    _write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def show_text(text: str) -> None:
     """Text from elsewhere, as it is but for what a terminal would obey."""
-    sys.stdout.write(plain(text).rstrip("\n") + "\n")
-    sys.stdout.flush()
+    _write(plain(text).rstrip("\n") + "\n")
+
+
+def _write(text: str) -> None:
+    with answering():
+        sys.stdout.write(text)
+        sys.stdout.flush()  # somebody may read along, behind a pipe
 
 
 def talk(text: str) -> None:
     """A word to the person, on stderr."""
-    sys.stderr.write(plain(text) + "\n")
+    with suppress(OSError):  # nobody listens, or the disk is full: the work goes on
+        sys.stderr.write(plain(text) + "\n")
 
 
 def show_table(

@@ -58,12 +58,7 @@ async def plan(session: Session, files: Files, prune: Prune = False) -> int:
     """
     from tenuto.cli.output import show_json
 
-    try:
-        planned = await session.app.plans.plan(read_all(files), prune=prune)
-    except Invalid as error:
-        message = f"{error.field}: {error.message}" if error.field else error.message
-        exits.complain(message, error.remedy or "tenuto plan --help")
-        return exits.FAILED
+    planned = await session.app.plans.plan(read_all(files), prune=prune)
     if session.as_json:
         show_json(as_data(planned))
     else:

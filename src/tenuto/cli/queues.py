@@ -7,8 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from tenuto.cli.frame import Session, command, group, login_name
+from tenuto.cli.typed import by_option, whole_number
 from tenuto.cli.words import ago
 
+_SETTINGS = ("max_running", "paused_at", "paused_by", "reason")
+_COUNTS = ("queued", "scheduled", "running")
+_PLACES = {"queue": "QUEUE", "max_running": "N"}
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
@@ -70,15 +74,10 @@ async def limit_queue(
     most: Annotated[str, typer.Argument(metavar="N|none", help="How many tasks may run at once, over all workers.")],
 ) -> None:
     """Bound how many tasks of a queue run at the same time; `none` lifts the bound."""
-    from tenuto.errors import Invalid
-
-    if most != "none" and not (most.isascii() and most.isdigit()):
-        raise Invalid(
-            f"{most!r} is neither a whole number nor none", field="limit", remedy=f"tenuto queue limit {name} 5"
-        )
-    with session.as_user() as app:
-        await app.limit_queue(name, None if most == "none" else int(most))
-    at_most = "without a limit" if most == "none" else f"with at most {most} running at a time"
+    limit = None if most == "none" else whole_number(most, "N", f"give one, or none: tenuto queue limit {name} 5")
+    with session.as_user() as app, by_option(_PLACES):
+        await app.limit_queue(name, limit)
+    at_most = "without a limit" if limit is None else f"with at most {limit} running at a time"
     await _done(session, name, f"queue {name} goes on {at_most}")
 
 
@@ -88,14 +87,14 @@ async def pause_queue(
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")] = None,
 ) -> None:
     """Let nothing more of a queue be taken; what runs goes on."""
-    with session.as_user() as app:
+    with session.as_user() as app, by_option(_PLACES):
         await app.pause_queue(name, reason)
     await _done(session, name, f"queue {name} is paused, by {login_name()}; go on with: tenuto queue resume {name}")
 
 
 async def resume_queue(session: Session, name: QueueName) -> None:
     """Let tasks of a paused queue be taken again."""
-    with session.as_user() as app:
+    with session.as_user() as app, by_option(_PLACES):
         await app.resume_queue(name)
     await _done(session, name, f"queue {name} goes on")
 
@@ -104,6 +103,8 @@ async def _done(session: Session, name: str, words: str) -> None:
     from tenuto.cli.output import show_json
 
     if session.as_json:
-        show_json(next((queue for queue in await session.app.queues() if queue["name"] == name), None))
+        # A queue that nothing is in and nothing is said of is not listed; it is told of in the same shape.
+        bare = {"name": name, **dict.fromkeys(_SETTINGS), **dict.fromkeys(_COUNTS, 0), "oldest": None}
+        show_json(next((queue for queue in await session.app.queues() if queue["name"] == name), bare))
     else:
         session.say(words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -150,12 +149,16 @@ def run(words: Sequence[str]) -> int:
         context: typer.Context | None = getattr(error, "ctx", None)
         message = message.replace("Value error, ", "")
         exits.complain(message[:1].lower() + message[1:], f"{context.command_path if context else 'tenuto'} --help")
-        return exits.FAILED if context is not None and context.command.name == "plan" else error.exit_code
+        return exits.of_command(error.exit_code, context.command_path if context else "")
     except Abort:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the answer has enough of it; the interpreter must not try to write the rest.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        exits.let_go_of_stdout()
+        return exits.FAILED
+    except OSError as error:  # of a help, a list or an export that could not be written, or of a file nobody thought of
+        if exits.debugging():
+            raise
+        exits.let_go_of_stdout()
+        exits.complain(str(error), "see where it comes from with TENUTO_DEBUG=1")
         return exits.FAILED
     return code if isinstance(code, int) else exits.OK

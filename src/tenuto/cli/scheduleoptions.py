@@ -7,12 +7,13 @@ are brought back to the option they came from.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from tenuto.cli import typed
 from tenuto.errors import Invalid
 
 if TYPE_CHECKING:
@@ -73,7 +74,18 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 _KINDS = {"cron": "cron", "every": "interval", "at": "times", "manual": "manual"}
 _SAID_IN = {"cron": "cron", "every": "every", "at": "times"}
 _LIMITS = ("zone", "start", "end", "excluded", "jitter")
-_OPTION_OF = {"days": "--on", "times": "--at", "excluded": "--exclude", "misfire.max_runs": "--max-runs"}
+_OPTION_OF = {
+    "name": "NAME",
+    "days": "--on",
+    "times": "--at",
+    "excluded": "--exclude",
+    "cron.day_of_month": "--cron, day of month",
+    "cron.day_of_week": "--cron, day of week",
+    "cron.": "--cron, {}",
+    "misfire.max_runs": "--max-runs",
+    "misfire.grace_seconds": "--grace",
+    "steps": "--step",
+}
 WHEN = ("cron", "every", "at", "manual", "between", "days", *_LIMITS)
 _RULES = ("misfire", "grace", "max_runs")
 
@@ -104,14 +116,15 @@ def definition_of(name: str, given: Given) -> Definition:
         raise Invalid(
             "says what to run, and is not there", field="--step", remedy="add --step JOB; `tenuto job list` shows them"
         )
-    return Definition(
-        name,
-        trigger_of(None, given),
-        _plan(given["steps"]),
-        given["description"] or "",
-        Overlap(given["overlap"] or "skip"),
-        _misfire(None, given),
-    )
+    with by_option():
+        return Definition(
+            name,
+            trigger_of(None, given),
+            _plan(given["steps"]),
+            given["description"] or "",
+            Overlap(given["overlap"] or "skip"),
+            _misfire(None, given),
+        )
 
 
 def changed(present: Definition, given: Given) -> Definition:
@@ -122,12 +135,13 @@ def changed(present: Definition, given: Given) -> Definition:
     from tenuto.model.schedules import with_arguments
 
     new: dict[str, Any] = {}
-    if any(given[option] for option in WHEN):
+    if any(said(given, option) for option in WHEN):
         new["trigger"] = trigger_of(present.trigger, given)
     if given["steps"]:
         new["plan"] = _plan(given["steps"])
     if overrides := overrides_of(given.get("arguments")):
-        new["plan"] = with_arguments(new.get("plan", present.plan), overrides)
+        with typed.by_option({}, otherwise="--set {}"):
+            new["plan"] = with_arguments(new.get("plan", present.plan), overrides)
     if any(given[option] is not None for option in _RULES):
         new["misfire"] = _misfire(present.misfire, given)
     for field in ("description", "overlap"):
@@ -135,7 +149,8 @@ def changed(present: Definition, given: Given) -> Definition:
             new[field] = given[field]
     if given.get("rename") is not None:
         new["name"] = given["rename"]
-    return replace(present, **new)
+    with by_option(renamed=True):
+        return replace(present, **new)
 
 
 def _plan(texts: list[str]) -> Plan:
@@ -157,7 +172,7 @@ def trigger_of(present: Trigger | None, given: Given) -> Trigger:
 
 
 def _fields(present: dict[str, Any] | None, given: Given) -> dict[str, Any]:
-    chosen = [option for option in _KINDS if given[option]]
+    chosen = [option for option in _KINDS if said(given, option)]
     if len(chosen) > 1:
         raise Invalid(
             f"cannot stand beside --{chosen[1]}", field=f"--{chosen[0]}", remedy="give one trigger; use two schedules"
@@ -177,7 +192,7 @@ def _fields(present: dict[str, Any] | None, given: Given) -> dict[str, Any]:
     for name in ("days", "zone", "start", "end", "jitter"):
         _change(fields, name, given[name])
     if given["excluded"]:
-        dates = _items(given["excluded"])
+        dates = _items(given["excluded"]) or given["excluded"]
         _change(fields, "excluded", NONE if dates == [NONE] else dates)
     return fields
 
@@ -195,17 +210,15 @@ def _kept(present: dict[str, Any], kind: str | None) -> dict[str, Any]:
 def _refuse_what_does_not_fit(kind: str, given: Given) -> None:
     if kind == "manual":
         for name in ("between", "days", *_LIMITS):
-            if given[name]:
+            if said(given, name):
                 raise Invalid(
-                    "goes with a clock, and there is none",
-                    field=_option(name),
-                    remedy="leave it out, or say when it runs",
+                    "goes with a clock, and there is none", field=name, remedy="leave it out, or say when it runs"
                 )
-    if kind == "cron" and given["days"]:
+    if kind == "cron" and said(given, "days"):
         raise Invalid(
             "goes with --every or --at", field="--on", remedy="put the days into the line, as in '0 2 * * mon-fri'"
         )
-    if kind != "interval" and given["between"]:
+    if kind != "interval" and said(given, "between"):
         remedy = (
             "put the hours into the line, as in '*/15 9-17 * * *'" if kind == "cron" else "name the times with --at"
         )
@@ -223,22 +236,16 @@ def _items(texts: list[str]) -> list[str]:
     return [item.strip() for text in texts for item in text.split(",") if item.strip()]
 
 
-@contextmanager
-def by_option() -> Iterator[None]:
-    """A refusal of a field names the option it was typed into."""
-    try:
-        yield
-    except Invalid as error:
-        if error.field is not None and not error.field.startswith("--"):
-            error.field = _option(error.field)
-        raise
+def said(given: Given, option: str) -> bool:
+    """Whether an option was given. Empty text was: an unset variable of a shell is refused, not taken for silence."""
+    return given[option] is not None and given[option] is not False and given[option] != []
 
 
-def _option(field: str) -> str:
-    whole, _, part = field.partition(".")
-    if whole == "cron" and part:
-        return f"--cron, {part.replace('_', ' ')}"
-    return _OPTION_OF.get(field, f"--{field}")
+def by_option(*, renamed: bool = False, arguments: bool = False) -> AbstractContextManager[None]:
+    """A refusal of a schedule's field names the option it was typed into: of an edit, the name comes from --rename,
+    and arguments may come from --set."""
+    own = {**({"name": "--rename"} if renamed else {}), **({"steps.": "--set {}"} if arguments else {})}
+    return typed.by_option({**_OPTION_OF, **own})
 
 
 # --- the rule for missed runs ---------------------------------------------------------------------------------------

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from tenuto.cli.definitionviews import show_history
 from tenuto.cli.filters import Limit, where
 from tenuto.cli.frame import Session, command
-from tenuto.cli.words import ago, local, span
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from tenuto.store.manifests import ManifestVersion
-    from tenuto.store.schedules import Version
+from tenuto.cli.words import local, span
+from tenuto.errors import Invalid
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 DecisionWord = Literal["fired", "queued", "coalesced", "skipped", "missed"]
@@ -37,55 +32,11 @@ def add_to(schedules: typer.Typer) -> None:
 
 async def history(session: Session, name: Name, limit: Limit = 20) -> None:
     """Show every change of a schedule: who, when, why, and what was and what is; also of one that was deleted."""
-    from tenuto.cli.output import show, show_json
     from tenuto.cli.schedules import known
 
     async with known(session, session.app, name):
         found = await session.app.schedules.versions(name, limit=limit)
-    if session.as_json:
-        show_json([version_as_data(version) for version in found])
-        return
-    now = (await session.app.open()).clock.now()
-    parts: list[RenderableType] = []
-    for version in found:
-        parts += [*([""] if parts else []), *in_lines(version, now)]
-    show(*parts)
-    if len(found) == limit:
-        session.say(f"the newest {limit}; there may be more: add --limit {min(limit * 5, 500)}")
-
-
-def in_lines(version: Version | ManifestVersion, now: datetime) -> list[RenderableType]:
-    """One change for a person: who, when, why, and what was and what is."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from tenuto.cli import describing
-    from tenuto.cli.words import plain
-
-    who = f"{plain(version.actor.name)} ({version.actor.type.replace('_', ' ')})"
-    title = Text.assemble((f"version {version.version}  {version.change}", "bold"), f" by {who}")
-    when = Text(f"  {local(version.at)} ({ago(version.at, now)})", style="dim")
-    lines: list[RenderableType] = [title, when]
-    if version.reason:
-        lines.append(Text(f"  why: {plain(version.reason)}"))
-    if version.after is None:
-        return lines
-    for what, difference in describing.differences(version.before, version.after):
-        lines += [Text(f"  {what}"), Padding(describing.painted(difference), (0, 0, 0, 4))]
-    return lines
-
-
-def version_as_data(version: Version) -> dict[str, Any]:
-    return {
-        "version": version.version,
-        "name": version.name,
-        "change": version.change,
-        "at": version.at,
-        "actor": {"type": version.actor.type, "id": version.actor.id, "name": version.actor.name},
-        "reason": version.reason,
-        "before": version.before,
-        "after": version.after,
-    }
+    await show_history(session, found, limit)
 
 
 async def ledger(
@@ -106,6 +57,12 @@ async def ledger(
     from tenuto.cli.schedules import known
     from tenuto.model.triggers.values import instant
 
+    if below is not None and before is None:
+        raise Invalid(
+            "goes with --before",
+            field="--below",
+            remedy="add --before with the instant that row was due at; a full page ends with both",
+        )
     until = None if before is None else instant(before, field="--before")
     async with known(session, session.app, name or ""):
         found = await session.app.schedules.ledger(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenuto.cli import exits, schedulepast, scheduleviews
+from tenuto.cli import definitionviews, exits, schedulepast, scheduleviews
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.scheduleoptions import with_options
+from tenuto.cli.typed import by_option
 from tenuto.cli.words import ago
 
 if TYPE_CHECKING:
@@ -90,10 +90,11 @@ async def add_schedule(
     with --app.
     """
     from tenuto.cli.output import show_json
+    from tenuto.cli.scheduleoptions import by_option as of_schedule
     from tenuto.cli.scheduleoptions import definition_of
 
     new = definition_of(name, given)
-    with session.as_user() as app:
+    with session.as_user() as app, of_schedule():
         made = await app.schedules.create(new, enabled=not disabled, reason=reason)
     if session.as_json:
         show_json(scheduleviews.as_data(made))
@@ -117,13 +118,15 @@ async def edit_schedule(
     Shows what was and what is, and what that does to the next runs. A run that is under way goes on as it began.
     """
     from tenuto.cli.output import show_json
+    from tenuto.cli.scheduleoptions import by_option as of_schedule
     from tenuto.cli.scheduleoptions import changed
 
     with session.as_user() as app:
         async with known(session, app, name):
             before = await app.schedules.get(name)
         new = changed(before.definition, {**given, "arguments": arguments, "rename": rename})
-        after = await app.schedules.edit(name, new, reason=reason, version=before.version)
+        with of_schedule(renamed=True, arguments=bool(arguments)):
+            after = await app.schedules.edit(name, new, reason=reason, version=before.version)
     now = (await app.open()).clock.now()
     if session.as_json:
         show_json(_change_as_data(before, after, now))
@@ -231,8 +234,10 @@ async def run_schedule(
 
     request = new_id()
     with session.as_user() as app:
-        async with known(session, app, name):
-            started = await app.schedules.run(name, arguments=overrides_of(arguments), request_id=request)
+        given = overrides_of(arguments)
+        with by_option({"steps.": "--set {}"}, otherwise="--set {}"):
+            async with known(session, app, name):
+                started = await app.schedules.run(name, arguments=given, request_id=request)
         if started.decision in ("skipped", "coalesced", "missed"):
             raise Conflict(
                 f"{name!r} was not run: {started.reason}",
@@ -276,25 +281,13 @@ async def _its_turn(app: Tenuto, name: str, request: UUID, timeout: float | None
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def known(session: Session, app: Tenuto, name: str) -> AsyncIterator[None]:
+def known(session: Session, app: Tenuto, name: str) -> AbstractAsyncContextManager[None]:
     """Whoever names a schedule that is not there is told which one they may have meant."""
-    from difflib import get_close_matches
 
-    from tenuto.errors import NotFound
+    async def names() -> list[str]:
+        return [each["name"] for each in await app.schedules.list(limit=500)]
 
-    try:
-        yield
-    except NotFound as error:
-        if name in app.schedules.declared:
-            error.remedy = "it is declared in code and comes into force when a service starts, as with: tenuto up"
-        else:
-            names = [each["name"] for each in await app.schedules.list(limit=500)]
-            by_lower = {each.lower(): each for each in names}
-            near = get_close_matches(name.lower(), by_lower, 1)
-            if near:
-                error.remedy = f"did you mean {by_lower[near[0]]!r}? `tenuto schedule list` shows all"
-        raise
+    return definitionviews.known("schedule", name, app.schedules.declared, names)
 
 
 def _typed(name: str) -> str:

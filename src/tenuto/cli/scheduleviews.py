@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tenuto.cli.definitionviews import keeper, switch, title, version_as_data
 from tenuto.cli.filters import Limit
 from tenuto.cli.frame import Session, command
-from tenuto.cli.schedulepast import Name, version_as_data
+from tenuto.cli.schedulepast import Name
 from tenuto.cli.words import ago
 
 if TYPE_CHECKING:
@@ -85,16 +86,10 @@ def _over_and_under(row: dict[str, Any], now: datetime) -> list[tuple[Any, Any]]
     ended = None if row["last_state"] is None else ago(row["last_ended_at"] or row["last_started_at"], now)
     return [
         (row["name"], describing.trigger(row["trigger"])),
-        (_switch(enabled=row["enabled"]), None),
+        (switch(enabled=row["enabled"]), None),
         (_next_run(row, now), at),
         (_last_run(row), ended),
     ]
-
-
-def _switch(*, enabled: bool) -> Text:
-    from tenuto.cli.output import state
-
-    return state("on" if enabled else "off")
 
 
 def _next_run(row: dict[str, Any], now: datetime) -> str:
@@ -153,23 +148,23 @@ async def show_schedule(session: Session, name: Name) -> None:
     async with known(session, app, name):
         found = await app.schedules.get(name)
     last = await app.executions.list(schedule=name, limit=_LAST)
-    change = next(each for each in await app.schedules.versions(name) if each.schedule_id == found.id)
+    (change,) = await app.schedules.versions(found.id, limit=1)  # its own: others may have had its name
     now = (await app.open()).clock.now()
     if session.as_json:
         document = {**as_data(found), "next_runs": next_runs(found, now), "last_executions": last}
         show_json({**document, "last_change": version_as_data(change)})
         return
     runs = next_runs(found, now)
-    parts: list[RenderableType] = [_heading(found), *_about(found, change, now), *_title("next runs")]
+    parts: list[RenderableType] = [_heading(found), *_about(found, change, now), *title("next runs")]
     if runs:
         parts.append(describing.runs(runs, _zone(found), now))
     else:
         parts.append("  only by hand" if found.definition.trigger.kind == "manual" else "  none within eight years")
     if runs and not found.enabled:
         parts.append("  (if it were on)")
-    parts += [*_title("steps"), drawn_plan(found)]
+    parts += [*title("steps"), drawn_plan(found)]
     if last:
-        parts += [*_title("last runs"), in_lines(last, now, named=False)]
+        parts += [*title("last runs"), in_lines(last, now, named=False)]
     show(*parts)
 
 
@@ -179,7 +174,7 @@ def _heading(found: Schedule) -> Text:
     from tenuto.cli.words import plain
 
     about = f"version {found.version}"
-    return Text.assemble(_switch(enabled=found.enabled), "  ", (plain(found.name), "bold"), "  ", (about, "dim"))
+    return Text.assemble(switch(enabled=found.enabled), "  ", (plain(found.name), "bold"), "  ", (about, "dim"))
 
 
 def _about(found: Schedule, change: Version, now: datetime) -> list[RenderableType]:
@@ -193,23 +188,10 @@ def _about(found: Schedule, change: Version, now: datetime) -> list[RenderableTy
         ("when", definition.trigger.words()),
         ("overlap", describing.overlap(definition.overlap)),
         ("missed runs", describing.misfire(definition.misfire.to_fields())),
-        ("kept by", _keeper(found)),
+        ("kept by", keeper(found)),
         ("last change", f"{change.change} {ago(change.at, now)} by {change.actor.name}{why}"),
     )
     return [*([plain(definition.description)] if definition.description else []), "", about]
-
-
-def _keeper(found: Schedule) -> str:
-    who = {"code": "code", "file": "a file", "hand": "hand"}.get(found.origin, found.origin)
-    if found.declared is not None and found.declared != found.definition.to_fields():
-        return f"{who}, and edited since"
-    return who
-
-
-def _title(words: str) -> list[RenderableType]:
-    from rich.text import Text
-
-    return ["", Text(words, style="bold")]
 
 
 def drawn_plan(found: Schedule) -> RenderableType:

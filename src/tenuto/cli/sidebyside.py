@@ -33,15 +33,17 @@ def compared(attempts: Sequence[Record], width: int) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if shared := [(name, told[0][name]) for name in told[0] if name in same and told[0][name]]:
         lines += [Text(f"the same in all {len(attempts)} attempts", style="bold"), pairs(*shared), Text("")]
-    shown = list(range(len(attempts)))
-    if len(shown) > _SHOWN:
-        shown = [0, *shown[-(_SHOWN - 1) :]]
-        left_out = f"attempts 2 to {len(attempts) - _SHOWN + 1} are left out; -o json has all"
-        lines += [Text(left_out, style="dim")]
+    if len(attempts) > _SHOWN:
+        first, *hidden = [attempt["attempt"] for attempt in attempts[1 : 1 - _SHOWN]]
+        left_out = f"attempts {first} to {hidden[-1]} are" if hidden else f"attempt {first} is"
+        lines += [Text(f"{left_out} left out; -o json has all", style="dim")]
+        # From here on there are only those that are shown: "as before" is as in the column before.
+        attempts = [attempts[0], *attempts[1 - _SHOWN :]]
+        told = [told[0], *told[1 - _SHOWN :]]
     differing = [name for name in told[0] if name not in same]
     beside = max((width - _LABEL) // (_COLUMN + 2), 1)
-    for start in range(0, len(shown), beside):
-        some = shown[start : start + beside]
+    for start in range(0, len(attempts), beside):
+        some = range(len(attempts))[start : start + beside]
         lines += [*([Text("")] if start else []), _table(attempts, told, some, differing, width)]
     return lines
 
@@ -67,7 +69,6 @@ def _table(
 ) -> RenderableType:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     from tenuto.cli.output import state
 
@@ -83,7 +84,7 @@ def _table(
     for name in names:
         if any(told[place][name] for place in some):
             table.add_row(name, *(_cell(told, place, name) for place in some))
-    return table if names or some else Text("")
+    return table
 
 
 def _cell(told: Sequence[dict[str, str]], place: int, name: str) -> Any:

@@ -10,6 +10,7 @@ import typer
 
 from tenuto.cli import timeline
 from tenuto.cli.frame import Session, command
+from tenuto.cli.typed import by_option, whole_number
 from tenuto.cli.words import span
 from tenuto.errors import Invalid
 
@@ -77,17 +78,20 @@ async def simulate(
     from tenuto.cli.output import show_json
     from tenuto.engine.rehearsal import Given
 
-    app, here = session.app, _zone(zone)
+    app = session.app
+    with by_option({}):
+        here = _zone(zone)
     now = (await app.open()).clock.now()
     begins = _instant(start, here, now, "--from")
     given = Given(
         tuple(schedule or ()),
         _declared(session, file or ()),
         {name: _seconds(text) for name, text in _named(duration or (), "--duration")},
-        {queue: _number(text) for queue, text in _named(slots or (), "--slots")},
+        {queue: whole_number(text, "--slots", "write it as mail=5") for queue, text in _named(slots or (), "--slots")},
         [_outage(text, here, now) for text in outage or ()],
     )
-    found = await app.schedules.simulate(begins, _end(end, here, now, begins), given)
+    with by_option({}):
+        found = await app.schedules.simulate(begins, _end(end, here, now, begins), given)
     if session.as_json:
         show_json(found)
         return
@@ -165,12 +169,6 @@ def _seconds(text: str) -> float:
     return found
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise Invalid(f"{text!r:.60} is not a whole number", field="--slots", remedy="write it as mail=5")
-    return int(text)
-
-
 def _declared(session: Session, files: Sequence[str]) -> list[Definition]:
     """The schedules of files; with an app, each step as its job has it."""
     from tenuto.cli.plans import read
@@ -198,7 +196,7 @@ def _show(found: Simulation, zone: tzinfo, limit: int) -> None:
             [
                 (
                     total.schedule,
-                    total.due,
+                    f"{total.due:,}",
                     *(_or_nothing(getattr(total, what)) for what in _COUNTS),
                     f"{span(total.seconds)} {_KNOWN[total.duration_is]}".strip(),
                     span(total.busy_seconds) if total.busy_seconds else "",
@@ -241,7 +239,7 @@ def _clashes(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[Rendera
     lines: list[RenderableType] = [Text(f"clashes ({len(clashes):,})", style="bold")]
     for words, same in list(alike.items())[:limit]:
         first = same[0]
-        until = f" to {first.until.astimezone(zone):%H:%M:%S}" if first.until is not None else ""
+        until = f" to {_on_the_day(first.until, first.at, zone)}" if first.until is not None else ""
         often = f" — {len(same):,} times, the last {_when(same[-1].at, zone)}" if len(same) > 1 else ""
         lines.append(Text(f"  {_when(first.at, zone)}{until}  {words}{often}"))
     if len(alike) > limit:
@@ -259,8 +257,8 @@ def _runs(runs: Sequence[Run], zone: tzinfo) -> RenderableType:
                 _when(run.due_at, zone),
                 run.schedule,
                 "cut" if run.cut else str(run.decision),
-                "" if run.starts_at is None else f"{run.starts_at.astimezone(zone):%H:%M:%S}",
-                "" if run.ends_at is None else f"{run.ends_at.astimezone(zone):%H:%M:%S}",
+                _on_the_day(run.starts_at, run.due_at, zone),
+                _on_the_day(run.ends_at, run.due_at, zone),
                 run.reason,
             )
             for run in runs
@@ -268,6 +266,14 @@ def _runs(runs: Sequence[Run], zone: tzinfo) -> RenderableType:
         spare=("ends", "begins"),
         flexible=("schedule", "reason"),
     )
+
+
+def _on_the_day(instant: datetime | None, due_at: datetime, zone: tzinfo) -> str:
+    """The time of day, with the day where that is not the one it was due on."""
+    if instant is None:
+        return ""
+    here = instant.astimezone(zone)
+    return f"{here:%H:%M:%S}" if here.date() == due_at.astimezone(zone).date() else f"{here:%Y-%m-%d %H:%M:%S}"
 
 
 def _or_nothing(number: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from tenuto.cli.typed import by_option, value_of
 from tenuto.errors import Invalid
 from tenuto.model import strictjson
 
@@ -56,7 +57,8 @@ class _Reader:
         arguments = self._arguments()
         options = self._options()
         kind = str(options.pop("kind", "job"))
-        return Step.of_kind(kind, arguments, target=target, **options)
+        with by_option({}, otherwise=f"{FIELD}, {{}}"):
+            return Step.of_kind(kind, arguments, target=target, **options)
 
     def comma(self) -> None:
         if self._next != ",":
@@ -148,10 +150,5 @@ def overrides_of(given: list[str] | None) -> dict[str, dict[str, Any]]:
                 field="--set",
                 remedy="write it as --set step.argument=value",
             )
-        try:
-            found.setdefault(step, {})[argument] = strictjson.loads(value)
-        except strictjson.NameTwice as error:
-            raise Invalid(str(error), field=f"--set {place}", remedy="say it once") from None
-        except (ValueError, RecursionError):
-            found[step][argument] = value
+        found.setdefault(step, {})[argument] = value_of(value, f"--set {place}")
     return found

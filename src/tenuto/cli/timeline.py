@@ -15,7 +15,7 @@ WIDTH = 80
 NAME = 18
 COLUMNS = WIDTH - NAME - 2
 LINES = 60
-LEGEND = "1-9 + begin   ━ run   × skipped, coalesced or missed   ‼ both   · nothing"
+LEGEND = "1-9 + begin  ━ run  ◌ waits  × skipped, coalesced or missed  ‼ both  · nothing"
 
 _MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 4320, 10_080, 43_200, 525_600, 5_256_000)
 _A_TICK = 8
@@ -39,10 +39,18 @@ def drawn(names: Sequence[str], runs: Iterable[Run], start: datetime, end: datet
             by_name[run.schedule].append(run)
     lines = [*_scale(start, stretch, columns, zone)]
     for name, its_runs in by_name.items():
-        lines.append(f"{one_line(name, NAME):<{NAME}}  {_line(its_runs, start, stretch, columns)}")
+        lines.append(f"{_in_cells(name)}  {_line(its_runs, start, stretch, columns)}")
     if len(names) > LINES:
         lines.append(f"… and {len(names) - LINES:,} more schedules")
     return lines
+
+
+def _in_cells(name: str) -> str:
+    """The name in as many columns of the terminal as there are for it: some letters take two, some none."""
+    from rich.cells import cell_len, set_cell_size
+
+    line = one_line(name)
+    return set_cell_size(line if cell_len(line) <= NAME else f"{set_cell_size(line, NAME - 1).rstrip()}…", NAME)
 
 
 def _scale(start: datetime, stretch: timedelta, columns: int, zone: tzinfo) -> list[str]:
@@ -59,27 +67,27 @@ def _scale(start: datetime, stretch: timedelta, columns: int, zone: tzinfo) -> l
 
 def _line(runs: Sequence[Run], start: datetime, stretch: timedelta, columns: int) -> str:
     begun, lost = [0] * columns, [False] * columns
-    running = [False] * columns
+    running, waiting = [False] * columns, [False] * columns
     for run in runs:
         if run.starts_at is None:
             place = (run.due_at - start) // stretch
             if 0 <= place < columns:
-                lost[place] = True
+                (waiting if run.decision == "queued" else lost)[place] = True
             continue
         first = (run.starts_at - start) // stretch
         begun[first] += 1
         if run.ends_at is not None and run.ends_at > run.starts_at:
             last = min(-(-(run.ends_at - start) // stretch), columns)
             running[first:last] = [True] * (last - first)
-    return "".join(map(_sign, begun, running, lost))
+    return "".join(map(_sign, begun, running, waiting, lost))
 
 
-def _sign(begun: int, running: bool, lost: bool) -> str:
+def _sign(begun: int, running: bool, waiting: bool, lost: bool) -> str:
     if lost:
         return "‼" if begun else "×"
     if begun:
         return str(begun) if begun < 10 else "+"
-    return "━" if running else "·"
+    return "◌" if waiting else "━" if running else "·"
 
 
 def _words(stretch: timedelta) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-# What could move the cursor, change colours or turn text round: C0 but for tab and line end, DEL, C1, and the
-# characters that switch the direction of writing.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+from tenuto.model.unseen import UNSEEN
+
 # A whole sequence goes at once, so that no half of it is left to read: colours, cursor (CSI), titles, links (OSC).
 _SEQUENCE = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\\\|\x9c)?")
 
 
 def plain(text: object) -> str:
     """Text from elsewhere without anything a terminal would obey."""
-    return _CONTROL.sub("", _SEQUENCE.sub("", str(text).replace("\r\n", "\n")))
+    return UNSEEN.sub("", _SEQUENCE.sub("", str(text).replace("\r\n", "\n")))
 
 
 def one_line(text: object, limit: int = 200) -> str:
@@ -25,7 +24,7 @@ def one_line(text: object, limit: int = 200) -> str:
 
 def escaped(json_text: str) -> str:
     """JSON in which whatever a terminal would obey is written as an escape: it says the same."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", json_text)
+    return UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", json_text)
 
 
 def span(value: timedelta | float) -> str:

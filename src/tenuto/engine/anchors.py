@@ -10,10 +10,11 @@ import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from tenuto.errors import Invalid
 from tenuto.logs import Log
@@ -23,6 +24,8 @@ from tenuto.store.database import Database
 FILE = "audit.heads"
 EVERY = timedelta(hours=1)
 _LONGEST_LINE = 4096
+
+T = TypeVar("T")
 
 log = Log("tenuto.audit")
 
@@ -49,7 +52,7 @@ async def drop(database: Database, home: Path) -> None:
         log.error("the audit trail is shorter than it was", was=longest, now=head.position)
     elif head.position > longest:
         line = {"database": which, "position": head.position, "seal": head.seal.hex(), "at": now.isoformat()}
-        await asyncio.to_thread(append_line, home / FILE, json.dumps(line))
+        await asyncio.to_thread(append_line, home / FILE, json.dumps(line), parsed)
         log.info("audit head", position=head.position, seal=head.seal.hex())
 
 
@@ -57,32 +60,51 @@ def read(home: Path, database: str) -> Sequence[Anchor]:
     """What is remembered of a database, in order."""
     file = home / FILE
     try:
-        *lines, _cut_off = file.read_text(encoding="utf-8").split("\n")  # after the last line end: by a crash
-    except FileNotFoundError:
-        return []
-    try:
-        told = [json.loads(line) for line in lines]
-        return [
-            Anchor(int(each["position"]), bytes.fromhex(each["seal"]), datetime.fromisoformat(each["at"]))
-            for each in told
-            if each["database"] == database
-        ]
-    except (ValueError, KeyError, TypeError) as error:
+        return [anchor for which, anchor in read_lines(file, parsed) if which == database]
+    except ValueError as error:
         raise Invalid(
             f"{file} holds a line that is no head of an audit trail",
             remedy="restore the file; if it is lost, move it away: the trail is then anchored anew",
         ) from error
 
 
-def append_line(file: Path, line: str) -> None:
+def parsed(line: bytes) -> tuple[str, Anchor]:
+    """A line of the file: of which database, and what is remembered of it."""
+    try:
+        told = json.loads(line)
+        anchor = Anchor(int(told["position"]), bytes.fromhex(told["seal"]), datetime.fromisoformat(told["at"]))
+        return told["database"], anchor
+    except (KeyError, TypeError) as error:
+        raise ValueError("is no head of an audit trail") from error
+
+
+# --- files of lines --------------------------------------------------------------------------------------------------
+# A crash may leave the beginning of a line, an editor or a store of secrets a whole one without its line end. What a
+# line says tells the two apart: the beginning of one must never parse.
+
+
+def read_lines(file: Path, parse: Callable[[bytes], T]) -> list[T]:
+    """What the whole lines of a file say, if there is one; `ValueError` if one of them cannot be parsed."""
+    try:
+        *lines, rest = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [parse(line) for line in ([*lines, rest] if _is_whole(rest, parse) else lines)]
+
+
+def append_line(file: Path, line: str, parse: Callable[[bytes], object]) -> None:
     """One line at the end, on disk before anybody relies on it, for the owner's eyes only: whole, or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: others may be at it
-        size = _whole_lines(handle)
-        os.ftruncate(handle, size)
-        left = f"{line}\n".encode()
+        size, left = os.fstat(handle).st_size, f"{line}\n".encode()
+        rest = _after_the_last_line_end(handle, size)
+        if _is_whole(rest, parse):
+            left = b"\n" + left
+        else:
+            size -= len(rest)
+            os.ftruncate(handle, size)
         try:
             while left:  # a disk that is filling up takes in less than it is given
                 left = left[os.write(handle, left) :]
@@ -94,8 +116,14 @@ def append_line(file: Path, line: str) -> None:
         os.close(handle)
 
 
-def _whole_lines(handle: int) -> int:
-    """How much of a file is whole lines: what comes after the last was cut off by a crash while it was written."""
-    size = os.fstat(handle).st_size
+def _after_the_last_line_end(handle: int, size: int) -> bytes:
     tail = os.pread(handle, _LONGEST_LINE, max(size - _LONGEST_LINE, 0))
-    return size - (len(tail) - tail.rfind(b"\n") - 1)
+    return tail[tail.rfind(b"\n") + 1 :]
+
+
+def _is_whole(line: bytes, parse: Callable[[bytes], object]) -> bool:
+    try:
+        parse(line)
+    except ValueError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tenuto import sealing
-from tenuto.engine.anchors import append_line
+from tenuto.engine.anchors import append_line, read_lines
 from tenuto.errors import Invalid
 from tenuto.model.auditchain import AuditKey, AuditKeys
 from tenuto.settings import Settings
@@ -39,17 +39,18 @@ def _kept(file: Path, to_be_kept: Sequence[AuditKey]) -> list[AuditKey]:
     kept = {key.id: key for key in _read(file)}
     for key in to_be_kept:
         if key.id not in kept:
-            append_line(file, f"{key.id} {key.bytes.hex()}")
+            append_line(file, f"{key.id} {key.bytes.hex()}", _parsed)
             kept[key.id] = key
     return list(kept.values())
 
 
 def _read(file: Path) -> list[AuditKey]:
     try:
-        *lines, _cut_off = file.read_bytes().split(b"\n")  # after the last line end: by a crash
-    except FileNotFoundError:
-        return []
-    try:
-        return [AuditKey(id, bytes.fromhex(key)) for id, key in (line.decode("ascii").split() for line in lines)]
+        return read_lines(file, _parsed)
     except ValueError as error:  # not repeated: it may be part of a key
         raise Invalid(f"{file} holds a line that is no key", remedy="restore the file from a backup") from error
+
+
+def _parsed(line: bytes) -> AuditKey:
+    id, key = line.decode("ascii").split()
+    return AuditKey(id, bytes.fromhex(key))

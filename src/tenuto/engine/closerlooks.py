@@ -1,5 +1,5 @@
-"""What the doctor cannot learn from one statement: a ledger held against its trigger, definitions that this version
-cannot read, secrets sought in the open.
+"""What the doctor cannot learn from one statement: a ledger held against its trigger, definitions and requests that
+this version cannot read, secrets sought in the open.
 
 It only looks, at the newest part of what there is. A secret that is found is named; its value is never told.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from tenuto import sealing
+from tenuto.engine.firing import requested
 from tenuto.engine.leftout import UNREADABLE
 from tenuto.engine.rules import NAMED, REPORT, Finding, Verdict
 from tenuto.errors import TenutoError
@@ -63,23 +64,26 @@ def _gaps(ledger: Ledger) -> Iterator[str]:
 
 
 async def next_runs(database: Database) -> Finding:
-    """Every enabled schedule and manifest can be read, and its next run is known if it has one."""
-    name, holds = "next_run_lost", "every enabled schedule and manifest can be read, and has its next run"
-    found = await store.enabled(database, _SCHEDULES)
-    if found is None:
+    """Every enabled schedule and manifest can be read, and its next run is known if it has one; and every request that
+    waits for its turn can be read."""
+    name, holds = "next_run_lost", "schedules, manifests and requests that wait can be read, and no next run is lost"
+    found, queued = await store.enabled(database, _SCHEDULES), await store.ask(database, "queued_requests", _SCHEDULES)
+    if found is None or queued is None:
         return _too_slow(name, holds)
     now = database.clock.now()
     unread, lost = await asyncio.to_thread(_without_next_run, found, now)
+    unread += await asyncio.to_thread(_requests_unread, queued)
     if not unread and not lost:
         return Finding(name, holds, Verdict.OK)
     return Finding(
         name,
-        "enabled schedules or manifests cannot be read, or have lost their next run",
+        "schedules, manifests or requests that wait cannot be read, or next runs are lost",
         Verdict.PROBLEM if lost else Verdict.WARNING,
         _some(lost + unread),
         "They do not run: services of this version leave alone what they cannot read, and nobody looks for a next run"
-        " that counts as known.",
+        " that counts as known. While a request waits, its schedule does not run either.",
         "what a newer version wrote needs services of that version; what was changed by hand must be put right by hand;"
+        " a request whose turn has come is given up after some minutes, and may then be made again;"
         " a next run that was lost comes back with `tenuto schedule disable NAME` and `enable NAME`, or the same of"
         " `tenuto manifest`",
     )
@@ -100,6 +104,18 @@ def _without_next_run(found: dict[str, list[dict[str, Any]]], now: datetime) -> 
                     f"{what} {row['name']} would run at {following:%Y-%m-%d %H:%M:%S} UTC, and nobody waits for it"
                 )
     return unread, lost
+
+
+def _requests_unread(queued: list[dict[str, Any]]) -> list[str]:
+    """In words: the runs by hand that nobody of this version can start when their turn comes."""
+    unread = list[str]()
+    for row in queued:
+        try:
+            requested(json.loads(row["request"]))
+        except UNREADABLE as error:
+            at = f"{row['due_at']:%Y-%m-%d %H:%M:%S} UTC"
+            unread.append(f"a run of {row['name']} queued at {at} cannot be read by this version: {error}")
+    return unread
 
 
 def _trigger(what: str, row: dict[str, Any]) -> Trigger:
@@ -123,17 +139,17 @@ async def secrets_in_the_open(database: Database, settings: Settings, most: int)
     except TenutoError as error:
         unknown = "it is not known whether a secret stands in the open"
         return Finding(name, unknown, Verdict.NOTE, [error.message], None, error.remedy)
-    texts = await store.texts(database, most)
-    if texts is None:
-        return _too_slow(name, holds)
-    found = await asyncio.to_thread(_seen, values, texts)
-    if not found:
-        return Finding(name, holds, Verdict.OK, [f"{len(values)} sought in {len(texts)} texts"])
+    search = _Search(values)
+    whole = await store.read_texts(database, most, search.look)
+    if not search.found:
+        if not whole:
+            return _too_slow(name, holds)
+        return Finding(name, holds, Verdict.OK, [f"{len(values)} sought in {search.texts} texts"])
     return Finding(
         name,
         "secrets stand in the open",
         Verdict.PROBLEM,
-        _some(found),
+        _some(search.found),
         "Whoever may read these rows, or a backup, knows the secret.",
         "change the secret where it is used, then `tenuto secret set NAME`; see which job wrote it and let it use"
         " app.secrets.reveal, which masks what it shows",
@@ -146,20 +162,30 @@ async def _values(database: Database, settings: Settings, names: list[str]) -> d
     return {row.name: value for row in rows if len(value := keys.open(row)) >= SHORTEST}
 
 
-def _seen(values: dict[str, str], texts: list[tuple[str, str]]) -> list[str]:
-    everything = Mask()
-    for value in values.values():
-        everything.add(value)
-    found = []
-    for place, text in texts:
-        if everything.text(text) == text:
-            continue
-        for name, value in values.items():  # rare: which one it is may take its time
-            one = Mask()
-            one.add(value)
-            if one.text(text) != text:
-                found.append(f"the value of {name!r} stands in {place}")
-    return found
+class _Search:
+    """Secrets, sought in one text after the other."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self._values = values
+        self._everything = Mask()
+        for value in values.values():
+            self._everything.add(value)
+        self.texts = 0
+        self.found: list[str] = []
+
+    async def look(self, texts: Sequence[tuple[str, str]]) -> None:
+        await asyncio.to_thread(self._look, texts)
+
+    def _look(self, texts: Sequence[tuple[str, str]]) -> None:
+        self.texts += len(texts)
+        for place, text in texts:
+            if len(self.found) > NAMED or self._everything.text(text) == text:
+                continue
+            for name, value in self._values.items():  # rare: which one it is may take its time
+                one = Mask()
+                one.add(value)
+                if one.text(text) != text:
+                    self.found.append(f"the value of {name!r} stands in {place}")
 
 
 def _some(details: list[str]) -> list[str]:

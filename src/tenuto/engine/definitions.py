@@ -18,7 +18,7 @@ from tenuto.ids import new_id
 from tenuto.model import payloads
 from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision, first_undecided
-from tenuto.model.schedules import Definition, Plan, refuse_cycles
+from tenuto.model.schedules import Definition, Plan, check_names, refuse_cycles
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import check_runs
 from tenuto.store import auditing, schedules
@@ -189,6 +189,7 @@ def unknown(name: str) -> NotFound:
 
 async def check(connection: Connection, definition: Definition, now: datetime) -> None:
     """What can only be said against a definition by looking at the present and at the other schedules."""
+    check_names(definition)
     check_runs(definition.trigger, now)
     await check_steps(connection, definition)
 
@@ -250,6 +251,7 @@ async def _change(
     if before == after and declared is None:
         auditing.changed_nothing()
         return
+    check_names(definition, present.definition)
     retimed = before["trigger"] != after["trigger"]
     if retimed or (switched and is_on):  # one that has come to its end can still be edited and switched off
         check_runs(definition.trigger, author.now)

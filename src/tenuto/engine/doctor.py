@@ -53,6 +53,7 @@ class Bounds:
     followed: int = 5_000
     verified: int = 5_000
     losses: int = LOSSES_BEFORE_SET_ASIDE
+    asked_again: timedelta = timedelta(seconds=5)
 
     @classmethod
     def of(cls, settings: Settings) -> Bounds:
@@ -114,6 +115,11 @@ async def examine(
 async def _judge(database: Database, invariant: Invariant, values: dict[str, Any]) -> Finding:
     given = [values[name] for name in invariant.given]
     rows = await store.ask(database, invariant.name, *given, NAMED + 1)
+    if rows and invariant.lasting is not None:
+        before = {row[invariant.lasting] for row in rows}
+        await asyncio.sleep(values["asked_again"].total_seconds())
+        rows = await store.ask(database, invariant.name, *given, NAMED + 1)
+        rows = rows and [row for row in rows if row[invariant.lasting] in before]
     if rows is None:
         return Finding(
             invariant.name,

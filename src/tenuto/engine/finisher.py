@@ -103,8 +103,9 @@ class Finisher:
         moment = _TELL_WITHIN
         while self._succeeded and not self._something.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._something.wait(), moment)
-                return
+                async with asyncio.timeout(moment):
+                    await self._something.wait()
+                    return
             moment = _TELL_WITHIN if await self._tell_manifests() else _TELL_AGAIN
         await self._something.wait()
 

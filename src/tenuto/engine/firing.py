@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from tenuto.engine.executing import cancel_within
-from tenuto.engine.leftout import BATCH, UNREADABLE, Counted, LeftOut, alone, in_batches
+from tenuto.engine.leftout import BATCH, UNREADABLE, Counted, Held, LeftOut, alone, in_batches
 from tenuto.errors import Conflict, NotFound, StoreError
 from tenuto.ids import new_id
 from tenuto.logs import Log
@@ -26,9 +27,11 @@ from tenuto.model.triggers import trigger_from_json
 from tenuto.store import auditing, executions, schedules
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution
-from tenuto.store.schedules import DueSchedule, Entry, Schedule, Standing
+from tenuto.store.schedules import DueSchedule, Entry, Queued, Schedule, Standing
 
 SCHEDULER = Actor.system("scheduler")
+UNREAD_FOR = timedelta(minutes=5)
+"""How long a request whose turn has come is left to a scheduler that can read it."""
 
 log = Log("tenuto.scheduler")
 
@@ -56,18 +59,18 @@ async def fire_due(database: Database, now: datetime, by: str, left_out: LeftOut
     stays due, for whoever can."""
     without = none_left_out() if left_out is None else left_out
 
-    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> Firing:
+    async def some(connection: Connection, limit: int, held: Held) -> Firing:
         return await _fire_some(connection, Firing(now, by, without), limit, held)
 
     return sum([len(firing.moved) async for firing in in_batches(database, some, without, "fired")])
 
 
-async def _fire_some(connection: Connection, firing: Firing, limit: int, held: dict[UUID, str]) -> Firing:
+async def _fire_some(connection: Connection, firing: Firing, limit: int, held: Held) -> Firing:
     found = await schedules.due(connection, firing.now, limit, firing.left_out.ids)
     if not found:
         return firing
     firing.found = len(found)
-    held.update({schedule.id: schedule.name for schedule in found})
+    held.update({(schedule.id, schedule.version): schedule.name for schedule in found})
     # Asked after the schedules are held: an execution somebody else has just committed must be seen.
     standing = await schedules.standing(connection, [schedule.id for schedule in found])
     if concerned := [active for schedule in found if (active := _to_hold(schedule, standing)) is not None]:
@@ -108,7 +111,7 @@ async def _decide(connection: Connection, schedule: DueSchedule, standing: Stand
     except UNREADABLE as error:
         # Written by hand, or by a version that knows more. It stays due: whoever can read it fires it, and what is too
         # late by then is decided by the misfire rule.
-        firing.left_out.add(schedule.id, schedule.name, "read", error)
+        firing.left_out.add((schedule.id, schedule.version), schedule.name, "read", error)
         return
     last_run: datetime | None = None
     catching_up = misfire.policy is Late.ALL and sum(each.decision is Decision.FIRED for each in decided.decided) > 1
@@ -259,11 +262,13 @@ def _request(plan: Plan, by: Actor) -> str:
 
 
 async def take_turns(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> int:
-    """Start what has waited for an earlier run to end; how many. What cannot be started goes on waiting."""
+    """Start what has waited for an earlier run to end; how many. What cannot be started goes on waiting.
+
+    A request that nobody can read is given up in the end: while it waits, nothing else of its schedule begins."""
     without = none_left_out() if left_out is None else left_out
     started = 0
-    for id, name in await schedules.whose_turn_it_is(database, BATCH, without.ids):
-        with alone(partial(without.add, id, name, "run in turn")):
+    for id, version, name in await schedules.whose_turn_it_is(database, BATCH, without.ids):
+        with alone(partial(without.add, (id, version), name, "run in turn")):
             started += await database.transaction(partial(_take_turn, schedule_id=id, now=now, by=by))
     return started
 
@@ -284,12 +289,34 @@ async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, b
             schedule.definition.overlap is not Overlap.ALLOW, schedule.plan, queued.due_at, now, SCHEDULER,
         )  # fmt: skip
     else:
-        plan = plan_from_fields(queued.request["plan"])
-        new = _by_hand(run, schedule, plan, queued.due_at, now, Actor(*queued.request["by"]))
+        try:
+            plan, asked_by = requested(queued.request)
+        except UNREADABLE as error:
+            await _give_up_or_raise(connection, schedule, queued, error, now, by)
+            return await _take_turn(connection, schedule_id, now, by)  # the next one, if more wait
+        new = _by_hand(run, schedule, plan, queued.due_at, now, asked_by)
     await schedules.take_turn(connection, queued.id, run, now, by)
     await executions.begin(connection, [new])
     await schedules.ran(connection, schedule.id, now)
     return 1
+
+
+def requested(request: Any) -> tuple[Plan, Actor]:
+    """What a queued request asks for, and who asks."""
+    by = type, id, name = request["by"]
+    if not (isinstance(type, str) and isinstance(id, str | None) and isinstance(name, str)):
+        raise TypeError("it does not say who asks")
+    return plan_from_fields(request["plan"]), Actor(*by)
+
+
+async def _give_up_or_raise(
+    connection: Connection, schedule: Schedule, queued: Queued, error: Exception, now: datetime, by: str
+) -> None:
+    """Give up a request that cannot be read, unless somebody of another version may yet read it."""
+    reason = f"the request cannot be read: {error}"
+    if not await schedules.give_up_unread(connection, queued.id, reason, now, by, since=now - UNREAD_FOR):
+        raise error
+    log.warning("a queued run was given up", schedule=schedule.name, due_at=queued.due_at.isoformat(), reason=reason)
 
 
 # --- planning -------------------------------------------------------------------------------------------------------
@@ -299,15 +326,15 @@ async def plan_missing(database: Database, now: datetime, left_out: LeftOut | No
     """Work out the next run of every enabled schedule that has none worked out; how many."""
     without = none_left_out() if left_out is None else left_out
 
-    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> Counted:
+    async def some(connection: Connection, limit: int, held: Held) -> Counted:
         found = await schedules.to_plan(connection, limit, without.ids)
         rows: list[tuple[UUID, datetime | None, datetime | None]] = []
-        for id, name, trigger in found:
-            held[id] = name
+        for id, version, name, trigger in found:
+            held[id, version] = name
             try:
                 rows.append((id, None, trigger_from_json(trigger).next_after(now, str(id))))
             except UNREADABLE as error:
-                without.add(id, name, "read", error)
+                without.add((id, version), name, "read", error)
         await schedules.fired(connection, rows)
         return Counted(len(found), len(rows))
 

@@ -1,11 +1,15 @@
-"""The health file: each service writes the time into a file of its own while its loop goes round.
+"""The health file: each service writes the time, and on which host it is, into a file of its own while its loop goes
+round.
 
-A container asks `tenuto health worker`; a file that is too old, or missing, means unhealthy.
+A container asks `tenuto health worker`; a file that is too old, or missing, means unhealthy. It asks for its own
+service: a home may be shared with other containers, or have come down from one that was killed, and what these left
+there says nothing about this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -43,7 +47,7 @@ class HealthFile:
         with contextlib.suppress(OSError):  # a full disk must not stop the work; the file grows stale and says so
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fresh = self.path.with_suffix(".new")
-            fresh.write_text(f"{self._clock.now().isoformat()}\n", encoding="ascii")
+            fresh.write_text(f"{self._clock.now().isoformat()}\n{_host()}\n", encoding="utf-8")
             fresh.replace(self.path)
 
     def remove(self) -> None:
@@ -61,11 +65,13 @@ class Health:
 
 
 def look(home: Path, service: str, now: datetime, name: str | None = None) -> list[Health]:
-    """The health of a service's processes on this machine, by their files."""
+    """The health of a service's processes on this host, by their files; of one that is named, wherever it is."""
     pattern = f"{service}-{'*' if name is None else name.replace('/', '_')}.health"
     found = []
     for file in sorted(_folder(home).glob(pattern)):
-        seen_at = _read(file)
+        seen_at, host = _read(file)
+        if name is None and host not in (None, _host()):
+            continue
         healthy = seen_at is not None and now - seen_at < STALE_AFTER[service]
         found.append(Health(file.stem.removeprefix(f"{service}-"), seen_at, healthy))
     return found
@@ -84,8 +90,14 @@ def _folder(home: Path) -> Path:
     return home / "run"
 
 
-def _read(file: Path) -> datetime | None:
+def _host() -> str:
+    return os.uname().nodename  # socket.gethostname says the same, and takes longer to import than all of a check
+
+
+def _read(file: Path) -> tuple[datetime | None, str | None]:
+    """When it was written, and on which host; None for what it does not say."""
     try:
-        return datetime.fromisoformat(file.read_text(encoding="ascii").strip())
+        instant, host, *_ = [*file.read_text(encoding="utf-8").splitlines(), "", ""]
+        return datetime.fromisoformat(instant.strip()), host or None
     except (OSError, ValueError):
-        return None
+        return None, None

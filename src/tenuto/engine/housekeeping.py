@@ -5,11 +5,14 @@ Everything here may be done by any number of processes at once; each finds done 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 
 from tenuto.clock import Clock
 from tenuto.engine.identity import Identity
+from tenuto.engine.leftout import alone, telling
 from tenuto.logs import Log
 from tenuto.settings import Settings
 from tenuto.store import (
@@ -25,7 +28,7 @@ from tenuto.store import (
     schedules,
     workers,
 )
-from tenuto.store.database import Database
+from tenuto.store.database import Database, Occupied, TooSlow
 
 BATCH = 1000
 SILENCE = timedelta(minutes=5)
@@ -34,18 +37,18 @@ _BATCHES_PER_ROUND = 50
 """So that one round stays short; what is left is taken in the next."""
 
 Forget = Callable[[Database, datetime, int], Awaitable[int]]
-_FORGET: tuple[Forget, ...] = (
-    partitions.delete_old,
-    executions.forget,
-    schedules.forget_ledger,
-    chainsteps.forget,
-    deadletters.forget,
-    batches.forget,
-    manifests.forget_polls,
-    logs.forget,
-    keys.forget_sessions,
-    requests.forget,
-)
+_FORGET: dict[str, Forget] = {
+    "activities of older months": partitions.delete_old,
+    "executions": executions.forget,
+    "occurrences": schedules.forget_ledger,
+    "steps of chains": chainsteps.forget,
+    "dead letters": deadletters.forget,
+    "batches": batches.forget,
+    "polls": manifests.forget_polls,
+    "lines of logs": logs.forget,
+    "sessions": keys.forget_sessions,
+    "requests": requests.forget,
+}
 """Each lets go a small batch of what is older than the cut-off, and nothing that is still open."""
 
 log = Log("tenuto.housekeeping")
@@ -60,6 +63,8 @@ class Housekeeping:
         self._clock = clock
         self._settings = settings
         self._retained_at: datetime | None = None
+        self._left: dict[str, str] = {}
+        """What could not be let go in the last round, and why."""
 
     async def round(self) -> float:
         """Do what is due; how long until the next round."""
@@ -69,20 +74,44 @@ class Housekeeping:
         await workers.bury_silent(self._database, SILENCE, [one.id for one in self._own])
         every = timedelta(seconds=self._settings.retention_every_seconds)
         if self._retained_at is None or now - self._retained_at >= every:
-            if await self.apply_retention(now):
-                self._retained_at = now
-            else:
+            if not await self.apply_retention(now):
                 return 1.0  # more is waiting
+            if not self._left:  # else soon again
+                self._retained_at = now
         return self._settings.housekeeping_seconds
 
     async def apply_retention(self, now: datetime) -> bool:
-        """Drop what is older than the keeping; False if there is more to do than fits into one round."""
+        """Drop what is older than the keeping, each kind for itself; False if there is more to do than fits into one
+        round."""
         cutoff = now - timedelta(days=self._settings.retention_days)
-        for name in await partitions.drop_aged(self._database, cutoff):
-            log.info("month dropped", partition=name)
-        await workers.forget_ended(self._database, cutoff)
-        drained = [await self._drain(forget, cutoff) for forget in _FORGET]
+        before, self._left = self._left, {}
+        with self._apart("activities", before):
+            for name in await partitions.drop_aged(
+                self._database, cutoff, lambda name: self._apart(f"month {name}", before)
+            ):
+                log.info("month dropped", partition=name)
+        with self._apart("workers", before):
+            await workers.forget_ended(self._database, cutoff)
+        drained = []
+        for what, forget in _FORGET.items():
+            with self._apart(what, before):
+                drained.append(await self._drain(forget, cutoff))
         return all(drained)
+
+    @contextmanager
+    def _apart(self, what: str, before: Mapping[str, str]) -> Iterator[None]:
+        """What cannot be let go just now does not keep the others. It is told of once, and left for the next round."""
+
+        def leave(tell: Callable[[Exception], None], error: Exception) -> None:
+            self._left[what] = str(error)
+            if before.get(what) != str(error):
+                tell(error)
+
+        try:
+            with alone(partial(leave, telling(log, "cannot be let go", what=what))):
+                yield
+        except (Occupied, TooSlow) as error:  # the database is there, and busy with just this
+            leave(lambda error: log.warning("cannot be let go yet", what=what, error=str(error)), error)
 
     async def _drain(self, forget: Forget, cutoff: datetime) -> bool:
         for _ in range(_BATCHES_PER_ROUND):

@@ -1,7 +1,8 @@
 """What goes wrong with one row stays with it: it is told of once, left out for a while, and the others go on.
 
 Nothing is written down about such a row. Another process, of another version perhaps, may be able to do what this one
-cannot, and so may this one later. A database that is away is no row's fault, and is raised.
+cannot, and so may this one later: at the latest when somebody has changed the row. A database that is away is no row's
+fault, and is raised.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ BATCH = 100
 UNREADABLE = (TenutoError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """What reading something that somebody wrote by hand, or a later version, may come to."""
 
+Seen = tuple[UUID, int]
+"""A row as somebody found it: its id and its version."""
+Held = dict[Seen, str]
+"""Whom a transaction holds, each with its name."""
+
 
 @dataclass(slots=True)
 class LeftOut:
@@ -28,19 +34,21 @@ class LeftOut:
     what: str
     """What they are, in the words of the log: a schedule, a manifest."""
     log: Log
-    ids: set[UUID] = field(default_factory=set)
+    ids: set[Seen] = field(default_factory=set)
+    """Each with its version: what somebody has changed since is not meant, and has its chance at once."""
     _told: dict[UUID, str] = field(default_factory=dict)
 
-    def add(self, id: UUID, name: str, cannot: str, error: Exception) -> None:
-        """Leave one out from now on, and say so, unless that was said before."""
-        self.ids.add(id)
+    def add(self, seen: Seen, name: str, cannot: str, error: Exception) -> None:
+        """Leave one out from now on, as it was seen, and say so, unless that was said before."""
+        self.ids.add(seen)
+        id, _ = seen
         if self._told.get(id) != str(error):
             self._told[id] = str(error)
             _tell(self.log, f"a {self.what} cannot be {cannot}", error, **{self.what: name})
 
     def try_again(self) -> None:
         """Each has another chance. What fails again for the same reason is not told of again."""
-        self._told = {id: error for id, error in self._told.items() if id in self.ids}
+        self._told = {id: self._told[id] for id, _ in self.ids if id in self._told}
         self.ids.clear()
 
 
@@ -82,8 +90,8 @@ class Counted:
 
 
 T = TypeVar("T", bound=Some)
-Deal = Callable[[Connection, int, dict[UUID, str]], Awaitable[T]]
-"""Deals with up to so many, except for those left out; whom it holds, it notes by id and name."""
+Deal = Callable[[Connection, int, Held], Awaitable[T]]
+"""Deals with up to so many, except for those left out; whom it holds, it notes."""
 Failed = Callable[[str, Exception], None]
 """Told the name of one that had to be left out, and why."""
 
@@ -113,7 +121,7 @@ async def _one_by_one(
     database: Database, deal: Deal[T], left_out: LeftOut, cannot: str, failed: Failed
 ) -> AsyncIterator[T | None]:
     """A batch of them; None for each that had to be left out."""
-    held: dict[UUID, str] = {}
+    held: Held = {}
 
     async def one(connection: Connection) -> T:
         held.clear()  # what was held when it had to be done again
@@ -122,8 +130,8 @@ async def _one_by_one(
     def leave_out(error: Exception) -> None:
         if not held:  # it is none of them
             raise error
-        for id, name in held.items():
-            left_out.add(id, name, cannot, error)
+        for seen, name in held.items():
+            left_out.add(seen, name, cannot, error)
             failed(name, error)
 
     for _ in range(BATCH):

@@ -7,7 +7,6 @@ body, keeps no connection, and asks for no key; so it opens onto this machine al
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -62,26 +61,27 @@ class _Window:
         self._open = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, and the end."""
+        """One request, and the end; whoever dawdles over either is cut off."""
+        if self._open >= _MOST_AT_ONCE:  # before anything is read: who says nothing holds a connection, too
+            writer.write(_response(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n"))
+            writer.close()
+            return
         self._open += 1
         try:
             async with asyncio.timeout(_PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._answer_to(*head.split(b"\r\n")))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # somebody who does not speak HTTP, or has gone
+            pass  # somebody who does not speak HTTP, does not listen, or has gone
         finally:
             self._open -= 1
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            writer.transport.abort()
 
     async def _answer_to(self, line: bytes, *headers: bytes) -> bytes:
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if self._open > _MOST_AT_ONCE:
-            return _response(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n")
         if not self._to_all and not any(_ADDRESSED_TO_US.fullmatch(header) for header in headers):
             # A page in somebody's browser may reach this machine under a name of its own making.
             return _response(HTTPStatus.MISDIRECTED_REQUEST, "ask for localhost\n")

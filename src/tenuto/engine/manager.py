@@ -10,13 +10,14 @@ did.
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from tenuto.clock import steady
-from tenuto.engine.leftout import BATCH, UNREADABLE, Counted, LeftOut, alone, in_batches, telling
+from tenuto.engine.leftout import BATCH, UNREADABLE, Counted, Held, LeftOut, alone, in_batches, telling
 from tenuto.engine.sweeper import NET_TIME_LIMIT
 from tenuto.errors import StoreError, TenutoError
 from tenuto.ids import first_id_at, new_id
@@ -53,6 +54,8 @@ class PollResult:
     skipped: dict[str, list[str]] = field(default_factory=dict)
     """The manifests passed over, by reason."""
     error: str | None = None
+    broken: Exception | None = None
+    """Why a whole part of it failed: the next poll had better not come at once."""
 
     def skip(self, reason: str, external_id: str) -> None:
         self.skipped.setdefault(reason, []).append(external_id)
@@ -77,7 +80,7 @@ async def poll(database: Database, now: datetime, by: str, left_out: LeftOut | N
     result, began, enqueued = PollResult(), steady(), set[UUID]()
     without = none_left_out() if left_out is None else left_out
 
-    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> _Some:
+    async def some(connection: Connection, limit: int, held: Held) -> _Some:
         return await _enqueue_some(connection, _Some(now, without), limit, held, enqueued)
 
     def cannot_be(external_id: str, error: Exception) -> None:
@@ -102,14 +105,15 @@ async def poll(database: Database, now: datetime, by: str, left_out: LeftOut | N
     return result
 
 
-def _part(result: PollResult, doing: str) -> AbstractContextManager[None]:
-    tell = telling(log, "part of a poll failed", part=doing)
-
+@contextmanager
+def _part(result: PollResult, doing: str) -> Iterator[None]:
     def failed(error: Exception) -> None:
-        tell(error)
+        telling(log, "part of a poll failed", part=doing)(error)
         result.fail(doing, error)
+        result.broken = result.broken or error
 
-    return alone(failed)
+    with alone(failed):
+        yield
 
 
 async def _record(database: Database, now: datetime, by: str, took: float, result: PollResult) -> None:
@@ -127,10 +131,9 @@ async def _record(database: Database, now: datetime, by: str, took: float, resul
 
 async def _reap(database: Database, now: datetime, result: PollResult) -> None:
     result.dead_lettered = await database.transaction(lambda connection: _write_missing(connection, now))
-    for task in await manifests.let_go(database, BATCH):
-        if task.ran_over:  # else its worker is gone, which is for the sweep to say
-            with _part(result, "timing out"):
-                await _time_out(database, task, now, result)
+    for task in await manifests.ran_over(database, BATCH):
+        with alone(telling(log, "a run cannot be timed out", task=str(task.id))):
+            await _time_out(database, task, now, result)
     if result.timed_out:
         await database.transaction(
             lambda connection: workers.count_repair(connection, NET_TIME_LIMIT, result.timed_out)
@@ -171,19 +174,17 @@ class _Some:
         self.skipped.append((reason, external_id))
 
 
-async def _enqueue_some(
-    connection: Connection, result: _Some, limit: int, held: dict[UUID, str], enqueued: set[UUID]
-) -> _Some:
+async def _enqueue_some(connection: Connection, result: _Some, limit: int, held: Held, enqueued: set[UUID]) -> _Some:
     """Decide on some manifests that are due; ``enqueued`` gathers those that run, each once however often it is
     tried."""
     now = result.now
     found = await manifests.due(connection, now, limit, result.left_out.ids)
     if not found:
         return result
+    result.found = len(found)
+    held.update({(each.id, each.version): each.external_id for each in found})
     # Asked after the manifests are held: what somebody else has just committed must be seen.
     standing = await manifests.standing(connection, [each.id for each in found])
-    result.found = len(found)
-    held.update({each.id: each.external_id for each in found})
     runs: list[NewRun] = []
     moved: list[tuple[UUID, datetime | None, datetime | None]] = []
     for each in found:
@@ -193,7 +194,7 @@ async def _enqueue_some(
             run = run_of(each.id, manifest, now, MANAGER, group_priority=each.group_priority)
         except UNREADABLE as error:
             # Written by hand, or by a version that knows more: it stays due, for whoever can read it.
-            result.left_out.add(each.id, each.external_id, "read", error)
+            result.left_out.add((each.id, each.version), each.external_id, "read", error)
             result.skip("cannot be read", each.external_id)
             continue
         reason = _why_not(each, standing[each.id])
@@ -260,16 +261,16 @@ def run_of(
 
 
 async def _plan_missing(database: Database, now: datetime, left_out: LeftOut) -> None:
-    async def some(connection: Connection, limit: int, held: dict[UUID, str]) -> Counted:
+    async def some(connection: Connection, limit: int, held: Held) -> Counted:
         found = await manifests.to_plan(connection, limit, left_out.ids)
         rows: list[tuple[UUID, datetime | None, datetime | None]] = []
-        for id, external_id, definition in found:
-            held[id] = external_id
+        for id, version, external_id, definition in found:
+            held[id, version] = external_id
             try:
                 trigger = manifest_from_fields(json.loads(definition)).trigger
                 rows.append((id, None, trigger.next_after(now, str(id))))
             except UNREADABLE as error:
-                left_out.add(id, external_id, "read", error)
+                left_out.add((id, version), external_id, "read", error)
         await manifests.ran(connection, rows)
         return Counted(len(found), len(rows))
 

@@ -42,6 +42,8 @@ class Managing:
         result = await manager.poll(self._database, now, self._name, self._left_out)
         if result.enqueued:
             log.debug("manifests enqueued", manifests=result.enqueued)
+        if result.broken is not None:
+            raise result.broken  # what is due is due still, and to poll for it without pause would not help
         due = await manifests.next_due(self._database, self._left_out.ids)
         if due is None:
             return self._poll_seconds

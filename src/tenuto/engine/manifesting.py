@@ -16,7 +16,7 @@ from tenuto.engine.definitions import Author, refuse_if_changed
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
-from tenuto.model.manifests import MAX_ACTIVE, Manifest, refuse_circles
+from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_name, refuse_circles
 from tenuto.model.tasks import MAX_PRIORITY
 from tenuto.model.triggers import check_runs
 from tenuto.store import auditing, manifests
@@ -218,6 +218,7 @@ async def one_change_of_order(connection: Connection, wanted: Iterable[Manifest]
 
 async def _check(connection: Connection, manifest: Manifest, now: datetime) -> None:
     """What can only be said against a manifest by looking at the present and at the others."""
+    check_name(manifest)
     check_runs(manifest.trigger, now)
     await _check_order(connection, manifest)
 
@@ -273,6 +274,7 @@ async def _change(
     if before == after and declared is None:
         auditing.changed_nothing()
         return
+    check_name(manifest, present.manifest)
     anew = retimed(present, manifest)
     if anew or (switched and is_on):  # one that has come to its end can still be edited and switched off
         check_runs(manifest.trigger, author.now)

@@ -27,7 +27,7 @@ from tenuto.engine.definitions import Author
 from tenuto.engine.manifesting import UNSAID
 from tenuto.errors import Invalid
 from tenuto.model.manifestfiles import DeclaredGroup, DeclaredManifest
-from tenuto.model.manifests import Manifest, refuse_circles, those_needed_first
+from tenuto.model.manifests import Manifest, check_name, refuse_circles, those_needed_first
 from tenuto.model.triggers import check_runs
 from tenuto.store import manifests
 from tenuto.store.database import Connection, Database
@@ -134,6 +134,8 @@ async def plan(
         before, after = present.get(each.external_id), wanted[each.external_id]
         with blaming(each):
             _check_what_it_runs_after(after, parents, known)
+            if effects[each.external_id] in DOES_SOMETHING:
+                check_name(after, before.manifest if before else None)
             if before is None or (effects[each.external_id] in DOES_SOMETHING and manifesting.retimed(before, after)):
                 check_runs(after.trigger, now)  # what is in force already may well be over by now, and be edited
     by_id = {each.external_id: each for each in files}

@@ -27,7 +27,7 @@ from tenuto.engine.declaring import (
 from tenuto.engine.definitions import Author
 from tenuto.errors import Invalid
 from tenuto.model.definitionfiles import Declared
-from tenuto.model.schedules import Definition, Plan, refuse_cycles, those_needed_first
+from tenuto.model.schedules import Definition, Plan, check_names, refuse_cycles, those_needed_first
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import check_runs
 from tenuto.store import schedules
@@ -114,6 +114,8 @@ async def plan(
         with blaming(each):
             _check_steps(wanted[each.name], plans, known)
             before, after = present.get(each.name), wanted[each.name]
+            if effects[each.name] in DOES_SOMETHING:
+                check_names(after, before.definition if before else None)
             if before is None or (effects[each.name] in DOES_SOMETHING and before.trigger != after.trigger):
                 check_runs(after.trigger, now)  # what is in force already may well be over by now, and be edited
     by_name = {each.name: each for each in files}

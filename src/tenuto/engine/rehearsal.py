@@ -51,7 +51,7 @@ async def rehearse(database: Database, start: datetime, end: datetime, given: Gi
     notes += [f"no worker serves queue {queue}: whether it has room is not judged (--slots says)" for queue in unknown]
     notes += _assumptions(subjects)
     played = simulate(subjects, start, end, room=room, outages=given.outages)
-    return replace(played, notes=notes)
+    return replace(played, notes=[*notes, *played.notes])
 
 
 async def _chosen(database: Database, given: Given) -> tuple[list[tuple[Definition, str]], list[str]]:

@@ -32,6 +32,9 @@ class Invariant:
     remedy: str
     given: tuple[str, ...] = ()
     """The bounds its statement takes, in order."""
+    lasting: str | None = None
+    """The column that names what offends, of a rule that work under way may break for a moment: it counts only if it is
+    still there when it is asked for again."""
 
 
 REPORT = "this should be impossible: keep the rows, and report it with the output of `tenuto doctor -o json`"

@@ -218,6 +218,7 @@ OF_RUNS = (
         "batch {id} ({name}): tenuto batch {verb} {id}",
         "Whoever did it was interrupted; some items wait for nothing.",
         "do it once more, as the line says",
+        lasting="item",
     ),
     Invariant(
         "manifest_not_planned",

@@ -195,10 +195,11 @@ OF_TASKS = (
         "nothing waits while workers are idle",
         "tasks wait while workers are idle",
         Verdict.WARNING,
-        "queue {queue}: the oldest task has waited {seconds} s, and worker {worker} has free slots",
+        "queue {queue}: the foremost task has waited {seconds} s, and worker {worker} has free slots",
         "A worker is alive but does not take work.",
         "look at that worker's log; restarting it is safe",
         ("waiting", "silent"),
+        "task",
     ),
     Invariant(
         "overdue",

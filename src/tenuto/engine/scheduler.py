@@ -8,8 +8,8 @@ next due instant; a change of any schedule wakes it. Any number of them may run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from tenuto.clock import steady
@@ -59,19 +59,21 @@ class Scheduler:
         if self._is_time_to_look_after():
             self._left_out.try_again()
             self._waits_on.try_again()
-        now = database.clock.now()
-        with _part("firing what is due"):
+        now, failed = database.clock.now(), list[Exception]()
+        with _part("firing what is due", failed):
             await self._fire(now)
-        with _part("starting what has waited for its turn"):
+        with _part("starting what has waited for its turn", failed):
             await firing.take_turns(database, now, self._name, self._waits_on)
-        with _part("working out missing next runs"):
+        with _part("working out missing next runs", failed):
             await firing.plan_missing(database, now, self._left_out)
         if self._is_time_to_look_after():
-            with _part("repairing executions that stand still"):
+            with _part("repairing executions that stand still", failed):
                 await executing.repair(database, now)
-            with _part("taking back stale tasks"):
+            with _part("taking back stale tasks", failed):
                 await sweep(database, now)
             self._looked_after_at = steady()
+        if failed:
+            raise failed[0]  # what is due is due still: the next round comes soon, but not at once
         return await self._until_next_due(now)
 
     async def _fire(self, now: datetime) -> None:
@@ -94,5 +96,13 @@ class Scheduler:
         return min(max(wait, _AT_ONCE), self._poll_seconds)
 
 
-def _part(doing: str) -> AbstractContextManager[None]:
-    return alone(telling(log, "part of a round failed", part=doing))
+@contextmanager
+def _part(doing: str, failed: list[Exception]) -> Iterator[None]:
+    """Each part of a round fails for itself."""
+
+    def note(error: Exception) -> None:
+        telling(log, "part of a round failed", part=doing)(error)
+        failed.append(error)
+
+    with alone(note):
+        yield

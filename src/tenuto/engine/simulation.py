@@ -125,7 +125,8 @@ def simulate(
     """Play schedules through from ``start`` up to, not including, ``end``.
 
     ``room`` is how many tasks of each queue can run at a time; a queue that is not named is not judged. During an
-    outage no scheduler is there: what falls due is decided at its end, by the misfire rule.
+    outage no scheduler is there: what falls due is decided at its end, by the misfire rule. What falls due in one that
+    lasts longer than up to ``end`` is only counted, in a note.
     """
     if end <= start:
         raise Invalid("is not after the beginning", field="to")
@@ -145,6 +146,7 @@ def simulate(
             key=lambda effect: (effect.at, effect.schedule),
         ),
         [_total(subject, runs_of) for subject, runs_of in _by_subject(subjects, runs)],
+        _undecided_in_words(play.undecided),
     )
 
 
@@ -169,6 +171,8 @@ class _Play:
         self._events: list[tuple[datetime, int, int, Callable[[datetime], None]]] = []
         self._order = count()
         self.runs: list[Run] = []
+        self.undecided: dict[str, int] = {}
+        """How many due instants of a schedule nobody decides on before the end."""
 
     def enter(self, subject: Subject) -> None:
         first = subject.definition.trigger.next_after(self._start - MOMENT, subject.seed)
@@ -192,8 +196,20 @@ class _Play:
         return instant
 
     def _fall_due(self, stage: _Stage, first: datetime | None) -> None:
-        if first is not None and first < self._end:
-            self._at(self._someone_is_there(first), 1, lambda now: self._decide(stage, first, now))
+        if first is None or first >= self._end:
+            return
+        decided_at = self._someone_is_there(first)
+        if decided_at < self._end:
+            self._at(decided_at, 1, lambda now: self._decide(stage, first, now))
+        else:
+            self._leave_undecided(stage.subject, first)
+
+    def _leave_undecided(self, subject: Subject, first: datetime) -> None:
+        number, instant = 0, subject.definition.trigger.next_after(first, subject.seed)
+        while instant is not None and instant < self._end:
+            self._refuse_more_than_can_be_told(number)
+            number, instant = number + 1, subject.definition.trigger.next_after(instant, subject.seed)
+        self.undecided[subject.name] = number + 1
 
     def _decide(self, stage: _Stage, first: datetime, now: datetime) -> None:
         definition, seed = stage.subject.definition, stage.subject.seed
@@ -238,14 +254,26 @@ class _Play:
             self._begin(stage, stage.waiting.popleft(), now)
 
     def _record(self, run: Run) -> Run:
-        if len(self.runs) >= self._most:
+        self._refuse_more_than_can_be_told(len(self.runs))
+        self.runs.append(run)
+        return run
+
+    def _refuse_more_than_can_be_told(self, number: int) -> None:
+        if number >= self._most:
             raise Invalid(
                 f"more than {self._most:,} runs fall into that time",
                 field="to",
                 remedy="choose a shorter time, or name the schedules to look at",
             )
-        self.runs.append(run)
-        return run
+
+
+def _undecided_in_words(undecided: Mapping[str, int]) -> list[str]:
+    if not undecided:
+        return []
+    number, names = sum(undecided.values()), sorted(undecided)
+    which = f"{', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
+    are = "1 due instant is" if number == 1 else f"{number:,} due instants are"
+    return [f"{are} decided after the end, when the outage is over: {which}"]
 
 
 # --- what gets in the way -------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import NoReturn
 from uuid import UUID
 
 from tenuto.clock import DatabaseClock, steady
+from tenuto.engine.loop import wait_at_most
 from tenuto.errors import StoreError
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.logs import Log
@@ -126,8 +127,7 @@ class Watchdog:
                     # Apart from the watch itself: a database that hangs must not keep us from stopping code.
                     self._renewing = asyncio.create_task(self._renew())
                 self._idle = not self._held
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._show_life_every if self._idle else self._tick)
+                await wait_at_most(self._show_life_every if self._idle else self._tick, self._wake)
                 self._wake.clear()
         finally:
             if self._renewing is not None:
@@ -166,6 +166,7 @@ class Watchdog:
         try:
             if self._database is None:
                 self._database = await self._connect()
+            await self._let_go(self._database)
             await self._renew_leases(self._database)
             await self._hear_cancellations(self._database)
             await self._show_life(self._database)
@@ -174,12 +175,22 @@ class Watchdog:
         except Exception:  # whatever it was, the next renewal is a new try, and the lease is the limit
             log.exception("leases could not be renewed", held=len(self._held))
 
+    async def _let_go(self, database: Database) -> None:
+        """What runs on though it should have stopped long ago is renewed no more: it ends with its lease, for the task
+        and, if the code cannot be stopped by then, for this process."""
+        over = {attempt.task.id: attempt for attempt in list(self._held.values()) if _ran_over(attempt)}
+        if over:
+            held = [(task_id, attempt.task.fence) for task_id, attempt in over.items()]
+            for task_id in await store.let_go(database, self._worker_id, held):
+                over[task_id].let_go = True
+                log.warning("not renewed any more: it runs far over its time limit", **over[task_id].task.about)
+
     async def _renew_leases(self, database: Database) -> None:
         asked_at = steady()
         due: list[tuple[Attempt, str | None]] = []
         for attempt in list(self._held.values()):
-            if _ran_over(attempt, asked_at):
-                continue  # what cannot be stopped ends with the lease: for the task, and if need be for this process
+            if attempt.let_go:
+                continue
             progress = attempt.context.latest_progress
             fresh = progress is not attempt.sent_progress
             if (fresh and asked_at - attempt.renewed > 1.0) or asked_at - attempt.renewed > self._renew_every:
@@ -225,11 +236,11 @@ class Watchdog:
             self._clock.heard(now)
 
 
-def _ran_over(attempt: Attempt, now: float) -> bool:
-    """Whether a run of a manifest goes on though it should have stopped long ago (see `model.tasks.OVERRUN`)."""
-    if attempt.deadline is None or attempt.over or attempt.task.manifest_id is None:
+def _ran_over(attempt: Attempt) -> bool:
+    """Whether a run of a manifest must be let go now (see `model.tasks.OVERRUN`)."""
+    if attempt.deadline is None or attempt.over or attempt.let_go or attempt.task.manifest_id is None:
         return False
-    return now > attempt.deadline + OVERRUN.total_seconds()
+    return steady() > attempt.deadline + OVERRUN.total_seconds()
 
 
 def lost_control(attempt: Attempt) -> NoReturn:

@@ -34,7 +34,7 @@ class Attempt:
     """One attempt between claim and finish."""
 
     __slots__ = (
-        "_halt", "context", "deadline", "heir", "lease_ends", "over", "renewed", "sent_progress", "standby",
+        "_halt", "context", "deadline", "heir", "lease_ends", "let_go", "over", "renewed", "sent_progress", "standby",
         "started_at", "stop_actor", "stop_reason", "stop_since", "taken_at", "task",
     )  # fmt: skip
 
@@ -52,6 +52,8 @@ class Attempt:
         """On the steady timer: the time limit of the code, once it has begun."""
         self.over = False
         """The code has come to its end; only the record is still to be written."""
+        self.let_go = False
+        """It is renewed no more, and the database knows."""
         self.standby = False
         """Under a limit: the database does not count it yet, it stands by for a seat or has just begun in one."""
         self.heir: Attempt | None = None

@@ -51,32 +51,39 @@ class Lookups:
         self._asked: SimpleQueue[tuple[Future[Found], str, int]] = SimpleQueue()
         self._counting = threading.Lock()
         self._threads = 0
-        self._idle = 0
+        self._free = 0
+        """Threads that have nothing to do, and for which nothing is meant that waits to be fetched."""
+        self._behind = 0
+        """What came while there was none, and no more could be had."""
 
     async def find(self, host: str, port: int) -> Sequence[str]:
         answer: Future[Found] = Future()
-        self._asked.put((answer, host, port))
         with self._counting:
-            if self._asked.qsize() > self._idle and self._threads < self._most:
-                self._threads += 1
+            if self._free:
+                self._free -= 1
+            elif self._threads < self._most:
                 threading.Thread(target=self._serve, name="tenuto-lookup", daemon=True).start()
+                self._threads += 1
+            else:
+                self._behind += 1
+            self._asked.put((answer, host, port))
         async with asyncio.timeout(_LOOKUP_SECONDS):
             found = await asyncio.wrap_future(answer)
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
     def _serve(self) -> None:
         while True:
-            with self._counting:
-                self._idle += 1
             answer, host, port = self._asked.get()
+            if answer.set_running_or_notify_cancel():  # else nobody waits for it any more
+                try:
+                    answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+                except BaseException as error:  # noqa: BLE001 — whatever it is, it is for whoever asked
+                    answer.set_exception(error)
             with self._counting:
-                self._idle -= 1
-            if not answer.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more
-            try:
-                answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-            except BaseException as error:  # noqa: BLE001 — whatever it is, it is for whoever asked
-                answer.set_exception(error)
+                if self._behind:
+                    self._behind -= 1
+                else:
+                    self._free += 1
 
 
 _lookups = Lookups()

@@ -1,7 +1,8 @@
 """SQL scripts on SQLite files, in a thread, fenced in: one file, no other; no extension; an end that is kept.
 
-An authorizer refuses what reaches beyond the file, and a look every few thousand steps of the machine makes time limits
-and cancellation real, also for a query without end.
+An authorizer refuses what reaches beyond the file, and a look every few thousand steps of the machine, at every row, at
+every short wait for a locked file and while the script is read makes time limits and cancellation real, also for a
+query without end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -26,26 +28,31 @@ T = TypeVar("T")
 
 SCHEME = "sqlite"
 _STEPS_BETWEEN_LOOKS = 2000
+_PARTS_BETWEEN_LOOKS = 1000
 _BUSY_SECONDS = 5.0
+_ONE_WAIT_SECONDS = 0.25
+"""How long SQLite itself may wait for a file that others have locked: it hears nobody meanwhile."""
 _LONGEST_VALUE = 64 * 1024 * 1024
 _MAY_BE_SET = frozenset(
     {
         "foreign_keys", "foreign_key_list", "foreign_key_check", "defer_foreign_keys", "table_info", "table_xinfo",
         "table_list", "index_list", "index_info", "index_xinfo", "user_version", "application_id", "integrity_check",
         "quick_check", "optimize", "page_count", "page_size", "freelist_count", "encoding", "recursive_triggers",
-        "journal_mode", "wal_checkpoint", "synchronous", "cache_size", "busy_timeout", "case_sensitive_like",
+        "journal_mode", "wal_checkpoint", "synchronous", "cache_size", "case_sensitive_like",
     }
 )  # fmt: skip
-_BEFORE_IT = re.compile(r"(?:\s+|;|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+# No repetition within a repetition in what follows: texts are other people's, and may be long.
 _PART = re.compile(
     r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z)|;|[^;'"`\[/-]+|.""",
     re.DOTALL,
 )
-_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)+"
-_TRIGGER = re.compile(
-    rf"(?:EXPLAIN{_GAP}(?:QUERY{_GAP}PLAN{_GAP})?)?CREATE{_GAP}(?:TEMP(?:ORARY)?{_GAP})?TRIGGER\b",
-    re.IGNORECASE | re.DOTALL,
+_TOKEN = re.compile(
+    r"(?P<gap>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|[A-Za-z0-9_$\x80-\U0010ffff]+|.",
+    re.DOTALL,
 )
+_TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |\Z)")
+_LONGEST_BEGINNING = 6
+"""EXPLAIN QUERY PLAN CREATE TEMPORARY TRIGGER"""
 _REACHES_OUT = frozenset({"load_extension", "writefile", "readfile", "edit", "fts3_tokenizer"})
 
 
@@ -63,9 +70,8 @@ async def run(script: Script) -> AsyncIterator[Ran]:
     """Run a script; what became of each statement, as they end."""
     file = _File(path_in(script.url), script)
     try:
-        found = await file.in_thread(lambda: list(_statements(script.text)))
-        for number, (line, text) in enumerate(found, start=1):
-            yield await file.in_thread(partial(file.execute, number, line, text))
+        while (ran := await file.in_thread(file.go_on)) is not None:
+            yield ran
         await file.in_thread(file.conclude)
     finally:
         try:
@@ -80,6 +86,7 @@ class _File:
     def __init__(self, path: Path, script: Script) -> None:
         self._path = path
         self._script = script
+        self._statements = enumerate(_statements(script.text, self._look_while_reading), start=1)
         self._connection: sqlite3.Connection | None = None
         self._deadline = math.inf
         self._stop = threading.Event()
@@ -108,19 +115,17 @@ class _File:
     def let_thread_go(self) -> None:
         self._thread.shutdown(wait=False)
 
-    def execute(self, number: int, line: int, text: str) -> Ran:
-        command = text.split(None, 1)[0].rstrip(";(").upper()
+    def go_on(self) -> Ran | None:
+        """Run the next statement; None if there is none left."""
+        self._begin_the_time()
+        # Read one by one, as they are run: a long script may have millions of them.
+        found = next(self._statements, None)
+        if found is None:
+            return None
+        number, (line, command, text) = found
         where = f"statement {number} (line {line}, {command})"
-        limit = self._script.timeout_seconds
         try:
-            connection = self._open()
-            self._deadline = steady() + limit
-            cursor = connection.execute(text, self._script.parameters)
-            found = 0
-            while rows := cursor.fetchmany(1000):
-                found += len(rows)
-            rows_written = cursor.rowcount
-            return Ran(command, found if cursor.description is not None else max(rows_written, 0))
+            return Ran(command, self._patiently(partial(self._rows_of, text)))
         except OverflowError:
             raise Invalid(
                 "is a number beyond what SQLite can hold", field="parameters", remedy="pass it as text"
@@ -128,20 +133,19 @@ class _File:
         except sqlite3.Error as error:
             if self._refused:
                 raise ScriptFailed(f"{where}: {self._refused}") from None
-            if steady() >= self._deadline:
-                raise ScriptFailed(
-                    f"{where} took longer than {limit:g} s", remedy="give the step a longer timeout"
-                ) from None
+            if self._look():
+                raise self._too_long(where) from None
             raise ScriptFailed(f"{where}: {error}") from None
-        finally:
-            self._deadline = math.inf
 
     def conclude(self) -> None:
+        self._begin_the_time()
         connection = self._open()
         if self._script.transaction:
             try:
-                self._say("COMMIT")
+                self._patiently(partial(self._say, "COMMIT"))
             except sqlite3.Error as error:
+                if self._look():
+                    raise self._too_long("COMMIT") from None
                 raise ScriptFailed(f"it could not be committed: {error}") from None
         elif connection.in_transaction:
             raise ScriptFailed("it left a transaction open, which was rolled back", remedy="end the script with COMMIT")
@@ -158,11 +162,12 @@ class _File:
         connection = sqlite3.connect(
             f"file:{quote(str(self._path.absolute()))}?mode=rw",
             uri=True,
-            timeout=min(_BUSY_SECONDS, self._script.timeout_seconds),
+            timeout=self._one_wait(),
             isolation_level=None,
             check_same_thread=False,
         )
         self._connection = connection
+        connection.text_factory = bytes  # nobody reads what is found
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.set_progress_handler(self._look, _STEPS_BETWEEN_LOOKS)
         connection.set_authorizer(self._allow)
@@ -177,6 +182,49 @@ class _File:
             self._connection.execute(words)
         finally:
             self._ours = False
+
+    def _rows_of(self, text: str) -> int:
+        connection = self._open()
+        cursor = connection.execute(text, self._script.parameters)
+        found = 0
+        # One by one, and let go at once: a single value may be as long as `_LONGEST_VALUE`, and take a while.
+        while cursor.fetchone() is not None:
+            found += 1
+            if self._look():
+                connection.interrupt()
+        return found if cursor.description is not None else max(cursor.rowcount, 0)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Have it done when others have the file locked no more. SQLite waits one short while at a time, and what it
+        refuses after that has left nothing behind: it may be done again."""
+        connection = self._open()
+        give_up_at = math.inf
+        while True:
+            began, in_transaction = steady(), connection.in_transaction
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                now = steady()
+                give_up_at = min(give_up_at, now + _BUSY_SECONDS)
+                locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                # Refused without a wait: the others wait for us, and would do so for ever.
+                of_use = now - began >= self._one_wait() / 2 and connection.in_transaction == in_transaction
+                if not (locked and of_use) or now >= give_up_at or self._look():
+                    raise
+
+    def _one_wait(self) -> float:
+        return min(_ONE_WAIT_SECONDS, self._script.timeout_seconds)
+
+    def _begin_the_time(self) -> None:
+        self._deadline = steady() + self._script.timeout_seconds
+
+    def _too_long(self, what: str) -> ScriptFailed:
+        limit = self._script.timeout_seconds
+        return ScriptFailed(f"{what} took longer than {limit:g} s", remedy="give the step a longer timeout")
+
+    def _look_while_reading(self) -> None:
+        if self._look():
+            raise self._too_long("reading the script")
 
     def _look(self) -> int:
         return int(self._stop.is_set() or steady() >= self._deadline)
@@ -203,25 +251,47 @@ class _File:
         return None
 
 
-def _statements(script: str) -> Iterator[tuple[int, str]]:
-    """The statements with the lines they begin on. Of a trigger, which has statements of its own, SQLite itself says
-    where it is complete."""
-    line, start = 1, 0
-    for end in [*_semicolons(script), len(script)]:
-        before = _BEFORE_IT.match(script, start, end)
-        assert before is not None
-        first = before.end()
-        of_a_trigger = end < len(script) and _TRIGGER.match(script, first, end)
-        if of_a_trigger and not sqlite3.complete_statement(script[first:end]):
-            continue
-        if statement := script[first:end].strip():
-            yield line + script.count("\n", start, first), statement
-        line += script.count("\n", start, end)
+def _statements(script: str, look: Callable[[], None]) -> Iterator[tuple[int, str, str]]:
+    """The statements, with the lines they begin on and the words they begin with.
+
+    A trigger has statements of its own. It ends, as for SQLite itself, with one that is END and nothing else.
+    """
+    line, counted, start = 1, 0, 0
+    first, command = -1, ""
+    for end in _ends(script, look):
+        tokens = _tokens(script, start, end, look)
         start = end
+        if first < 0:
+            beginning = list(islice(tokens, _LONGEST_BEGINNING))
+            if not beginning or beginning[0].group() == ";":
+                continue
+            first, command = beginning[0].start(), beginning[0].group().upper()
+            complete = not _TRIGGER.match(" ".join(token.group().upper() for token in beginning))
+        else:
+            complete = [token.group().upper() for token in islice(tokens, 2)] == ["END", ";"]
+        if complete or end == len(script):
+            line, counted = line + script.count("\n", counted, first), first
+            yield line, command, script[first:end].strip()
+            first = -1
 
 
-def _semicolons(script: str) -> Iterator[int]:
-    """The places after those that are neither quoted nor in a comment. Once through: scripts may be long."""
-    for part in _PART.finditer(script):
-        if part.group() == ";":
+def _tokens(script: str, start: int, end: int, look: Callable[[], None]) -> Iterator[re.Match[str]]:
+    """What a statement begins with, without gaps. Nothing quoted is known here: no word of interest stands after it."""
+    for token in _now_and_then(look, _TOKEN.finditer(script, start, end)):
+        if token.lastgroup != "gap":
+            yield token
+
+
+def _ends(script: str, look: Callable[[], None]) -> Iterator[int]:
+    """The places after the semicolons that are neither quoted nor in a comment, and the end of it all."""
+    for part in _now_and_then(look, _PART.finditer(script)):
+        if part.group() == ";" and part.end() < len(script):
             yield part.end()
+    yield len(script)
+
+
+def _now_and_then(look: Callable[[], None], parts: Iterator[re.Match[str]]) -> Iterator[re.Match[str]]:
+    for number, part in enumerate(parts):
+        if number % _PARTS_BETWEEN_LOOKS == 0:
+            look()
+        yield part

@@ -125,6 +125,12 @@ def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
     return Manifest(**given, on_demand=kind == ScheduleType.ON_DEMAND)
 
 
+def check_name(new: Manifest, before: Manifest | None = None) -> None:
+    """Refuse a name nobody could type, unless it has been the name ``before``."""
+    if before is None or new.name != before.name:
+        payloads.title(new.name, field="name")
+
+
 def refuse_circles(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:
     """Refuse a manifest that would, by way of others, run after itself."""
 

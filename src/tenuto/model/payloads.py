@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic_core import from_json
 
 from tenuto.errors import Invalid
+from tenuto.model.unseen import UNSEEN
 
 MAX_INPUT = 256 * 1024
 MAX_OUTPUT = 1024 * 1024
@@ -96,14 +97,29 @@ def label(text: str, *, field: str, limit: int = 200) -> str:
     return storable_text(text, field=field, limit=limit * 4)
 
 
-def tags(values: Iterable[str]) -> list[str]:
-    """Each tag once, in order of first mention."""
+def title(text: str, *, field: str, limit: int = 200) -> str:
+    """A short free text by which people know something: what they see of it must be what they have to type.
+
+    For what is to be saved: what was stored once is read as a `label`.
+    """
+    found = UNSEEN.search(label(text, field=field, limit=limit))
+    if found is not None:
+        raise Invalid(
+            f"contains U+{ord(found.group()):04X}, which nobody sees and a terminal may obey",
+            field=field,
+            remedy="remove it",
+        )
+    return text
+
+
+def tags(values: Iterable[str], *, check: Callable[..., str] = title) -> list[str]:
+    """Each tag once, in order of first mention. Those to look for may be what was stored once: a `label` each."""
     if isinstance(values, str):
         raise Invalid("is one text", field="tags", remedy="give a list of texts")
     unique = list(dict.fromkeys(values))
     if len(unique) > MAX_TAGS:
         raise Invalid(f"{len(unique)} tags given", field="tags", remedy=f"give at most {MAX_TAGS}")
-    return [label(tag, field="tags", limit=64) for tag in unique]
+    return [check(tag, field="tags", limit=64) for tag in unique]
 
 
 def _length_in_bytes(text: str, field: str) -> int:

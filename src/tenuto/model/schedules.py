@@ -208,6 +208,16 @@ class Definition:
         }
 
 
+def check_names(new: Definition, before: Definition | None = None) -> None:
+    """Refuse names nobody could type, but for those of ``before``: what was stored once can still be changed."""
+    kept = set() if before is None else {before.name, *(step.name for _, _, step in before.plan.numbered())}
+    if new.name not in kept:
+        payloads.title(new.name, field="name")
+    for _, _, step in new.plan.numbered():
+        if step.name not in kept:
+            payloads.title(step.name, field="steps")
+
+
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
     """Which fields differ, as (before, after)."""
     before, after = before or {}, after or {}

@@ -21,9 +21,9 @@ _TOKEN = re.compile(
       (?P<space>    \s+ )
     | (?P<comment>  --[^\n]* )
     | (?P<block>    /\* )
-    | (?P<escaped>  [eE]'(?:[^'\\]+|''|\\.)*(?P<escaped_end>')? )
-    | (?P<quoted>   '(?:[^']+|'')*(?P<quoted_end>')? )
-    | (?P<named>    "(?:[^"]+|"")*(?P<named_end>")? )
+    | (?P<escaped>  [eE]' )
+    | (?P<quoted>   ' )
+    | (?P<named>    " )
     | (?P<dollar>   \$(?:[A-Za-z_\u0080-\uffff][\w\u0080-\uffff]*)?\$ )
     | (?P<cast>     :: | := )
     | (?P<wanted>   :[A-Za-z_]\w* )
@@ -33,6 +33,13 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+# Piece by piece: in one expression every repetition would be remembered, at hundreds of bytes for two of the script's.
+_IN_QUOTES = {
+    "escaped": re.compile(r"[^'\\]+|''|\\.|(?P<end>')", re.DOTALL),
+    "quoted": re.compile(r"[^']+|''|(?P<end>')"),
+    "named": re.compile(r'[^"]+|""|(?P<end>")'),
+}
+_IN_COMMENTS = re.compile(r"/\*|\*/")
 _ENDS_A_TRANSACTION = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE TRANSACTION"})
 _OVER_THE_WIRE = re.compile(r"\b(?:FROM STDIN|TO STDOUT)\b")
 
@@ -115,13 +122,12 @@ class _Reader:
             token = _TOKEN.match(self._script, place)
             assert token is not None
             kind, text = token.lastgroup or "", token.group()
-            kind = kind.removesuffix("_end")
             if kind == "block":
                 text = self._comment_from(place)
             elif kind == "dollar":
                 text = self._quoted_by(text, place)
-            elif kind in ("escaped", "quoted", "named") and token.group(f"{kind}_end") is None:
-                raise self._wrong(place, "a quote that begins here does not end")
+            elif kind in _IN_QUOTES:
+                text = self._quote_from(place, token.end(), _IN_QUOTES[kind])
             if kind == "other" and text == "\\":
                 raise self._wrong(
                     place, "commands of psql (with a backslash) are not SQL", "leave them out: only SQL is understood"
@@ -169,11 +175,17 @@ class _Reader:
 
     def _comment_from(self, place: int) -> str:
         depth, at = 1, place + 2
-        for mark in re.compile(r"/\*|\*/").finditer(self._script, at):
+        for mark in _IN_COMMENTS.finditer(self._script, at):
             depth += 1 if mark.group() == "/*" else -1
             if depth == 0:
                 return self._script[place : mark.end()]
         raise self._wrong(place, "a comment that begins here does not end")
+
+    def _quote_from(self, place: int, inside: int, pieces: re.Pattern[str]) -> str:
+        for piece in pieces.finditer(self._script, inside):
+            if piece.lastgroup == "end":
+                return self._script[place : piece.end()]
+        raise self._wrong(place, "a quote that begins here does not end")
 
     def _quoted_by(self, tag: str, place: int) -> str:
         end = self._script.find(tag, place + len(tag))

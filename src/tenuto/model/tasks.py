@@ -169,16 +169,8 @@ class Task:
     cancel_id: str | None = None
     seat: str | None = None
     """Under limits: which ones. Of two with the same seat one may go on in the place of the other."""
-    lease_until: datetime | None = None
-    """Told to those who find that it has run out."""
-
-    @property
-    def ran_over(self) -> bool:
-        """Whether its holder lived on and held it until long after its time limit."""
-        limit = self.policy.timeout_seconds
-        if limit is None or self.manifest_id is None or self.claimed_at is None or self.lease_until is None:
-            return False
-        return self.lease_until - self.claimed_at > timedelta(seconds=limit) + OVERRUN
+    ran_over: bool = False
+    """Its holder let it go because it ran far over its time limit (see `OVERRUN`); told to who finds it afterwards."""
 
     @property
     def cancelled_by(self) -> Actor | None:

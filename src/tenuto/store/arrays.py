@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+from uuid import UUID
+
+Excluded = Collection[tuple[UUID, int]]
+"""Some schedules or manifests, each by id and version: one that has been changed since is not excluded any more."""
 
 
 def columns_of(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
     """The rows, turned: one list for every column."""
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def ids_and_versions(excluded: Excluded) -> tuple[list[UUID], list[int]]:
+    """The same of those that are excluded, of whom there may be none."""
+    return [id for id, _ in excluded], [version for _, version in excluded]
 
 
 def array_literal(values: list[str]) -> str:

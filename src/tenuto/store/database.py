@@ -29,6 +29,7 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
 T = TypeVar("T")
 
+_OCCUPIED = "55P03"
 # Worth another try: serialisation, deadlock, lock timeout, shutdown and start-up of the server, a database that takes
 # no connections for a while, too many connections, a connection that broke.
 _PASSING_STATES = frozenset({"40001", "40P01", "55000", "55P03", "57P01", "57P02", "57P03", "53300", "53400", "25006"})
@@ -276,7 +277,8 @@ def translate(error: BaseException) -> StoreError | Invalid:
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         if state in _PASSING_STATES or state.startswith(_PASSING_CLASSES):
-            return Unavailable(f"the database asks to try again: {error}")
+            passing = Occupied if state == _OCCUPIED else Unavailable
+            return passing(f"the database asks to try again: {error}")
         if state == _TOO_SLOW:
             return TooSlow(f"the database took too long: {error}", remedy="see what keeps it busy")
         if state in _SHORT_OF:
@@ -309,6 +311,10 @@ def _why(error: BaseException) -> str:
     if isinstance(error, socket.gaierror):
         return "its host name is not known"
     return str(error) or type(error).__name__
+
+
+class Occupied(Unavailable):
+    """A lock was not to be had in time: the database is there, but somebody is at what was asked for."""
 
 
 class TooSlow(Unavailable):

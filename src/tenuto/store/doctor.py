@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,12 +10,16 @@ from uuid import UUID
 
 import asyncpg
 
+from tenuto.clock import steady
 from tenuto.store.database import DRIVER_ERRORS, Database, translate
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
 
 _LITTLE_PATIENCE = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'"
+_PATIENCE_FOR_ALL = 20.0
+_TEXTS_AT_ONCE = 20
+"""Each may have an input, an output and a log of a megabyte or so."""
 
 
 async def ask(database: Database, question: str, *values: Any) -> list[dict[str, Any]] | None:
@@ -80,7 +85,22 @@ async def enabled(database: Database, most: int) -> dict[str, list[dict[str, Any
     return {"schedule": schedules, "manifest": manifests}
 
 
-async def texts(database: Database, most: int) -> list[tuple[str, str]] | None:
-    """(where, what) of the newest texts that anybody may read; None if it took too long."""
-    found = await ask(database, "texts", most)
-    return None if found is None else [(row["place"], row["text"]) for row in found]
+async def read_texts(
+    database: Database, most: int, look: Callable[[Sequence[tuple[str, str]]], Awaitable[None]]
+) -> bool:
+    """Have the newest texts that anybody may read looked at, a few (where, what) at a time: together they may be larger
+    than the memory. False if it took too long, and not all were."""
+    until = steady() + _PATIENCE_FOR_ALL
+    try:
+        async with database.connection() as connection, connection.transaction(readonly=True):
+            await connection.execute(_LITTLE_PATIENCE)
+            cursor = await connection.cursor(SQL.texts, most)
+            while rows := await cursor.fetch(_TEXTS_AT_ONCE):
+                if steady() > until:
+                    return False
+                await look([(row["place"], row["text"]) for row in rows])
+            return True
+    except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
+        return False
+    except DRIVER_ERRORS as error:
+        raise translate(error) from error

@@ -362,8 +362,10 @@ ORDER BY found.queue
 LIMIT $2;
 
 -- name: waiting_beside_idle_workers
--- Queues in which a task has been free to take for longer than $1 while a worker of that queue, heard of within $2, has
--- slots to spare. Paused queues, full ones and tasks with a limited key have a reason to wait.
+-- Queues whose foremost task, the next to be taken, has been free to take for longer than $1 while a worker of that queue,
+-- heard of within $2, has slots to spare. Paused queues, full ones and tasks with a limited key have a reason to wait.
+-- Under load each of several tasks is foremost for a moment, and a worker has slots to spare for a moment: only what is
+-- still foremost when this is asked again has been left lying.
 WITH idle AS (
     SELECT workers.name, workers.queues, workers.slots
     FROM tenuto.workers
@@ -378,17 +380,19 @@ WITH idle AS (
     FROM idle, unnest(idle.queues) AS queue
     GROUP BY queue
 )
-SELECT served.queue, served.worker,
-       round(extract(epoch FROM clock_timestamp() - oldest.run_at))::bigint AS seconds
+SELECT served.queue, served.worker, foremost.id AS task,
+       round(extract(epoch FROM clock_timestamp() - foremost.run_at))::bigint AS seconds
 FROM served
 LEFT JOIN tenuto.queues ON queues.name = served.queue
 CROSS JOIN LATERAL (
-    SELECT min(run_at) AS run_at
+    SELECT id, run_at
     FROM tenuto.tasks
     WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue = served.queue
-) AS oldest
+    ORDER BY rank, run_at, id
+    LIMIT 1
+) AS foremost
 WHERE queues.paused_at IS NULL
-  AND oldest.run_at < clock_timestamp() - $1::interval
+  AND foremost.run_at < clock_timestamp() - $1::interval
   AND (queues.max_running IS NULL OR queues.max_running > (
       SELECT count(*)
       FROM tenuto.tasks
@@ -780,9 +784,19 @@ ORDER BY sums.id
 LIMIT $2;
 
 -- name: batch_half_done
--- Items that wait in a batch which is not paused, or go on in one that was cancelled: whoever did it was interrupted.
+-- Items that wait in a batch which is not paused, or go on in one that was cancelled: whoever did it was interrupted, or
+-- is at it still. Resuming and cancelling go by the order of ids, so whoever is at it has got past the first such item
+-- when this is asked again.
 SELECT batch.id, coalesce(batch.name, batch.external_id) AS name,
-       CASE WHEN batch.cancelled_at IS NULL THEN 'resume' ELSE 'cancel' END AS verb
+       CASE WHEN batch.cancelled_at IS NULL THEN 'resume' ELSE 'cancel' END AS verb,
+       (
+           SELECT id
+           FROM tenuto.tasks
+           WHERE tasks.batch_id = batch.id AND tasks.state <> 'running'
+             AND (batch.cancelled_at IS NOT NULL OR tasks.state = 'waiting')
+           ORDER BY id
+           LIMIT 1
+       ) AS item
 FROM (SELECT * FROM tenuto.batches WHERE paused_at IS NULL ORDER BY id DESC LIMIT 1000) AS batch
 WHERE (batch.cancelled_at IS NULL
        AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.batch_id = batch.id AND tasks.state = 'waiting'))
@@ -886,6 +900,14 @@ UNION ALL
     ORDER BY next_run_at, id
     LIMIT $1
 );
+
+-- name: queued_requests
+-- Runs by hand that wait for their turn, $1 of them.
+SELECT schedule_name AS name, due_at, request
+FROM tenuto.occurrences
+WHERE decision = 'queued' AND request IS NOT NULL
+ORDER BY schedule_id, due_at, id
+LIMIT $1;
 
 -- name: texts
 -- What stands in the open, where a secret must not: the $1 newest records, open tasks, entries of the audit trail,

@@ -13,12 +13,15 @@ from collections.abc import Callable
 
 import asyncpg
 
-from tenuto.store.database import DRIVER_ERRORS, Database
+from tenuto.logs import Log
+from tenuto.store.database import DRIVER_ERRORS, Database, translate
 
 RECONNECTED = "reconnected"
 _QUIET_CHECK_SECONDS = 20.0
 
 Hear = Callable[[str], None]
+
+log = Log("tenuto.listener")
 
 
 class Listener:
@@ -29,6 +32,7 @@ class Listener:
         self._hear = hear
         self._channel = channel
         self._task: asyncio.Task[None] | None = None
+        self._away = False
         self.connected = False
 
     def start(self) -> None:
@@ -39,18 +43,22 @@ class Listener:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))  # rather than the task itself: whoever cancels us does not mean it
+            if not self._task.cancelled():
+                self._task.result()
 
     async def _stay_connected(self) -> None:
         wait = 0.2
         while True:
             try:
                 await self._listen()
-                wait = 0.2
-            except DRIVER_ERRORS:
-                pass
+                wait, reason = 0.2, "the connection was closed"
+            except DRIVER_ERRORS as error:
+                reason = str(translate(error))
             self.connected = False
+            if not self._away:  # once, however long it takes
+                self._away = True
+                log.warning("notifications are not heard; polling goes on", channel=self._channel, error=reason)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, 5.0)
 
@@ -64,11 +72,16 @@ class Listener:
         try:
             await connection.add_listener(self._channel, lambda _c, _pid, _channel, word: self._hear(str(word)))
             self.connected = True
+            if self._away:
+                self._away = False
+                log.info("notifications are heard again", channel=self._channel)
             self._hear(RECONNECTED)
             while not broken.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(broken.wait(), _QUIET_CHECK_SECONDS)
-                    return
+                    # Not wait_for: until Python 3.12 that loses a cancellation which comes with the end of the line.
+                    async with asyncio.timeout(_QUIET_CHECK_SECONDS):
+                        await broken.wait()
+                        return
                 # A line that was cut without a word looks just like a quiet one: ask.
                 await connection.execute("SELECT 1", timeout=5)
         finally:

@@ -17,7 +17,7 @@ from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest, manifest_from_fields
 from tenuto.model.tasks import Task, TaskState
 from tenuto.model.triggers import Trigger
-from tenuto.store.arrays import array_literal, columns_of
+from tenuto.store.arrays import Excluded, array_literal, columns_of, ids_and_versions
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
 from tenuto.tracing import asked, carrying
@@ -222,16 +222,18 @@ async def record_version(connection: Connection, new: ManifestVersion) -> None:
 
 
 async def versions(
-    database: Database, external_id: str, limit: int, before: tuple[datetime, int] | None = None
+    database: Database, which: str | UUID, limit: int, before: tuple[datetime, int] | None = None
 ) -> list[ManifestVersion]:
-    """The changes of the manifests that have had this external id, the newest first; or before (instant, version)."""
+    """The changes of the manifests that have had this external id, or of the one with this id, the newest first; or
+    those before an (instant, version)."""
+    sql = SQL.versions if isinstance(which, str) else SQL.versions_of
     return [
         ManifestVersion(
             row["manifest_id"], row["version"], row["external_id"], row["change"], row["at"],
             Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
             _plain(row["before"]), _plain(row["after"]),
         )
-        for row in await database.all(SQL.versions, external_id, limit, *(before or (None, None)))
+        for row in await database.all(sql, which, limit, *(before or (None, None)))
     ]  # fmt: skip
 
 
@@ -291,6 +293,7 @@ class DueManifest:
     """A due manifest as stored; read by who enqueues it, so that one nobody can read harms only itself."""
 
     id: UUID
+    version: int
     external_id: str
     definition_json: str
     group: str | None
@@ -302,9 +305,10 @@ class DueManifest:
         return manifest_from_fields(json.loads(self.definition_json))
 
 
-async def due(connection: Connection, now: datetime, limit: int, excluded: Iterable[UUID] = ()) -> list[DueManifest]:
+async def due(connection: Connection, now: datetime, limit: int, excluded: Excluded = ()) -> list[DueManifest]:
     """Manifests that are due and that nobody else is looking at, held until the transaction ends."""
-    return [DueManifest(*row) for row in await connection.fetch(SQL.due, now, limit, list(excluded))]
+    rows = await connection.fetch(SQL.due, now, limit, *ids_and_versions(excluded))
+    return [DueManifest(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,15 +331,15 @@ async def ran(connection: Connection, rows: Sequence[tuple[UUID, datetime | None
         await connection.execute(SQL.ran, *columns_of(rows))
 
 
-async def to_plan(connection: Connection, limit: int, excluded: Iterable[UUID] = ()) -> list[tuple[UUID, str, str]]:
-    """(id, external id, definition as JSON) of manifests whose next run nobody has worked out yet."""
-    rows = await connection.fetch(SQL.to_plan, limit, list(excluded))
-    return [(row["id"], row["external_id"], row["definition"]) for row in rows]
+async def to_plan(connection: Connection, limit: int, excluded: Excluded = ()) -> list[tuple[UUID, int, str, str]]:
+    """(id, version, external id, definition as JSON) of manifests whose next run nobody has worked out yet."""
+    rows = await connection.fetch(SQL.to_plan, limit, *ids_and_versions(excluded))
+    return [(row["id"], row["version"], row["external_id"], row["definition"]) for row in rows]
 
 
-async def next_due(database: Database, excluded: Iterable[UUID] = ()) -> datetime | None:
+async def next_due(database: Database, excluded: Excluded = ()) -> datetime | None:
     """When the next manifest is due."""
-    found: datetime | None = await database.value(SQL.next_due, list(excluded))
+    found: datetime | None = await database.value(SQL.next_due, *ids_and_versions(excluded))
     return found
 
 
@@ -349,9 +353,9 @@ async def touch(database: Database, ids: Iterable[UUID], at: datetime) -> None:
     await database.all(SQL.touch, sorted(set(ids)), at)
 
 
-async def let_go(database: Database, limit: int) -> list[Task]:
-    """Runs of manifests that have a time limit, and that their worker has not kept."""
-    return [Task(*row) for row in await database.all(SQL.let_go, limit)]
+async def ran_over(database: Database, limit: int) -> list[Task]:
+    """Runs that went on far over their time limit until they were nobody's any more."""
+    return [Task(*row) for row in await database.all(SQL.ran_over, limit)]
 
 
 async def details(database: Database, manifest: StoredManifest, limit: int) -> Record:

@@ -165,20 +165,29 @@ WHERE external_id = $1
 ORDER BY at DESC, version DESC
 LIMIT $2;
 
+-- name: versions_of
+-- The changes of the one manifest with this id, the newest first.
+SELECT manifest_id, version, external_id, change, at, actor_type, actor_id, actor_name, reason, before, after
+FROM tenuto.manifest_versions
+WHERE manifest_id = $1
+  AND ($3::timestamptz IS NULL OR version < $4::integer)
+ORDER BY version DESC
+LIMIT $2;
+
 -- name: has_open_tasks
 -- Whether anything of a manifest is pending or running.
 SELECT EXISTS (SELECT FROM tenuto.tasks WHERE manifest_id = $1) AS open;
 
 -- name: due
 -- Manifests that are due and that nobody else is looking at, the longest overdue first, held until the transaction ends,
--- with what keeps each from running: switched off with its group, an open dead letter, a run that is not over.
-SELECT id, external_id, definition, group_name, next_run_at,
+-- with what its group says of each. Those $3 are left out while they are in their versions $4.
+SELECT id, version, external_id, definition, group_name, next_run_at,
        coalesce((SELECT NOT enabled FROM tenuto.manifest_groups WHERE manifest_groups.name = group_name), false)
            AS group_disabled,
        coalesce((SELECT priority FROM tenuto.manifest_groups WHERE manifest_groups.name = group_name), 0)
            AS group_priority
 FROM tenuto.manifests
-WHERE enabled AND next_run_at <= $1 AND id <> ALL ($3::uuid[])
+WHERE enabled AND next_run_at <= $1 AND (id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::integer[]))
 ORDER BY next_run_at, id
 LIMIT $2
 FOR UPDATE OF manifests SKIP LOCKED;
@@ -205,19 +214,19 @@ WHERE manifests.id = ANY ($1::uuid[])
   AND manifests.id = new.id;
 
 -- name: to_plan
--- Enabled manifests whose next run nobody has worked out yet.
-SELECT id, external_id, definition
+-- Enabled manifests whose next run nobody has worked out yet, but for those $2 in their versions $3.
+SELECT id, version, external_id, definition
 FROM tenuto.manifests
-WHERE enabled AND NOT planned AND id <> ALL ($2::uuid[])
+WHERE enabled AND NOT planned AND (id, version) NOT IN (SELECT * FROM unnest($2::uuid[], $3::integer[]))
 ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
 -- name: next_due
--- When the next manifest is due.
+-- When the next manifest is due, but for those $1 in their versions $2.
 SELECT min(next_run_at)
 FROM tenuto.manifests
-WHERE enabled AND next_run_at IS NOT NULL AND id <> ALL ($1::uuid[]);
+WHERE enabled AND next_run_at IS NOT NULL AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]));
 
 -- name: insert_runs
 -- Runs of manifests become tasks; an item whose key has an open task already is left out of the answer.
@@ -290,16 +299,15 @@ SET last_successful_run = greatest(last_successful_run, $2)
 WHERE id = ANY ($1::uuid[])
   AND (last_successful_run IS NULL OR last_successful_run < $2);
 
--- name: let_go
--- Runs of manifests that have a time limit and whose lease has run out: was it because they ran over it?
+-- name: ran_over
+-- Runs that their worker has let go because they ran far over their time limit, and that are nobody's by now.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, lease_until
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
 FROM tenuto.tasks
 WHERE state = 'running'
-  AND manifest_id IS NOT NULL
+  AND ran_over
   AND cancel_at IS NULL
-  AND policy ? 'timeout_seconds'
   AND lease_until < clock_timestamp()
 ORDER BY queue, id
 LIMIT $1;

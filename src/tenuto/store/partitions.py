@@ -6,6 +6,8 @@ it was created finds its month gone: its record lies in the default partition, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 
@@ -68,15 +70,23 @@ async def unbroken_since(database: Database, now: datetime) -> datetime:
     return since
 
 
-async def drop_aged(database: Database, cutoff: datetime) -> list[str]:
-    """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names."""
+async def drop_aged(
+    database: Database,
+    cutoff: datetime,
+    apart: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
+) -> list[str]:
+    """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names.
+
+    Each is dropped inside ``apart``, which may let the others go on when one cannot be.
+    """
     dropped = []
     for row in await database.all(SQL.partitions):
         name, month = row["name"], _month_of(row["name"])
         if month is None or _month_after(month, 1) > cutoff:
             continue
-        if await database.transaction(partial(_drop, name=name, cutoff=cutoff)):  # a short one for each
-            dropped.append(name)
+        with apart(name):
+            if await database.transaction(partial(_drop, name=name, cutoff=cutoff)):  # a short one for each
+                dropped.append(name)
     return dropped
 
 

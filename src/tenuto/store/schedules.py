@@ -20,7 +20,7 @@ from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_fields, plan_from_json
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
-from tenuto.store.arrays import columns_of
+from tenuto.store.arrays import Excluded, columns_of, ids_and_versions
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import beside
 
@@ -239,16 +239,18 @@ async def last_named(database: Database, name: str) -> UUID | None:
 
 
 async def versions(
-    database: Database, name: str, limit: int, before: tuple[datetime, int] | None = None
+    database: Database, which: str | UUID, limit: int, before: tuple[datetime, int] | None = None
 ) -> list[Version]:
-    """The changes of the schedules that have had this name, the newest first, or those before an (instant, version)."""
+    """The changes of the schedules that have had this name, or of the one with this id, the newest first; or those
+    before an (instant, version)."""
+    sql = SQL.versions if isinstance(which, str) else SQL.versions_of
     return [
         Version(
             row["schedule_id"], row["version"], row["name"], row["change"], row["at"],
             Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
             _plain(row["before"]), _plain(row["after"]),
         )
-        for row in await database.all(SQL.versions, name, limit, *(before or (None, None)))
+        for row in await database.all(sql, which, limit, *(before or (None, None)))
     ]  # fmt: skip
 
 
@@ -275,9 +277,10 @@ class DueSchedule:
         return plan_from_json(self.plan_json)
 
 
-async def due(connection: Connection, now: datetime, limit: int, excluded: Collection[UUID] = ()) -> list[DueSchedule]:
+async def due(connection: Connection, now: datetime, limit: int, excluded: Excluded = ()) -> list[DueSchedule]:
     """Schedules that are due and that nobody else is firing, held until the transaction ends."""
-    return [DueSchedule(*row) for row in await connection.fetch(SQL.due, now, limit, list(excluded))]
+    rows = await connection.fetch(SQL.due, now, limit, *ids_and_versions(excluded))
+    return [DueSchedule(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,15 +358,15 @@ async def before_a_run(connection: Connection, id: UUID | None, request: UUID) -
     return Standing(row["active"], row["queued"]), None if row["id"] is None else row
 
 
-async def to_plan(connection: Connection, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str, str]]:
-    """(id, name, trigger as JSON) of schedules whose next run nobody has worked out yet."""
-    rows = await connection.fetch(SQL.to_plan, limit, list(excluded))
-    return [(row["id"], row["name"], row["trigger"]) for row in rows]
+async def to_plan(connection: Connection, limit: int, excluded: Excluded = ()) -> list[tuple[UUID, int, str, str]]:
+    """(id, version, name, trigger as JSON) of schedules whose next run nobody has worked out yet."""
+    rows = await connection.fetch(SQL.to_plan, limit, *ids_and_versions(excluded))
+    return [(row["id"], row["version"], row["name"], row["trigger"]) for row in rows]
 
 
-async def next_due(database: Database, excluded: Collection[UUID] = ()) -> datetime | None:
+async def next_due(database: Database, excluded: Excluded = ()) -> datetime | None:
     """When the next schedule is due."""
-    found: datetime | None = await database.value(SQL.next_due, list(excluded))
+    found: datetime | None = await database.value(SQL.next_due, *ids_and_versions(excluded))
     return found
 
 
@@ -376,10 +379,10 @@ class Queued:
     request: dict[str, Any] | None
 
 
-async def whose_turn_it_is(database: Database, limit: int, excluded: Collection[UUID] = ()) -> list[tuple[UUID, str]]:
-    """(id, name) of schedules with a queued run of which nothing is active any more."""
-    rows = await database.all(SQL.queued, limit, list(excluded))
-    return [(row["schedule_id"], row["schedule_name"]) for row in rows]
+async def whose_turn_it_is(database: Database, limit: int, excluded: Excluded = ()) -> list[tuple[UUID, int, str]]:
+    """(id, version, name) of schedules with a queued run of which nothing is active any more."""
+    rows = await database.all(SQL.queued, limit, *ids_and_versions(excluded))
+    return [(row["schedule_id"], row["version"], row["schedule_name"]) for row in rows]
 
 
 async def first_queued(connection: Connection, schedule_id: UUID) -> Queued | None:
@@ -397,6 +400,13 @@ async def give_up_queued(
 ) -> int:
     """What waited will not run; how many that were."""
     return len(await connection.fetch(SQL.give_up_queued, schedule_id, reason, now, by, manual_too))
+
+
+async def give_up_unread(
+    connection: Connection, queued_id: UUID, reason: str, now: datetime, by: str, *, since: datetime
+) -> bool:
+    """A request that cannot be read will not run; False if its turn came later than ``since``, and it waits on."""
+    return await connection.fetchrow(SQL.give_up_unread, queued_id, reason, now, by, since) is not None
 
 
 async def ledger(

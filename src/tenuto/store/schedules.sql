@@ -151,11 +151,21 @@ WHERE schedule_id = ANY (ARRAY(SELECT DISTINCT schedule_id FROM tenuto.schedule_
 ORDER BY at DESC, version DESC
 LIMIT $2;
 
+-- name: versions_of
+-- The changes of one schedule, the newest first.
+SELECT schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
+FROM tenuto.schedule_versions
+WHERE schedule_id = $1
+  AND ($3::timestamptz IS NULL OR version < $4::integer)
+ORDER BY version DESC
+LIMIT $2;
+
 -- name: due
 -- Schedules that are due and that nobody else is firing, the longest overdue first, held until the transaction ends.
+-- Those $3 are left out while they are in their versions $4.
 SELECT id, name, trigger, plan, overlap, misfire, version, next_run_at
 FROM tenuto.schedules
-WHERE enabled AND next_run_at <= $1 AND id <> ALL ($3::uuid[])
+WHERE enabled AND next_run_at <= $1 AND (id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::integer[]))
 ORDER BY next_run_at, id
 LIMIT $2
 FOR UPDATE SKIP LOCKED;
@@ -263,27 +273,34 @@ ORDER BY name
 LIMIT 20;
 
 -- name: to_plan
--- Enabled schedules whose next run nobody has worked out yet.
-SELECT id, name, trigger
+-- Enabled schedules whose next run nobody has worked out yet, but for those $2 in their versions $3.
+SELECT id, version, name, trigger
 FROM tenuto.schedules
-WHERE enabled AND NOT planned AND id <> ALL ($2::uuid[])
+WHERE enabled AND NOT planned AND (id, version) NOT IN (SELECT * FROM unnest($2::uuid[], $3::integer[]))
 ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
 -- name: next_due
--- When the next schedule is due.
+-- When the next schedule is due, but for those $1 in their versions $2.
 SELECT min(next_run_at)
 FROM tenuto.schedules
-WHERE enabled AND next_run_at IS NOT NULL AND id <> ALL ($1::uuid[]);
+WHERE enabled AND next_run_at IS NOT NULL AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]));
 
 -- name: queued
--- Runs whose turn has come: the first queued one of each schedule of which nothing is active any more, but for those $2.
-SELECT schedule_id, schedule_name
+-- Runs whose turn has come: the first queued one of each schedule of which nothing is active any more. Schedules $2 are
+-- left out while they are in their versions $3; one that is gone is in version 0.
+SELECT schedule_id, schedule_name,
+       coalesce((SELECT version FROM tenuto.schedules WHERE schedules.id = schedule_id), 0) AS version
 FROM (
     SELECT schedule_id, min(schedule_name) AS schedule_name
     FROM tenuto.occurrences
-    WHERE decision = 'queued' AND schedule_id <> ALL ($2::uuid[])
+    WHERE decision = 'queued'
+      AND schedule_id <> ALL (ARRAY(
+          SELECT left_out.id
+          FROM unnest($2::uuid[], $3::integer[]) AS left_out (id, version)
+          WHERE version = coalesce((SELECT schedules.version FROM tenuto.schedules WHERE schedules.id = left_out.id), 0)
+      ))
     GROUP BY schedule_id
 ) AS waiting
 WHERE NOT EXISTS (
@@ -315,6 +332,22 @@ WHERE id = $1 AND decision = 'queued';
 UPDATE tenuto.occurrences
 SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4
 WHERE schedule_id = $1 AND decision = 'queued' AND ($5 OR origin = 'trigger')
+RETURNING id;
+
+-- name: give_up_unread
+-- A request that nobody can read, and whose turn came by $5, will not run. Its turn comes when it is queued, or when the
+-- last run before it has ended.
+UPDATE tenuto.occurrences
+SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4
+WHERE id = $1
+  AND decision = 'queued'
+  AND decided_at <= $5
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.executions
+      WHERE executions.schedule_id = occurrences.schedule_id AND executions.ended_at > $5
+      OFFSET 0
+  )
 RETURNING id;
 
 -- name: ledger

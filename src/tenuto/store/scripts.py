@@ -182,7 +182,8 @@ async def _one(connection: asyncpg.Connection, statement: Statement, number: int
 
 def _words(error: asyncpg.PostgresError) -> str:
     more = [f"{label}: {text}" for label in ("detail", "hint") if (text := getattr(error, label, None))]
-    return "; ".join([f"{error.sqlstate} {str(error).splitlines()[0]}", *more])
+    first, _, _ = str(error).partition("\n")  # which may be nothing: RAISE EXCEPTION ''
+    return "; ".join([f"{error.sqlstate} {first}".strip(), *more])
 
 
 async def _conclude(connection: asyncpg.Connection, script: Script) -> None:

@@ -258,6 +258,12 @@ async def renew(
     return {row["id"] for row in rows}
 
 
+async def let_go(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Say of (id, fence) that it runs far over its time limit and is renewed no more; of which it was said."""
+    rows = await database.all(SQL.let_go, worker_id, *columns_of(held))
+    return {row["id"] for row in rows}
+
+
 async def cancellations(database: Database, worker_id: UUID) -> list[tuple[UUID, int, Actor]]:
     """(id, fence, who) of the running tasks of this worker that are to stop."""
     rows = await database.all(SQL.cancellations, worker_id)
@@ -283,13 +289,13 @@ async def anything_slipped(database: Database) -> bool:
 
 async def expired(connection: Connection, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
     """Held tasks whose lease has run out, locked until the transaction ends, after all they belong to."""
-    held = await _hold_what_they_belong_to(connection, SQL.what_expired_belongs_to, limit)
+    held = await _hold_what_they_belong_to(connection, SQL.what_expired_belongs_to, limit, list(without))
     return [Task(*row) for row in await connection.fetch(SQL.expired, limit, list(without), *held)]
 
 
 async def held_by(connection: Connection, worker_id: UUID, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
     """What a dead worker still holds, locked until the transaction ends, after all it belongs to."""
-    held = await _hold_what_they_belong_to(connection, SQL.what_is_held_belongs_to, limit, worker_id)
+    held = await _hold_what_they_belong_to(connection, SQL.what_is_held_belongs_to, limit, list(without), worker_id)
     return [Task(*row) for row in await connection.fetch(SQL.held_by, limit, list(without), *held, worker_id)]
 
 

@@ -385,6 +385,18 @@ WHERE tasks.id = ANY ($3::uuid[])
   AND tasks.lease_until > clock_timestamp()
 RETURNING tasks.id;
 
+-- name: let_go
+-- What this worker holds and will renew no more, because it runs far over its time limit.
+UPDATE tenuto.tasks
+SET ran_over = true
+FROM unnest($2::uuid[], $3::bigint[]) AS held (id, fence)
+WHERE tasks.id = ANY ($2::uuid[])
+  AND tasks.id = held.id
+  AND tasks.fence = held.fence
+  AND tasks.worker_id = $1
+  AND tasks.state = 'running'
+RETURNING tasks.id;
+
 -- name: cancellations
 -- Which tasks of this worker somebody wants stopped.
 SELECT id, fence, cancel_type, cancel_id, cancel_name
@@ -506,6 +518,7 @@ WITH outcome AS (
         limit_max = CASE WHEN outcome.last_chance THEN coalesce(task.limit_max, 1) ELSE task.limit_max END,
         worker_id = NULL,
         standby = false,
+        ran_over = false,
         lease_until = NULL,
         claimed_at = NULL,
         began_at = NULL,
@@ -555,6 +568,7 @@ WITH aside AS (
         run_at = coalesce(later.until, task.run_at),
         worker_id = NULL,
         standby = false,
+        ran_over = false,
         lease_until = NULL,
         claimed_at = NULL,
         progress = coalesce(later.progress, task.progress)
@@ -644,12 +658,13 @@ SELECT EXISTS (
 ) AS slipped;
 
 -- name: what_expired_belongs_to
--- The executions, batches and manifests of held tasks whose lease has run out: to be held before the tasks.
+-- The executions, batches and manifests of held tasks whose lease has run out, but for the tasks $2: to be held before the
+-- tasks.
 SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
     SELECT execution_id, batch_id, manifest_id
     FROM tenuto.tasks
-    WHERE state = 'running' AND lease_until < clock_timestamp()
+    WHERE state = 'running' AND lease_until < clock_timestamp() AND id <> ALL ($2::uuid[])
     ORDER BY queue, id
     LIMIT $1
 ) AS expired;
@@ -660,7 +675,7 @@ SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
     SELECT execution_id, batch_id, manifest_id
     FROM tenuto.tasks
-    WHERE state = 'running' AND worker_id = $2
+    WHERE state = 'running' AND worker_id = $3 AND id <> ALL ($2::uuid[])
     ORDER BY queue, id
     LIMIT $1
 ) AS held;
@@ -671,7 +686,7 @@ FROM (
 -- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, lease_until
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp()
   AND id <> ALL ($2::uuid[])
@@ -686,7 +701,7 @@ FOR UPDATE SKIP LOCKED;
 -- The same for what a worker that is known to be dead, $6, still holds.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, lease_until
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $6
   AND id <> ALL ($2::uuid[])

@@ -5,11 +5,10 @@ The database compares the instant of a retry with its own clock, which a test ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
+from tenuto.store.arrays import Excluded, ids_and_versions
 from tenuto.store.database import Database
 from tenuto.store.statements import beside
 
@@ -40,9 +39,9 @@ class ToTake:
     limited: bool
 
 
-async def look(database: Database, schedules: Iterable[UUID] = (), manifests: Iterable[UUID] = ()) -> Look:
+async def look(database: Database, schedules: Excluded = (), manifests: Excluded = ()) -> Look:
     """What there is to do, and when there is more, but for schedules and manifests that are left out."""
-    row = await database.one(SQL.look, list(schedules), list(manifests))
+    row = await database.one(SQL.look, *ids_and_versions(schedules), *ids_and_versions(manifests))
     assert row is not None
     return Look(*row)
 

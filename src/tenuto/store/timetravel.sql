@@ -1,12 +1,14 @@
 -- name: look
 -- What is due by a clock that may not be the database's, and when something is due next: a schedule, a task, a manifest;
--- but for the schedules $1 and the manifests $2, which cannot be dealt with.
+-- but for the schedules $1 and the manifests $3, which in their versions $2 and $4 cannot be dealt with.
 -- A manifest that runs after another, and cannot, is passed over: a service looks at it every half minute, and whatever
 -- sets it free (a run ends, a letter is seen to, a group is switched on) happens at an instant that is looked at anyway.
 SELECT (
            SELECT min(next_run_at)
            FROM tenuto.schedules
-           WHERE enabled AND next_run_at IS NOT NULL AND id <> ALL ($1::uuid[])
+           WHERE enabled
+             AND next_run_at IS NOT NULL
+             AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]))
        ) AS next_schedule,
        (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled') AS next_task,
        (
@@ -14,7 +16,7 @@ SELECT (
            FROM tenuto.manifests AS manifest
            WHERE enabled
              AND next_run_at IS NOT NULL
-             AND id <> ALL ($2::uuid[])
+             AND (id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::integer[]))
              AND NOT (
                  schedule_type = 'dependent'
                  AND (

@@ -166,7 +166,9 @@ class _Present:
         """When something is due next: a schedule, a manifest, a task, the end of one that is held."""
 
     async def come_to_rest(self) -> Happened:
-        """Let everything happen that is due at this instant."""
+        """Let everything happen that is due at this instant. What could not be dealt with before has another chance."""
+        for left_out in (self._left_out, self._waits_on, self._manifests_left_out):
+            left_out.try_again()
         database, happened = self.database, Happened(ended=await self.hands.until_idle())
         while True:
             now, look = database.clock.now(), await self._look()

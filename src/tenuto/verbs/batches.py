@@ -95,7 +95,7 @@ class Batches:
         if batch_key is not None:
             payloads.label(batch_key, field="batch_key")
         if name is not None:
-            payloads.label(name, field="name")
+            payloads.title(name, field="name")
         dump = self._manifests.dumper(stored)
         if atomic:
             whole = Parts(inputs, dump, key, remembered=batch_key is not None)

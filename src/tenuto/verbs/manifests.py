@@ -168,13 +168,13 @@ class Manifests:
         )
 
     async def versions(
-        self, external_id: str, *, before: tuple[datetime, int] | None = None, limit: int = 50
+        self, external_id: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50
     ) -> Sequence[ManifestVersion]:
-        """The changes of a manifest, the newest first; also of one that has been deleted. The next page is ``before``
-        the last (at, version)."""
+        """The changes of every manifest that has had this external id, or of the one with this id, the newest first;
+        also of one that has been deleted. The next page is ``before`` the last (at, version)."""
         found = await manifests.versions(await self._open(), external_id, listed(limit), before)
         if not found and before is None:
-            raise manifesting.unknown(external_id)
+            raise manifesting.unknown(str(external_id))
         return found
 
     async def details(self, external_id: str, *, limit: int = 5) -> Record:

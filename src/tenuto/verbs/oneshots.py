@@ -250,7 +250,7 @@ def _wanted(
     for field, instant in (("since", since), ("until", until)):
         if instant is not None and instant.tzinfo is None:
             raise Invalid("has no offset", field=field, remedy="end it with Z or with an offset such as +01:00")
-    return Wanted(prompt_type, payloads.tags(tags) or None, since, until, search)
+    return Wanted(prompt_type, payloads.tags(tags, check=payloads.label) or None, since, until, search)
 
 
 def _among(status: str, known: Mapping[RuntimeStatus, Any]) -> Any:

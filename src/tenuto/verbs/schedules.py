@@ -187,13 +187,13 @@ class Schedules:
         return await rehearse(await self._open(), start, end, given or Given())
 
     async def versions(
-        self, name: str, *, before: tuple[datetime, int] | None = None, limit: int = 50
+        self, name: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50
     ) -> Sequence[Version]:
-        """The changes of a schedule, the newest first; also of one that has been deleted. The next page is ``before``
-        the last (at, version)."""
+        """The changes of every schedule that has had this name, or of the one with this id, the newest first; also of
+        one that has been deleted. The next page is ``before`` the last (at, version)."""
         found = await schedules.versions(await self._open(), name, listed(limit), before)
         if not found and before is None:
-            raise definitions.unknown(name)
+            raise definitions.unknown(str(name))
         return found
 
     async def ledger(

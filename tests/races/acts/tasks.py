@@ -60,6 +60,10 @@ async def renew(db: Database, stage: Stage) -> None:
     await store.renew(db, stage.worker, [(task.id, task.fence, None) for task in stage.held], LEASE)
 
 
+async def let_go(db: Database, stage: Stage) -> None:
+    await store.let_go(db, stage.worker, [(task.id, task.fence) for task in stage.held])
+
+
 async def one_ends(db: Database, stage: Stage) -> None:
     await finish(db, [completed(db, stage.held[0])])
 
@@ -159,7 +163,7 @@ EXPIRED = sql("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHER
 SILENT = sql("UPDATE tenuto.workers SET seen_at = now() - interval '1 day'")
 CLAIMS = (take, take_under_limits, stand_by)
 TASKS: tuple[Step, ...] = (
-        enqueue, enqueue_many, copy_many, promote, take, renew, one_ends, one_is_repeated, one_is_put_aside,
+        enqueue, enqueue_many, copy_many, promote, take, renew, let_go, one_ends, one_is_repeated, one_is_put_aside,
         one_is_put_back, one_is_told_to_stop, and_fails_instead, one_is_cancelled, take_under_limits, stand_by,
         a_seat_is_handed_on, another_is_handed_on, EXPIRED, sweeping, Calm(take), recovering,
     )  # fmt: skip
