@@ -49,14 +49,14 @@ async def test_an_execution_begins_with_all_its_tasks(db: Database) -> None:
         priority=7,
         limit_key="oven",
         limit_max=2,
-        policy=Policy(timeout_seconds=60),
+        policy=Policy(timeout_seconds=61.5),
     )
     run = new(plan=a_plan("a", step))
     await begin(db, run)
     first, second = await table(db, "tasks")
     assert [(task["name"], task["state"]) for task in (first, second)] == [("a", "queued"), ("b", "waiting")]
     assert (second["queue"], second["rank"], second["limit_key"], second["limit_max"]) == ("oven", -7, "oven", 2)
-    assert (second["input"], second["policy"]) == ('{"wörd": "✓"}', '{"timeout_seconds": 60}')
+    assert (second["input"], second["policy"]) == ('{"wörd": "✓"}', '{"timeout_seconds": 61.5}')
     for task in (first, second):
         assert (task["initiator_type"], task["initiator_id"], task["initiator_name"]) == ("api_key", "k-1", "Robot")
         assert (task["execution_id"], task["correlation_id"], task["attempt"]) == (run.id, str(run.id), 1)

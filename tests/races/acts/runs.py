@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.engine import definitions, executing, firing
+from tenuto.ids import new_id
 from tenuto.model.schedules import Definition, Overlap
 from tenuto.model.triggers import every
 from tenuto.store import (
@@ -96,6 +97,17 @@ async def take_turns(db: Database, stage: Stage) -> None:
     await firing.take_turns(db, db.clock.now(), "somebody")
 
 
+async def a_request_that_nobody_can_read_waits(db: Database, stage: Stage) -> None:
+    await db.transaction(
+        lambda connection: firing.run_now(connection, "Nightly", db.clock.now(), SOMEBODY, request_id=new_id())
+    )
+    await db.all("UPDATE tenuto.occurrences SET request = '{}' WHERE decision = 'queued'")
+
+
+async def it_is_given_up(db: Database, stage: Stage) -> None:
+    await firing.take_turns(db, db.clock.now() + 2 * firing.UNREAD_FOR, "somebody")
+
+
 async def pause_the_next(db: Database, stage: Stage) -> None:
     await executing.pause(db, await _newest(stage), db.clock.now(), SOMEBODY)
 
@@ -149,5 +161,6 @@ RUNS: tuple[Step, ...] = (
     run_at_once, cancel_it, run_by_hand, STUCK, repair, WAITING, repair, Calm(take), DUE, fire,
     pause, a_step_is_repeated, resume, Calm(take_more), the_group_ends, Calm(take), all_is_done, take_turns, Calm(take),
     pause_the_next, all_is_done, resume_the_next, DUE, fire,
-    Calm(take_one), cancel_it, what_ran_stops, DUE, disable, delete, OLD, forget_runs,
+    Calm(take_one), Calm(a_request_that_nobody_can_read_waits), cancel_it, what_ran_stops, it_is_given_up,
+    DUE, disable, delete, OLD, forget_runs,
 )  # fmt: skip
