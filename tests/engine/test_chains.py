@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, manual, stop
+from tenuto.clock import DatabaseClock
 from tenuto.engine import watchdog
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.testing import TimeMachine
@@ -293,6 +294,25 @@ async def test_several_sleeps_in_one_step_each_pass_once(app: Tenuto, worker: Qu
     assert calls == ["0", "0", "1", "0", "1", "2", "0", "1", "2", "3"]
     assert [step["name"] for step in told] == ["sleep in 1 sleeps", "1 sleeps"]  # one row, however often it slept
     assert told[0]["until"] is not None
+
+
+async def test_who_was_woken_does_not_sleep_on_because_its_clock_is_behind(
+    app: Tenuto, worker: Quick, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_time = DatabaseClock.now
+
+    async def sleeps(ctx: Context) -> None:
+        calls.append("called")
+        if calls.count("called") == 2:  # a sign of life has just been answered late
+            monkeypatch.setattr(DatabaseClock, "now", lambda clock: on_time(clock) - timedelta(seconds=1))
+        await ctx.sleep(0.1)
+        calls.append("awake")
+
+    job = app.chain("behind", sleeps)
+    async with worker(slots=1):
+        await app.wait(await app.enqueue(job), timeout=10)
+
+    assert calls == ["called", "called", "awake"]
 
 
 async def test_a_retried_attempt_does_not_sleep_again(app: Tenuto, worker: Quick, calls: list[str]) -> None:

@@ -300,7 +300,7 @@ def test_nothing_of_programs_stays_with_the_worker_no_child_no_zombie_no_open_fi
     assert not any(runs(pid) for pid in pids), "also what had left its session"
     eventually_here(lambda: {child.pid for child in me.children(recursive=True)} <= before[1])
     eventually_here(lambda: me.num_fds() <= before[0])
-    assert list(Path(tempfile.gettempdir()).glob("tenuto-????????")) == []
+    assert list(shop.folder.glob("tenuto-????????")) == []
 
 
 @contextmanager
@@ -407,7 +407,8 @@ def test_more_than_two_megabytes_of_arguments_are_refused(shop: Workshop) -> Non
         shop.executable.dump_input((), {"program": "echo", "args": ["x" * 100_000] * 21})
 
 
-def test_what_cannot_be_started_is_final_and_says_why(shop: Workshop) -> None:
+def test_what_cannot_be_started_is_final_and_says_why(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(shop.folder))  # that of the machine is others' too
     not_a_program = shop.folder / "plain"
     not_a_program.write_text("text")
     no_interpreter = shop.program("broken", "")
@@ -427,7 +428,7 @@ def test_what_cannot_be_started_is_final_and_says_why(shop: Workshop) -> None:
         outcome = run(shop, **arguments)
         assert (outcome.status, outcome.may_retry) == (Status.FAILED, False)
         assert words in message(outcome)
-    assert list(Path(tempfile.gettempdir()).glob("tenuto-????????")) == [], "and no folder stays behind"
+    assert list(shop.folder.glob("tenuto-????????")) == [], "and no folder stays behind"
 
 
 def test_only_what_is_listed_may_be_run_and_no_link_leads_out(bench: Bench, tmp_path: Path) -> None:
@@ -491,7 +492,7 @@ def test_what_was_checked_is_what_runs_however_quickly_it_is_exchanged(
     noise.chmod(0o700)
     refused = run(shop, program=str(noise), sha256=hashlib.sha256(noise.read_bytes()).hexdigest())
     assert f"{noise} could not be started: Exec format error" in message(refused)
-    assert list(Path(tempfile.gettempdir()).glob("tenuto-????????")) == []
+    assert list(shop.folder.glob("tenuto-????????")) == []
 
 
 def _forbidden(*_: object) -> int:
