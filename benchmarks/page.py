@@ -50,7 +50,8 @@ def pages(found: Results) -> dict[Path, str]:
     """Every file that is made of the results, and what is in it."""
     pictures = _pictures(found)
     text = TEMPLATE.read_text()
-    parts = {"goals": _goals(found), "pictures": _shown(pictures), **{name: _section(found, name) for name in _NAMES}}
+    parts = {"goals": _goals(found), "behind": _behind(found), "pictures": _shown(pictures)}
+    parts |= {name: _section(found, name) for name in _NAMES}
     for name, part in parts.items():
         text = text.replace(f"{{{{ {name} }}}}", part)
     return {PAGE: text, **{IMAGES / name: picture for name, picture in pictures.items()}}
@@ -145,7 +146,7 @@ def _compared(result: Mapping[str, Any]) -> str:
                     "enqueue one by one, jobs/s",
                     "in bulk, jobs/s",
                     "drain, jobs/s",
-                    "pick-up p50 / p99, ms",
+                    "enqueue to start p50 / p99, ms",
                     "1→1→2→2 steps, executions/s",
                 ],
                 speed,
@@ -177,6 +178,30 @@ def _goals(found: Results) -> str:
     return _markdown(["benchmark", "goal", "figure", ""], rows)
 
 
+def _behind(found: Results) -> str:
+    """Every case in which a peer's figure is better, and whose."""
+    titles = {name: one["title"] for name, one in found.get("compare", {"contenders": {}})["contenders"].items()}
+    rows = []
+    for name in (name for name in _NAMES if name in found):
+        for case in found[name]["results"]:
+            ahead = {peer: case["peers"][peer] for peer, ratio in case["ratio"].items() if _is_ahead(case, peer, ratio)}
+            if ahead:
+                figures = "; ".join(f"{titles.get(peer, peer)} {_cell(figure)}" for peer, figure in ahead.items())
+                rows.append([f"`{name}`", _called(name, case["case"]), case["unit"], _cell(case["tenuto"]), figures])
+    if not rows:
+        return "*Not measured yet.*" if not found else "In no case that was measured is a peer's figure better."
+    return _markdown(["benchmark", "case", "unit", "Tenuto", "better"], rows)
+
+
+def _is_ahead(case: Mapping[str, Any], peer: str, ratio: float | None) -> bool:
+    return peer in case["peers"] and ratio is not None and ratio < 1
+
+
+def _called(benchmark: str, case: str) -> str:
+    """The name a case goes by here: what `compare` measures begins before the call, not with the commit."""
+    return case.replace("pick-up", "enqueue to start") if benchmark == "compare" else case
+
+
 def _pictures(found: Results) -> dict[str, str]:
     """The plots for which there are results."""
     made: dict[str, str] = {}
@@ -198,7 +223,7 @@ def _pictures(found: Results) -> dict[str, str]:
         ordered = sorted((value, name) for name, value in middle.items() if value is not None)
         spans = [plots.Span(titles[name], value, tail[name], name == "tenuto") for value, name in ordered]
         made["latency.svg"] = plots.spans(
-            "Idle pick-up, less is better",
+            "From enqueue to start on an idle system, less is better",
             "From before the enqueue call to the start: p50 / p99, ms",
             spans,
             _caption(result),
@@ -229,7 +254,7 @@ def _caption(result: Mapping[str, Any]) -> str:
 
 _ALT = {
     "throughput.svg": "Throughput of Tenuto and its peers: drain and enqueue",
-    "latency.svg": "Idle pick-up of Tenuto and its peers: p50 and p99",
+    "latency.svg": "From enqueue to start, Tenuto and its peers: p50 and p99",
     "growth.svg": "The cost of a claim with tables of different sizes",
 }
 

@@ -248,11 +248,12 @@ def page(verdicts: Mapping[str, str]) -> str:
 
 <!-- Made by scripts/mutants from `tests/mutants.py`: change it there, and run it. -->
 
-What keeps the [guarantees](guarantees.md) is a few dozen conditions, locks and unique keys, most of them one line long.
-Each of the {len(MUTANTS)} below was taken out of a copy of the source, and the tests named beside it were run against
-that copy: *caught* means that one of them failed, as it must, and passes with the guard in its place. So no guard is
-there that nobody would miss, and none can be lost unnoticed. The column before it is a digest of what was tried (the
-passage, what took its place, the tests): if one of them changes, the guard has to be tried again.
+What keeps the [guarantees](guarantees.md) is some hundreds of conditions, locks and unique keys, most of them one line
+long. Each of the {len(MUTANTS)} below was taken out of a copy of the source, and the tests named beside it were run
+against that copy: *caught* means that one of them failed, as it must, and passes with the guard in its
+place. So no guard is there that nobody would miss, and none can be lost unnoticed. The column before it
+is a digest of what was tried (the passage, what took its place, the tests): if one of them changes, the
+guard has to be tried again.
 
 | guard | stands in | its test | tried | |
 |---|---|---|---|---|

@@ -287,7 +287,8 @@ class Tenuto(Defining):
                 return (await self.attempts(task_id))[-1]
             left = pause if deadline is None else deadline - steady()
             if left <= 0:
-                raise Conflict(f"task {task_id} has not ended after {timeout:g} s", remedy="wait longer")
+                why = f"`tenuto task why {task_id}` says what holds it up"
+                raise Conflict(f"task {task_id} has not ended after {timeout:g} s", remedy=why)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 0.5)
 

@@ -217,6 +217,9 @@ async def test_many_definitions_are_planned_looked_at_and_applied_as_one(service
     applied = await service.post(f"/api/v1/plans/apply?plan={planned.json()['plan']}", json=wanted)
     assert applied.status_code == 200, applied.text
     assert (await service.post("/api/v1/plans", json=wanted)).json()["changes_something"] is False
+    shown = await service.read("/api/v1/schedules/nightly")
+    renamed = await service.put("/api/v1/schedules/nightly", json={**shown, "name": "by day"})
+    assert "declared in a file" in problem(renamed, 409)["detail"]
     gone = await service.post("/api/v1/plans?prune=true", json={"groups": wanted["groups"]})
     assert gone.json()["deleted"] == ["nightly", "m"]
     wrong = problem(await service.post("/api/v1/plans", json={"schedules": [{"name": "x", "stepz": []}]}), 422)

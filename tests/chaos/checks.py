@@ -341,7 +341,8 @@ CHECKS = (
         "repaired_executions",
         "no net had to move an execution on",
         """SELECT net, generate_series(1, count) FROM tenuto.repairs
-           WHERE net IN ('execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned')""",
+           WHERE net IN ('execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned',
+                         'steps_waiting_in_a_circle')""",
     ),
     Check(
         "I12",
@@ -349,7 +350,8 @@ CHECKS = (
         "the other nets found nothing but dead workers",
         """SELECT net, count FROM tenuto.repairs
            WHERE net NOT IN ('lease_expired', 'worker_restarted',
-                             'execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned')""",
+                             'execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned',
+                             'steps_waiting_in_a_circle')""",
     ),
     Check(
         "I15",

@@ -106,6 +106,7 @@ def test_waiting_has_an_end(shell: Shell) -> None:
     ended = shell("run", "double", "--input", '{"n": 1}', "--wait", "--timeout", "0.1")
     assert ended.code == 7
     assert "has not ended after 0.1 s" in ended.err
+    assert "tenuto task why" in ended.err.partition("  try: ")[2]
 
 
 def test_the_jobs_of_an_app_are_listed_with_their_input(shell: Shell) -> None:

@@ -67,8 +67,19 @@ def test_an_execution_is_shown_with_every_step(shell: Shell) -> None:
     assert shell("activity", "show", document["steps"][0]["activity_id"], "-o", "json").json["attempt"] == 3
 
 
+@pytest.mark.parametrize(
+    "words", [("schedule", "run", "slow"), ("run", "last"), ("manifest", "run", "m"), ("execution", "retry", "019a")]
+)
+def test_a_limit_on_waiting_goes_with_waiting(shell: Shell, words: tuple[str, ...]) -> None:
+    ended = shell(*words, "--timeout", "3")
+    assert ended.code == 2
+    assert "--timeout: goes with --wait" in ended.err
+
+
 def test_an_execution_nobody_runs_says_why(shell: Shell, slow: str) -> None:
     assert "why it does not go on" in shell("execution", "show", slow).out
+    (reason,) = shell("execution", "show", slow, "-o", "json").json["why"]
+    assert reason["code"] == "no_worker"
     watching = shell.begin("execution", "watch", slow, stderr=subprocess.DEVNULL)
     assert watching.stdout is not None
     try:

@@ -60,7 +60,16 @@ def test_a_change_is_shown_as_it_was_and_as_it_will_be(shell: Shell, file: Path)
     assert "      - Every day at 02:00, Europe/London\n      + Every day at 03:30, Europe/London\n" in shown
     assert '      - ─ double {"n": 21}\n      + ─ double {"n": 22}\n' in shown
     runs = shown.partition("    next runs\n")[2].splitlines()
-    assert [line.split()[0] for line in runs] == ["-", "-", "-", "+", "+", "+"]
+    assert sorted(line.split()[0] for line in runs) == ["+", "+", "+", "-", "-", "-"]
+    assert "".join(line.split()[0] for line in runs) in ("-+-+-+", "+-+-+-"), "in their order"
+
+
+def test_a_run_that_only_moves_down_the_list_does_not_count_as_gone(shell: Shell, file: Path) -> None:
+    shell("apply", "schedules.yaml")
+    file.write_text(FILE.replace("0 2 *", "0 2,14 *"))
+    runs = shell("plan", "schedules.yaml").out.partition("    next runs\n")[2].splitlines()
+    signs = [line[6] for line in runs]
+    assert signs in (["+", " ", "+"], [" ", "+", " "]), "every day at two stays"
 
 
 def test_a_plan_for_programs_is_one_document(shell: Shell, file: Path) -> None:

@@ -63,7 +63,8 @@ def test_a_trigger_is_made_of_its_options(said: dict[str, Any], words: str) -> N
         ({"manual": True, "grace": "5m"}, "--grace", "goes with --misfire skip, and it is once"),
         ({"manual": True, "misfire": "skip", "max_runs": 5}, "--max-runs", "goes with --misfire all"),
         ({"manual": True, "misfire": "all", "max_runs": 5000}, "--max-runs", "from 1 to 1,000"),
-        ({"manual": True, "misfire": "skip", "grace": "0s"}, "--grace", "must be from 1"),
+        ({"manual": True, "misfire": "skip", "grace": "0s"}, "--grace", "must be from 60 s"),
+        ({"manual": True, "misfire": "skip", "grace": "59s"}, "--grace", "less than a minute late counts as on time"),
     ],
     ids=str,
 )

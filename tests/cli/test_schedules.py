@@ -56,6 +56,21 @@ def test_a_schedule_is_made_shown_and_listed(shell: Shell) -> None:
     assert row.rstrip().endswith("never ran")
 
 
+def test_a_schedule_that_is_due_says_since_when_and_who_is_to_fire_it(shell: Shell, url: str) -> None:
+    shell(*NIGHTLY, *STEPS)
+
+    async def let_it_be_due() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute("UPDATE tenuto.schedules SET next_run_at = now() - interval '3 minutes'")
+        await connection.close()
+
+    asyncio.run(let_it_be_due())
+    assert "  due since " in (shown := shell("schedule", "show", "nightly").out)
+    assert "no scheduler is alive to fire it" in shown
+    shell("schedule", "disable", "nightly")
+    assert "due since" not in shell("schedule", "show", "nightly").out
+
+
 def test_a_list_of_schedules_is_narrowed_and_paged(shell: Shell) -> None:
     for name in ("a", "b", "c"):
         shell("schedule", "add", name, "--manual", "--step", "third_time", *(["--disabled"] if name == "b" else []))
@@ -183,6 +198,21 @@ def test_the_history_tells_who_when_why_and_what(shell: Shell) -> None:
     versions = shell("schedule", "history", "nightly", "-o", "json").json
     assert [version["version"] for version in versions] == [4, 3, 2, 1]
     assert (versions[2]["actor"]["name"], versions[2]["before"]["name"]) == ("bo", "nightly")
+
+
+def test_what_is_declared_is_not_renamed_by_hand_and_its_deletion_says_that_it_comes_back(shell: Shell) -> None:
+    (shell.folder / "small.yaml").write_text("schedules: [{name: small, steps: [{job: third_time}]}]")
+    shell("apply", "small.yaml")
+    refused = shell("schedule", "edit", "small", "--rename", "tiny")
+    assert refused.code == 7
+    assert refused.err.startswith("error: --rename: 'small' is declared in a file")
+    assert "try: rename it where it is declared" in refused.err
+    deleted = shell("schedule", "delete", "small", "-o", "json")
+    assert deleted.json == {"name": "small", "deleted": True}
+    assert "declared in a file: the next `tenuto apply` of that file makes it again, switched on" in deleted.err
+    assert "tenuto schedule disable small" in deleted.err
+    shell("schedule", "add", "mine", "--manual", "--step", "third_time")
+    assert "makes it again" not in shell("schedule", "delete", "mine").err
 
 
 def test_a_schedule_is_switched_off_and_on_and_deleted(shell: Shell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -93,6 +94,22 @@ def test_a_web_service_without_its_certificate_says_which_setting_is_wrong(
     assert (ended.code, ended.out) == (2, "")
     assert f"error: {field}: " in ended.err
     assert words in ended.err
+
+
+@pytest.mark.parametrize("service", ["web", "up"])
+def test_a_taken_port_is_told_with_the_ways_out_and_the_key_is_made_when_somebody_hears_of_it(
+    shell: Shell, service: str
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ended = shell(service, "--port", str(taken.getsockname()[1]))
+    assert (ended.code, "cannot listen on 127.0.0.1:" in ended.err) == (7, True), ended.err
+    remedy = ended.err.partition("  try: ")[2]
+    assert all(word in remedy for word in ("--port N", "TENUTO_WEB_PORT", "--no-web")), ended.err
+    started = shell.start(service, "--port", "0")
+    assert started.until("an administrator's, in ").endswith("admin.key\n")
+    assert started.stop(signal.SIGTERM) == 0
 
 
 def test_services_use_the_faster_loop(shell: Shell) -> None:

@@ -80,13 +80,21 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def blocks(page: Path) -> Iterator[Block]:
-    text = page.read_text(encoding="utf-8")
+def passages(page: Path) -> Iterator[str | Block]:
+    """A page in order: the words before a block, the block, the words before the next, …"""
+    text, said = page.read_text(encoding="utf-8"), 0
     for found in _BLOCK.finditer(text):
+        yield text[said : found.start()]
+        said = found.end()
         indent = len(found["indent"])
         lines = [line[indent:] for line in found["text"].splitlines(keepends=True)]
         line = text.count("\n", 0, found.start("text")) + 1
         yield Block(page, line, found["language"], "".join(lines), found["reason"])
+    yield text[said:]
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    return (passage for passage in passages(page) if isinstance(passage, Block))
 
 
 def prose(page: Path) -> str:
@@ -116,7 +124,11 @@ def anchors(page: Path) -> set[str]:
 
 def typed(page: Path) -> list[str]:
     """The command lines of a page, as they would be typed, in order."""
-    return [line for block in blocks(page) if block.language == "console" for line in _TYPED.findall(block.text)]
+    return [line for block in blocks(page) for line in lines_typed(block)]
+
+
+def lines_typed(block: Block) -> list[str]:
+    return _TYPED.findall(block.text) if block.language == "console" else []
 
 
 def mentioned(page: Path) -> list[str]:

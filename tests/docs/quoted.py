@@ -1,8 +1,9 @@
 """The figures the README quotes, each held against the saved result it is taken from.
 
 They stand under the heading "Figures": a table whose columns are Tenuto's own figure and its ratios `against …`, and
-sentences of the form "WORDS: FIGURE, which is RATIO × THIS and RATIO × THAT." Whatever else has a digit there is a
-figure that nobody can check, and named as such.
+sentences. Of a rate: "WORDS: FIGURE, which is RATIO × THIS and RATIO × THAT." Of a time: "WORDS: FIGURE, where THIS
+takes RATIO and THAT RATIO times as long." Whatever else has a digit there is a figure that nobody can check, and
+named as such.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ CASES = {
 OTHERS = {"PgQueuer": "pgqueuer", "the bare database": "raw", "Celery on Redis": "celery", "DBOS": "dbos"}
 
 _NUMBER = re.compile(r"(?P<number>\d[\d,]*(?:\.\d+)?)(?: (?P<unit>×|ms|s|%))?")
-_SENTENCE = re.compile(r"(?P<words>[^:]+): (?P<own>[\d.,]*\d(?: ms)?)(?:, which is (?P<ratios>.+))?\.")
-_RATIO = re.compile(r"(?P<figure>[\d.,]*\d ×) (?P<other>.+?)(?:, | and |$)")
+_SENTENCES = (
+    re.compile(r"(?P<words>[^:]+): (?P<own>[\d.,]*\d)(?:, which is (?P<ratios>.+))?\."),
+    re.compile(r"(?P<words>[^:]+): (?P<own>[\d.,]*\d ms)(?:, where (?P<ratios>.+) times as long)?\."),
+)
+"""Of a rate, and of a time: the one is to be high, the other low, and the ratio says so."""
+_RATIOS = (
+    re.compile(r"(?P<figure>[\d.,]*\d) × (?P<other>.+?)(?:, | and |$)"),
+    re.compile(r"(?P<other>.+?) (?:takes )?(?P<figure>[\d.,]*\d)(?:, | and |$)"),
+)
 
 
 @dataclass(frozen=True)
@@ -119,14 +127,15 @@ def _of_table(line: int, rows: list[str]) -> Iterator[Quoted | str]:
 
 
 def _of_sentence(line: int, text: str) -> Iterator[Quoted | str]:
-    found = _SENTENCE.fullmatch(text)
-    ratios = list(_RATIO.finditer(found["ratios"] or "")) if found else []
-    if found is None or "".join(each[0] for each in ratios) != (found["ratios"] or ""):
-        yield f"README.md:{line}: {text!r} has figures in a form that cannot be checked"
-        return
-    yield Quoted(line, found["words"], found["own"])
-    for each in ratios:
-        yield Quoted(line, found["words"], each["figure"], each["other"])
+    for sentence, ratio in zip(_SENTENCES, _RATIOS, strict=True):
+        found = sentence.fullmatch(text)
+        ratios = list(ratio.finditer(found["ratios"] or "")) if found else []
+        if found is not None and "".join(each[0] for each in ratios) == (found["ratios"] or ""):
+            yield Quoted(line, found["words"], found["own"])
+            for each in ratios:
+                yield Quoted(line, found["words"], f"{each['figure']} ×", each["other"])
+            return
+    yield f"README.md:{line}: {text!r} has figures in a form that cannot be checked"
 
 
 def _cells(row: str) -> list[str]:

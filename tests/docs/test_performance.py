@@ -14,6 +14,7 @@ from tests.docs.pages import ROOT
 from tests.docs.quoted import CASES, troubles
 
 RESULTS = page.results()
+SINGLE = "\nA single run of four step groups, p50: 18.2 ms"
 
 
 def test_the_page_and_its_plots_are_what_the_results_give() -> None:
@@ -81,12 +82,21 @@ def test_every_case_the_readme_may_quote_is_one_the_benchmarks_have() -> None:
         ("| jobs an hour | 14,190 | |", "README.md:5: jobs an hour: no result is known for this line"),
         ("\nJobs a second, one worker process: 14,190, which is 2 × PgQueuer and 0.60 × the bare database.", None),
         ("\nJobs a second, one worker process: 14,190, which is 3 × DBOS.", "no ratio of 'one worker' to DBOS"),
+        (f"{SINGLE}, where DBOS takes 4.4 and Celery on Redis 1.9 times as long.", None),
+        (
+            f"{SINGLE}, where DBOS takes 4.4 and Celery on Redis 2.9 times as long.",
+            "against Celery on Redis: '2.9 ×' is shown, 1.9 was measured",
+        ),
+        (f"{SINGLE}, which is 4.4 × DBOS.", "in a form that cannot be checked"),
+        ("\nJobs a second, one worker process: 14,190, where DBOS takes 2 times as long.", "in a form that cannot be"),
         ("\nIt is 9 times as fast.", "README.md:6: 'It is 9 times as fast.' has figures in a form that"),
     ],
 )
 def test_a_figure_of_the_readme_without_its_result_is_named(row: str, trouble: str | None) -> None:
     case = {"case": "one worker", "unit": "jobs/s", "tenuto": 14190.0, "ratio": {"pgqueuer": 2.108, "raw": 0.6041}}
+    single = {"case": "single execution p50", "unit": "ms", "tenuto": 18.2, "ratio": {"celery": 1.9, "dbos": 4.41}}
     results: dict[str, dict[str, Any]] = {
+        "executions": {"environment": {"quick": False}, "results": [single]},
         "drain": {"environment": {"quick": False}, "results": [case]},
         "latency": {"environment": {"quick": True}, "results": []},
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -140,6 +142,59 @@ def test_every_verb_and_option_is_in_the_reference_of_the_api() -> None:
     assert missing({field.name for field in dataclasses.fields(RetryPolicy)}, section(text, "RetryPolicy")) == set()
     assert missing({"using", "name", "input_schema", "check_input"}, section(text, "Job")) == set()
     assert all(hasattr(Job, name) or name == "name" for name in ("using", "input_schema", "check_input"))
+
+
+VERBS_OF = {
+    "Schedules": "schedules",
+    "Executions": "executions",
+    "Manifests": "manifests",
+    "Batches": "batches",
+    "Dead letters": "dead_letters",
+    "One-shots": "one_shots",
+    "Logs": "logs",
+    "Secrets": "secrets",
+    "Keys": "keys",
+    "Audit": "audit",
+}
+"""Under which heading the verbs of an attribute of the app stand."""
+
+AMONG_OURSELVES = {
+    "Manifests": {"checked", "dumper", "whole"},
+    "One-shots": {"handler", "plan"},
+    "Secrets": {"reveal_text"},
+    "Keys": {"close", "has_let_in"},
+}
+"""What only other rooms ask for."""
+
+
+@pytest.mark.parametrize("heading", ["Tenuto", *VERBS_OF])
+def test_every_verb_has_one_place_in_the_reference_of_the_api(heading: str) -> None:
+    text, app = page("api.md"), Tenuto("postgresql://nowhere")
+    owner = app if heading == "Tenuto" else getattr(app, VERBS_OF[heading])
+    verbs = verbs_of(owner) - AMONG_OURSELVES.get(heading, set())
+    told = Counter(described(section(text, heading)))
+    assert {verb: told[verb] for verb in verbs if told[verb] != 1} == {}
+    attributes = {name for name, value in vars(app).items() if not name.startswith("_") and verbs_of(value)}
+    assert attributes - {"settings", "jobs", "observing", "plans"} == set(VERBS_OF.values())
+    for name in ("observing", "plans"):
+        (sentence,) = re.findall(rf"`app\.{name}`\s\([^)]*\)?[^)]*\)", section(text, "Tenuto"))
+        assert missing(verbs_of(getattr(app, name)), sentence) == set()
+
+
+def verbs_of(owner: object) -> set[str]:
+    return {name for name, _ in inspect.getmembers(type(owner), inspect.isfunction) if not name.startswith("_")}
+
+
+def described(text: str) -> Iterator[str]:
+    """Whose signature begins a line of a table (there may be several), or a paragraph."""
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            for code in re.findall(r"`([^`]+)`", line.partition(" | ")[0]):
+                found = re.match(r"(?:await |with |async with |async for \w+ in )?(?:app\.)?(\w+)\(", code)
+                if found:
+                    yield found[1]
+        elif found := re.match(r"`app\.(\w+)\(", line):
+            yield found[1]
 
 
 def test_every_verb_of_schedules_and_executions_is_in_the_reference_of_the_api() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from tenuto import store
 from tenuto.engine.housekeeping import _FORGET
-from tenuto.store import workers
+from tenuto.store import partitions, workers
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"
-FORGETTING: list[Callable[..., Any]] = [*_FORGET.values(), workers.forget_ended]
+FORGETTING: list[Callable[..., Any]] = [*_FORGET.values(), partitions.delete_old, workers.forget_ended]
 
 
 def deleted_by(forget: Callable[..., Any]) -> set[str]:

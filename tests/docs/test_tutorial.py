@@ -1,9 +1,12 @@
 """The tutorial is walked from its first command to its last, in order: with `tenuto up` in the first terminal, which is
-killed where the page says so and started again, and with a scheduler and two workers of their own at the end."""
+killed, restarted and stopped where the page says so, and with a scheduler and two workers of their own at the end. What
+is up knows the jobs that stood on the page when it was started, and no others."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -13,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tenuto import Tenuto
 from tests import warmstart
-from tests.docs.pages import ROOT, blocks, typed
+from tests.docs.pages import ROOT, blocks, lines_typed, passages, typed
 from tests.docs.test_examples import finished, missing, python_blocks, surroundings
 from tests.folders import new_folder
 from tests.waiting import eventually_here
@@ -22,6 +26,9 @@ from tests.waiting import eventually_here
 PAGE = ROOT / "docs" / "tutorial.md"
 AROUND = ("scripts/setup", ". .venv/bin/activate", "mkdir ", "export ")
 """What makes the surroundings: here the fixtures do."""
+UP = "tenuto up"
+RESTARTED = re.compile(r"\bRestart\b")
+STOPPED = re.compile(r"\bStop `tenuto up`")
 PATIENCE = 60.0
 TOGETHER = 8
 
@@ -50,8 +57,8 @@ class Walk:
             self._start(line)
         elif line == "kill -9 PID":
             self._catch_up()
-            self._services["tenuto up"].kill()
-            self._services["tenuto up"].wait()
+            self._services[UP].kill()
+            self._services[UP].wait()
         elif line.startswith("python "):
             self._catch_up()
             self._run_program(line.split()[1])
@@ -65,13 +72,25 @@ class Walk:
             assert line.startswith(AROUND), f"nobody has typed {line!r}"
         self.followed.append(line)
 
+    def read(self, words: str) -> None:
+        """Do what the page says between two blocks."""
+        if RESTARTED.search(words) or STOPPED.search(words):
+            self._catch_up()
+            self._stop([UP])
+        if RESTARTED.search(words):
+            self._start(UP, "--no-web")  # loading that takes a second, and it has been seen
+
     def end(self) -> None:
-        """Everything that was started is stopped as Ctrl-C would, and leaves in good order."""
         self._catch_up()
-        for line, service in self._services.items():
+        self._stop(list(self._services))
+
+    def _stop(self, lines: list[str]) -> None:
+        """What was started is stopped as Ctrl-C would, and leaves in good order."""
+        services = {line: self._services.pop(line) for line in lines}
+        for line, service in services.items():
             assert service.poll() is None, f"{line} has ended\n{self._log(line)}"
             service.send_signal(signal.SIGINT)
-        for line, service in self._services.items():
+        for line, service in services.items():
             assert service.wait(timeout=PATIENCE) == 0, f"{line}\n{self._log(line)}"
 
     def give_up(self) -> None:
@@ -80,18 +99,19 @@ class Walk:
                 service.kill()
                 service.wait()
 
-    def _start(self, line: str) -> None:
+    def _start(self, line: str, *more: str) -> None:
         running = self._services.get(line)
         if running is None or running.poll() is not None:
             with self._path(line).open("w", encoding="utf-8") as log:
                 self._services[line] = warmstart.start(
-                    ["-m", *shlex.split(line)],
+                    ["-m", *shlex.split(line), *more],
                     cwd=self._folder,
                     env=self._environment,
                     stdout=log.fileno(),
                     stderr=log.fileno(),
                 )
-            eventually_here(lambda: " ready" in self._log(line) or self._services[line].poll(), timeout=PATIENCE)
+            ready = "scheduler ready" if line == "tenuto scheduler" else "worker ready"
+            eventually_here(lambda: ready in self._log(line) or self._services[line].poll(), timeout=PATIENCE)
 
     def _run_program(self, name: str) -> None:
         (block,) = [block for block in python_blocks(PAGE) if block.file == name]
@@ -120,16 +140,22 @@ class Walk:
 def test_the_tutorial_can_be_followed_line_by_line(url: str, folder: Path) -> None:
     environment = {**surroundings(folder), "TENUTO_DATABASE": url, "TENUTO_APP": "shop:app"}
     environment["TENUTO_WORKER_GRACE_SECONDS"] = "0"
-    parts = [block.text for block in python_blocks(PAGE) if block.file == "shop.py"]
-    (folder / "shop.py").write_text("\n".join(parts), encoding="utf-8")
     walk = Walk(folder, environment)
     try:
-        for line in typed(PAGE):
-            walk.type(line)
+        for passage in passages(PAGE):
+            if isinstance(passage, str):
+                walk.read(passage)
+                continue
+            if passage.file == "shop.py":
+                with (folder / "shop.py").open("a", encoding="utf-8") as shop:
+                    shop.write(passage.text + "\n")
+            for line in lines_typed(passage):
+                walk.type(line)
         walk.end()
     finally:
         walk.give_up()
     assert walk.followed == typed(PAGE)
+    assert asyncio.run(refused(url)) == [], "a worker did not know the job: the page does not say Restart"
 
 
 def test_the_tutorial_shows_every_way_to_look_at_work() -> None:
@@ -138,8 +164,14 @@ def test_the_tutorial_shows_every_way_to_look_at_work() -> None:
     assert any(block.language == "console" for block in blocks(PAGE))
 
 
+async def refused(url: str) -> list[str]:
+    async with Tenuto(url) as app:
+        failed = await app.activities(state="failed", limit=500)
+    return [record["name"] for record in failed if record["reason"] == "refused"]
+
+
 def is_service(line: str) -> bool:
-    return line in ("tenuto up", "tenuto scheduler") or line.startswith("tenuto worker --name")
+    return line in (UP, "tenuto scheduler") or line.startswith("tenuto worker --name")
 
 
 def is_expected(line: str, code: int) -> bool:

@@ -250,7 +250,7 @@ async def test_a_request_whose_worker_died_is_carried_out_by_whoever_finds_it(
     dead = new_id()
     await sql(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at,"
-        " ended_at) VALUES ($1, 'dead', 'worker', 'gone', 'x', 1, '0', '{}', 1, now(), now(), now())",
+        " ended_at) VALUES ($1, 'dead', 'worker', 'gone', 'x', 1, '0', '{}', 1, now(), now() - interval '1 s', now())",
         dead,
     )
     await sql(

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Actor, Step, Tenuto, cron, every, manual
-from tenuto.engine import executing
+from tenuto.engine import closerlooks, executing
 from tenuto.engine.definitions import Author, create, declare, delete, edit, get, switch
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.schedules import Definition, changes
@@ -24,6 +24,7 @@ from tests.playing import (
     NAME,
     a_definition,
     author,
+    fire,
     play,
     run_now,
     saved,
@@ -120,6 +121,19 @@ async def test_a_schedule_can_be_renamed_but_not_onto_another_nor_away_from_who_
         await edit(db, "renamed", a_definition(name="again"), author(LATER))
 
 
+@pytest.mark.parametrize("origin", ["code", "file"])
+async def test_one_that_is_declared_is_renamed_only_where_it_is_declared(db: Database, origin: str) -> None:
+    declared = Author(CODE.actor, NOON, None, origin)
+    await declare(db, a_definition("a"), declared)
+    with pytest.raises(Conflict, match=f"declared in {'code' if origin == 'code' else 'a file'}") as refused:
+        await edit(db, NAME, a_definition("a", name="renamed"), author(LATER))
+    assert refused.value.field == "name"
+    assert "where it is declared" in (refused.value.remedy or "")
+    assert await declare(db, a_definition("a"), declared) == "unchanged"
+    assert [row["name"] for row in await table(db, "schedules")] == [NAME], "else the work would be there twice"
+    assert (await edit(db, NAME, a_definition("b"), author(LATER))).version == 2, "all else may be changed"
+
+
 async def test_switching_is_a_version_and_doing_it_twice_is_not(db: Database) -> None:
     await saved(db, a_definition())
     assert await switch(db, NAME, author(NOON, "holidays"), enabled=False)
@@ -127,6 +141,58 @@ async def test_switching_is_a_version_and_doing_it_twice_is_not(db: Database) ->
     assert await switch(db, NAME, author(LATER), enabled=True)
     assert await versions(db) == [(3, "enabled"), (2, "disabled"), (1, "created")]
     assert (await get(db, NAME)).next_run_at == LATER + MINUTE
+
+
+async def the_missed(db: Database) -> list[tuple[Any, ...]]:
+    rows = await table(db, "occurrences", "decision = 'missed'")
+    return [(row["due_at"], row["until"], row["reason"], row["decided_by"]) for row in rows]
+
+
+async def test_what_fell_due_while_it_was_off_leaves_one_row_when_it_is_switched_on(db: Database) -> None:
+    await saved(db, a_definition())
+    await switch(db, NAME, author(NOON, "holidays"), enabled=False)
+    on = NOON + 10.5 * MINUTE
+    await edit(db, NAME, a_definition(description="an edit of something else"), author(NOON + 3 * MINUTE))
+    await switch(db, NAME, Author(Actor.system("bo"), on), enabled=True)
+    assert await the_missed(db) == [(LATER, on, "it was disabled by Ana", "bo")]
+    await fire(db, on + MINUTE)
+    assert [row["due_at"] for row in await table(db, "occurrences", "decision = 'fired'")] == [NOON + 11 * MINUTE]
+    assert (await closerlooks.ledger(db)).verdict == "ok"
+
+
+async def test_a_pause_in_which_nothing_fell_due_leaves_no_row_and_one_instant_stands_for_itself(db: Database) -> None:
+    await saved(db, a_definition())
+    await switch(db, NAME, author(NOON), enabled=False)
+    await switch(db, NAME, author(NOON + 0.5 * MINUTE), enabled=True)
+    assert await the_missed(db) == []
+    await switch(db, NAME, author(NOON + 0.6 * MINUTE), enabled=False)
+    await switch(db, NAME, author(NOON + 1.5 * MINUTE), enabled=True)
+    assert await the_missed(db) == [(LATER, None, "it was disabled by Ana", "Ana")]
+    await saved(db, a_definition(name="by hand", trigger=manual()), enabled=False)
+    await switch(db, "by hand", author(NOON + timedelta(days=9)), enabled=True)
+    assert len(await the_missed(db)) == 1
+
+
+async def test_what_was_overdue_at_the_switch_is_not_told_twice(db: Database) -> None:
+    await saved(db, a_definition())
+    off, on = NOON + 2.5 * MINUTE, NOON + 4.5 * MINUTE
+    await switch(db, NAME, author(off), enabled=False)
+    await switch(db, NAME, author(on), enabled=True)
+    assert await the_missed(db) == [
+        (LATER, off, "it was disabled before it fired", "Ana"),
+        (NOON + 3 * MINUTE, on, "it was disabled by Ana", "Ana"),
+    ]
+
+
+async def test_a_trigger_that_is_changed_while_it_is_off_is_not_held_against_the_time_before(db: Database) -> None:
+    await saved(db, a_definition(), enabled=False)
+    changed, on = NOON + 2.5 * MINUTE, NOON + 6 * MINUTE
+    await edit(db, NAME, a_definition(trigger=every("2m")), author(changed))
+    await switch(db, NAME, author(on), enabled=True)
+    assert await the_missed(db) == [
+        (LATER, changed, "it was disabled", "Ana"),
+        (NOON + 4 * MINUTE, on, "it was disabled", "Ana"),
+    ]
 
 
 async def test_one_that_has_come_to_its_end_can_still_be_edited_and_switched_off_but_not_on(db: Database) -> None:

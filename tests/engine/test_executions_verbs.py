@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto import Actor, Context, Step, Tenuto, manual
+from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, manual
 from tenuto.engine import cancelling, executing, narrative
 from tenuto.engine.definitions import delete, edit
 from tenuto.engine.sweeper import sweep
@@ -321,7 +321,7 @@ async def test_only_an_ended_failure_can_be_retried_and_not_beside_another_run(d
         await executing.retry(db, run, LATER, ANA)
     await play(db, me)
     done = (await table(db, "executions", "state = 'completed'"))[0]["id"]
-    with pytest.raises(Conflict, match="completed"):
+    with pytest.raises(Conflict, match=r"completed.*`tenuto schedule run NAME` starts a new one"):
         await executing.retry(db, done, LATER, ANA)
     with pytest.raises(NotFound):
         await executing.retry(db, new_id(), LATER, ANA)
@@ -410,3 +410,35 @@ def test_an_execution_of_ten_thousand_steps_is_told_at_once() -> None:
     told = narrative.told(run, [], LATER)
     assert len(told["steps"]) == 10_000
     assert time.process_time() - began < 5
+
+
+# --- told ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_went_wrong_so_far_is_told_while_a_step_is_tried_again_and_not_once_it_has_gone_well(
+    app: Tenuto, worker: Quick
+) -> None:
+    go_on = threading.Event()
+
+    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0, jitter=0))
+    async def second_time(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        await asyncio.to_thread(go_on.wait)
+
+    app.schedule("again", manual(), [Step.job(second_time)])
+    async with worker():
+        run = (await app.schedules.run("again")).execution_id
+        assert run is not None
+
+        async def is_tried_again() -> bool:
+            return bool((await app.executions.get(run))["steps"][0]["attempt"] == 2)
+
+        await eventually(is_tried_again)
+        (step,) = (await app.executions.get(run))["steps"]
+        assert (step["error"], step["last_error"]["attempt"], step["last_error"]["message"]) == (None, 1, "not yet")
+        assert step["last_error"]["activity_id"] == step["activities"][0]
+        go_on.set()
+        ended = await app.executions.wait(run, timeout=10)
+
+    assert (ended["state"], ended["steps"][0]["last_error"]) == ("completed", None)

@@ -18,10 +18,10 @@ from tenuto.engine.identity import Identity
 from tenuto.ids import first_id_at, new_id
 from tenuto.model.triggers import every
 from tenuto.settings import load
-from tenuto.store import manifests, partitions
+from tenuto.store import finishing, manifests, partitions
 from tenuto.store.database import Database
 from tests.manifesting import ANA, a_batch, finish_all, kept
-from tests.playing import a_definition, fire, play, saved, table
+from tests.playing import a_definition, end, fire, outcome, play, saved, started, table, take, the_execution
 from tests.store.given import Register, rows, start, start_and_claim
 from tests.store.test_partitions import months, record
 
@@ -164,6 +164,38 @@ async def test_old_executions_and_rows_of_the_ledger_are_forgotten_and_open_ones
     assert waits[-1] == 60
     assert (await table(db, "executions"), await table(db, "tasks")) == open_ones
     assert await table(db, "occurrences") == queued
+
+
+async def test_what_an_open_execution_has_yet_to_read_is_kept_however_old_and_the_log_says_for_whom(
+    db: Database, register_worker: Register, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One step of its group has failed; the other may end a year later, and what that means is decided by both."""
+    me, clock = await register_worker(), ManualClock(NOW)
+    begun = NOW - timedelta(days=200)
+    old_month, old_among_old = begun - timedelta(days=40), datetime(2019, 1, 1, tzinfo=UTC)
+    await partitions.ensure(db, old_month)
+    run = await started(db, ["a", "b"], "c")
+    await db.all("UPDATE tenuto.executions SET started_at = $1", begun)
+    held = await take(db, me)
+    failure = outcome(held["a"], begun + timedelta(hours=1), "failed")
+    await finishing.finish(db, [failure])
+    older = await record(db, old_month), await record(db, old_among_old, ended=begun - timedelta(minutes=1))
+    since = await record(db, old_among_old + timedelta(days=1), ended=begun + timedelta(minutes=1))
+
+    keeping = house(db, clock, retention_days=90, retention_every_seconds=60)
+    for _ in range(2):
+        await keeping.round()
+        clock.advance(timedelta(hours=7))
+
+    kept = {row["id"] for row in await rows(db, "activities")}
+    assert {held["a"].id, since} <= kept, "of a manifest's run that a step waits for, perhaps"
+    assert kept.isdisjoint(older)
+    assert caplog.text.count("kept beyond their time for an execution that is still open") == 1, "not again and again"
+    assert str(run) in caplog.text
+    await end(db, held["b"])
+    assert (await the_execution(db, run))["state"] == "failed"
+    await keeping.round()
+    assert {held["a"].id, since}.isdisjoint({row["id"] for row in await rows(db, "activities")})
 
 
 async def test_young_executions_and_rows_of_the_ledger_are_kept(db: Database, register_worker: Register) -> None:

@@ -143,7 +143,7 @@ async def test_switching_on_does_not_make_up_for_the_time_it_was_off(db: Databas
     (schedule,) = await table(db, "schedules")
     assert schedule["next_run_at"] == NOON + 11 * MINUTE
     await fire(db, NOON + 11 * MINUTE)
-    assert await ledger(db) == [(660, "fired")]
+    assert await ledger(db) == [(60, "missed"), (660, "fired")]
 
 
 async def test_switching_off_what_is_overdue_leaves_a_row_in_the_ledger(db: Database) -> None:

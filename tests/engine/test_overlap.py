@@ -340,6 +340,15 @@ async def test_cancel_previous_applies_to_runs_by_hand(db: Database, me: UUID) -
     assert (third.decision, third.execution_id) == ("queued", None)
 
 
+async def test_a_run_that_is_cancelled_for_one_by_hand_says_who_did_it(db: Database) -> None:
+    await saved(db, a_definition("a", overlap="cancel_previous"))
+    await fire(db, FIRST)
+    await run_now(db, now=SECOND, by=ANA)
+    old, _ = await table(db, "executions")
+    assert (old["state"], old["error"]) == ("cancelled", "cancelled by Ana: it was run again by hand")
+    assert (old["cancel_type"], old["cancel_name"]) == ("user", "Ana")
+
+
 async def test_cancel_previous_with_missed_runs_cancels_once_and_makes_up_one_after_the_other(
     db: Database, me: UUID
 ) -> None:

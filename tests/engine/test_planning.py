@@ -119,6 +119,13 @@ async def test_a_run_with_jitter_is_foretold_at_its_very_instant(app: Tenuto) ->
     assert (await app.schedules.get("x")).next_run_at == planned.changes[0].runs_after[0]
 
 
+async def test_one_that_is_not_made_yet_says_that_its_runs_come_later_than_shown(app: Tenuto) -> None:
+    (new,) = (await app.schedules.plan(files(schedule("x", cron="0 2 * * *", jitter="30m")))).changes
+    assert new.notes == ["each run comes up to 30 minutes later than shown, once it has its place"]
+    (new,) = (await app.schedules.plan(files(schedule("x", cron="0 2 * * *")))).changes
+    assert list(new.notes) == []
+
+
 async def test_an_operators_disable_survives(app: Tenuto) -> None:
     await applied(app, schedule("x", cron="@daily"))
     await app.schedules.disable("x")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
 
 from tenuto.engine import executing
-from tenuto.engine.executing import NET_ABANDONED, NET_ORPHANED_STEP, NET_STUCK, repair
+from tenuto.engine.executing import NET_ABANDONED, NET_CIRCLE, NET_ORPHANED_STEP, NET_STUCK, repair
 from tenuto.ids import new_id
 from tenuto.model.tasks import Aside, Outcome, Settlement, Status
 from tenuto.store import finishing
@@ -136,6 +137,60 @@ async def test_an_execution_whose_step_in_another_one_is_gone_is_cancelled(db: D
     assert (ended["state"], ended["error"]) == ("cancelled", "cancelled by scheduler: the step that started it is gone")
     assert await repairs(db) == {NET_ABANDONED: 1}
     assert await repair(db, NOON) == 0
+
+
+async def waits(db: Database, me: UUID, *names: str) -> dict[str, UUID]:
+    """Runs of one step each, of which each waits for the next."""
+    runs = {name: await started(db, name, name=name) for name in names}
+    held = await take(db, me)
+    for name, other in pairwise(names):
+        aside = Outcome(Status.COMPLETED, aside=Aside(execution=runs[other]))
+        await finishing.finish(db, [Settlement(held[name], aside)])
+    return runs
+
+
+async def close_the_circle(db: Database, task: str, first: UUID) -> None:
+    await db.all(
+        "UPDATE tenuto.tasks SET state = 'waiting', waits_for = $2, worker_id = NULL, lease_until = NULL,"
+        " claimed_at = NULL WHERE name = $1",
+        task,
+        first,
+    )
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+async def test_of_runs_that_wait_for_each_other_one_fails_and_the_others_go_on(
+    db: Database, me: UUID, names: str
+) -> None:
+    runs = await waits(db, me, *names)
+    assert await repair(db, db.clock.now()) == 0, "no circle yet"
+    await close_the_circle(db, names[-1], runs["a"])
+    assert await repair(db, db.clock.now()) == 1
+    ended = await the_execution(db, runs[names[-1]])
+    assert (ended["state"], ended["error"]) == (
+        "failed",
+        f"step {names[-1]!r} failed: execution {runs['a']} of 'a' waits for this one",
+    )
+    assert await repairs(db) == {NET_CIRCLE: 1}
+    while await play(db, me):
+        pass
+    assert {(await the_execution(db, runs[name]))["state"] for name in names[:-1]} == {"completed"}
+
+
+async def test_every_circle_is_broken_where_a_step_waits_for_a_run_it_has_not_started(db: Database, me: UUID) -> None:
+    runs = await waits(db, me, "a", "b")
+    await db.all(
+        "UPDATE tenuto.executions SET parent_task_id = (SELECT id FROM tenuto.tasks WHERE name = 'b') WHERE id = $1",
+        runs["a"],
+    )
+    await close_the_circle(db, "b", runs["a"])
+    others = await waits(db, me, "c", "d")
+    await close_the_circle(db, "d", others["c"])
+    assert await repair(db, db.clock.now()) == 2
+    states = {name: (await the_execution(db, run))["state"] for name, run in {**runs, **others}.items()}
+    assert states == {"a": "failed", "b": "in_progress", "c": "in_progress", "d": "failed"}
+    assert await task_states(db) == {"b": "queued", "c": "queued"}
+    assert await repairs(db) == {NET_CIRCLE: 2}
 
 
 async def test_many_are_moved_on_in_time_and_by_several_at_once_each_once(db: Database) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tenuto import Actor, Context, Job, Tenuto
+from tenuto.app import Enqueued
 from tenuto.errors import NotFound
 from tests.engine.conftest import Quick
 from tests.handlers import isolated_jobs
 from tests.waiting import eventually
+
+Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
 
 
 @pytest.mark.usefixtures("with_isolated_jobs")
@@ -311,3 +316,43 @@ async def test_a_task_whose_record_says_it_ended_is_no_longer_open(app: Tenuto, 
         new = await app.enqueue(bake.using(key="order 17"))
         assert new.created
         assert new.id != task.id
+
+
+async def test_code_goes_on_while_somebody_is_at_its_task_and_what_runs_beside_it_is_renewed(
+    app: Tenuto, worker: Quick, url: str, sql: Sql
+) -> None:
+    go_on = threading.Event()
+
+    @app.job
+    async def waits(number: int) -> int:
+        await asyncio.to_thread(go_on.wait)
+        return number
+
+    async def lease_of(task: Enqueued) -> datetime:
+        (row,) = await sql("SELECT lease_until FROM tenuto.tasks WHERE id = $1", task.id)
+        lease: datetime = row["lease_until"]
+        return lease
+
+    async with worker(lease_seconds=6):
+        busy, free = await app.enqueue(waits, 1), await app.enqueue(waits, 2)
+        await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'running' OFFSET 1"))
+        other = await asyncpg.connect(url)
+        async with other.transaction():
+            await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", busy.id)
+            held_until = await lease_of(busy)
+            for _ in range(2):
+                before = await lease_of(free)
+
+                async def is_renewed(before: datetime = before) -> bool:
+                    return await lease_of(free) > before
+
+                await eventually(is_renewed, timeout=5, what="the other is renewed")
+            assert await lease_of(busy) == held_until
+        await other.close()
+        go_on.set()
+        records = [await app.wait(task, timeout=10) for task in (busy, free)]
+
+    assert [(record["status"], record["output"], record["attempt"]) for record in records] == [
+        ("completed", 1, 1),
+        ("completed", 2, 1),
+    ]

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from tenuto import RetryPolicy, Tenuto
+from tenuto.clock import steady
+from tenuto.engine import worker as engine
+from tenuto.engine.pace import Pace
 from tenuto.engine.seats import KEPT_FOR, OPEN_FOR, Seats, heirs, seated
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Context
@@ -154,6 +157,78 @@ def test_where_limits_may_have_changed_nothing_is_handed_on_and_all_goes_back(at
     assert seats.give_back() == waiting
     seats.stand_by(waiting[:1])
     assert seats.hand_on(first) is waiting[0]
+
+
+def test_what_was_being_taken_when_limits_changed_goes_back_too(attempts: list[Attempt]) -> None:
+    first, *waiting = attempts
+    for attempt in attempts:
+        attempt.task.seat = "a seat"
+    seats = Seats()
+    seats.distrust()  # the database has been asked, and has not answered yet
+    seats.stand_by(waiting)
+    assert seats.hand_on(first) is None
+    assert seats.oldest() < 0
+    assert seats.give_back() == waiting
+
+
+def test_while_limits_may_have_changed_nobody_is_asked_to_stand_by(attempts: list[Attempt]) -> None:
+    first = attempts[0]
+    first.task.seat = "a seat"
+    seats, pace = Seats(), Pace()
+    pace._takes = 0.01
+    seats.distrust()
+    seats.claimed([first.task])
+    assert seats.short_of([first], pace, 10) == ({}, 0)
+    assert seats.give_back(pause=60) == []  # nothing was taken under other limits: there is nothing to pause for
+    kinds, each = seats.short_of([first], pace, 10)
+    assert (list(kinds), each) == (["a seat"], 5)
+
+
+def test_of_seats_nobody_stands_by_for_nothing_is_kept() -> None:
+    seats = Seats()
+    for number in range(50):
+        before, after = an_attempt(), an_attempt()
+        before.task.seat = after.task.seat = f"a seat of batch {number}"
+        seats.stand_by([after])
+        assert seats.hand_on(before) is after
+    assert seats._standing_by == {}
+    assert seats.oldest() > steady()
+
+
+@pytest.mark.parametrize("verb", ["pause", "cancel"])
+async def test_what_stands_by_of_a_batch_never_begins_once_it_is_paused_or_cancelled(
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(engine, "_AHEAD_AT_MOST", 60)  # else what stands by goes back by itself after a second
+    running, begun, gate = Running(), 0, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    gate.set()
+
+    @app.job
+    async def quick(number: int) -> None:
+        nonlocal begun
+        begun += 1
+        async with running:
+            if not gate.is_set():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gate.wait(), loop))
+
+    made = app.manifest("quick", quick, max_active=MOST)
+    await app.manifests.deploy()
+    batch = await app.bulk_enqueue(made, [{"number": number} for number in range(5000)])
+    async with app.worker(slots=20, poll_seconds=60) as worker:
+        await eventually(lambda: worker._seats.count > MOST * 2, 30)
+        gate.clear()
+        await eventually(lambda: running.now == MOST)
+        before = begun
+        assert worker._seats.count > 0
+        await getattr(batch, verb)()
+        await eventually(lambda: worker._seats.count == 0, what="it goes back")
+        gate.set()
+        db = await app.open()
+        await eventually(lambda: db.value("SELECT NOT EXISTS (SELECT FROM tenuto.tasks WHERE state = 'running')"))
+        assert begun == before
+        left = {row["state"] for row in await db.all("SELECT state FROM tenuto.tasks")}
+        assert left == ({"waiting"} if verb == "pause" else set())
 
 
 @pytest.mark.parametrize("change", [{"max_active": 1}, {"enabled": False}], ids=["a lower cap", "switched off"])

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tenuto import RetryPolicy, Tenuto
 from tenuto.engine import sweeper
 from tenuto.engine.sweeper import NET_EXPIRED, NET_RESTARTED, NET_STUCK, recover, sweep
+from tenuto.errors import Conflict
 from tenuto.model.access import Actor
 from tenuto.model.policies import Policy
 from tenuto.model.tasks import Settlement
@@ -20,6 +22,7 @@ from tenuto.store import activities, workers
 from tenuto.store import tasks as store
 from tenuto.store.database import Database
 from tenuto.store.finishing import finish
+from tenuto.store.shortcuts import NOTHING_BEFORE
 from tests.engine.conftest import Quick
 from tests.model.making import a_new_task
 from tests.store.given import LEASE, Register, claim, completed, now, rows, start, start_and_claim, the_task
@@ -73,6 +76,26 @@ async def test_what_a_worker_known_to_be_dead_held_is_taken_back_without_waiting
     assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [(NET_RESTARTED, 1)]
 
 
+async def test_what_one_that_only_fell_silent_held_is_taken_back_when_its_lease_has_run_out(
+    db: Database, register_worker: Register, expire: Any
+) -> None:
+    silent = await register_worker()
+    task_id = await start(db)
+    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
+    assert await workers.bury_silent(db, timedelta(minutes=5)) == 1
+    await db.all(  # a claim that got in while it was being given up
+        "UPDATE tenuto.tasks SET state = 'running', worker_id = $1, fence = 1, claimed_at = now(),"
+        " lease_until = now() + interval '1 h'",
+        silent,
+    )
+    assert await sweep(db, now()) == 0
+    assert (await the_task(db))["state"] == "running"
+    await expire()
+    assert await sweep(db, now()) == 1
+    assert (await the_task(db))["id"] == task_id
+    assert (await the_task(db))["state"] == "queued"
+
+
 async def test_a_holder_nobody_ever_heard_of_holds_nothing_for_longer_than_its_lease(db: Database, expire: Any) -> None:
     await start(db)
     await db.all(
@@ -103,21 +126,59 @@ async def test_a_task_that_keeps_killing_its_workers_is_set_aside_at_the_third(
     assert (records[-1]["status"], records[-1]["reason"]) == ("failed", "lost")
 
 
-async def test_tasks_with_one_chance_left_run_one_at_a_time(
-    db: Database, register_worker: Register, expire: Any
+KEYS: list[dict[str, Any]] = [
+    {},
+    {"limit_key": "batch:x", "limit_max": 100_000},
+    {"limit_key": "customer 7", "limit_max": 2},
+    {"limit_key": "customer 7", "limit_max": 2, "queue": "other"},
+]
+
+
+async def lose_all(db: Database, worker: UUID, expire: Any, most: int = 10) -> int:
+    """What can be taken is taken and lost; how many."""
+    await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now() WHERE state <> 'running'")
+    lost = len(await store.claim_under_limits(db, worker, ["default", "other"], most, LEASE))
+    await expire()
+    await sweep(db, now())
+    return lost
+
+
+@pytest.mark.parametrize("others", range(1, len(KEYS)))
+async def test_tasks_with_one_chance_left_run_one_at_a_time_whatever_their_keys(
+    db: Database, register_worker: Register, expire: Any, others: int
 ) -> None:
     """Else those that only ran beside a task that kills its workers would be set aside with it."""
     worker = await register_worker()
-    for _ in range(3):
-        await start(db)
-    for taken in (3, 3):
+    for options in (KEYS[0], KEYS[others]):
+        for _ in range(2):
+            await start(db, **options)
+    assert [await lose_all(db, worker, expire) for _ in range(2)] == [4, 4]
+    for left in (4, 3, 2, 1):
         await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
-        assert len(await store.claim_under_limits(db, worker, ["default"], 10, LEASE)) == taken
-        await expire()
-        await sweep(db, now())
+        (alone,) = await store.claim_under_limits(db, worker, ["default", "other"], 10, LEASE)
+        assert await store.claim_under_limits(db, worker, ["default", "other"], 10, LEASE) == []
+        assert await finish(db, [Settlement(alone, completed())]) == {alone.id}
+        assert len(await rows(db)) == left - 1
+
+
+async def test_what_is_on_its_last_chance_keeps_nothing_behind_it_from_running_and_stands_by_for_nobody(
+    db: Database, register_worker: Register, expire: Any
+) -> None:
+    worker = await register_worker()
+    for _ in range(3):
+        await start(db, **KEYS[1])
+    assert [await lose_all(db, worker, expire) for _ in range(2)] == [3, 3]
     await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
-    assert len(await store.claim_under_limits(db, worker, ["default"], 10, LEASE)) == 1
-    assert await store.claim_under_limits(db, worker, ["default"], 10, LEASE) == []
+    for _ in range(3):
+        await start(db, **KEYS[1])
+
+    taken = await store.claim_under_limits(db, worker, ["default"], 3, LEASE)
+
+    assert sorted(task.losses for task in taken) == [0, 0, 2]
+    seat = next(task.seat for task in taken if task.losses == 0)
+    assert seat is not None
+    stands_by = await store.stand_by(db, worker, {seat: NOTHING_BEFORE}, 10, LEASE)
+    assert [task.losses for task in stands_by] == [0]
 
 
 async def test_losses_do_not_use_up_the_failures(db: Database, register_worker: Register, expire: Any) -> None:
@@ -248,6 +309,32 @@ async def test_a_worker_that_starts_again_takes_back_at_once_what_its_last_start
         assert two.identity.incarnation([], 0).host == reach
     assert (record["output"], record["attempt"], record["losses"]) == (7, 2, 1)
     assert [(row["net"], row["count"]) for row in await workers.list_repairs(await app.open())] == [(NET_RESTARTED, 1)]
+
+
+async def test_a_worker_of_a_silent_one_s_name_leaves_it_what_its_lease_still_covers(
+    app: Tenuto, worker: Quick, sql: Any
+) -> None:
+    """The other one's leases may be longer than ours."""
+
+    @app.job
+    async def bake() -> int:
+        return 7
+
+    await app.enqueue(bake)
+    await sql(
+        "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
+        " VALUES (gen_random_uuid(), 'baker', 'worker', 'elsewhere', 'x', 1, '0', '{}', 1, now(),"
+        " now() - interval '61 s')"
+    )
+    await sql(
+        "UPDATE tenuto.tasks SET state = 'running', fence = 1, claimed_at = now(),"
+        " worker_id = (SELECT id FROM tenuto.workers), lease_until = now() + interval '10 min'"
+    )
+    before = await sql("SELECT * FROM tenuto.tasks")
+    with pytest.raises(Conflict, match="baker on elsewhere"):
+        async with worker(name="baker", lease_seconds=30):
+            pass
+    assert await sql("SELECT * FROM tenuto.tasks") == before
 
 
 async def test_the_sweep_runs_beside_a_worker(app: Tenuto, url: str, worker: Quick, sql: Any) -> None:

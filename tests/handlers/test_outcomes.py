@@ -356,6 +356,7 @@ def test_a_job_that_is_not_registered_here_is_refused_but_may_be_known_elsewhere
     outcome = bench.run(bake, _fields={"name": "wash"})
     assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, True)
     assert "'wash'" in error_of(outcome)["message"]
+    assert "restart the worker if the job is new" in error_of(outcome)["message"]
 
 
 # --- being stopped -------------------------------------------------------------------------------------------------

@@ -60,9 +60,11 @@ class Machine(WorkRules):
         retimed = every(f"{minutes}m") != table.trigger
         if retimed:
             self.calendar.leave_overdue(table, self.world.now)
+            self.calendar.leave_pause(table, self.world.now)
         table.trigger, table.overlap, table.groups = every(f"{minutes}m"), overlap, groups
         if retimed:
             table.next_run = table.after(self.world.now) if table.enabled else None
+            table.off_since = None if table.enabled else self.world.now
 
     @precondition(lambda self: self.calendar.tables)
     @rule(pick=pick, enabled=st.booleans())
@@ -72,8 +74,10 @@ class Machine(WorkRules):
             return
         self.hands.switch(table.name, self.world.now, enabled=enabled)
         self.calendar.leave_overdue(table, self.world.now)
+        self.calendar.leave_pause(table, self.world.now)
         table.enabled = enabled
         table.next_run = table.after(self.world.now) if enabled else None
+        table.off_since = None if enabled else self.world.now
         if not enabled:
             self.calendar.give_up(table, by_hand_too=False)
 

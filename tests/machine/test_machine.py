@@ -52,7 +52,8 @@ COURSES: list[list[tuple[Any, ...]]] = [
     *([("it_begins", 1, overlap, (2, 1), 2), ("claim", "ann", 1), ("time_passes_and_a_scheduler_looks", 1),
        ("time_passes_and_a_scheduler_looks", 3), ("all_goes_well_for_a_while", "ann"),
        ("those_that_waited_take_their_turn",), ("time_passes_and_a_scheduler_looks", 1), ("run_by_hand", 0),
-       ("switch_a_schedule", 0, False), ("switch_a_schedule", 0, True), ("the_repair_net_finds_nothing",)]
+       ("switch_a_schedule", 0, False), ("time_passes", 150), ("edit_a_schedule", 0, 2, overlap, (1,)),
+       ("time_passes", 150), ("switch_a_schedule", 0, True), ("the_repair_net_finds_nothing",)]
       for overlap in ("queue_one", "cancel_previous", "allow")),
     [("it_begins", 1, "skip", (1, 2, 1), 0), ("claim", "ann", 3), ("finish_and_go_on", 0), ("finish_and_go_on", 1),
      ("finish_and_go_on", 0), ("finish_and_go_on", 0), ("finish_and_go_on", 0), ("finish_and_go_on", 0)],

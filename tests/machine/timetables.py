@@ -24,6 +24,8 @@ class Timetable:
     groups: tuple[int, ...]
     enabled: bool
     next_run: datetime | None
+    off_since: datetime | None = None
+    """Since when it has been switched off with its present trigger."""
 
     def after(self, instant: datetime) -> datetime | None:
         return self.trigger.next_after(instant, str(self.id))
@@ -76,6 +78,12 @@ class Calendar:
         """What was due and did not fire before a change is missed: one row stands for all of it."""
         if table.next_run is not None and table.next_run <= now:
             self.write(table, table.next_run, "missed")
+
+    def leave_pause(self, table: Timetable, now: datetime) -> None:
+        """So is what would have been due while it was off."""
+        first = None if table.off_since is None else table.after(table.off_since)
+        if first is not None and first <= now:
+            self.write(table, first, "missed")
 
     def give_up(self, table: Timetable, *, by_hand_too: bool) -> None:
         for entry in self.queued(table.name):

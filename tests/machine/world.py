@@ -46,6 +46,10 @@ class Work:
     def place(self) -> tuple[int, datetime, UUID]:
         return self.rank, self.run_at, self.id
 
+    @property
+    def is_on_its_last_chance(self) -> bool:
+        return self.losses >= LOSSES - 1
+
 
 @dataclass(frozen=True, order=True)
 class Record:
@@ -153,7 +157,10 @@ class World:
                 work = self.tasks[id]
                 if self._room(work, taken) < 0:
                     return f"{id} is one too many"
-            if len(taken) < most and (left := [w.id for w in self.tasks.values() if self._could_go(w, taken)]):
+            left = [w.id for w in self.tasks.values() if self._could_go(w, taken)]
+            # Who is on its last chance and did not get its turn may have kept room free, which is used the next time.
+            in_turn = any(w.is_on_its_last_chance and w.state == "queued" for w in self.tasks.values())
+            if len(taken) < most and left and not in_turn:
                 return f"{left} were left behind"
             return None
         finally:
@@ -176,6 +183,8 @@ class World:
             rooms.append(self.limits[work.queue] - sum(each.queue == work.queue for each in alive))
         if work.limit_key is not None and work.limit_max is not None:
             rooms.append(work.limit_max - sum(each.limit_key == work.limit_key for each in alive))
+        if work.is_on_its_last_chance:
+            rooms.append(1 - sum(each.is_on_its_last_chance for each in alive))
         return min(rooms)
 
     def take(self, worker: UUID, ids: Iterable[UUID]) -> list[Held]:
@@ -224,7 +233,7 @@ class World:
         work.attempt += 1
         work.failures += failed
         work.losses += lost
-        if work.losses >= LOSSES - 1 and work.limit_key is None:
+        if work.is_on_its_last_chance and work.limit_key is None:
             work.limit_key, work.limit_max = LAST_CHANCE, 1
         work.run_at = run_at
         self._let_go(work)

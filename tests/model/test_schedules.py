@@ -21,6 +21,7 @@ from tenuto.model.schedules import (
     Plan,
     changes,
     misfire_from_fields,
+    misfire_from_json,
     plan_from_fields,
     plan_from_json,
     refuse_cycles,
@@ -314,6 +315,12 @@ def test_a_definition_that_cannot_be_is_refused_by_the_name_of_its_field(fields:
         ({"policy": "skip", "grace_seconds": 0}, "misfire.grace_seconds"),
         ({"policy": "skip", "grace_seconds": "5m"}, "misfire.grace_seconds"),
         ({"policy": "skip", "grace": 5}, "misfire.grace"),
+        ({"policy": "skip", "grace_seconds": 59}, "misfire.grace_seconds"),
+        ({"max_runs": 10}, "misfire.max_runs"),
+        ({"policy": "once", "max_runs": 100}, "misfire.max_runs"),
+        ({"policy": "skip", "max_runs": 3}, "misfire.max_runs"),
+        ({"policy": "all", "grace_seconds": 90}, "misfire.grace_seconds"),
+        ({"grace_seconds": 300}, "misfire.grace_seconds"),
     ],
 )
 def test_a_misfire_rule_that_cannot_be_is_refused_by_the_name_of_its_field(given: Any, field: str) -> None:
@@ -326,6 +333,27 @@ def test_a_misfire_rule_is_its_word_or_its_fields() -> None:
     assert misfire_from_fields("all") == Misfire(Late.ALL)
     for rule in (Misfire(), Misfire(Late.ALL, max_runs=5), Misfire(Late.SKIP, grace_seconds=90)):
         assert misfire_from_fields(rule.to_fields()) == rule
+
+
+def test_what_the_policy_would_pass_over_is_refused_in_code_too_with_what_to_do() -> None:
+    with pytest.raises(Invalid, match="goes with the policy all, and it is once") as refused:
+        Misfire(Late.ONCE, max_runs=3)
+    assert refused.value.remedy == "say policy all, or leave max_runs out"
+    with pytest.raises(Invalid, match="goes with the policy skip, and it is all"):
+        Misfire(Late.ALL, grace_seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("stored", "holds"),
+    [
+        ({"max_runs": 10}, Misfire()),
+        ({"policy": "once", "max_runs": 3}, Misfire()),
+        ({"policy": "all", "max_runs": 3, "grace_seconds": 3}, Misfire(Late.ALL, max_runs=3)),
+        ({"policy": "skip", "grace_seconds": 5}, Misfire(Late.SKIP, grace_seconds=60)),
+    ],
+)
+def test_a_rule_stored_before_that_was_refused_is_read_as_what_holds_of_it(stored: Any, holds: Misfire) -> None:
+    assert misfire_from_json(json.dumps(stored)) == holds
 
 
 def test_two_versions_are_compared_field_by_field() -> None:

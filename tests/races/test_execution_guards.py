@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -11,8 +12,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tenuto.engine import executing
+from tenuto.engine import cancelling, executing, subschedules
 from tenuto.engine.sweeper import recover, sweep
+from tenuto.handlers.context import Context
 from tenuto.ids import new_id
 from tenuto.model.schedules import Overlap
 from tenuto.model.tasks import Aside, Outcome, Reason, Status, Task, settle
@@ -24,7 +26,7 @@ from tests.races import test_execution_races as happens
 from tests.races import test_firing_races as falls_due
 from tests.races.given import SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
-from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
+from tests.races.runs import begin, broken_rules, failed_for_good, new_run, plan_of, run_to_the_end
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -200,6 +202,32 @@ async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db
     assert await db.value("SELECT state FROM tenuto.tasks") == "queued"
 
 
+@pytest.mark.parametrize("order", ["resumed first", "ended first"])
+async def test_a_step_whose_schedule_ends_while_its_execution_is_resumed_goes_on(
+    first: Stepwise, second: Stepwise, worker_id: UUID, order: str
+) -> None:
+    async for meeting in meetings(first, second):
+        scene = await happens.a_waiting_scene(second, worker_id, worker_id, paused=True)
+
+        acts = [partial(happens.resume, scene=scene), partial(happens.the_child_fails, scene=scene)]
+        await meeting.of(*(acts if order == "resumed first" else reversed(acts)))
+
+        assert await second.value("SELECT state FROM tenuto.tasks WHERE id = $1", scene.a.id) == "queued", meeting
+        await run_to_the_end(second, worker_id)
+
+
+async def test_who_resumes_lets_nobody_go_that_waits_for_another_execution(db: Database, worker_id: UUID) -> None:
+    scene = await happens.a_waiting_scene(db, worker_id, worker_id, paused=True)
+
+    async with db.connection() as connection:
+        answer = await connection.fetchrow(executions.SQL.resume, scene.run, db.clock.now())
+
+    assert answer is not None
+    assert answer["woken"] == 0, "there is nothing to be taken"
+    (step,) = await db.all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scene.a.id)
+    assert (step["state"], step["waits_for"]) == ("waiting", scene.child)
+
+
 async def test_repair_does_not_wait_for_what_somebody_else_works_on(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
@@ -252,6 +280,94 @@ async def test_who_follows_a_cancelled_execution_starts_nothing(
             await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
             assert await broken_rules(second) == [], (one, meeting)
             await falls_due.clear(second)
+
+
+async def only_the_step_is_cancelled(db: Database, scene: falls_due.Scene) -> None:
+    assert await cancelling.cancel(db, scene.step.id, SOMEBODY) == "stopping"
+
+
+async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_started(
+    first: Stepwise, second: Stepwise, worker_id: UUID
+) -> None:
+    for one, another in (
+        (falls_due.the_step_begins, only_the_step_is_cancelled),
+        (only_the_step_is_cancelled, falls_due.the_step_begins),
+    ):
+        async for meeting in meetings(first, second):
+            scene = await falls_due.a_scene(second, worker_id, Overlap.ALLOW)
+            await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
+            assert await broken_rules(second) == [], (one, meeting)
+            await put_aside(second, scene.step, execution=scene.step.activity_id)
+            assert (
+                await second.value("SELECT status FROM tenuto.activities WHERE id = $1", scene.step.id) == "cancelled"
+            )
+            await executing.repair(second, second.clock.now())
+            await falls_due.clear(second)
+    assert await second.value("SELECT count(*) FROM tenuto.repairs") == 0
+
+
+@pytest.mark.parametrize("gone", ["fence = fence + 1", "worker_id = $2"], ids=["a later fence", "another worker"])
+async def test_who_has_lost_its_step_starts_nothing(
+    db: Database, worker_id: UUID, register_worker: RegisterWorker, gone: str
+) -> None:
+    scene = await falls_due.a_scene(db, worker_id, Overlap.ALLOW)
+    given = [await register_worker()] if "$2" in gone else []
+    await db.all(f"UPDATE tenuto.tasks SET {gone} WHERE id = $1", scene.step.id, *given)
+
+    await falls_due.the_step_begins(db, scene)
+
+    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE parent_task_id IS NOT NULL") == 0
+
+
+async def test_who_starts_something_again_that_has_ended_meanwhile_starts_nothing(
+    db: Database, worker_id: UUID
+) -> None:
+    """The reply to the first try was lost, and what it had begun was quick."""
+    scene = await falls_due.a_scene(db, worker_id, Overlap.ALLOW)
+    for _ in range(2):
+        await falls_due.the_step_begins(db, scene)
+        while taken := await claim(db, worker_id, 10):
+            await all_ending(db, taken)
+
+    begun = await db.all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scene.step.id)
+    assert [tuple(row) for row in begun] == [(scene.step.activity_id, "completed")]
+
+
+async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_has_the_greater_id(
+    db: Database, worker_id: UUID
+) -> None:
+    scene = await falls_due.a_scene(db, worker_id, Overlap.ALLOW)
+    await begin(db, plan_of(1), parent_task_id=scene.step.id)
+    await finish(db, [failed_for_good(db, task) for task in await claim(db, worker_id)])
+    own = replace(new_run(db, plan_of(1), parent_task_id=scene.step.id), id=scene.step.activity_id)
+    await db.transaction(lambda connection: executions.begin(connection, [own]))
+    await all_ending(db, await claim(db, worker_id))
+
+    answer = await subschedules._run(db, Context(scene.step))
+
+    assert answer == {"execution_id": str(own.id), "failed_steps": 0}
+
+
+async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
+    first: Stepwise, second: Stepwise, worker_id: UUID
+) -> None:
+    broken = "SELECT coalesce(sum(count), 0) FROM tenuto.repairs WHERE net = 'steps_waiting_in_a_circle'"
+    async for meeting in meetings(first, second):
+        one, another = await begin(second, plan_of(2), plan_of(1))
+        steps = {step.execution_id: step for step in await claim(second, worker_id, 3)}  # of the first, one goes on
+        await put_aside(second, steps[one], execution=another)
+        await put_aside(second, steps[another], execution=one)
+
+        async def cancel(db: Database, task_id: UUID = steps[one].id) -> int:
+            await cancelling.cancel(db, task_id, SOMEBODY)
+            count: int = await db.value(broken)
+            return count
+
+        _, by_then = await meeting.of(lambda db: executing.repair(db, db.clock.now()), cancel)
+
+        assert await second.value(broken) == by_then, (meeting, "after that there was no circle")
+        assert await broken_rules(second) == [], meeting
+        await run_to_the_end(second, worker_id)
 
 
 async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Database, worker_id: UUID) -> None:

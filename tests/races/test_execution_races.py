@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
@@ -177,4 +177,75 @@ async def test_an_execution_stays_sound_and_ends_whatever_two_things_meet(
             state = await second.value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
             assert (state == "cancelled") == scene.cancelled, (other_act, meeting)
     assert await second.value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
+    assert first.deadlocks + second.deadlocks == 0
+
+
+# --- a step that waits for an execution it has started ----------------------------------------------------------------
+
+
+@dataclass
+class Waiting(Scene):
+    """Step a of the two waits for the end of an execution of one step, which is held like b."""
+
+    child: UUID = field(kw_only=True)
+    last_of_child: Task = field(kw_only=True)
+
+
+class Passes(Protocol):
+    """Something that happens to the execution, or to the one that its step waits for."""
+
+    @property
+    def __name__(self) -> str: ...
+
+    async def __call__(self, db: Database, scene: Waiting) -> None: ...
+
+
+async def the_child_ends(db: Database, scene: Waiting) -> None:
+    await finish(db, [completed(db, scene.last_of_child)])
+
+
+async def the_child_fails(db: Database, scene: Waiting) -> None:
+    await finish(db, [failed_for_good(db, scene.last_of_child)])
+
+
+async def the_child_is_cancelled(db: Database, scene: Waiting) -> None:
+    with suppress(Conflict):
+        await executing.cancel(db, scene.child, db.clock.now(), SOMEBODY)
+
+
+THE_END = (the_child_ends, the_child_fails, the_child_is_cancelled)
+PASSES: tuple[Passes, ...] = (*THE_END, resume, pause, cancel, a_is_cancelled, b_ends, repair)
+
+
+async def a_waiting_scene(db: Database, worker: UUID, other: UUID, *, paused: bool) -> Waiting:
+    (run,) = await begin(db, plan_of(2, 1))
+    a, b = await claim(db, worker, 2)
+    (child,) = await begin(db, plan_of(1), parent_task_id=a.id, origin="step")
+    (last_of_child,) = await claim(db, worker)
+    outcome = Outcome(Status.COMPLETED, aside=Aside(execution=child))
+    await finish(db, [settle(a, outcome, db.clock.now(), new_id)])
+    if paused:
+        await executing.pause(db, run, db.clock.now(), SOMEBODY)
+    last = await db.value("SELECT id FROM tenuto.tasks WHERE group_index = 1")
+    return Waiting(run, worker, other, a, b, last, child=child, last_of_child=last_of_child)
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["going on", "paused"])
+@pytest.mark.parametrize("one", PASSES, ids=lambda given: getattr(given, "__name__", given))
+async def test_a_step_that_waits_for_another_execution_goes_on_after_its_end_whatever_meets_it(
+    first: Stepwise, second: Stepwise, register_worker: RegisterWorker, one: Passes, paused: bool
+) -> None:
+    worker, other = await register_worker(), await register_worker()
+    for other_act in PASSES if one in THE_END else THE_END:
+        async for meeting in meetings(first, second):
+            scene = await a_waiting_scene(second, worker, other, paused=paused)
+
+            await meeting.of(partial(one, scene=scene), partial(other_act, scene=scene))
+
+            assert await broken_rules(second) == [], (other_act, meeting)
+            await resume(second, scene)
+            await run_to_the_end(second, other)
+            state = await second.value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
+            assert (state == "cancelled") == scene.cancelled, (other_act, meeting)
+    assert await second.value("SELECT count(*) FROM tenuto.repairs WHERE net <> 'execution_abandoned'") == 0
     assert first.deadlocks + second.deadlocks == 0

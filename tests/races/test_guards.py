@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from tenuto.engine import oneshots
 from tenuto.engine.sweeper import sweep
 from tenuto.model.tasks import Task
 from tenuto.store import tasks as store
@@ -122,6 +123,49 @@ async def test_a_stale_fence_renews_nothing(db: Database, worker_id: UUID) -> No
 
     assert await only_row(db) == held
     assert await store.renew(db, worker_id, [(now.id, now.fence, None)], LEASE) == {now.id}
+
+
+async def test_who_is_at_one_task_for_long_costs_no_other_its_renewal(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
+    await enqueue(db, 2)
+    busy, free = await claim(db, worker_id, count=2)
+    async with other.transaction(), asyncio.timeout(5):
+        await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", busy.id)
+        held = [(task.id, task.fence, None) for task in (busy, free)]
+        assert await store.renew(db, worker_id, held, LEASE) == {free.id}
+        fences = [(task.id, task.fence) for task in (busy, free)]
+        assert await store.still_held(db, worker_id, fences) == {busy.id, free.id}
+
+    assert await store.renew(db, worker_id, held, LEASE) == {busy.id, free.id}
+
+
+async def test_what_has_a_new_fence_or_holder_or_has_run_out_is_held_no_more(
+    db: Database, worker_id: UUID, register_worker: RegisterWorker
+) -> None:
+    before, now = await lost_and_claimed_again(db, worker_id)
+    fences = [(task.id, task.fence) for task in (before, now)]
+
+    assert await store.still_held(db, worker_id, fences[:1]) == set()
+    assert await store.still_held(db, worker_id, fences) == {now.id}
+    assert await store.still_held(db, await register_worker(), fences) == set()
+    await let_leases_run_out(db)
+    assert await store.still_held(db, worker_id, fences) == set()
+
+
+async def test_a_wipe_holds_what_runs_only_at_its_end(db: Database, worker_id: UUID, other: asyncpg.Connection) -> None:
+    await store.start(db, [new_task(db, origin="once")])
+    (running,) = await claim(db, worker_id)
+    await store.start(db, [waiting := new_task(db, origin="once")])
+    async with other.transaction(), asyncio.timeout(5):
+        await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", waiting.id)
+        wiping = asyncio.create_task(oneshots.wipe(db, SOMEBODY))
+        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        assert await store.renew(db, worker_id, [(running.id, running.fence, None)], LEASE) == {running.id}
+
+    wiped = await wiping
+    assert wiped.terminated == [waiting.id, running.id]
+    assert wiped.stopping == [running.id]
 
 
 async def test_a_worker_renews_nothing_of_another(

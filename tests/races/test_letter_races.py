@@ -197,6 +197,32 @@ async def test_who_takes_back_what_was_lost_holds_its_batch_before_it(
     assert first.deadlocks + second.deadlocks == 0
 
 
+async def test_letters_of_several_manifests_are_retried_while_runs_of_the_same_end_in_the_one_order_of_locks(
+    first: Stepwise, second: Stepwise, register_worker: Register
+) -> None:
+    """By name they stand the other way round than by id."""
+    worker = await register_worker()
+
+    async def retry_both(db: Database) -> None:
+        ids = [row["id"] for row in await table(second, "dead_letters")]
+        assert len(await letters.retry(db, ids, db.clock.now(), ANA)) == 2
+
+    async def both_fail(held: list[Task], db: Database) -> None:
+        await finish(db, [outcome(task, db.clock.now(), "failed") for task in held])
+
+    async for meeting in meetings(first, second):
+        older, newer = await kept(second, "zeta"), await kept(second, "alpha")
+        assert older.id < newer.id
+        for stored in (older, newer):
+            await a_batch(second, stored, 2)
+        held = sorted(await take(second, worker), key=lambda task: str(task.manifest_id))  # two of each
+        for task in held[::2]:
+            await end(second, task, "failed")
+        await meeting.of(retry_both, partial(both_fail, held[1::2]))
+        await clear(second)
+    assert first.deadlocks + second.deadlocks == 0
+
+
 # --- replies that get lost ------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from tenuto import Actor, Tenuto
@@ -14,8 +17,12 @@ from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.store.auditing import Deed, RequestKey, on_record
 from tenuto.store.database import Database
+from tenuto.store.finishing import end_within
 from tenuto.store.oneshots import SQL
+from tenuto.verbs.oneshots import OneShot
+from tests.races.given import claim, completed
 from tests.races.proxy import Proxy
+from tests.waiting import eventually
 
 FAR = "2056-07-07T15:00:00+08:00"
 KEY = Actor.api_key("k-1", "billing")
@@ -59,6 +66,66 @@ async def test_a_one_shot_is_made_once_and_is_on_record_once(
     with on_record(asked(other := new_id())), pytest.raises(Conflict, match="has just been done"):
         await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=other)
     assert await counts(db) == (2, 1, 1), "a request that somebody else has done makes nothing"
+
+
+@pytest.mark.parametrize(
+    ("statement", "beside"),
+    [(SQL.create, 0), (SQL.create_on_record, 0), (SQL.create_several_on_record, 1)],
+    ids=["nobody's deed", "on record", "several on record"],
+)
+async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
+    far_app: Tenuto,
+    db: Database,
+    proxy: Proxy,
+    worker_id: UUID,
+    other: asyncpg.Connection,
+    statement: str,
+    beside: int,
+) -> None:
+    """Who sends it again sees no record of it yet, and its place is free by the time it can be taken."""
+    ending: list[asyncio.Task[None]] = []
+
+    async def it_is_ending() -> None:
+        taken = await claim(db, worker_id, count=1 + beside)
+        transaction = other.transaction()
+        await transaction.start()
+        await end_within(other, [completed(db, task) for task in taken])
+
+        async def ends_when_somebody_waits_for_it() -> None:
+            await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+            await transaction.commit()
+
+        ending.append(asyncio.create_task(ends_when_somebody_waits_for_it()))
+
+    async def create(loaves: int) -> OneShot:
+        now = (await far_app.open()).clock.now()
+        with on_record(Deed(KEY, "one_shot.create", "here")) if statement != SQL.create else nullcontext():
+            return await far_app.one_shots.create(now, "bread.bake", {"loaves": loaves})
+
+    await far_app.open()
+    proxy.lose_reply(statement)
+    proxy.meanwhile = it_is_ending
+    made = await asyncio.gather(*(create(loaves) for loaves in range(1 + beside)))
+    await asyncio.gather(*ending)
+
+    assert (proxy.lost, all(each.created for each in made)) == (1, True)
+    assert (await counts(db))[:2] == (0, 0 if statement == SQL.create else 1 + beside)
+    assert await db.value("SELECT count(*) FROM tenuto.activities") == 1 + beside
+
+
+async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending_is_not_made_anew(
+    far_app: Tenuto, db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
+    now, id = (await far_app.open()).clock.now(), new_id()
+    await far_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id)
+    (task,) = await claim(db, worker_id)
+    async with other.transaction():
+        await end_within(other, [completed(db, task)])
+        again = asyncio.create_task(far_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
+        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+
+    assert not (await again).created
+    assert await counts(db) == (0, 0, 0)
 
 
 async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from tenuto.store import executions
 from tenuto.store.database import Database, DatabaseError
 from tenuto.store.executions import NewExecution
 from tests.model.making import NOON
-from tests.playing import a_plan, a_step, play, started, table, task_states, the_execution
+from tests.playing import a_plan, a_step, end, play, started, table, take, task_states, the_execution
 from tests.store.given import Register
 
 MONTH = timedelta(days=30)
@@ -145,8 +146,33 @@ async def test_what_a_step_has_started_is_found_by_the_step(db: Database) -> Non
     step = new_id()
     first, last = new(parent_task_id=step, alone=False), new(parent_task_id=step, alone=False)
     await begin(db, first, last, new())
-    found = await executions.last_of_step(db, step)
+    found = await executions.last_of_step(db, step, new_id())
     assert found is not None
     assert found["id"] == last.id
     assert await executions.children_of_task(db, step) == [first.id, last.id]
-    assert await executions.last_of_step(db, new_id()) is None
+    assert await executions.last_of_step(db, new_id(), new_id()) is None
+
+
+async def test_what_an_attempt_has_started_is_told_by_the_attempt_and_by_the_time_not_by_the_order_of_ids(
+    db: Database,
+) -> None:
+    step = new_id()
+    older, younger = new(parent_task_id=step, alone=False), new(parent_task_id=step, alone=False)
+    older, younger = replace(older, id=younger.id), replace(younger, id=older.id)  # as of a clock that is ahead
+    await begin(db, older, replace(younger, started_at=older.started_at + timedelta(milliseconds=1)))
+    for attempt, wanted in ((older.id, older.id), (younger.id, younger.id), (new_id(), younger.id)):
+        found = await executions.last_of_step(db, step, attempt)
+        assert found is not None
+        assert found["id"] == wanted
+
+
+async def test_what_an_open_step_has_started_is_not_forgotten(db: Database, register_worker: Register) -> None:
+    me, cutoff = await register_worker(), db.clock.now() + MONTH
+    await started(db, "outer", name="outer")
+    step = (await take(db, me))["outer"]
+    await begin(db, inner := new(parent_task_id=step.id, plan=a_plan("inner")))
+    await play(db, me)
+    assert await executions.forget(db, cutoff, 100) == 0
+    await end(db, step)
+    assert await executions.forget(db, cutoff, 100) == 2
+    assert await executions.execution(db, inner.id) is None

@@ -28,7 +28,7 @@ async def test_the_registry_and_the_past_are_read_along_their_indexes(db: Databa
         await connection.execute(FILL)
         await connection.execute("UPDATE tenuto.tasks SET origin = 'once' WHERE rank = 3")
         await connection.execute("ANALYZE tenuto.tasks")
-        for name in ("registry", "hold_some"):
+        for name in ("registry", "hold_waiting", "hold_some"):
             nodes = await plan_of(connection, name, getattr(SQL, name))
             assert "tasks_once" in {node.get("Index Name") for node in nodes}, name
             assert not {"Sort", "Seq Scan"} & {node["Node Type"] for node in nodes}, name

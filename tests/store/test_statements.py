@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 import tenuto.store
 from tenuto.store.database import Database
 from tenuto.store.statements import Statements, beside
+from tests.mutants import MUTANTS
 
 STORE = Path(tenuto.store.__file__).parent
 PACKAGE = STORE.parent
@@ -64,3 +66,21 @@ def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
     file.write_text("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
     with pytest.raises(ValueError, match="twice"):
         Statements(file)
+
+
+async def test_what_is_left_of_a_statement_without_its_guard_is_one(db: Database, tmp_path: Path) -> None:
+    """Else its tests would fail for that alone, and nobody would know whether they miss the guard."""
+    ill, without = [], tmp_path / "without.sql"
+    async with db.connection() as connection:
+        for mutant in MUTANTS:
+            file = PACKAGE / mutant.file
+            if file not in FILES:
+                continue
+            text = file.read_text(encoding="utf-8").replace(mutant.passage, mutant.becomes)
+            without.write_text(text, encoding="utf-8")
+            for statement in {body for _, body in Statements(without)} - {body for _, body in Statements(file)}:
+                try:
+                    await connection.prepare(statement)
+                except asyncpg.PostgresError as error:
+                    ill.append(f"{mutant.name}: {error}")
+    assert ill == []

@@ -13,7 +13,7 @@ from tenuto.ids import new_id
 from tenuto.store import workers
 from tenuto.store.database import Connection, Database
 from tenuto.store.workers import Incarnation
-from tests.store.given import Register, now, rows, start_and_claim
+from tests.store.given import Register, now, rows, start, start_and_claim
 
 SILENCE = timedelta(seconds=60)
 
@@ -28,6 +28,17 @@ async def enter(db: Database, me: Incarnation, *, name_is_mine: bool = False) ->
 
 async def alive(db: Database) -> list[UUID]:
     return [row["id"] for row in await rows(db, "workers") if row["ended_at"] is None]
+
+
+async def given_to(db: Database, worker_id: UUID) -> UUID:
+    """A task that a worker holds with a live lease, however it came by it."""
+    held = (
+        "UPDATE tenuto.tasks SET state = 'running', worker_id = $2, fence = 1, claimed_at = now(),"
+        " lease_until = now() + interval '1 h' WHERE id = $1"
+    )
+    id = await start(db)
+    await db.all(held, id, worker_id)
+    return id
 
 
 async def test_a_worker_that_enters_is_listed_with_what_it_serves(db: Database) -> None:
@@ -83,11 +94,58 @@ async def test_a_host_that_was_booted_since_proves_the_last_one_dead(db: Databas
     assert await alive(db) == [second.id]
 
 
-async def test_silence_longer_than_any_lease_proves_the_last_one_dead(db: Database) -> None:
+async def falls_silent(db: Database, id: UUID, seconds: int = 61) -> None:
+    silent = "UPDATE tenuto.workers SET seen_at = now() - $2 * interval '1 s' WHERE id = $1"
+    await db.all(silent, id, seconds)
+
+
+async def test_the_name_of_one_that_is_silent_and_holds_no_lease_is_free(db: Database) -> None:
     first, second = incarnation(host="there"), incarnation()
     await enter(db, first)
-    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '61 s'")
-    assert await enter(db, second) == first.id
+    await start_and_claim(db, first.id)
+    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms'")
+    await falls_silent(db, first.id)
+    assert await enter(db, second) is None, "silence proves nothing: the sweep takes back what has run out, no more"
+    assert await alive(db) == [second.id]
+    assert await workers.seen(db, first.id) is None
+
+
+async def test_the_name_of_a_silent_one_is_not_free_while_a_lease_of_it_runs_however_long_that_is(db: Database) -> None:
+    first, second = incarnation(host="there"), incarnation()
+    await enter(db, first)
+    await start_and_claim(db, first.id)
+    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() + interval '10 min'")
+    await falls_silent(db, first.id)
+    with pytest.raises(Conflict, match=r"on there \(pid 17\) is silent, .* leases .* another (599|600) s") as refusal:
+        await enter(db, second)
+    assert refusal.value.field == "name"
+    assert await alive(db) == [first.id]
+
+
+async def test_what_is_held_by_one_that_only_fell_silent_is_not_to_be_taken_back_at_once(
+    db: Database, register_worker: Register
+) -> None:
+    """A claim may get in while its worker is being given up: neither sees the other."""
+    buried, gone = await register_worker(), await register_worker()
+    replaced = incarnation(host="there")
+    await enter(db, replaced)
+    for id in (buried, replaced.id):
+        await falls_silent(db, id, 3600)
+    assert await enter(db, incarnation()) is None
+    assert await workers.bury_silent(db, timedelta(minutes=5)) == 1
+    await workers.leave(db, gone)
+    for id in (buried, replaced.id, gone):
+        await given_to(db, id)
+    assert await workers.ended_holders(db) == [gone]
+
+
+async def test_what_is_held_by_one_proven_dead_is_to_be_taken_back_at_once(db: Database) -> None:
+    first, second = incarnation(), incarnation()
+    await enter(db, first)
+    await start_and_claim(db, first.id)
+    await falls_silent(db, first.id)
+    assert await enter(db, second, name_is_mine=True) == first.id
+    assert await workers.ended_holders(db) == [first.id]
 
 
 async def test_one_that_left_in_good_order_is_nobodys_predecessor(db: Database) -> None:

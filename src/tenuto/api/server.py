@@ -99,8 +99,8 @@ async def run_web(
     identity = Identity.take("web", app.settings.home, name)
 
     async def serve(stopped: asyncio.Event, beat: Callable[[], None]) -> None:
-        made = await app.keys.first(app.settings.home)
         async with serving(app, host, port) as address:
+            made = await app.keys.first(app.settings.home)  # told below: not before it is sure that it listens
             log.info("web ready", address=address)
             ready(address, None if made is None else made[0])
             while not stopped.is_set():
@@ -209,7 +209,8 @@ def _listen(host: str, port: int) -> socket.socket:
         raise Conflict(
             f"cannot listen on {host}:{port}: {error.strerror}",
             field="web_port",
-            remedy="another process may have it: give another port, or 0 for any that is free",
+            remedy="another process may have it: `--port N` (0 for any that is free), `TENUTO_WEB_PORT`,"
+            " or `tenuto up --no-web`",
         ) from error
     listening.setblocking(False)
     return listening

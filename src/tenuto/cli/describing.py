@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from tenuto.model.triggers import Trigger
+
 Fields = Mapping[str, Any]
 
 _OVERLAP = {
@@ -195,6 +197,25 @@ def _unnumbered(groups: Sequence[Sequence[Fields]]) -> list[str]:
 
 def _as_data(groups: Sequence[Sequence[Fields]]) -> list[str]:
     return [json.dumps(fields, ensure_ascii=False, sort_keys=True) for group in groups for fields in group]
+
+
+def moved_runs(
+    was: Trigger, before: Sequence[datetime], becomes: Trigger, after: Sequence[datetime], seed: str
+) -> list[str]:
+    """The next runs under two triggers in the order of time: those that go, those that stay, those that come."""
+    lines = [(each, "-", was) for each in before if not _comes(becomes, each, seed)]
+    lines += [(each, " " if _comes(was, each, seed) else "+", becomes) for each in after]
+    return [
+        f"{sign} {on_the_wall(each, whose.fields().get('zone'))}"
+        for each, sign, whose in sorted(lines, key=lambda line: line[0])
+    ]
+
+
+def _comes(trigger: Trigger, instant: datetime, seed: str) -> bool:
+    """Whether a trigger has a run at that very instant, be it among the next ones or not."""
+    from tenuto.model.triggers.zones import MOMENT
+
+    return trigger.next_after(instant - MOMENT, seed) == instant
 
 
 def painted(lines: Sequence[str]) -> Text:

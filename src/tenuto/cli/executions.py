@@ -153,8 +153,9 @@ async def show_execution(session: Session, execution_id: Id) -> None:
 
     app = session.app
     found = await app.executions.get(await app.executions.find(execution_id))
+    reasons = await app.executions.why(found["id"])
     if session.as_json:
-        show_json(found)
+        show_json({**found, "why": reasons.reasons})
         return
     from rich.text import Text
 
@@ -162,9 +163,8 @@ async def show_execution(session: Session, execution_id: Id) -> None:
     heading = Text.assemble(
         in_words(present_state(found)), "  ", (plain(found["schedule_name"]), "bold"), "  ", (str(found["id"]), "dim")
     )
-    reasons = why.in_brief(await app.executions.why(found["id"]), now)
     steps = _steps_in_lines(found) if for_a_person() else _steps(found)
-    show(heading, "", pairs(*_facts(found, now)), *reasons, "", steps, *_errors(found))
+    show(heading, "", pairs(*_facts(found, now)), *why.in_brief(reasons, now), "", steps, *_errors(found))
 
 
 def _facts(found: Record, now: datetime) -> list[tuple[str, Any]]:
@@ -199,7 +199,7 @@ def _steps(found: Record) -> RenderableType:
                 "" if step["duration"] is None else span(step["duration"]),
                 step["worker"],
                 step["activity_id"],
-                _error(step, found),
+                (_error(step, found) or {}).get("message"),
             )
             for step in found["steps"]
         ],
@@ -234,9 +234,9 @@ def _steps_in_lines(found: Record) -> RenderableType:
     return stacked(("step", "state", "ran"), rows, flexible="state")
 
 
-def _error(step: Record, found: Record) -> str | None:
-    """Why it failed; that of a step that was cut stands with the one that was to blame."""
-    return step["error"] if rail.word_of(step, found) != "not run" else None
+def _error(step: Record, found: Record) -> Record | None:
+    """Why it failed, or has failed so far; that of a step that was cut stands with the one that was to blame."""
+    return step["last_error"] if rail.word_of(step, found) != "not run" else None
 
 
 def _errors(found: Record) -> list[RenderableType]:
@@ -244,10 +244,10 @@ def _errors(found: Record) -> list[RenderableType]:
 
     lines: list[RenderableType] = []
     for step in found["steps"]:
-        if _error(step, found):
-            title = Text(f"error of {plain(step['name'])}, attempt {step['attempt']}", style="bold")
-            lines += [Text(""), title, Text(f"  {plain(step['error'])}", style="red")]
-            lines.append(Text(f"  see: tenuto activity show {step['activity_id']}", style="dim"))
+        if (error := _error(step, found)) is not None:
+            title = Text(f"error of {plain(step['name'])}, attempt {error['attempt']}", style="bold")
+            lines += [Text(""), title, Text(f"  {plain(error['message'])}", style="red")]
+            lines.append(Text(f"  see: tenuto activity show {error['activity_id']}", style="dim"))
     return lines
 
 
@@ -375,7 +375,7 @@ async def cancel(
 
 
 async def pause(session: Session, execution_id: Id) -> None:
-    """Let nothing more of an execution begin; what runs goes on to its end."""
+    """Let nothing more of an execution begin; what runs goes on to its end, also a schedule that runs as its step."""
     with session.as_user() as app:
         found = await app.executions.find(execution_id)
         await app.executions.pause(found)
@@ -410,8 +410,10 @@ async def retry(
 
     It follows the plan the old one began with; the old one stays as it ended.
     """
+    from tenuto.cli.jobs import only_with_wait
     from tenuto.cli.output import show_json, show_text
 
+    only_with_wait(timeout, wait=wait)
     with session.as_user() as app:
         found = await app.executions.find(execution_id)
         new = await app.executions.retry(found)

@@ -126,6 +126,7 @@ async def run_job(
     """
     from tenuto.cli.output import show_json, show_text
 
+    only_with_wait(timeout, wait=wait)
     text = text_given(given, "--input")
     refuse_names_twice(text)
     with session.as_user() as app, pointing_to_the_list(session):
@@ -157,6 +158,12 @@ def _list_of(session: Session) -> str:
     if session.app_name is None:
         return "name the app that has the job, with --app MODULE:OBJECT"
     return f"tenuto job list --app {session.app_name} shows each job and its input"
+
+
+def only_with_wait(timeout: float | None, *, wait: bool) -> None:
+    """Refuse a limit on a waiting that is not asked for."""
+    if timeout is not None and not wait:
+        raise Invalid("goes with --wait", field="--timeout", remedy="add --wait, or leave it out")
 
 
 async def wait_for_end(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:

@@ -203,10 +203,11 @@ async def run_manifest(
 
     Refused with exit code 7 while an earlier run of it is not over. The app that has the job is named with --app.
     """
-    from tenuto.cli.jobs import pointing_to_the_list, wait_for_end
+    from tenuto.cli.jobs import only_with_wait, pointing_to_the_list, wait_for_end
     from tenuto.cli.manifestoptions import settings_of
     from tenuto.cli.output import show_json, show_text
 
+    only_with_wait(timeout, wait=wait)
     given = settings_of(settings)
     with session.as_user() as app, pointing_to_the_list(session), by_option({}, otherwise="--set {}"):
         async with known(app, external_id):

@@ -262,15 +262,20 @@ def titled(name: str, effect: str, kind: str = "") -> RenderableType:
 
 
 def runs(change: Change | ManifestChange, was: Trigger | None, trigger: Trigger) -> list[str]:
-    """The next runs, before and after."""
+    """The next runs in their order: those that go, those that stay, those that come."""
+    from tenuto.cli import describing
+
     if change.present is not None and not change.present.enabled:
         return ["  none while it is disabled"]
     if was is None:
         return [f"+ {_when(each, trigger)}" for each in change.runs_after] or ["  only by hand"]
-    if list(change.runs_before) == list(change.runs_after):
-        return [f"  {_when(each, trigger)}" for each in change.runs_after] or ["  only by hand"]
-    before = [f"- {_when(each, was)}" for each in change.runs_before] or ["- only by hand"]
-    return [*before, *([f"+ {_when(each, trigger)}" for each in change.runs_after] or ["+ only by hand"])]
+    if not change.runs_before and not change.runs_after:
+        return ["  only by hand"]
+    seed = "" if change.present is None else str(change.present.id)
+    by_hand = [
+        f"{sign} only by hand" for sign, some in (("-", change.runs_before), ("+", change.runs_after)) if not some
+    ]
+    return [*by_hand, *describing.moved_runs(was, change.runs_before, trigger, change.runs_after, seed)]
 
 
 def _when(instant: datetime, trigger: Trigger) -> str:

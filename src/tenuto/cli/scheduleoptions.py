@@ -63,7 +63,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[MisfireWord | None, typer.Option(help="What of the runs that were missed. (default: once)")],
         None,
     ),
-    "grace": _text("--grace", "SPAN", "With --misfire skip: how late it may run. (default: 5m)"),
+    "grace": _text("--grace", "SPAN", "With --misfire skip: how late it may run, a minute or more. (default: 5m)"),
     "max_runs": (
         Annotated[int | None, typer.Option(metavar="N", help="With --misfire all: at most the last N. (default: 100)")],
         None,
@@ -267,7 +267,7 @@ def _misfire(present: Misfire | None, given: Given) -> Misfire:
                 remedy=f"add --misfire {goes_with}",
             )
     if given["grace"] is not None:
-        fields["grace_seconds"] = whole_seconds(given["grace"], field="--grace", least=1, most=366 * 86_400)
+        fields["grace_seconds"] = whole_seconds(given["grace"], field="--grace", least=0, most=366 * 86_400)
     if given["max_runs"] is not None:
         fields["max_runs"] = given["max_runs"]
     with by_option():

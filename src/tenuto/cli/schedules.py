@@ -31,6 +31,10 @@ Arguments = Annotated[
     ),
 ]
 _SHOWN = 3
+_MADE_AGAIN_BY = {
+    "code": "code: the next start of a service of that program",
+    "file": "a file: the next `tenuto apply` of that file",
+}
 
 
 def add_to(root: typer.Typer) -> None:
@@ -194,18 +198,26 @@ async def _say_next(session: Session, app: Tenuto, schedule: Schedule) -> None:
 
 
 async def delete(session: Session, name: Name, reason: Reason = None) -> None:
-    """Delete a schedule that is not running; its executions, ledger and history stay."""
+    """Delete a schedule that is not running; its executions, ledger and history stay.
+
+    One that is declared in code or in a file comes back, switched on, with the next start or apply: disable it instead.
+    """
     from tenuto.cli.output import show_json
 
     with session.as_user() as app:
         async with known(session, app, name):
+            before = await app.schedules.get(name)
             await app.schedules.delete(name, reason=reason)
     if session.as_json:
         show_json({"name": name, "deleted": True})
-        return
-    session.say(f"schedule {name} is deleted, by {login_name()}")
-    if name in app.schedules.declared:
-        session.say("  it is declared in code: the next start of a service of that program makes it again")
+    else:
+        session.say(f"schedule {name} is deleted, by {login_name()}")
+    origin = "code" if name in app.schedules.declared else before.origin
+    if origin in _MADE_AGAIN_BY:
+        session.say(
+            f"  it is declared in {_MADE_AGAIN_BY[origin]} makes it again, switched on; what is to stay off is kept off"
+            f" with: tenuto schedule disable {_typed(name)}"
+        )
 
 
 # --- running --------------------------------------------------------------------------------------------------------
@@ -226,12 +238,14 @@ async def run_schedule(
     that waits for its turn says so. --set holds for this run only, and needs the app that has the jobs.
     """
     from tenuto.cli.executions import follow
+    from tenuto.cli.jobs import only_with_wait
     from tenuto.cli.output import show_json, show_text
     from tenuto.cli.steptext import overrides_of
     from tenuto.clock import steady
     from tenuto.errors import Conflict
     from tenuto.ids import new_id
 
+    only_with_wait(timeout, wait=wait)
     request = new_id()
     with session.as_user() as app:
         given = overrides_of(arguments)

@@ -11,12 +11,13 @@ from tenuto.cli.definitionviews import keeper, switch, title, version_as_data
 from tenuto.cli.filters import Limit
 from tenuto.cli.frame import Session, command
 from tenuto.cli.schedulepast import Name
-from tenuto.cli.words import ago
+from tenuto.cli.words import ago, local
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from tenuto.app import Tenuto
     from tenuto.store.schedules import Schedule, Version
 
 _NEXT = 5
@@ -156,6 +157,8 @@ async def show_schedule(session: Session, name: Name) -> None:
         return
     runs = next_runs(found, now)
     parts: list[RenderableType] = [_heading(found), *_about(found, change, now), *title("next runs")]
+    if found.enabled and found.next_run_at is not None and found.next_run_at <= now:
+        parts.append(f"  due since {local(found.next_run_at)}: {await _who_fires(app)}")
     if runs:
         parts.append(describing.runs(runs, _zone(found), now))
     else:
@@ -166,6 +169,14 @@ async def show_schedule(session: Session, name: Name) -> None:
     if last:
         parts += [*title("last runs"), in_lines(last, now, named=False)]
     show(*parts)
+
+
+async def _who_fires(app: Tenuto) -> str:
+    """Who is to begin what is due."""
+    services = await app.workers()
+    if any(service["service"] == "scheduler" and service["state"] == "alive" for service in services):
+        return "a scheduler is about to fire it"
+    return "no scheduler is alive to fire it; start one with `tenuto scheduler` or `tenuto up`"
 
 
 def _heading(found: Schedule) -> Text:
@@ -275,10 +286,9 @@ def show_change(before: Schedule, after: Schedule, now: datetime) -> None:
     if was == becomes:
         parts.append(Text("  as before", style="dim"))
     else:
-        gone = [f"- {describing.on_the_wall(each, _zone(before))}" for each in was if each not in becomes]
-        new = [f"+ {describing.on_the_wall(each, _zone(after))}" for each in becomes if each not in was]
-        stay = [f"  {describing.on_the_wall(each, _zone(after))}" for each in becomes if each in was]
-        parts.append(Padding(describing.painted([*gone, *stay, *new]), (0, 0, 0, 2)))
+        triggers = before.definition.trigger, after.definition.trigger
+        lines = describing.moved_runs(triggers[0], was, triggers[1], becomes, str(after.id))
+        parts.append(Padding(describing.painted(lines), (0, 0, 0, 2)))
     if not after.enabled:
         parts.append(Text("  (it is off)", style="dim"))
     show(*parts)

@@ -103,8 +103,8 @@ async def up(
 async def _web_beside(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
     from tenuto.api.server import serving
 
-    made = await session.app.keys.first(session.app.settings.home)
     async with serving(session.app, host, port) as address:
+        made = await session.app.keys.first(session.app.settings.home)  # told below: not before it listens
         session.say(f"web        {address}")
         if made is not None:
             session.say(f"key        an administrator's, in {plain(made[0])}")

@@ -33,6 +33,8 @@ async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cance
             raise Conflict(f"task {task_id} has ended already")
         if task.worker_id is not None:
             if await store.ask_to_cancel(database, task, by):
+                # After it: what it starts from now on, it does not start (see `subschedules`).
+                await _cancel_children(database, task_id, database.clock.now(), by)
                 return "stopping"
             continue
         ours = database.clock.now()
@@ -43,5 +45,6 @@ async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cance
 
 
 async def _cancel_children(database: Database, task_id: UUID, now: datetime, by: Actor) -> None:
-    for child in await executions.children_of_task(database, task_id):
-        await executing.cancel(database, child, now, by, "the step that started it was cancelled")
+    if children := await executions.children_of_task(database, task_id):
+        why = "the step that started it was cancelled"
+        await database.transaction(lambda connection: executing.cancel_within(connection, children, now, by, why))

@@ -15,6 +15,8 @@ from uuid import UUID
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.schedules import changes
 from tenuto.model.triggers import Trigger
+from tenuto.model.triggers.trigger import Timed
+from tenuto.model.triggers.words import span
 
 Effect = Literal["created", "changed", "unchanged", "kept"]
 """``kept``: an operator has changed it, and the declaration says what it said before."""
@@ -93,12 +95,19 @@ def compared(
     present: InForce | None, declared: Mapping[str, Any], trigger: Trigger, effect: Effect, now: datetime
 ) -> Comparison:
     if present is None:
-        return Comparison({}, (), (), trigger.preview(now, RUNS_SHOWN))
+        return Comparison({}, _without_a_place(trigger), (), trigger.preview(now, RUNS_SHOWN))
     before = present.trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
     after = trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
     return Comparison(
         changes(present.fields, declared), _notes(effect, present), before, before if effect == "kept" else after
     )
+
+
+def _without_a_place(trigger: Trigger) -> list[str]:
+    """What is not made yet has no place within its jitter, so its runs are foretold without it."""
+    if not isinstance(trigger, Timed) or not trigger.bounds.jitter:
+        return []
+    return [f"each run comes up to {span(trigger.bounds.jitter, one='1 ')} later than shown, once it has its place"]
 
 
 def _notes(effect: Effect, present: InForce) -> list[str]:

@@ -25,6 +25,9 @@ from tenuto.store import auditing, schedules
 from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.schedules import Entry, Schedule, Version
 
+DECLARED_IN = {"code": "code", "file": "a file"}
+"""The origins of what is made again when it is not there, in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Author:
@@ -73,8 +76,10 @@ async def edit(
             return  # by ourselves: only the reply was lost
         present = await _locked(connection, name)
         refuse_if_changed(present.version, version, name)
-        if definition.name != name and (users := await schedules.users_of(connection, name)):
-            raise Conflict(f"{name!r} is a step of {users[0]!r}", field="name", remedy="change that one first")
+        if definition.name != name:
+            _refuse_to_rename_what_is_declared(present)
+            if users := await schedules.users_of(connection, name):
+                raise Conflict(f"{name!r} is a step of {users[0]!r}", field="name", remedy="change that one first")
         await _change(connection, present, definition, author)
 
     try:
@@ -177,6 +182,16 @@ async def get(database: Database, name: str) -> Schedule:
     return found
 
 
+def _refuse_to_rename_what_is_declared(present: Schedule) -> None:
+    """A declaration is found again by its name: under another one it would be made a second time, and run twice."""
+    if present.origin in DECLARED_IN:
+        raise Conflict(
+            f"{present.name!r} is declared in {DECLARED_IN[present.origin]}, and the name is how that finds it",
+            field="name",
+            remedy="rename it where it is declared; if it is declared no more, delete it and make it anew",
+        )
+
+
 def refuse_if_changed(version: int, wanted: int | None, name: str) -> None:
     """Refuse to go on if it is not the version somebody has looked at."""
     if wanted is not None and version != wanted:
@@ -259,7 +274,11 @@ async def _change(
         await check_steps(connection, definition)
     next_run = present.next_run_at
     if retimed or switched:
-        await _leave_overdue(connection, present, author, "the trigger was changed" if retimed else "it was disabled")
+        if present.enabled:
+            why = "the trigger was changed" if retimed else "it was disabled"
+            await _leave_overdue(connection, present, author, why)
+        else:
+            await _leave_pause(connection, present, author)
         next_run = definition.trigger.next_after(author.now, str(present.id)) if is_on else None
     if switched and not is_on:
         await schedules.give_up_queued(
@@ -279,14 +298,27 @@ async def _leave_overdue(connection: Connection, present: Schedule, author: Auth
         return
     decided_until = (await schedules.standing(connection, [present.id]))[present.id].decided_until
     due_at = first_undecided(present.definition.trigger, present.next_run_at, decided_until, str(present.id))
+    await _write_missed(connection, present, author, due_at, f"{why} before it fired")
+
+
+async def _leave_pause(connection: Connection, present: Schedule, author: Author) -> None:
+    """What fell due while it was off leaves its row, too, when it is switched on or gets another trigger."""
+    since, by = await schedules.off_since(connection, present.id)
+    decided_until = (await schedules.standing(connection, [present.id]))[present.id].decided_until
+    begins = since or present.updated_at  # nothing is on record of one that somebody wrote into the table
+    due_at = present.next_after(begins if decided_until is None else max(begins, decided_until))
+    await _write_missed(connection, present, author, due_at, f"it was disabled by {by}" if by else "it was disabled")
+
+
+async def _write_missed(
+    connection: Connection, present: Schedule, author: Author, due_at: datetime | None, reason: str
+) -> None:
+    """One row, for all that was due from that instant up to now."""
     if due_at is None or due_at > author.now:
         return
     following = present.next_after(due_at)
     until = author.now if following is not None and following <= author.now else None  # it stands for several
-    entry = Entry(
-        new_id(), present.id, present.name, due_at, until, "trigger", Decision.MISSED, None, f"{why} before it fired",
-        None,
-    )  # fmt: skip
+    entry = Entry(new_id(), present.id, present.name, due_at, until, "trigger", Decision.MISSED, None, reason, None)
     await schedules.write_ledger(connection, [entry], author.now, author.actor.name)
 
 

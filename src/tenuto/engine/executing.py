@@ -17,7 +17,7 @@ from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model.access import Actor
 from tenuto.model.schedules import Overlap, plan_from_json
-from tenuto.model.tasks import Settlement, cancelled
+from tenuto.model.tasks import Outcome, Reason, Settlement, Status, cancelled, error_json
 from tenuto.store import auditing, executions, finishing, schedules, workers
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution
@@ -25,6 +25,7 @@ from tenuto.store.executions import NewExecution
 NET_STUCK = "execution_stuck"
 NET_ORPHANED_STEP = "step_waiting_for_nothing"
 NET_ABANDONED = "execution_abandoned"
+NET_CIRCLE = "steps_waiting_in_a_circle"
 SYSTEM = Actor.system("scheduler")
 _BATCH = 100
 
@@ -108,7 +109,9 @@ async def retry(database: Database, id: UUID, now: datetime, by: Actor, request:
         raise NotFound(f"there is no execution {id}")
     if found["state"] not in ("failed", "cancelled") or found["ended_at"] is None:
         raise Conflict(
-            f"execution {id} is {found['state'].replace('_', ' ')}", remedy="only an ended failure can be retried"
+            f"execution {id} is {found['state'].replace('_', ' ')}",
+            remedy="only a failed or cancelled execution that has ended can be retried;"
+            " `tenuto schedule run NAME` starts a new one",
         )
     request = request or new_id()
 
@@ -146,14 +149,17 @@ def _ended_or_unknown(id: UUID, found: executions.Record | None, otherwise: str 
 async def repair(database: Database, now: datetime) -> int:
     """Move on whatever nothing moves any more; how many. In normal operation there is nothing.
 
-    The end of a task and the step to the next group are one transaction, so only damage from outside leads here. What
-    is damaged so that it cannot be repaired does not keep the rest from it.
+    The end of a task and the step to the next group are one transaction, so only damage from outside leads here, or
+    runs of plans that were edited meanwhile so that each came to wait for the other. What is damaged so that it cannot
+    be repaired does not keep the rest from it.
     """
     repaired = 0
     with alone(telling(log, "executions that stand still cannot be moved on")):
         repaired += await _move_on(database, now)
     with alone(telling(log, "steps that wait for nothing cannot be let go")):
         repaired += await _let_go(database)
+    with alone(telling(log, "steps that wait for each other cannot be let go")):
+        repaired += await _break_circles(database, now)
     with alone(telling(log, "executions without the step that started them cannot be looked for")):
         repaired += await _cancel_all_abandoned(database, now)
     return repaired
@@ -179,6 +185,41 @@ async def _let_go(database: Database) -> int:
         log.warning("steps that waited for nothing were let go", steps=orphans)
         await database.transaction(lambda connection: workers.count_repair(connection, NET_ORPHANED_STEP, orphans))
     return orphans
+
+
+async def _break_circles(database: Database, now: datetime) -> int:
+    broken = 0
+    while broken < _BATCH and await database.transaction(partial(_break_circle, now=now)):
+        broken += 1
+    return broken
+
+
+async def _break_circle(connection: Connection, now: datetime) -> bool:
+    """Fail the youngest step of a circle that waits for a run it has not started; False if there is none.
+
+    A step looks whether what it is about to wait for waits for it, but that may be about to do the same.
+    """
+    found = await executions.circles(connection, _BATCH)
+    concerned = sorted({step["execution_id"] for step in found})
+    if not concerned or await executions.lock_stuck(connection, concerned) != concerned:
+        return False
+    # Asked again under the lock: somebody may just have cancelled one of them.
+    for step in await executions.circles(connection, _BATCH):
+        if not step["started_it"] and {step["execution_id"], step["waits_for"]} <= set(concerned):
+            await _fail(connection, step, now)
+            return True
+    return False
+
+
+async def _fail(connection: Connection, step: executions.Record, now: datetime) -> None:
+    waiting = await executions.not_begun(connection, [step["execution_id"]])
+    (task,) = [task for task in waiting if task.id == step["id"]]
+    message = f"execution {step['waits_for']} of {step['schedule_name']!r} waits for this one"
+    error = error_json("tenuto.PermanentFailure", message, step=task.name)
+    failure = Outcome(Status.FAILED, Reason.ERROR, ended_at=now, error=error, may_retry=False)
+    await finishing.finish_within(connection, [Settlement(task, failure)])
+    await workers.count_repair(connection, NET_CIRCLE, 1)
+    log.warning("a step that waited in a circle was failed", execution=str(step["execution_id"]), task=str(task.id))
 
 
 async def _cancel_all_abandoned(database: Database, now: datetime) -> int:

@@ -136,7 +136,8 @@ async def _make_room(connection: Connection, schedule: DueSchedule, standing: St
     """What stands in the way after the overlap rule has had its say about what is active."""
     if schedule.overlap != Overlap.CANCEL_PREVIOUS or standing.active is None:
         return standing
-    return Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
+    left = await cancel_previous(connection, schedule.id, now, SCHEDULER, "the next run is due")
+    return Standing(left, standing.queued)
 
 
 def _meet(overlap: Overlap, standing: Standing, *, catching_up: bool) -> tuple[Decision, str | None, str | None]:
@@ -147,11 +148,9 @@ def _meet(overlap: Overlap, standing: Standing, *, catching_up: bool) -> tuple[D
     return decision, reason, "overlap" if decision is Decision.QUEUED else None
 
 
-async def cancel_previous(connection: Connection, schedule_id: UUID, now: datetime) -> UUID | None:
+async def cancel_previous(connection: Connection, schedule_id: UUID, now: datetime, by: Actor, why: str) -> UUID | None:
     """Cancel what is active of a schedule; one of them, if some of it is still stopping."""
-    await cancel_within(
-        connection, await schedules.active(connection, schedule_id), now, SCHEDULER, "the next run is due"
-    )
+    await cancel_within(connection, await schedules.active(connection, schedule_id), now, by, why)
     left = await schedules.active(connection, schedule_id)
     return left[0] if left else None
 
@@ -225,7 +224,8 @@ async def run_now(
     plan = schedule.plan if change is None else change(schedule.plan)
     overlap = schedule.definition.overlap
     if overlap is Overlap.CANCEL_PREVIOUS and standing.active is not None:
-        standing = Standing(await cancel_previous(connection, schedule.id, now), standing.queued)
+        left = await cancel_previous(connection, schedule.id, now, by, "it was run again by hand")
+        standing = Standing(left, standing.queued)
     decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
     run = request_id if decision is Decision.FIRED else None
     queued = decision is Decision.QUEUED

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from uuid import UUID
 
 from tenuto.clock import Clock
 from tenuto.engine.identity import Identity
@@ -38,7 +39,6 @@ _BATCHES_PER_ROUND = 50
 
 Forget = Callable[[Database, datetime, int], Awaitable[int]]
 _FORGET: dict[str, Forget] = {
-    "activities of older months": partitions.delete_old,
     "executions": executions.forget,
     "occurrences": schedules.forget_ledger,
     "steps of chains": chainsteps.forget,
@@ -65,6 +65,8 @@ class Housekeeping:
         self._retained_at: datetime | None = None
         self._left: dict[str, str] = {}
         """What could not be let go in the last round, and why."""
+        self._kept_for: UUID | None = None
+        """The open execution for which records are kept beyond their time."""
 
     async def round(self) -> float:
         """Do what is due; how long until the next round."""
@@ -85,18 +87,37 @@ class Housekeeping:
         round."""
         cutoff = now - timedelta(days=self._settings.retention_days)
         before, self._left = self._left, {}
+        drained = []
         with self._apart("activities", before):
+            needed = await self._needed_since(cutoff)
             for name in await partitions.drop_aged(
-                self._database, cutoff, lambda name: self._apart(f"month {name}", before)
+                self._database, needed, lambda name: self._apart(f"month {name}", before)
             ):
                 log.info("month dropped", partition=name)
+            drained.append(await self._drain(partitions.delete_old, needed))
         with self._apart("workers", before):
             await workers.forget_ended(self._database, cutoff)
-        drained = []
         for what, forget in _FORGET.items():
             with self._apart(what, before):
                 drained.append(await self._drain(forget, cutoff))
         return all(drained)
+
+    async def _needed_since(self, cutoff: datetime) -> datetime:
+        """The cut-off for activities. An open execution has yet to read what its steps came to, and a step the run of a
+        manifest that it has started: what has ended since the oldest began is kept, and the log says for whom."""
+        oldest = await executions.oldest_open(self._database)
+        since: datetime = cutoff if oldest is None else min(cutoff, oldest["started_at"])
+        before, self._kept_for = self._kept_for, None
+        if oldest is not None and since < cutoff:
+            self._kept_for = oldest["id"]
+            if before != self._kept_for:
+                log.warning(
+                    "activities are kept beyond their time for an execution that is still open",
+                    execution=str(oldest["id"]),
+                    schedule=oldest["schedule_name"],
+                    since=since.isoformat(),
+                )
+        return since
 
     @contextmanager
     def _apart(self, what: str, before: Mapping[str, str]) -> Iterator[None]:

@@ -96,7 +96,7 @@ class Identity:
 async def enter_register(
     database: Database, identity: Identity, queues: list[str], slots: int, *, silence: timedelta
 ) -> UUID | None:
-    """Enter the register under this identity; the previous start of the same name, if it had not left."""
+    """Enter the register under this identity; the previous start of the same name, if that is proven dead only now."""
     while True:
         try:
             return await workers.register(

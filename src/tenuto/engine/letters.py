@@ -48,7 +48,7 @@ async def retry(
     async def act(connection: Connection) -> dict[UUID, UUID]:
         named, lots = await deadletters.concerned(connection, ids)
         held = await batches.shared(connection, lots)
-        kept = {name: await manifests.locked(connection, name) for name in named}
+        kept = await manifests.locked_any(connection, named)
         letters = await deadletters.lock_open(connection, ids)
         runs = []
         for letter in letters:
@@ -88,7 +88,7 @@ def _why_not(
 async def _run(
     connection: Connection,
     letter: Mapping[str, Any],
-    kept: Mapping[str, StoredManifest | None],
+    kept: Mapping[str, StoredManifest],
     held: Mapping[UUID, Mapping[str, Any]],
     now: datetime,
     by: Actor,
@@ -96,7 +96,6 @@ async def _run(
     input: InputFor | None,
 ) -> NewRun:
     stored = kept[letter["external_id"]]
-    assert stored is not None
     group = await manifests.group(connection, stored.manifest.group) if stored.manifest.group else None
     run = run_of(
         stored.id, stored.manifest, now, by, id=id, batch_id=letter["batch_id"],

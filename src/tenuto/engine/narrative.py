@@ -47,8 +47,22 @@ def _step(step: Step, group: int, number: int, attempts: list[Record], execution
         "duration": _seconds(began, last.get("ended_at") or now) if began is not None else None,
         "progress": last.get("progress"),
         "worker": last.get("worker"),
-        "error": (last.get("error") or {}).get("message"),
+        "error": _message(last),
+        "last_error": _last_error(attempts),
     }
+
+
+def _last_error(attempts: list[Record]) -> Record | None:
+    """What went wrong with a step: in its last attempt, or, as long as it is tried again, in the latest before."""
+    is_over = bool(attempts) and attempts[-1].get("ended_at") is not None
+    for attempt in attempts[-1:] if is_over else reversed(attempts):
+        if message := _message(attempt):
+            return {"attempt": attempt["attempt"], "activity_id": attempt["id"], "message": message}
+    return None
+
+
+def _message(attempt: Record) -> str | None:
+    return (attempt.get("error") or {}).get("message")
 
 
 def _seconds(start: datetime, end: datetime) -> float:

@@ -6,6 +6,7 @@ and acting. What nobody runs ends through `finish`; what runs is asked to stop, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
@@ -13,7 +14,7 @@ from uuid import UUID
 from tenuto.engine import cancelling
 from tenuto.errors import Conflict, NotFound
 from tenuto.model.access import Actor
-from tenuto.model.tasks import Settlement, cancelled
+from tenuto.model.tasks import Settlement, Task, cancelled
 from tenuto.store import auditing, finishing, oneshots
 from tenuto.store.database import Connection, Database
 
@@ -54,11 +55,14 @@ async def wipe(database: Database, by: Actor) -> Wiped:
     async def all_of_them(connection: Connection) -> Wiped:
         wiped = Wiped()
         tries.append(wiped)
+        async for waiting in oneshots.hold_waiting(connection, SOME):
+            await end(connection, waiting)
+            wiped.terminated += [task.id for task in waiting]
+        # What runs comes last, with what was created or put back meanwhile: while we hold it nobody can renew it.
         while True:
             found = await oneshots.hold_some(connection, SOME)
-            waiting = [task for task in found if task.worker_id is None]
             running = [task.id for task in found if task.worker_id is not None]
-            await finishing.end_within(connection, [Settlement(task, cancelled(task, now, by)) for task in waiting])
+            await end(connection, [task for task in found if task.worker_id is None])
             if running:
                 await oneshots.ask_to_stop(connection, running, now, by)
             wiped.terminated += [task.id for task in found]
@@ -66,6 +70,9 @@ async def wipe(database: Database, by: Actor) -> Wiped:
             if len(found) < SOME:
                 auditing.tell(after={"total": len(wiped.terminated), "stopping": len(wiped.stopping)})
                 return wiped
+
+    async def end(connection: Connection, waiting: Sequence[Task]) -> None:
+        await finishing.end_within(connection, [Settlement(task, cancelled(task, now, by)) for task in waiting])
 
     wiped = await database.transaction(all_of_them)
     for before in tries[:-1]:  # no reply came: what of it stands was done by us all the same

@@ -53,7 +53,7 @@ class Seats:
 
     def short_of(self, held: Iterable[Attempt], pace: Pace, most: int) -> tuple[Mapping[str, Place], int]:
         """For which seats more should stand by, and how many for each."""
-        if not self._kinds or steady() < self._pause_until:
+        if not self._kinds or self._distrusted or steady() < self._pause_until:
             return {}, 0
         seated = sum(attempt.task.seat is not None and not attempt.standby for attempt in held)
         enough = min(int(seated * pace.turns(_AHEAD, _MOST_TURNS)), most)
@@ -66,9 +66,10 @@ class Seats:
         self._kinds = {}
 
     def distrust(self) -> None:
-        """Limits have changed, or may have: what stands by goes back, and until then nothing is handed on."""
+        """Limits have changed, or may have: what stands by, or is just being taken for it, goes back, and until then
+        nothing is handed on."""
         self._kinds = {}
-        self._distrusted = self.count > 0
+        self._distrusted = True
 
     def stand_by(self, attempts: Iterable[Attempt]) -> None:
         """These were taken ahead."""
@@ -83,12 +84,15 @@ class Seats:
 
     def hand_on(self, attempt: Attempt) -> Attempt | None:
         """Its code has ended: what begins in its seat at once. One that had to be stopped may have lost it."""
-        waiting = self._standing_by.get(attempt.task.seat or "")
+        seat = attempt.task.seat or ""
+        waiting = self._standing_by.get(seat)
         if not waiting or self._distrusted or attempt.stop_reason is not None or self._are_open():
             return None
         self.count -= 1
         self.handed_on += 1
         attempt.heir = waiting.popleft()
+        if not waiting:
+            del self._standing_by[seat]  # every batch has seats of its own: those of the past would only add up
         return attempt.heir
 
     def _are_open(self) -> bool:
@@ -101,15 +105,16 @@ class Seats:
         """Since when something has stood by, on the steady timer; nothing does: never; it must go back: for ever."""
         if self._distrusted:
             return -inf
-        return min((waiting[0].taken_at for waiting in self._standing_by.values() if waiting), default=inf)
+        return min((waiting[0].taken_at for waiting in self._standing_by.values()), default=inf)
 
     def give_back(self, pause: float = 0.0) -> list[Attempt]:
         """All that stands by, to be returned; for a while nothing more is taken."""
         given = [attempt for waiting in self._standing_by.values() for attempt in waiting]
         self._standing_by.clear()
         self.count = 0
+        if given or not self._distrusted:  # what was not taken under other limits is nothing to wait for
+            self._pause_until = steady() + pause
         self._distrusted = False
-        self._pause_until = steady() + pause
         return given
 
 

@@ -36,10 +36,19 @@ class Subject:
     """How long a run takes."""
     duration_is: str = "given"
     """Where that comes from: ``history``, ``given`` or ``assumed``."""
+    running_since: datetime | None = None
+    """When the run that is active now began."""
 
     @property
     def name(self) -> str:
         return self.definition.name
+
+    def runs_on_until(self, start: datetime) -> datetime | None:
+        """When the run that is active at the beginning ends; None if there is none, going by how long runs take."""
+        if self.running_since is None or self.running_since >= start:
+            return None
+        ends_at = self.running_since + timedelta(seconds=self.seconds)
+        return ends_at if ends_at > start else None
 
     def needs(self) -> dict[str, int]:
         """How many slots of each queue a run takes at most at a time. A step that runs a schedule takes none."""
@@ -135,7 +144,8 @@ def simulate(
         play.enter(subject)
     play.through()
     runs = sorted(play.runs, key=lambda run: (run.due_at, run.schedule))
-    clashes = [*_meetings(runs), *_crowds(subjects, runs, room or {}, end)]
+    with_earlier = [*play.earlier, *runs]
+    clashes = [*_meetings(with_earlier), *_crowds(subjects, with_earlier, room or {}, (start, end))]
     return Simulation(
         start,
         end,
@@ -171,12 +181,19 @@ class _Play:
         self._events: list[tuple[datetime, int, int, Callable[[datetime], None]]] = []
         self._order = count()
         self.runs: list[Run] = []
+        self.earlier: list[Run] = []
+        """What was active at the beginning."""
         self.undecided: dict[str, int] = {}
         """How many due instants of a schedule nobody decides on before the end."""
 
     def enter(self, subject: Subject) -> None:
-        first = subject.definition.trigger.next_after(self._start - MOMENT, subject.seed)
-        self._fall_due(_Stage(subject), first)
+        stage = _Stage(subject)
+        ends_at = subject.runs_on_until(self._start)
+        if subject.running_since is not None and ends_at is not None:
+            run = Run(subject.name, subject.running_since, Decision.FIRED, None, subject.running_since, ends_at)
+            self.earlier.append(run)
+            self._go_on(stage, run, ends_at)
+        self._fall_due(stage, subject.definition.trigger.next_after(self._start - MOMENT, subject.seed))
 
     def through(self) -> None:
         while self._events:
@@ -240,8 +257,11 @@ class _Play:
     def _begin(self, stage: _Stage, run: Run, now: datetime) -> None:
         run.decision, run.starts_at = Decision.FIRED, now
         run.ends_at = now + timedelta(seconds=stage.subject.seconds)
+        self._go_on(stage, run, run.ends_at)
+
+    def _go_on(self, stage: _Stage, run: Run, ends_at: datetime) -> None:
         stage.active.append(run)
-        self._at(run.ends_at, 0, lambda at: self._finish(stage, run, at))
+        self._at(ends_at, 0, lambda at: self._finish(stage, run, at))
 
     def _finish(self, stage: _Stage, run: Run, now: datetime) -> None:
         if not run.cut:
@@ -297,9 +317,7 @@ def _met_a_waiting_one(run: Run) -> bool:
     return run.decision is Decision.COALESCED and run.reason == "a run is waiting already"
 
 
-def _crowds(
-    subjects: Sequence[Subject], runs: Sequence[Run], room: Mapping[str, int], end: datetime
-) -> Iterator[Clash]:
+def _crowds(subjects: Sequence[Subject], runs: Sequence[Run], room: Mapping[str, int], within: Span) -> Iterator[Clash]:
     """The times at which the runs need more slots of a queue than there are."""
     needs = {subject.name: subject.needs() for subject in subjects}
     for queue, most in sorted(room.items()):
@@ -307,7 +325,8 @@ def _crowds(
         for run in runs:
             wanted = needs[run.schedule].get(queue, 0)
             if wanted and run.starts_at is not None and run.ends_at is not None and run.ends_at > run.starts_at:
-                steps += [(run.starts_at, wanted, run.schedule), (min(run.ends_at, end), -wanted, run.schedule)]
+                begins, ends = max(run.starts_at, within[0]), min(run.ends_at, within[1])
+                steps += [(begins, wanted, run.schedule), (ends, -wanted, run.schedule)]
         yield from _too_many(queue, most, sorted(steps, key=lambda step: (step[0], step[1])))
 
 

@@ -55,8 +55,8 @@ class DatabaseMemory:
             )
             self._naps[step] = kept
         until = instant(kept["until"], field="until")
-        # Before an attempt sleeps for the second time, the first is over. So is one after which the task was taken again:
-        # whoever took it has judged that, and our own clock may be a little behind theirs.
+        # Before an attempt sleeps for the second time, the first is over. So is one after which the task was taken
+        # again: whoever took it has judged that, and our own clock may be a little behind theirs.
         over = kept["number"] > number or until <= max(now, self._task.run_at)
         went_on = asked is not None and kept != asked and kept["attempt"] == self._task.attempt
         return Nap(number, until, over, kept["log"] if went_on else None)

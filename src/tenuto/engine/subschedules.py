@@ -38,7 +38,7 @@ def handler(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
 
 
 async def _run(database: Database, ctx: Context) -> dict[str, Any]:
-    child = await executions.last_of_step(database, ctx.task_id)
+    child = await executions.last_of_step(database, ctx.task_id, ctx.activity_id)
     if child is None or (child["state"] in ("failed", "cancelled") and child["id"] != ctx.activity_id):
         raise PutAside(
             Aside(execution=await database.transaction(lambda connection: _start(connection, database, ctx)))
@@ -60,9 +60,11 @@ async def _start(connection: Connection, database: Database, ctx: Context) -> UU
     ours = ctx.task.execution_id
     if ours is not None and not await executions.lock_in_progress(connection, ours):
         return ctx.activity_id  # cancelled meanwhile: nothing more begins, and this step has been told to stop
+    if not await executions.lock_step(connection, ctx.task):
+        return ctx.activity_id  # it is to stop itself, or another's by now: who cancels it looks only once
     active = await schedules.active(connection, schedule.id)
     alone = schedule.definition.overlap is not Overlap.ALLOW
-    if ctx.activity_id in active:
+    if ctx.activity_id in active or await executions.is_over(connection, ctx.activity_id):
         return ctx.activity_id  # only the reply was lost
     if alone and active:
         if ours is not None and await executions.waits_for(connection, active[0], ours):

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NoReturn
 from uuid import UUID
@@ -166,8 +166,8 @@ class Watchdog:
         try:
             if self._database is None:
                 self._database = await self._connect()
-            await self._let_go(self._database)
             await self._renew_leases(self._database)
+            await self._let_go(self._database)  # may have to wait for somebody, for which no lease has the time
             await self._hear_cancellations(self._database)
             await self._show_life(self._database)
         except StoreError as error:
@@ -205,7 +205,15 @@ class Watchdog:
                 attempt.lease_ends = asked_at + self._lease.total_seconds()
                 if progress is not None:
                     attempt.sent_progress = progress
-            elif attempt.task.id in self._held and not attempt.over:
+        if missing := [attempt for attempt, _ in due if attempt.task.id not in renewed]:
+            await self._give_up_what_is_lost(database, missing)
+
+    async def _give_up_what_is_lost(self, database: Database, missing: Sequence[Attempt]) -> None:
+        """What could not be renewed because somebody is at it is asked for again soon; its lease is the limit."""
+        fences = [(attempt.task.id, attempt.task.fence) for attempt in missing]
+        still_ours = await store.still_held(database, self._worker_id, fences)
+        for attempt in missing:
+            if attempt.task.id not in still_ours and attempt.task.id in self._held and not attempt.over:
                 log.warning("lease lost", task=str(attempt.task.id), fence=attempt.task.fence)
                 attempt.stop(Stop.LEASE_LOST)
 

@@ -169,7 +169,17 @@ class _Look:
         active = store.held_of_manifests
         found = [
             await self._full(Code.QUEUE_LIMIT, f"queue {queue}", task["max_running"], store.held_in_queue, queue),
-            await self._full(Code.KEY_LIMIT, f"key {key}", task["limit_max"], store.held_by_key, key, queue),
+            await self._full(
+                Code.KEY_LIMIT, "tasks on their last chance", 1 if task["last_chance"] else None, store.held_alone
+            ),
+            await self._full(
+                Code.KEY_LIMIT,
+                f"key {key}",
+                None if task["last_chance"] and task["limit_max"] == 1 else task["limit_max"],
+                store.held_by_key,
+                key,
+                queue,
+            ),
             await self._full(
                 Code.MANIFEST_LIMIT, f"manifest {task['manifest']}", task["manifest_max"], active, manifest, None
             ),

@@ -19,7 +19,7 @@ from typing import Any
 
 from tenuto import tracing
 from tenuto.clock import Clock
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, UnknownJob
 from tenuto.handlers import outcomes
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.handlers.context import Stopped, current
@@ -81,6 +81,8 @@ class Runner:
             try:
                 job = self._jobs.of(attempt.task.kind, attempt.task.name)
             except Exception as error:  # noqa: BLE001 — unknown, or a kind that cannot be made ready: the others begin
+                if isinstance(error, UnknownJob):
+                    error.remedy = "restart the worker if the job is new; start workers with the app that has it"
                 self._end(attempt, outcomes.of_error(attempt, error, self._clock.now()))
                 continue
             if job.isolated:

@@ -21,6 +21,8 @@ SECTIONS = ("schedules", "manifests", "groups")
 CLOCKS = {"cron": "cron", "times": "times", "every": "interval"}
 """Of each kind of trigger, the field that says when."""
 TRIGGER = (*CLOCKS, "zone", "days", "between", "anchor", "start", "end", "excluded", "jitter")
+_MEANT = {"on": "days", "at": "times", "exclude": "excluded", "tz": "zone", "timezone": "zone"}
+"""What the command line, or somebody else, calls a field of a trigger."""
 RETRY = tuple(each.name for each in fields(RetryPolicy))
 _TEXTS = {
     "name", "queue", "on_lost", "description", "overlap", "job", "schedule", "kind", "target", "external_id", "group",
@@ -97,7 +99,7 @@ class Reader:
         for name in given:
             if name not in known:
                 known = list(known)
-                meant = get_close_matches(name, known, 1)
+                meant = [_MEANT[name]] if _MEANT.get(name) in known else get_close_matches(name, known, 1)
                 remedy = f"did you mean {meant[0]}?" if meant else f"{whose} has {', '.join(known)}"
                 why = f"{whose} has no such field"
                 raise self._no(below(path, name), why, self.elsewhere.get(name, remedy))

@@ -16,8 +16,6 @@ from tenuto.model.triggers import Trigger
 
 MAX_LISTED = 1000
 """So many missed instants of one schedule, the newest, get a row each; those before them share one."""
-ON_TIME = timedelta(seconds=60)
-"""What is decided within this is on time, whatever the rule for missed ones says."""
 
 
 class Decision(StrEnum):
@@ -109,7 +107,7 @@ def _by_rule(instants: list[datetime], now: datetime, misfire: Misfire) -> list[
             else Decided(instant, Decision.FIRED)
             for position, instant in enumerate(instants)
         ]
-    grace = max(timedelta(seconds=misfire.grace_seconds), ON_TIME) if misfire.policy is Late.SKIP else None
+    grace = timedelta(seconds=misfire.grace_seconds) if misfire.policy is Late.SKIP else None
     last = instants[-1]
 
     def decide(instant: datetime) -> Decided:

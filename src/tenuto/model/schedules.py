@@ -23,6 +23,8 @@ MAX_GROUPS = 1000
 MAX_STEPS = 10_000
 MAX_CATCH_UP = 1000
 MAX_PLAN = 4 * 1024 * 1024
+ON_TIME_SECONDS = 60
+"""What is decided within this is on time, whatever the rule for missed runs says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,14 @@ class Misfire:
             or not 1 <= self.max_runs <= MAX_CATCH_UP
         ):
             raise Invalid(f"must be a whole number from 1 to {MAX_CATCH_UP:,}", field="misfire.max_runs")
-        if not isinstance(self.grace_seconds, int | float) or not 1 <= self.grace_seconds <= 366 * 86_400:
-            raise Invalid("must be from 1 s to a year", field="misfire.grace_seconds")
+        if not isinstance(self.grace_seconds, int | float) or not ON_TIME_SECONDS <= self.grace_seconds <= _A_YEAR:
+            raise Invalid(
+                f"must be from {ON_TIME_SECONDS} s to a year: what is less than a minute late counts as on time",
+                field="misfire.grace_seconds",
+            )
+        for name, policy in _GOES_WITH.items():
+            if self.policy is not policy and getattr(self, name) != _SAID_OF_NONE[name]:
+                raise _does_not_go_with(self.policy, name)
 
     def to_fields(self) -> dict[str, Any]:
         stored: dict[str, Any] = {"policy": str(self.policy)}
@@ -149,8 +157,22 @@ class Misfire:
         return stored
 
 
+_A_YEAR = 366 * 86_400
+_GOES_WITH = {"max_runs": Late.ALL, "grace_seconds": Late.SKIP}
+_SAID_OF_NONE = {each.name: each.default for each in fields(Misfire)}
+
+
+def _does_not_go_with(policy: Late, name: str) -> Invalid:
+    goes_with = _GOES_WITH[name]
+    return Invalid(
+        f"goes with the policy {goes_with}, and it is {policy}",
+        field=f"misfire.{name}",
+        remedy=f"say policy {goes_with}, or leave {name} out",
+    )
+
+
 def misfire_from_fields(stored: object) -> Misfire:
-    """A misfire rule: its fields, or just the word."""
+    """A misfire rule as somebody says it: its fields, or just the word. What the policy would pass over is refused."""
     if isinstance(stored, Misfire):
         return stored
     if isinstance(stored, str):
@@ -160,13 +182,29 @@ def misfire_from_fields(stored: object) -> Misfire:
     unknown = sorted(str(name) for name in stored.keys() - {each.name for each in fields(Misfire)})
     if unknown:
         raise Invalid("is no field of a misfire rule", field=f"misfire.{unknown[0]}")
-    return Misfire(**stored)
+    made = Misfire(**stored)
+    for name, policy in _GOES_WITH.items():
+        if name in stored and made.policy is not policy:
+            raise _does_not_go_with(made.policy, name)
+    return made
+
+
+def misfire_as_stored(stored: object) -> Misfire:
+    """A misfire rule as it stands in a row: as what holds of it, should a rule of today refuse some of what it says."""
+    if not isinstance(stored, Mapping):
+        return misfire_from_fields(stored)
+    policy = stored.get("policy", Late.ONCE)
+    kept = {name: value for name, value in stored.items() if _GOES_WITH.get(name, policy) == policy}
+    grace = kept.get("grace_seconds")
+    if isinstance(grace, int | float) and 0 < grace < ON_TIME_SECONDS:
+        kept["grace_seconds"] = ON_TIME_SECONDS
+    return misfire_from_fields(kept)
 
 
 @lru_cache(maxsize=256)
 def misfire_from_json(text: str) -> Misfire:
     """A misfire rule as stored."""
-    return misfire_from_fields(json.loads(text))
+    return misfire_as_stored(json.loads(text))
 
 
 def _one_of(words: Any, given: object, field: str) -> Any:

@@ -106,11 +106,11 @@ LIMIT $4;
 SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: pause
--- What has not begun of a batch stays back; what runs goes on to its end.
+-- What has not begun of a batch stays back; what runs goes on to its end. Workers that have some of it standing by hear of it.
 UPDATE tenuto.batches
 SET paused_at = $2, paused_by = $3
 WHERE id = $1 AND paused_at IS NULL AND cancelled_at IS NULL
-RETURNING id;
+RETURNING id, pg_notify('tenuto', 'limits') AS paused;
 
 -- name: hold_back
 -- Some of what has not begun yet of a paused batch.
@@ -155,11 +155,11 @@ SELECT id, (SELECT count(*) FROM woken) AS woken
 FROM released;
 
 -- name: cancel
--- A batch is cancelled: nothing more of it comes in or begins.
+-- A batch is cancelled: nothing more of it comes in or begins. As above: who is told to stop hears of it later.
 UPDATE tenuto.batches
 SET cancelled_at = $2, cancelled_by = $3, complete_at = coalesce(complete_at, $2), paused_at = NULL, paused_by = NULL
 WHERE id = $1 AND cancelled_at IS NULL
-RETURNING id;
+RETURNING id, pg_notify('tenuto', 'limits') AS cancelled;
 
 -- name: for_many
 -- Thousands of ids at once are joined as a whole for the rest of the transaction, as in a worker's session: one by one,

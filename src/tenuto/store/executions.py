@@ -260,10 +260,15 @@ async def waits_for(connection: Connection, id: UUID, other: UUID) -> bool:
     return bool(await connection.fetchval(SQL.waits_for, id, other))
 
 
-async def last_of_step(database: Database, task_id: UUID) -> Record | None:
-    """The execution a step has started last."""
-    row = await database.one(SQL.last_of_step, task_id)
+async def last_of_step(database: Database, task_id: UUID, activity_id: UUID) -> Record | None:
+    """The execution that this attempt at a step has started, else the last that an earlier one has."""
+    row = await database.one(SQL.last_of_step, task_id, activity_id)
     return None if row is None else dict(row)
+
+
+async def lock_step(connection: Connection, task: Task) -> bool:
+    """Hold a step until the transaction ends; False if it was asked to stop, or is no longer its holder's."""
+    return await connection.fetchrow(SQL.lock_step, task.id, task.fence, task.worker_id) is not None
 
 
 async def children_of_task(database: Database, task_id: UUID) -> list[UUID]:
@@ -309,8 +314,19 @@ async def abandoned(database: Database, limit: int) -> list[UUID]:
     return [row["id"] for row in await database.all(SQL.abandoned, limit)]
 
 
+async def circles(connection: Connection, limit: int) -> list[Record]:
+    """Steps that wait, by way of others, for the end of their own execution; the youngest first."""
+    return [dict(row) for row in await connection.fetch(SQL.circles, limit)]
+
+
+async def oldest_open(database: Database) -> Record | None:
+    """The execution that has been open for longest."""
+    row = await database.one(SQL.oldest_open)
+    return None if row is None else dict(row)
+
+
 async def forget(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of executions that ended before the cut-off; how many."""
+    """Let go a small batch of executions that ended before the cut-off and that no open step has started; how many."""
     return len(await database.all(SQL.forget_old, cutoff, limit))
 
 

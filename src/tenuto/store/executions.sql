@@ -456,12 +456,24 @@ WITH RECURSIVE chain AS (
 SELECT EXISTS (SELECT FROM chain WHERE id = $2);
 
 -- name: last_of_step
--- The execution a step has started last.
+-- The execution that this attempt at a step has started, else the last that an earlier one has. Not by their ids: those were
+-- made on different machines.
 SELECT *
 FROM tenuto.executions
 WHERE parent_task_id = $1
-ORDER BY id DESC
+ORDER BY id = $2 DESC, started_at DESC, id DESC
 LIMIT 1;
+
+-- name: lock_step
+-- Hold a step that is about to start something, unless somebody has asked it to stop or has taken it over: who asks after
+-- this finds what it has started.
+SELECT id
+FROM tenuto.tasks
+WHERE id = $1
+  AND fence = $2
+  AND worker_id = $3
+  AND cancel_at IS NULL
+FOR UPDATE;
 
 -- name: children_of_task
 -- The executions a step has started that have not ended.
@@ -490,7 +502,8 @@ SELECT id, (SELECT count(*) FROM held) AS held
 FROM paused;
 
 -- name: resume
--- What was held back of the current group goes on.
+-- What was held back of the current group goes on. What waits for another execution stays as it is, and is written all the
+-- same, to meet whoever is just letting it go: that one may still see a pause, and hold it back.
 WITH resumed AS (
     UPDATE tenuto.executions
     SET paused_at = NULL, paused_by = NULL
@@ -498,18 +511,21 @@ WITH resumed AS (
     RETURNING id, current_group
 ), released AS (
     UPDATE tenuto.tasks
-    SET state = CASE WHEN run_at > $2 THEN 'scheduled' ELSE 'queued' END
+    SET state = CASE
+            WHEN waits_for IS NOT NULL THEN 'waiting'
+            WHEN run_at > $2 THEN 'scheduled'
+            ELSE 'queued'
+        END
     FROM resumed
     WHERE tasks.execution_id = $1
       AND tasks.execution_id = resumed.id
       AND tasks.group_index = resumed.current_group
       AND tasks.state = 'waiting'
-      AND tasks.waits_for IS NULL
     RETURNING tasks.state, tasks.queue, tasks.limit_key IS NOT NULL AS limited
 )
 SELECT id,
        (SELECT count(pg_notify('tenuto', CASE WHEN state = 'queued' AND limited THEN 'limited' ELSE state END || ' ' || queue))
-        FROM (SELECT DISTINCT state, queue, limited FROM released) AS words) AS woken
+        FROM (SELECT DISTINCT state, queue, limited FROM released WHERE state <> 'waiting') AS words) AS woken
 FROM resumed;
 
 -- name: execution
@@ -630,13 +646,47 @@ WHERE parent_task_id IS NOT NULL
 ORDER BY id
 LIMIT $1;
 
+-- name: circles
+-- Steps that wait for an execution which, by way of its own steps and of theirs, waits for the end of theirs: none would ever
+-- end. Each with whether it has started what it waits for; of every circle one step has not.
+WITH RECURSIVE waiting AS MATERIALIZED (
+    SELECT id, execution_id, waits_for
+    FROM tenuto.tasks
+    WHERE waits_for IS NOT NULL AND execution_id IS NOT NULL
+), way AS (
+    SELECT id, execution_id, waits_for AS leads_to
+    FROM waiting
+    UNION
+    SELECT way.id, way.execution_id, waiting.waits_for
+    FROM way
+    JOIN waiting ON waiting.execution_id = way.leads_to
+)
+SELECT waiting.id, waiting.execution_id, waiting.waits_for, awaited.schedule_name,
+       coalesce(awaited.parent_task_id = waiting.id, false) AS started_it
+FROM way
+JOIN waiting ON waiting.id = way.id
+JOIN tenuto.executions AS awaited ON awaited.id = waiting.waits_for
+WHERE way.leads_to = way.execution_id
+ORDER BY waiting.id DESC
+LIMIT $1;
+
+-- name: oldest_open
+-- The execution that has been open for longest.
+SELECT id, schedule_name, started_at
+FROM tenuto.executions
+WHERE ended_at IS NULL
+ORDER BY started_at, id
+LIMIT 1;
+
 -- name: forget_old
--- A small batch of executions that ended before the cut-off.
+-- A small batch of executions that ended before the cut-off. Not what an open step has started: it has yet to read what that
+-- came to, and would start it a second time.
 DELETE FROM tenuto.executions
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.executions
     WHERE ended_at < $1
+      AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id OFFSET 0)
     ORDER BY ended_at
     LIMIT $2
 ))

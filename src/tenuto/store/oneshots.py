@@ -5,19 +5,20 @@ Nothing here decides, and nothing ends a task: that is `store.finishing`, for on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
+from tenuto.errors import Unavailable
 from tenuto.model.access import Actor
 from tenuto.model.tasks import NewTask, Task
 from tenuto.store import auditing
 from tenuto.store.activities import Record, ids_beginning, record
 from tenuto.store.arrays import array_literals, columns_of
 from tenuto.store.auditing import Deed
-from tenuto.store.database import Connection, Database
+from tenuto.store.database import Connection, Database, Row, TooSlow
 from tenuto.store.statements import beside
 from tenuto.store.tasks import TAGS, row_of
 
@@ -46,25 +47,73 @@ def row_of_one(task: NewTask) -> TaskRow:
     return row_of(task)
 
 
-async def create(database: Database, task: NewTask) -> bool:
-    """Create a one-shot that is nobody's deed; False if its id is there already, or has been."""
-    return bool(await database.all(SQL.create, *row_of(task)))
+class _HasBeen(Exception):
+    """What was created a moment ago has ended before: nothing of this may stand."""
+
+
+async def create(database: Database, task: NewTask, *, again: bool = False) -> bool:
+    """Create a one-shot that is nobody's deed; False if its id is there already, or has been.
+
+    ``again``: it may have been created before, and even be ending at this moment.
+    """
+    row = row_of(task)
+    if not again:
+        try:
+            return bool(await database.once(SQL.create, *row))
+        except Unavailable as error:
+            _unless_too_slow(error)
+    return bool(await _with_a_second_look(database, SQL.create, row))
 
 
 async def create_on_record(database: Database, asked: Sequence[tuple[TaskRow, Deed]]) -> list[bool | None]:
     """Create one-shots that somebody has asked for, each with its entry, in one statement: whether it was created, as
     `create` says; None if the key of its request has been used for something else."""
     rows = [(*row, *auditing.entry_of(deed), *_key_of(deed)) for row, deed in asked]
-    if len(rows) == 1:
-        answers = await database.all(SQL.create_on_record, *rows[0])
-    else:
-        columns = columns_of(rows)
-        columns[TAGS] = array_literals(columns[TAGS])
-        answers = await database.all(SQL.create_several_on_record, *columns)
-    created = [bool(answer["created"]) if answer["allowed"] else None for answer in answers]
+    try:
+        created = await _create_all(database, rows)
+    except Unavailable as error:
+        _unless_too_slow(error)
+        created = [await _create_again(database, row) for row in rows]
     for (_, deed), made in zip(asked, created, strict=True):
         deed.written = bool(made)
     return created
+
+
+async def _create_all(database: Database, rows: Sequence[tuple[Any, ...]]) -> list[bool | None]:
+    if len(rows) == 1:
+        answers = await database.once(SQL.create_on_record, *rows[0])
+    else:
+        columns = columns_of(rows)
+        columns[TAGS] = array_literals(columns[TAGS])
+        answers = await database.once(SQL.create_several_on_record, *columns)
+    return [bool(answer["created"]) if answer["allowed"] else None for answer in answers]
+
+
+async def _create_again(database: Database, row: tuple[Any, ...]) -> bool | None:
+    answers = await _with_a_second_look(database, SQL.create_on_record, row)
+    return any(answer["created"] for answer in answers) if all(answer["allowed"] for answer in answers) else None
+
+
+async def _with_a_second_look(database: Database, statement: str, row: tuple[Any, ...]) -> list[Row]:
+    """Ask for what may have been created before. Whoever was just ending it is out of the way by the time it could be
+    created anew, and then its record can be seen: nothing is created, and nothing is answered."""
+
+    async def act(connection: Connection) -> list[Row]:
+        answers = await connection.fetch(statement, *row)
+        if await connection.fetchval(SQL.has_been, row[0]):
+            raise _HasBeen
+        return answers
+
+    try:
+        return await database.transaction(act)
+    except _HasBeen:
+        return []
+
+
+def _unless_too_slow(error: Unavailable) -> None:
+    """What took too long would again; everything else is worth asking once more."""
+    if isinstance(error, TooSlow):
+        raise error
 
 
 def _key_of(deed: Deed) -> tuple[Any, ...]:
@@ -113,12 +162,20 @@ async def find(database: Database, prefix: str) -> list[UUID]:
 # --- what a wipe needs ----------------------------------------------------------------------------------------------
 
 
-async def hold_some(connection: Connection, limit: int) -> list[Task]:
-    """Some of the registry, held until the transaction ends; fewer than the limit means: all there were.
+async def hold_waiting(connection: Connection, limit: int) -> AsyncIterator[list[Task]]:
+    """All of the registry that nobody runs, in parts, held until the transaction ends.
 
-    Their input is left out: who ends them does not need it.
+    Here and below their input is left out: who ends them does not need it.
     """
     await connection.execute(SQL.for_many)
+    place = _BEFORE_ALL
+    while part := [Task(*row) for row in await connection.fetch(SQL.hold_waiting, *place, limit)]:
+        yield part
+        place = (part[-1].run_at, part[-1].id)
+
+
+async def hold_some(connection: Connection, limit: int) -> list[Task]:
+    """Some of the registry, held until the transaction ends; fewer than the limit means: all there were."""
     return [Task(*row) for row in await connection.fetch(SQL.hold_some, limit)]
 
 

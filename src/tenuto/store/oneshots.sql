@@ -13,6 +13,10 @@ RETURNING id, pg_notify(
     concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
 );
 
+-- name: has_been
+-- Whether there is a record of a task's first attempt.
+SELECT EXISTS (SELECT FROM tenuto.activities WHERE id = $1);
+
 -- name: create_on_record
 -- As create, with its entry in the audit trail and, if it has one, the key of the request: all in this one statement,
 -- because it is what a web service is asked for most. A key that was used for something else lets nothing be created; one that
@@ -211,6 +215,19 @@ LIMIT 3;
 -- name: for_many
 -- Thousands of ids at once are joined as a whole for the rest of the transaction.
 SELECT set_config('enable_nestloop', 'off', true);
+
+-- name: hold_waiting
+-- Some of the registry that nobody runs, after a place in its order, held until the transaction ends: nobody takes them
+-- meanwhile. Those that have been taken, have ended or were asked to stop while we waited for them are left out.
+SELECT id, activity_id, fence, worker_id, kind, name, '{}'::jsonb AS input, policy, attempt, failures, losses, queue,
+       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
+       manifest_id, batch_id
+FROM tenuto.tasks
+WHERE origin = 'once' AND cancel_at IS NULL AND worker_id IS NULL
+  AND (run_at, id) > ($1, $2)
+ORDER BY run_at, id
+LIMIT $3
+FOR UPDATE;
 
 -- name: hold_some
 -- Some of the registry, whatever their state, held until the transaction ends: nobody takes, ends or repeats them

@@ -17,7 +17,7 @@ from uuid import UUID
 from tenuto.errors import TenutoError
 from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_fields, plan_from_json
+from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_json, plan_from_json
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.store.arrays import Excluded, columns_of, ids_and_versions
@@ -72,7 +72,7 @@ def _schedule(row: Row) -> Schedule:
         plan_from_json(row["plan"]),
         row["description"],
         Overlap(row["overlap"]),
-        misfire_from_fields(json.loads(row["misfire"])),
+        misfire_from_json(row["misfire"]),
     )
     return Schedule(
         row["id"],
@@ -230,6 +230,13 @@ async def record_version(connection: Connection, new: Version) -> None:
         SQL.record_version, new.schedule_id, new.version, new.name, new.change, new.at, new.actor.type, new.actor.id,
         new.actor.name, new.reason, _json(new.before), _json(new.after),
     )  # fmt: skip
+
+
+async def off_since(connection: Connection, id: UUID) -> tuple[datetime | None, str | None]:
+    """Since when a schedule that is off has been so with its present trigger, and who switched it off."""
+    row = await connection.fetchrow(SQL.off_since, id)
+    assert row is not None
+    return row["since"], row["by"]
 
 
 async def last_named(database: Database, name: str) -> UUID | None:

@@ -134,6 +134,16 @@ INSERT INTO tenuto.schedule_versions (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
+-- name: off_since
+-- Of a schedule that is off: since when it has been so with its present trigger, and who switched it off. One that was made
+-- switched off nobody has.
+SELECT max(at) AS since,
+       (array_agg(CASE WHEN change = 'disabled' THEN actor_name END ORDER BY version DESC)
+        FILTER (WHERE change IN ('created', 'disabled')))[1] AS by
+FROM tenuto.schedule_versions
+WHERE schedule_id = $1
+  AND (change IN ('created', 'disabled') OR before -> 'trigger' IS DISTINCT FROM after -> 'trigger');
+
 -- name: last_named
 -- The schedule that has a name, or had it last.
 SELECT schedule_id

@@ -252,10 +252,16 @@ def _most_urgent_first(tasks: list[Task]) -> list[Task]:
 async def renew(
     database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int, str | None]], lease: timedelta
 ) -> set[UUID]:
-    """Prolong the leases of (id, fence, progress); what is missing from the answer is held no longer."""
+    """Prolong the leases of (id, fence, progress). What is missing from the answer is held no longer, or somebody is at
+    it just now: `still_held` tells."""
     ids, fences, progress = columns_of(held) if held else ([], [], [])
     rows = await database.all(SQL.renew, worker_id, lease, ids, fences, progress)
     return {row["id"] for row in rows}
+
+
+async def still_held(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Which of (id, fence) this worker holds."""
+    return {row["id"] for row in await database.all(SQL.still_held, worker_id, *columns_of(held))}
 
 
 async def let_go(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:

@@ -129,9 +129,9 @@ SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: claim_under_limits
 -- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than the limit of a queue, a key, a
--- manifest, its group or all manifests, counting live leases, but not what stands by. Of each queue at most $6 keys are
--- looked at, from the one after $5 on. Each row also tells where that ended (null: at the last key; unchanged: the queue
--- had no room); one without a task tells nothing else.
+-- manifest, its group or all manifests, counting live leases, but not what stands by, and never two on their last chance.
+-- Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where that ended (null: at the
+-- last key; unchanged: the queue had no room); one without a task tells nothing else.
 WITH RECURSIVE room AS MATERIALIZED (
     SELECT wanted.queue,
            wanted.after,
@@ -191,7 +191,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     SELECT room.queue, NULL AS key, NULL::bigint AS key_free, picked.*
     FROM room
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group
+        SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group, free.last_chance
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = room.queue AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
@@ -202,16 +202,38 @@ WITH RECURSIVE room AS MATERIALIZED (
     SELECT key_room.queue, key_room.key, key_room.free, picked.*
     FROM key_room
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group
+        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key = key_room.key
           AND free.queue = key_room.queue
+          AND NOT free.last_chance
           AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT least($4::integer, key_room.free)
     ) AS picked
     WHERE key_room.free > 0
+    UNION ALL
+    -- of those on their last chance the first of each key, unless one runs already; in the end at most one of them is taken
+    SELECT key_room.queue, key_room.key, key_room.free, picked.*
+    FROM key_room
+    CROSS JOIN LATERAL (
+        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance
+        FROM tenuto.tasks AS free
+        WHERE free.last_chance
+          AND free.state = 'queued'
+          AND free.limit_key = key_room.key
+          AND free.queue = key_room.queue
+          AND free.id <> ALL ($7::uuid[])
+        ORDER BY free.rank, free.run_at, free.id
+        LIMIT 1
+    ) AS picked
+    WHERE key_room.free > 0
+      AND NOT EXISTS (
+          SELECT
+          FROM tenuto.tasks AS alone
+          WHERE alone.last_chance AND alone.state = 'running' AND alone.lease_until > clock_timestamp()
+      )
 ), held AS MATERIALIZED (
     -- what is active of manifests; looked at only if there is something to take of one
     SELECT tasks.manifest_id, tasks.limit_group, count(*) AS active
@@ -236,7 +258,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     FROM within_key
     WHERE key IS NULL OR turn <= room_in_key
 ), within_group AS (
-    SELECT within_manifest.id, rank, run_at, turn, queue, manifest_id, limit_group,
+    SELECT within_manifest.id, rank, run_at, turn, queue, manifest_id, limit_group, last_chance,
            row_number() OVER (PARTITION BY limit_group ORDER BY rank, turn, run_at, within_manifest.id) AS place,
            (SELECT CASE
                        WHEN NOT enabled THEN 0
@@ -247,7 +269,7 @@ WITH RECURSIVE room AS MATERIALIZED (
     FROM within_manifest
     WHERE manifest_id IS NULL OR room_in_manifest IS NULL OR place <= room_in_manifest
 ), within_all AS (
-    SELECT id, rank, run_at, turn, queue, manifest_id,
+    SELECT id, rank, run_at, turn, queue, manifest_id, last_chance,
            count(manifest_id) OVER (ORDER BY rank, turn, run_at, id) AS place,
            (SELECT CASE
                        WHEN NOT enabled THEN 0
@@ -257,11 +279,16 @@ WITH RECURSIVE room AS MATERIALIZED (
     FROM within_group
     WHERE limit_group IS NULL OR room_in_group IS NULL OR place <= room_in_group
 ), placed AS (
-    SELECT within_all.id, rank, run_at, turn, room.free,
+    SELECT within_all.id, rank, run_at, turn, room.free, last_chance,
            row_number() OVER (PARTITION BY within_all.queue ORDER BY rank, turn, run_at, within_all.id) AS place_in_queue
     FROM within_all
     JOIN room ON room.queue = within_all.queue
     WHERE manifest_id IS NULL OR room_in_all IS NULL OR within_all.place <= room_in_all
+), fitting AS (
+    SELECT id, rank, run_at, turn, last_chance,
+           row_number() OVER (PARTITION BY last_chance ORDER BY rank, turn, run_at, id) AS place
+    FROM placed
+    WHERE place_in_queue <= free
 ), taken AS (
     UPDATE tenuto.tasks
     SET state = 'running',
@@ -276,8 +303,8 @@ WITH RECURSIVE room AS MATERIALIZED (
         WHERE chosen.state = 'queued'
           AND chosen.id = ANY (ARRAY(
               SELECT id
-              FROM placed
-              WHERE place_in_queue <= free
+              FROM fitting
+              WHERE NOT last_chance OR place = 1
               ORDER BY rank, turn, run_at, id
               LIMIT $4
           ))
@@ -326,7 +353,8 @@ WHERE id = ANY (ARRAY(
     SELECT picked.id
     FROM wanted
     CROSS JOIN LATERAL (
-        SELECT free.id, free.limit_max, free.manifest_id, free.limit_group, free.batch_id, free.execution_id
+        SELECT free.id, free.limit_max, free.manifest_id, free.limit_group, free.batch_id, free.execution_id,
+               free.last_chance
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key IS NOT NULL
@@ -343,6 +371,7 @@ WHERE id = ANY (ARRAY(
       AND picked.limit_group IS NOT DISTINCT FROM wanted.seat ->> 4
       AND picked.batch_id IS NOT DISTINCT FROM (wanted.seat ->> 5)::uuid
       AND picked.execution_id IS NULL
+      AND NOT picked.last_chance
       AND picked.id <> ALL ($5::uuid[])
 ))
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
@@ -372,18 +401,35 @@ WHERE next.id = ANY ($4::uuid[])
 RETURNING next.id;
 
 -- name: renew
--- Prolong what this worker still holds, and write progress along. A task missing from the answer is no longer held.
+-- Prolong what this worker still holds, and write progress along. A task missing from the answer is no longer held, or
+-- somebody is at it just now: they are passed over, because whoever holds one for long must not cost us all the others.
 UPDATE tenuto.tasks
 SET lease_until = clock_timestamp() + $2::interval,
     progress = coalesce(held.progress, tasks.progress)
 FROM unnest($3::uuid[], $4::bigint[], $5::jsonb[]) AS held (id, fence, progress)
-WHERE tasks.id = ANY ($3::uuid[])
+WHERE tasks.id = ANY (ARRAY(
+    SELECT mine.id
+    FROM tenuto.tasks AS mine
+    WHERE mine.id = ANY ($3::uuid[])
+    ORDER BY mine.id
+    FOR UPDATE SKIP LOCKED
+))
   AND tasks.id = held.id
   AND tasks.fence = held.fence
   AND tasks.worker_id = $1
   AND tasks.state = 'running'
   AND tasks.lease_until > clock_timestamp()
 RETURNING tasks.id;
+
+-- name: still_held
+-- Which of these this worker holds, as far as anybody has committed anything else.
+SELECT tasks.id
+FROM tenuto.tasks
+JOIN unnest($2::uuid[], $3::bigint[]) AS held (id, fence) ON tasks.id = held.id AND tasks.fence = held.fence
+WHERE tasks.id = ANY ($2::uuid[])
+  AND tasks.worker_id = $1
+  AND tasks.state = 'running'
+  AND tasks.lease_until > clock_timestamp();
 
 -- name: let_go
 -- What this worker holds and will renew no more, because it runs far over its time limit.
@@ -480,8 +526,8 @@ FROM recorded;
 
 -- name: repeat_tasks
 -- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
--- that somebody has asked to stop. Tasks on their last chance run one at a time under a key they share; those that have
--- a limited key of their own keep that one, and its limit.
+-- that somebody has asked to stop. Tasks on their last chance run one at a time (see claim_under_limits): those without a
+-- limited key of their own share one, so that only who counts takes them.
 WITH outcome AS (
     SELECT o.*,
            $1::uuid AS holder,
@@ -516,6 +562,7 @@ WITH outcome AS (
         run_at = outcome.run_at,
         limit_key = CASE WHEN outcome.last_chance THEN coalesce(task.limit_key, 'tenuto:last-chance') ELSE task.limit_key END,
         limit_max = CASE WHEN outcome.last_chance THEN coalesce(task.limit_max, 1) ELSE task.limit_max END,
+        last_chance = outcome.last_chance,
         worker_id = NULL,
         standby = false,
         ran_over = false,

@@ -54,6 +54,11 @@ async def held_by_key(database: Database, key: str, queue: str, limit: int) -> S
     return _some(await database.all(SQL.held_by_key, key, queue, limit))
 
 
+async def held_alone(database: Database, limit: int) -> Some:
+    """The task that runs on its last chance."""
+    return _some(await database.all(SQL.held_alone, limit))
+
+
 async def held_of_manifests(database: Database, manifest_id: UUID | None, group: str | None, limit: int) -> Some:
     """The active runs of a manifest, or of a group; of neither: of all manifests."""
     return _some(await database.all(SQL.held_of_manifests, manifest_id, group, limit))

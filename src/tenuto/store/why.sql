@@ -4,7 +4,7 @@
 SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.kind, task.name, task.policy, task.attempt,
        task.failures, task.losses, task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
        task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for, task.standby,
-       task.manifest_id, task.limit_group, task.batch_id,
+       task.manifest_id, task.limit_group, task.batch_id, task.last_chance,
        task.lease_until < clock_timestamp() AS slipped,
        workers.name AS worker,
        execution.schedule_name, execution.state AS execution_state, execution.plan, execution.current_group,
@@ -65,6 +65,14 @@ FROM tenuto.tasks AS held
 WHERE held.state = 'running' AND NOT held.standby AND held.limit_key = $1 AND held.lease_until > clock_timestamp()
 ORDER BY held.limit_key, held.claimed_at, held.id
 LIMIT $3;
+
+-- name: held_alone
+-- The task that runs on its last chance.
+SELECT id, name, claimed_at, count(*) OVER () AS in_all
+FROM tenuto.tasks
+WHERE last_chance AND state = 'running' AND lease_until > clock_timestamp()
+ORDER BY claimed_at, id
+LIMIT $1;
 
 -- name: held_of_manifests
 -- The runs of a manifest $1, of a group $2, or (both null) of all manifests that are active, as their limits count them,

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict
-from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
+from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
@@ -31,31 +31,27 @@ class Incarnation:
 
 
 async def register(database: Database, me: Incarnation, *, name_is_mine: bool, silence: timedelta) -> UUID | None:
-    """Enter the register; the id of the previous incarnation of this name, if it had not left it.
+    """Enter the register; the id of the previous incarnation of this name, if that one is proven dead only now: what
+    it holds may be taken back at once.
 
-    The previous one is declared dead only on proof: we hold the lock of its name in the same home, its host has been
-    booted since, or it has been silent for longer than any lease. Otherwise this is a second worker of that name, and
-    refused.
+    Proof is that we hold the lock of its name in the same home, or that its host has been booted since. Without, it is
+    given up if it has been silent for so long and none of its leases runs; they may be longer than ours. Otherwise this
+    is a second worker of that name, and refused.
     """
 
     async def enter(connection: Connection) -> UUID | None:
         before = await connection.fetchrow(SQL.alive_named, me.service, me.name)
+        proven = False
         if before is not None and before["id"] != me.id:
             same_host = before["host"] == me.host
             proven = (same_host and name_is_mine) or (same_host and before["boot"] != me.boot)
-            if not proven and before["silent_for"] < silence:
-                raise Conflict(
-                    f"a {me.service} named {me.name} is alive on {before['host'].partition('#')[0]}"
-                    f" (pid {before['pid']})",
-                    field="name",
-                    remedy=f"give this one another name with --name; if that one is dead, its name is free"
-                    f" {silence.total_seconds():.0f} s after its last sign of life",
-                )
-            await connection.execute(SQL.declare_ended, before["id"])
+            if not proven and (before["silent_for"] < silence or before["leased_for"] is not None):
+                raise _taken(me, before, silence)
+            await connection.execute(SQL.declare_ended if proven else SQL.give_up, before["id"])
         await connection.execute(
             SQL.register, me.id, me.name, me.service, me.host, me.boot, me.pid, me.version, me.queues, me.slots
         )
-        return None if before is None or before["id"] == me.id else before["id"]
+        return before["id"] if before is not None and proven else None
 
     try:
         return await database.transaction(enter)
@@ -63,6 +59,19 @@ async def register(database: Database, me: Incarnation, *, name_is_mine: bool, s
         if error.state == UNIQUE_VIOLATION:  # somebody of that name has entered between our look and our step
             return await database.transaction(enter)
         raise
+
+
+def _taken(me: Incarnation, other: Row, silence: timedelta) -> Conflict:
+    where = f"{other['host'].partition('#')[0]} (pid {other['pid']})"
+    if other["silent_for"] < silence:
+        what = f"a {me.service} named {me.name} is alive on {where}"
+        free = f"{silence.total_seconds():.0f} s after its last sign of life, unless its leases run longer"
+    else:
+        left = other["leased_for"].total_seconds()
+        what = f"the {me.service} {me.name} on {where} is silent, but has leases that run for another {left:.0f} s"
+        free = "when they have run out"
+    remedy = f"give this one another name with --name; if that one is dead, its name is free {free}"
+    return Conflict(what, field="name", remedy=remedy)
 
 
 async def leave(database: Database, worker_id: UUID) -> None:
@@ -82,7 +91,7 @@ async def seen(database: Database, worker_id: UUID) -> datetime | None:
 
 
 async def ended_holders(database: Database, limit: int = 100) -> list[UUID]:
-    """Workers that are known to be dead and still hold tasks."""
+    """Workers that are known to be dead, and not only silent, and still hold tasks."""
     return [row["id"] for row in await database.all(SQL.ended_holders, limit)]
 
 

@@ -1,6 +1,10 @@
 -- name: alive_named
--- The living incarnation of a name, if there is one; locked, so that two newcomers do not judge at once.
-SELECT id, host, boot, pid, seen_at, clock_timestamp() - seen_at AS silent_for
+-- The living incarnation of a name, if there is one, and for how long its leases run; locked, so that two newcomers do not
+-- judge at once.
+SELECT id, host, boot, pid, seen_at, clock_timestamp() - seen_at AS silent_for,
+       (SELECT max(lease_until) - clock_timestamp()
+        FROM tenuto.tasks
+        WHERE state = 'running' AND worker_id = workers.id AND lease_until > clock_timestamp()) AS leased_for
 FROM tenuto.workers
 WHERE service = $1 AND name = $2 AND ended_at IS NULL
 FOR UPDATE;
@@ -19,6 +23,12 @@ UPDATE tenuto.workers
 SET ended_at = clock_timestamp()
 WHERE id = $1 AND ended_at IS NULL;
 
+-- name: give_up
+-- It has fallen silent, which proves nothing. Its end is its last sign of life: that tells it from all whose end is known.
+UPDATE tenuto.workers
+SET ended_at = seen_at
+WHERE id = $1 AND ended_at IS NULL;
+
 -- name: seen
 -- A sign of life; answers nothing if somebody has declared this worker dead.
 UPDATE tenuto.workers
@@ -33,17 +43,18 @@ SET draining_at = coalesce(draining_at, clock_timestamp())
 WHERE id = $1;
 
 -- name: ended_holders
--- Workers known to be ended that still hold tasks.
+-- Workers known to be ended that still hold tasks. Not those that were given up for their silence: they may have got in a
+-- claim meanwhile, and it is theirs until its lease has run out.
 SELECT DISTINCT held.worker_id AS id
 FROM tenuto.tasks AS held
 JOIN tenuto.workers ON workers.id = held.worker_id
-WHERE held.state = 'running' AND workers.ended_at IS NOT NULL
+WHERE held.state = 'running' AND workers.ended_at <> workers.seen_at
 LIMIT $1;
 
 -- name: bury_silent
--- Incarnations nobody has heard of for long and that hold nothing, but not the caller's own $2.
+-- Incarnations nobody has heard of for long and that hold nothing, but not the caller's own $2, are given up as above.
 UPDATE tenuto.workers
-SET ended_at = clock_timestamp()
+SET ended_at = seen_at
 WHERE ended_at IS NULL
   AND seen_at < clock_timestamp() - $1::interval
   AND id <> ALL ($2::uuid[])

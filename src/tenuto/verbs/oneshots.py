@@ -113,16 +113,18 @@ class OneShots:
         if again and id is not None and await store.standing(database, id) is not None:
             return OneShot(id, run_at, created=False)
         auditing.tell(target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags})
-        created = await self._create(database, task)
+        created = await self._create(database, task, again=id is not None)
         if not created and id is not None and await store.standing(database, id) is None:
             raise Conflict(f"{id} is the id of something else", field="id", remedy="leave it out, or make a new one")
         # An id of our own is there already only if the reply was lost: then too it was made by us.
         return OneShot(task.id, run_at, created=created or id is None)
 
-    async def _create(self, database: Database, task: NewTask) -> bool:
+    async def _create(self, database: Database, task: NewTask, *, again: bool) -> bool:
+        """``again``: nobody but the caller knows whether its id is new. On record there is a key of the request for
+        that, or the id was made with the request."""
         deed = auditing.to_be_written()
         if deed is None:
-            return await store.create(database, task)
+            return await store.create(database, task, again=again)
         if database.is_elsewhere():
             (created,) = await self._create_on_record([(store.row_of_one(task), deed)])
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenuto.model.triggers import Trigger, at, cron, every
+from tenuto.model.triggers import Trigger, at, cron, every, zones
+from tenuto.model.triggers.trigger import Timed
+from tests.model.triggers import test_laws as laws
 from tests.proofs import times
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
@@ -49,6 +52,53 @@ def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
     instant = NOON + timedelta(seconds=seconds, microseconds=fraction)
     if runs and NOON <= instant < runs[-1]:
         assert trigger.next_after(instant, seed) == next(run for run in runs if run > instant)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        at("23:50", days="fri", zone="Europe/London", jitter="1h"),
+        at("23:50", excluded=["2031-05-18", "2031-05-20"], end="2031-05-24", jitter="12h"),
+        cron("30 22 * * mon,wed", zone="America/Sao_Paulo", jitter=86_400),
+        cron("*/20 23 * * sat", zone="Pacific/Auckland", excluded=["2031-05-24"], jitter=7200),
+        every("5h", days="tue,sat", zone="Asia/Kolkata", end="2031-07-01", jitter=18_000),
+    ],
+    ids=lambda trigger: trigger.words(),
+)
+@settings(max_examples=times(25, in_a_proof=500), deadline=None)
+@given(seed=st.text(min_size=1, max_size=8))
+def test_a_run_is_moved_within_its_day_and_so_keeps_to_the_days_and_dates_of_its_trigger(
+    trigger: Timed, seed: str
+) -> None:
+    zone = trigger.bounds.zone_info
+    on_time, moved = trigger.preview(NOON, 20), trigger.preview(NOON, 20, seed)
+    assert on_time
+    if len(moved) == len(on_time) + 1 or moved[0] < on_time[0]:
+        moved = moved[1:]  # a run of the time before, moved past the instant asked about
+    for due, run in zip(on_time, moved, strict=False):
+        assert due <= run
+        assert run.astimezone(zone).date() == due.astimezone(zone).date()
+
+
+@settings(max_examples=times(200, in_a_proof=5000), deadline=None)
+@given(
+    trigger=laws.triggers(),
+    instant=laws.instants,
+    seed=st.text(min_size=1, max_size=8),
+    jitter=st.sampled_from([600, 7200, 86_400]),
+)
+def test_whatever_the_trigger_a_moved_run_stays_on_the_day_of_the_time_it_is_moved_from(
+    trigger: Trigger, instant: datetime, seed: str, jitter: int
+) -> None:
+    assert isinstance(trigger, Timed)
+    spread = replace(trigger, bounds=replace(trigger.bounds, jitter=jitter))
+    zone = spread.bounds.zone_info
+    for run in spread.preview(instant, 8, seed):
+        day = zones.reached(zone, run).date()
+        assert spread.bounds.next_kept(day) == day, "a date on which it runs"
+        due = spread.next_after(zones.midnight(zone, day) - zones.MOMENT)
+        assert due is not None
+        assert due <= run, "and on that day there is a time to be moved from"
 
 
 def test_the_same_schedule_runs_at_the_same_second_every_day() -> None:

@@ -137,6 +137,12 @@ async def register(db: Database, stage: Stage) -> None:
         await workers.register(db, me, name_is_mine=True, silence=LEASE)
 
 
+async def replace_a_silent_one(db: Database, stage: Stage) -> None:
+    for what in ("there", "here"):
+        me = Incarnation(stage.id(f"bob {what}"), "bob", "worker", what, "boot", 1, "0", ["default"], 1)
+        await workers.register(db, me, name_is_mine=True, silence=timedelta())
+
+
 async def live_and_leave(db: Database, stage: Stage) -> None:
     id = stage.id("a second life")
     await workers.seen(db, id)
@@ -167,4 +173,6 @@ TASKS: tuple[Step, ...] = (
         one_is_put_back, one_is_told_to_stop, and_fails_instead, one_is_cancelled, take_under_limits, stand_by,
         a_seat_is_handed_on, another_is_handed_on, EXPIRED, sweeping, Calm(take), recovering,
     )  # fmt: skip
-WORKERS: tuple[Step, ...] = (register, live_and_leave, queues, within(count_repair), SILENT, bury)  # fmt: skip
+WORKERS: tuple[Step, ...] = (
+    register, replace_a_silent_one, live_and_leave, queues, within(count_repair), SILENT, bury,
+)  # fmt: skip

@@ -103,7 +103,7 @@ class Timed(Trigger):
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
         after = values.instant(instant, field="after")
         if self.bounds.jitter and seed:
-            return spread.next_after(self._due_after, after, self.bounds.jitter, seed)
+            return spread.next_after(self._due_after, self._day_ends, after, self.bounds.jitter, seed)
         return self._due_after(after)
 
     def words(self) -> str:
@@ -111,6 +111,10 @@ class Timed(Trigger):
 
     def fields(self) -> dict[str, Any]:
         return {"kind": self.kind, **self._own_fields(), **self.bounds.fields()}
+
+    def _day_ends(self, due: datetime) -> datetime:
+        zone = self.bounds.zone_info
+        return zones.midnight(zone, zones.reached(zone, due).date() + DAY)
 
     def _due_after(self, instant: datetime) -> datetime | None:
         bounds = self.bounds

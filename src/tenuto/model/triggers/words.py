@@ -103,7 +103,8 @@ def _repeated(calendar: Calendar) -> str | None:
 def _leading(calendar: Calendar) -> str:
     weekdays = sorted(calendar.weekdays)
     if calendar.either_day:
-        return f"On {_dates(calendar)} and every {listing(_names(weekdays))}{_in_months(calendar)}"
+        either = f"{_dates(calendar)} and every {listing(_names(weekdays))}"
+        return f"On {either}" if len(calendar.months) == 12 else f"In {_month_names(calendar)}, on {either}"
     if _by_date(calendar) and len(weekdays) < 7:
         return f"Every {_both(calendar)}"
     if _by_date(calendar):
@@ -114,7 +115,8 @@ def _leading(calendar: Calendar) -> str:
 def _trailing(calendar: Calendar) -> str:
     weekdays = sorted(calendar.weekdays)
     if calendar.either_day:
-        return f" on {_dates(calendar)} and {trailing_days(weekdays)}{_in_months(calendar)}"
+        either = f"on {_dates(calendar)} and {trailing_days(weekdays)}"
+        return f" {either}" if len(calendar.months) == 12 else f"{_in_months(calendar)}, {either}"
     if _by_date(calendar) and len(weekdays) < 7:
         return f" on every {_both(calendar)}"
     if _by_date(calendar):
@@ -131,10 +133,12 @@ def _both(calendar: Calendar) -> str:
 
 
 def _dates(calendar: Calendar, last: str = "and") -> str:
-    """Days of the month: of every month or, unless the weekdays are going to name them, of these months."""
+    """Days of the month: of every month, or of these months, unless those have been named before."""
     days = sorted(calendar.days)
-    months = "the month" if len(calendar.months) == 12 or calendar.either_day else _month_names(calendar)
-    return f"{'day' if last == 'or' else _plural('day', days)} {_ranges(days, last)} of {months}"
+    numbers = f"{'day' if last == 'or' else _plural('day', days)} {_ranges(days, last)}"
+    if len(calendar.months) == 12:
+        return f"{numbers} of the month"
+    return numbers if calendar.either_day else f"{numbers} of {_month_names(calendar)}"
 
 
 def _in_months(calendar: Calendar) -> str:
