@@ -232,3 +232,12 @@ def test_a_mistake_in_a_file_is_told_by_its_place(shell: Shell, file: Path) -> N
     assert (refused.code, "all.yaml, line 11: manifests[1].properties.n: Input should be" in refused.err) == (1, True)
     file.write_text(FILE.replace("after: report", "after: nobody"))
     assert "manifests[0].after: there is no manifest 'nobody'" in shell("plan", "all.yaml").err
+
+
+def test_the_deletion_of_what_is_declared_says_that_it_comes_back(shell: Shell) -> None:
+    (shell.folder / "small.yaml").write_text("manifests: [{external_id: small, job: third_time}]")
+    shell("apply", "small.yaml")
+    deleted = shell("manifest", "delete", "small", "-o", "json")
+    assert deleted.json == {"external_id": "small", "deleted": True}
+    assert "declared in a file: the next `tenuto apply` of that file makes it again, switched on" in deleted.err
+    assert "tenuto manifest disable small" in deleted.err

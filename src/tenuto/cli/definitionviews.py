@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from tenuto.store.schedules import Version
 
 
+_MADE_AGAIN_BY = {
+    "code": "code: the next start of a service of that program",
+    "file": "a file: the next `tenuto apply` of that file",
+}
+
+
+def say_if_made_again(session: Session, origin: str, instead: str) -> None:
+    """Of what was deleted: whether its declaration brings it back, and what to do instead."""
+    if origin in _MADE_AGAIN_BY:
+        session.say(
+            f"  it is declared in {_MADE_AGAIN_BY[origin]} makes it again, switched on; what is to stay off is kept off"
+            f" with: {instead}"
+        )
+
+
 def switch(*, enabled: bool) -> Text:
     """Whether it runs by itself."""
     from tenuto.cli.output import state

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenuto.cli import definitionviews, exits, manifestgroups, manifestviews
+from tenuto.cli.definitionviews import say_if_made_again
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.manifestoptions import OPTIONS
 from tenuto.cli.manifestviews import Id
@@ -170,18 +171,22 @@ async def _say_next(session: Session, app: Tenuto, manifest: StoredManifest) -> 
 
 
 async def delete(session: Session, external_id: Id, reason: Reason = None) -> None:
-    """Delete a manifest of which nothing is open and after which no other runs; what it did stays on record."""
+    """Delete a manifest of which nothing is open and after which no other runs; what it did stays on record.
+
+    One that is declared in code or in a file comes back, switched on, with the next start or apply: disable it instead.
+    """
     from tenuto.cli.output import show_json
 
     with session.as_user() as app:
         async with known(app, external_id):
+            before = await app.manifests.get(external_id)
             await app.manifests.delete(external_id, reason=reason)
     if session.as_json:
         show_json({"external_id": external_id, "deleted": True})
-        return
-    session.say(f"manifest {external_id} is deleted, by {login_name()}")
-    if external_id in app.manifests.declared:
-        session.say("  it is declared in code: the next start of a service of that program makes it again")
+    else:
+        session.say(f"manifest {external_id} is deleted, by {login_name()}")
+    origin = "code" if external_id in app.manifests.declared else before.origin
+    say_if_made_again(session, origin, f"tenuto manifest disable {external_id}")
 
 
 # --- running --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenuto.cli import definitionviews, exits, schedulepast, scheduleviews
+from tenuto.cli.definitionviews import say_if_made_again
 from tenuto.cli.frame import Session, command, group, login_name
 from tenuto.cli.scheduleoptions import with_options
 from tenuto.cli.typed import by_option
@@ -31,10 +32,6 @@ Arguments = Annotated[
     ),
 ]
 _SHOWN = 3
-_MADE_AGAIN_BY = {
-    "code": "code: the next start of a service of that program",
-    "file": "a file: the next `tenuto apply` of that file",
-}
 
 
 def add_to(root: typer.Typer) -> None:
@@ -213,11 +210,7 @@ async def delete(session: Session, name: Name, reason: Reason = None) -> None:
     else:
         session.say(f"schedule {name} is deleted, by {login_name()}")
     origin = "code" if name in app.schedules.declared else before.origin
-    if origin in _MADE_AGAIN_BY:
-        session.say(
-            f"  it is declared in {_MADE_AGAIN_BY[origin]} makes it again, switched on; what is to stay off is kept off"
-            f" with: tenuto schedule disable {_typed(name)}"
-        )
+    say_if_made_again(session, origin, f"tenuto schedule disable {_typed(name)}")
 
 
 # --- running --------------------------------------------------------------------------------------------------------

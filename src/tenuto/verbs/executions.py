@@ -99,5 +99,6 @@ class Executions:
                     return await self.get(id)
                 left = None if deadline is None else deadline - steady()
                 if left is not None and left <= 0:
-                    raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy="wait longer")
+                    why = f"`tenuto execution show {id}` says what holds it up"
+                    raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy=why)
                 told = await ending.pause(left)
