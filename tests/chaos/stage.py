@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import logging
 import os
 import random
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,11 @@ class Stage:
                 self._account_for(process)
 
         loop.add_reader(descriptor, ended)
+
+    def note_lives(self) -> None:
+        """Beside the ledger, for whoever has to find out what a rule has been broken by."""
+        lines = [json.dumps(asdict(life)) for life in self.lives]
+        (self.folder / "lives").write_text("\n".join(lines), encoding="utf-8")
 
     def hear_of_our_own_mistakes(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A stage that does not do what it should proves nothing."""

@@ -67,6 +67,7 @@ class Storm:
         return Auditor(self._stage.settings, self._stage.folder, self._load.accepted, self._stage.lives)
 
     async def report(self, auditor: Auditor) -> Report:
+        self._stage.note_lives()
         findings = await auditor.findings()
         connection = await asyncpg.connect(self._stage.url)
         try:

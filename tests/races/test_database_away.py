@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -13,7 +15,9 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
+from tenuto.api.server import run_web
 from tenuto.errors import Unavailable
+from tenuto.store import partitions
 from tests.proofs import seed, times
 from tests.races import work
 from tests.races.audit import assert_all_done
@@ -206,3 +210,21 @@ async def test_a_listener_hears_again_after_its_connection_was_ended(
     await observer.until(f"{listener} AND pid <> $1 AND query LIKE 'LISTEN%'", pid, within=10)
     await app.enqueue(work.touch, 1)
     await observer.until_all_ended(within=3)
+
+
+async def test_a_web_service_that_has_found_its_database_waits_for_it_when_it_goes_away(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    app, addresses = Tenuto(proxy.url, home=tmp_path), list[str]()
+    proxy.lose_request(partitions.SQL.partitions, times=20)  # more often than one statement is sent
+    service = asyncio.create_task(
+        run_web(app, port=0, name="door", ready=lambda address, _key: addresses.append(address))
+    )
+    try:
+        await eventually(lambda: addresses or service.done(), timeout=60, what="the web service is ready")
+        assert addresses, service.exception()
+        assert proxy.lost >= 7
+    finally:
+        if not service.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(service, 20)

@@ -22,7 +22,7 @@ from tenuto.api.problems import ToldOnce
 from tenuto.app import Tenuto
 from tenuto.engine import service
 from tenuto.engine.identity import Identity
-from tenuto.engine.loop import collect_garbage_less_often
+from tenuto.engine.loop import collect_garbage_less_often, once_the_database_answers
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
 from tenuto.settings import Settings
@@ -99,10 +99,19 @@ async def run_web(
     identity = Identity.take("web", app.settings.home, name)
 
     async def serve(stopped: asyncio.Event, beat: Callable[[], None]) -> None:
+        place: Path | None = None
+
+        async def make_the_first_key() -> None:
+            nonlocal place
+            made = await app.keys.first(app.settings.home)
+            place = None if made is None else made[0]
+
         async with serving(app, host, port) as address:
-            made = await app.keys.first(app.settings.home)  # told below: not before it is sure that it listens
+            # Told below: not before it is sure that it listens.
+            if not await once_the_database_answers(make_the_first_key, stopped.is_set, log):
+                return
             log.info("web ready", address=address)
-            ready(address, None if made is None else made[0])
+            ready(address, place)
             while not stopped.is_set():
                 beat()
                 try:
