@@ -17,7 +17,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.api.server import run_web
 from tenuto.errors import Unavailable
-from tenuto.store import partitions
+from tenuto.store import activities
 from tests.proofs import seed, times
 from tests.races import work
 from tests.races.audit import assert_all_done
@@ -216,7 +216,7 @@ async def test_a_web_service_that_has_found_its_database_waits_for_it_when_it_go
     proxy: Proxy, tmp_path: Path
 ) -> None:
     app, addresses = Tenuto(proxy.url, home=tmp_path), list[str]()
-    proxy.lose_request(partitions.SQL.partitions, times=20)  # more often than one statement is sent
+    proxy.lose_request(activities.SQL.partitions, times=20)  # more often than one statement is sent
     service = asyncio.create_task(
         run_web(app, port=0, name="door", ready=lambda address, _key: addresses.append(address))
     )
