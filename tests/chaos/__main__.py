@@ -26,6 +26,7 @@ def main() -> int:
     asked = parser.parse_args()
     seconds = 60.0 if asked.seconds is None and asked.tasks is None and asked.kills is None else asked.seconds
     seed = random.randrange(2**32) if asked.seed is None else asked.seed
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts it in the background has it ignored
     try:
         return asyncio.run(run(Wanted(seconds, asked.tasks, asked.kills, seed), as_json=asked.json, keep=asked.keep))
     except KeyboardInterrupt:
