@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from tenuto import Tenuto
+from tenuto import Step, Tenuto, manual
 from tenuto.api.server import run_web
 from tenuto.errors import Unavailable
-from tenuto.store import activities
+from tenuto.store import activities, executions
 from tests.proofs import seed, times
 from tests.races import work
 from tests.races.audit import assert_all_done
@@ -228,3 +228,25 @@ async def test_a_web_service_that_has_found_its_database_waits_for_it_when_it_go
         if not service.done():
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(service, 20)
+
+
+@pytest.mark.parametrize("kind", ["schedule", "manifest"])
+async def test_a_step_that_stands_for_another_run_waits_for_a_database_that_is_away(
+    proxy: Proxy, tmp_path: Path, kind: str
+) -> None:
+    async with Tenuto(proxy.url, home=tmp_path) as app:
+
+        @app.job
+        async def bake() -> None: ...
+
+        app.manifest("bread", bake, on_demand=True)
+        app.schedule("inner", manual(), [Step.job(bake)])
+        app.schedule("outer", manual(), [Step.schedule("inner") if kind == "schedule" else Step.manifest("bread")])
+        looked_for = executions.SQL.last_of_step if kind == "schedule" else activities.SQL.attempts_of_task
+        async with app.worker(slots=5):
+            proxy.lose_request(looked_for, times=8)  # more often than one statement is sent
+            run = (await app.schedules.run("outer")).execution_id
+            assert run is not None
+            ended = await app.executions.wait(run, timeout=60)
+
+    assert (ended["state"], ended["error"], proxy.lost) == ("completed", None, 8)

@@ -7,9 +7,11 @@ import contextlib
 import gc
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tenuto.errors import StoreError, Unavailable
+
+T = TypeVar("T")
 
 _OBJECTS_BETWEEN_COLLECTIONS = 20_000
 _AGAIN_SECONDS = 0.5
@@ -52,6 +54,19 @@ async def once_the_database_answers(
                 return False
             log.warning("cannot begin yet", error=str(error), next_try_in=_AGAIN_SECONDS)
         await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], log: Any, words: str, **about: str) -> T:
+    """Ask until there is an answer, however long the database is away: for code that holds a lease, which is stopped in
+    time. What is asked for may be asked for twice."""
+    pause = 0.1
+    while True:
+        try:
+            return await ask()
+        except Unavailable as error:
+            log.warning(words, **about, error=str(error))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
 
 
 async def wait_at_most(seconds: float, news: asyncio.Event) -> None:

@@ -6,14 +6,13 @@ stored at once. Whoever loses the lease meanwhile is stopped by the watchdog.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from tenuto.errors import Unavailable
+from tenuto.engine.loop import patiently
 from tenuto.handlers.context import Nap
 from tenuto.logs import Log
 from tenuto.model.tasks import Task, instant
@@ -62,11 +61,4 @@ class DatabaseMemory:
         return Nap(number, until, over, kept["log"] if went_on else None)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        pause = 0.1
-        while True:
-            try:
-                return await ask()
-            except Unavailable as error:
-                log.warning("steps cannot be stored yet", task=str(self._task.id), error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
+        return await patiently(ask, log, "steps cannot be stored yet", task=str(self._task.id))

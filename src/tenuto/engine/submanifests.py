@@ -15,7 +15,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from tenuto.engine.subschedules import StepFailed
+from tenuto.engine.loop import patiently
+from tenuto.engine.subschedules import StepFailed, log
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
 from tenuto.handlers.context import Context, PermanentFailure, PutAside, TimedOut
 from tenuto.handlers.jobs import Job, Using
@@ -49,16 +50,20 @@ def handler(open: Callable[[], Awaitable[Database]], run: Run) -> Job[..., Any]:
         ctx: Context, manifest: ExternalId, input: dict[str, Any] | None = None, wait: bool = True
     ) -> dict[str, Any]:
         """Run a manifest, and wait for its end."""
-        database = await open()
-        id = await _underway(database, ctx)
-        if id is None:
-            id = await _started(database, ctx, run, manifest, input)
-        if not wait:
-            return {"task_id": str(id), "status": None, "output": None}
-        record = await _end_of(database, id)
-        if record is None:
-            raise await _later(database, ctx)
-        return _result(ctx, manifest, id, record)
+
+        async def look() -> dict[str, Any]:
+            database = await open()
+            id = await _underway(database, ctx)
+            if id is None:
+                id = await _started(database, ctx, run, manifest, input)
+            if not wait:
+                return {"task_id": str(id), "status": None, "output": None}
+            record = await _end_of(database, id)
+            if record is None:
+                raise await _later(database, ctx)
+            return _result(ctx, manifest, id, record)
+
+        return await patiently(look, log, "what a step stands for cannot be looked at yet", task=str(ctx.task_id))
 
     return Job(run_manifest, MANIFEST, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
 

@@ -2,7 +2,7 @@
 
 The execution has the id of the attempt's record, so that an attempt that dies in the middle and is looked at again
 starts nothing twice. The next attempt after one that was lost goes on with the execution that one had started; only
-what has failed is started anew.
+what has failed is started anew. A database that is away is waited for.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
+from tenuto.engine.loop import patiently
 from tenuto.errors import EngineError
 from tenuto.handlers.context import Context, PermanentFailure, PutAside
 from tenuto.handlers.jobs import Job, Using
+from tenuto.logs import Log
 from tenuto.model.policies import Policy
 from tenuto.model.retries import RetryPolicy
 from tenuto.model.schedules import Overlap
@@ -22,6 +24,8 @@ from tenuto.model.tasks import Aside
 from tenuto.store import executions, schedules
 from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution
+
+log = Log("tenuto.steps")
 
 
 class StepFailed(EngineError):
@@ -32,7 +36,10 @@ def handler(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
     """What runs the steps of this kind."""
 
     async def run_schedule(ctx: Context) -> dict[str, Any]:
-        return await _run(await open(), ctx)
+        async def look() -> dict[str, Any]:
+            return await _run(await open(), ctx)
+
+        return await patiently(look, log, "what a step stands for cannot be looked at yet", task=str(ctx.task_id))
 
     return Job(run_schedule, SCHEDULE, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
 
