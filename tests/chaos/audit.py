@@ -44,8 +44,8 @@ CREATE UNLOGGED TABLE chaos.due (schedule text, at timestamptz)
 """
 # A run holds its lease until it ends or its process dies: the one of its number that was born last before it began.
 # That death is noted a moment before it happens, in which a run may just begin. Frozen for longer than the lease lasts
-# it holds none: from two thirds on somebody else may have the task (a renewal is asked for every sixth of the lease,
-# and where processors are short one may be missed before it is stopped).
+# it holds none: from five sixths on (a renewal may be a sixth of the lease old when it is stopped) somebody else may
+# have the task.
 _EFFECTS = f"""
 CREATE UNLOGGED TABLE chaos.effects AS
 WITH runs AS (
@@ -64,9 +64,9 @@ WITH runs AS (
     FROM runs
 )
 SELECT lived.*, least(lived_until, (
-    SELECT min(freezes.began) + {int(LEASE * 2 / 3 * 1e9)} FROM chaos.freezes
+    SELECT min(freezes.began) + {int(LEASE * 5 / 6 * 1e9)} FROM chaos.freezes
     WHERE freezes.pid = lived.pid AND freezes.began < lived_until AND freezes.ended > lived.began
-      AND freezes.ended - freezes.began > {int(LEASE * 2 / 3 * 1e9)}
+      AND freezes.ended - freezes.began > {int(LEASE * 5 / 6 * 1e9)}
 )) AS held_until
 FROM lived;
 CREATE INDEX ON chaos.effects (task, began);
