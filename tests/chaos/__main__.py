@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, help="how many processes are killed with -9, at least")
     parser.add_argument("--seed", type=int, help="what chance begins with; otherwise any, and it is told")
     parser.add_argument("--json", action="store_true", help="print one object instead of a table")
-    parser.add_argument("--keep", action="store_true", help="keep the logs and the ledger")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, the ledger and the database")
     asked = parser.parse_args()
     seconds = 60.0 if asked.seconds is None and asked.tasks is None and asked.kills is None else asked.seconds
     seed = random.randrange(2**32) if asked.seed is None else asked.seed

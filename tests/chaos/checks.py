@@ -266,7 +266,7 @@ CHECKS = (
         "I9",
         "overlapping",
         "the code of what must run alone does",
-        """SELECT schedule_name, id FROM (
+        """SELECT schedule_name, id, (held_before - began) / 1e6 AS by_ms FROM (
                SELECT execution.id, schedule_name, min(began) AS began, max(max(held_until)) OVER (
                    PARTITION BY schedule_id ORDER BY min(began) ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ) AS held_before
@@ -280,7 +280,7 @@ CHECKS = (
         "I9",
         "overlapping",
         "a manifest runs once at a time",
-        """SELECT name, task FROM (
+        """SELECT name, task, (held_before - began) / 1e6 AS by_ms FROM (
                SELECT name, task, min(began) AS began, max(max(held_until)) OVER (
                    PARTITION BY manifest_id ORDER BY min(began) ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ) AS held_before

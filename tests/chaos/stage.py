@@ -78,6 +78,8 @@ class Stage:
         self.wrong: list[str] = []
         """What happened that no fault accounts for."""
         self.closing = False
+        self.kept_words = 2000
+        """So much of the end of each log; `--keep` wants more."""
         self.services = [
             *(Service("work", f"worker-{number}", proxied=number == 0) for number in range(3)),
             *(Service("schedule", f"scheduler-{number}", proxied=number == 0) for number in range(2)),
@@ -148,7 +150,7 @@ class Stage:
             self.wrong.append(f"{process.name} (pid {process.pid}) ended by itself with {code}: {words[-1000:]}")
             return
         if CANARY not in words:
-            log.write_text(words[-2000:], encoding="utf-8")
+            log.write_text(words[-self.kept_words :], encoding="utf-8")
 
     def kill(self, service: Service) -> None:
         """kill -9; the supervisor sees to a successor, mostly under the same name."""
@@ -237,7 +239,7 @@ def _free_port() -> int:
 
 @asynccontextmanager
 async def raised(chance: random.Random, say: Callable[[str], None], *, keep: bool = False) -> AsyncIterator[Stage]:
-    """A stage, ready to be played on; nothing of it is left afterwards (unless its folder is to be kept)."""
+    """A stage, ready to be played on; nothing of it is left afterwards, unless it is to be kept: then all of it."""
     driver = logging.getLogger("asyncpg")
     level = driver.level
     driver.setLevel(logging.CRITICAL)  # it tells of every line that is cut here
@@ -253,7 +255,7 @@ async def raised(chance: random.Random, say: Callable[[str], None], *, keep: boo
             finally:
                 await stage.close()
     finally:
-        await asyncio.to_thread(server.close)
+        await asyncio.to_thread(server.close, keep=keep)
         driver.setLevel(level)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

@@ -166,8 +166,9 @@ class Storm:
 
 @asynccontextmanager
 async def raging(wanted: Wanted, say: Callable[[str], None], *, keep: bool = False) -> AsyncIterator[Storm]:
-    """A storm on a stage of its own; nothing is left of it afterwards."""
+    """A storm on a stage of its own; nothing is left of it afterwards, unless it is to be kept."""
     async with raised(random.Random(wanted.seed), say, keep=keep) as stage:
         if keep:
-            say(f"logs and ledger: {stage.folder}")
+            say(f"logs and ledger: {stage.folder}; the database: {stage.server.data}")
+            stage.kept_words = 50_000
         yield Storm(stage, wanted)

@@ -23,10 +23,12 @@ class Server:
         self.url = self._hold.url
         self.data = self.home / "postgres"
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
         self._hold.release()
         embedded.stop_now(self.home)
         os.close(keeper.wait_for(self.home, "keeper", keeper.ALONE))  # its last look at the home must be over
+        if keep:
+            return
         for path in self.home.iterdir():
             if not path.is_mount():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
