@@ -89,7 +89,8 @@ class Storm:
     def _faults_may_go_on(self) -> bool:
         if not self._wanted.tasks or not self._wanted.kills:
             return self._stage.counts["kills"] <= SOME + self._load.accepted.asked / TASKS_PER_KILL
-        return self._share_of_kills() <= self._share_of_tasks() + 0.05
+        tasks = self._share_of_tasks()
+        return tasks >= 1 or self._share_of_kills() <= tasks + 0.05  # what has not come yet comes when all is asked for
 
     def _load_may_go_on(self) -> bool:
         return self._share_of_tasks() <= self._share_of_kills() + 0.05
