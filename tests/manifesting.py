@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tenuto.engine import bulk, manager, manifesting
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.engine.manager import PollResult
 from tenuto.model.manifests import Manifest
 from tenuto.model.policies import Policy

@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.engine import definitions, firing
-from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
+from tenuto.engine.keeping import Author
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.policies import Policy

@@ -11,7 +11,8 @@ import pytest
 
 from tenuto import Actor, Step, Tenuto, cron, every, manual
 from tenuto.engine import closerlooks, executing
-from tenuto.engine.definitions import Author, create, declare, delete, edit, get, switch
+from tenuto.engine.definitions import create, declare, delete, edit, get, switch
+from tenuto.engine.keeping import Author
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.schedules import Definition, changes
 from tenuto.store import schedules
@@ -51,7 +52,7 @@ async def test_a_new_schedule_has_its_next_run_and_its_first_version(db: Databas
     assert (made.enabled, made.version, made.origin, made.next_run_at) == (True, 1, "hand", LATER)
     (version,) = await schedules.versions(db, NAME, 50)
     assert (version.version, version.change, version.at, version.reason) == (1, "created", NOON, "because")
-    assert (version.actor, version.schedule_id) == (ANA, made.id)
+    assert (version.actor, version.definition_id) == (ANA, made.id)
     assert version.before is None
     assert version.after == {**a_definition().to_fields(), "enabled": True}
 

@@ -125,7 +125,7 @@ async def test_what_changed_since_it_was_planned_is_refused_and_nothing_is_done(
 
 
 async def test_only_what_a_file_declared_is_pruned_dependents_first(app: Tenuto) -> None:
-    await app.manifests.create((await app.plans.plan(files(manifest("by-hand")))).manifests.changes[0].manifest)
+    await app.manifests.create((await app.plans.plan(files(manifest("by-hand")))).manifests.changes[0].definition)
     await applied(app, files(manifest("a"), manifest("b", after="a"), manifest("c", after="b")))
     named = await applied(app, files(manifest("a")))
     assert [each.external_id for each in named.manifests.others] == ["b", "c"]

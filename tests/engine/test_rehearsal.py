@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto import Actor, Step, Tenuto, every
-from tenuto.engine.definitions import Author, declare, edit, switch
+from tenuto.engine.definitions import declare, edit, switch
+from tenuto.engine.keeping import Author
 from tenuto.engine.rehearsal import Given, rehearse
 from tenuto.engine.simulation import Simulation
 from tenuto.model.schedules import Definition

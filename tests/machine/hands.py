@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tenuto.engine import bulk, cancelling, definitions, executing, firing, manifesting, sweeper
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.ids import new_id
 from tenuto.model.access import Actor
 from tenuto.model.manifests import Manifest

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.engine import definitions, executing, firing
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap
 from tenuto.model.triggers import every
 from tenuto.store.database import Database

@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from tenuto.engine import definitions, firing
-from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
+from tenuto.engine.keeping import Author
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision

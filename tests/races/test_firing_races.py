@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.engine import definitions, executing, firing, subschedules
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.engine.leftout import LeftOut
 from tenuto.errors import Conflict, NotFound
 from tenuto.handlers.context import Context, PermanentFailure

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tenuto.engine import definitions
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.handlers.steps import resolve
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
 from tenuto.model.steps import Step

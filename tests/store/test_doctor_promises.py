@@ -13,9 +13,9 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.engine import closerlooks, definitions, firing
-from tenuto.engine.definitions import Author
 from tenuto.engine.doctor import Finding, examine
 from tenuto.engine.invariants import INVARIANTS, Verdict
+from tenuto.engine.keeping import Author
 from tenuto.model.schedules import Definition
 from tenuto.model.triggers import every
 from tenuto.settings import Settings, load

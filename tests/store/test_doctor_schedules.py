@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from tenuto.engine import definitions, firing
-from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
 from tenuto.engine.invariants import Verdict
+from tenuto.engine.keeping import Author
 from tenuto.ids import new_id
 from tenuto.model.schedules import Definition
 from tenuto.model.triggers import every

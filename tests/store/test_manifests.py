@@ -45,7 +45,7 @@ async def test_there_is_one_manifest_of_an_external_id(db: Database) -> None:
     first = await kept(db)
     refused = await within(
         db,
-        lambda connection: manifests.insert(
+        lambda connection: manifests.ROWS.insert(
             connection, new_id(), a_manifest(), enabled=True, origin="hand", declared=None, now=NOON, next_run=None
         ),
     )

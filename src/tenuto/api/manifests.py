@@ -179,7 +179,8 @@ async def manifest_versions(visit: Look, external_id: ExternalId, limit: Limit =
     """Its changes, the newest first: who, when, why, before and after."""
     at = place(after, instant, number)
     found = await visit.app.manifests.versions(external_id, before=(at[0], at[1]) if at else None, limit=limit)
-    return page([plain(each) for each in found], limit, lambda each: (each["at"].isoformat(), each["version"]))
+    told_of = [plain(each, definition_id="manifest_id", key="external_id") for each in found]
+    return page(told_of, limit, lambda each: (each["at"].isoformat(), each["version"]))
 
 
 # --- groups, and what the manager did ---------------------------------------------------------------------------------

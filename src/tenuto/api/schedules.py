@@ -162,7 +162,8 @@ async def schedule_versions(visit: Look, name: Name, limit: Limit = 50, after: A
     """Its changes, the newest first: who, when, why, before and after."""
     at = place(after, instant, number)
     found = await visit.app.schedules.versions(name, before=(at[0], at[1]) if at else None, limit=limit)
-    return page([plain(each) for each in found], limit, lambda each: (each["at"].isoformat(), each["version"]))
+    told_of = [plain(each, definition_id="schedule_id", key="name") for each in found]
+    return page(told_of, limit, lambda each: (each["at"].isoformat(), each["version"]))
 
 
 @router.get("/ledger", responses=a_page(ENTRY))

@@ -28,9 +28,9 @@ def told(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if name in _AS_THEY_ARE else _value(name, value) for name, value in record.items()}
 
 
-def plain(value: Any) -> dict[str, Any]:
-    """A value of ours, field by field."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+def plain(value: Any, **called: str) -> dict[str, Any]:
+    """A value of ours, field by field; some of them are called otherwise on the wire."""
+    return {called.get(name, name): getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def _value(name: str, value: Any) -> Any:

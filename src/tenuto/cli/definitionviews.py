@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from tenuto.cli.frame import Session
     from tenuto.engine.declaring import InForce
-    from tenuto.store.manifests import ManifestVersion
-    from tenuto.store.schedules import Version
+    from tenuto.store.kept import Version
 
 
 _MADE_AGAIN_BY = {
@@ -58,12 +57,12 @@ def keeper(found: InForce) -> str:
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-async def show_history(session: Session, found: Sequence[Version] | Sequence[ManifestVersion], limit: int) -> None:
+async def show_history(session: Session, found: Sequence[Version], limit: int, *, known_by: str) -> None:
     """Changes, the newest first."""
     from tenuto.cli.output import show, show_json
 
     if session.as_json:
-        show_json([version_as_data(version) for version in found])
+        show_json([version_as_data(version, known_by) for version in found])
         return
     now = (await session.app.open()).clock.now()
     parts: list[RenderableType] = []
@@ -74,7 +73,7 @@ async def show_history(session: Session, found: Sequence[Version] | Sequence[Man
         session.say(f"the newest {limit}; there may be more: add --limit {min(limit * 5, 500)}")
 
 
-def in_lines(version: Version | ManifestVersion, now: datetime) -> list[RenderableType]:
+def in_lines(version: Version, now: datetime) -> list[RenderableType]:
     """One change for a person: who, when, why, and what was and what is."""
     from rich.padding import Padding
     from rich.text import Text
@@ -94,12 +93,11 @@ def in_lines(version: Version | ManifestVersion, now: datetime) -> list[Renderab
     return lines
 
 
-def version_as_data(version: Version | ManifestVersion) -> dict[str, Any]:
+def version_as_data(version: Version, known_by: str) -> dict[str, Any]:
     """A change as one document."""
-    known_by = "name" if hasattr(version, "schedule_id") else "external_id"
     return {
         "version": version.version,
-        known_by: getattr(version, known_by),
+        known_by: version.key,
         "change": version.change,
         "at": version.at,
         "actor": {"type": version.actor.type, "id": version.actor.id, "name": version.actor.name},

@@ -24,7 +24,7 @@ def as_data(planned: PlannedManifests) -> dict[str, Any]:
                 "path": change.declared.path,
                 "version": None if change.present is None else change.present.version,
                 "changes": _before_and_after(change),
-                "definition": change.manifest.to_fields(),
+                "definition": change.definition.to_fields(),
                 "notes": list(change.notes),
                 "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
             }
@@ -70,13 +70,13 @@ def _manifest(change: ManifestChange) -> list[RenderableType]:
     lines += [Text(f"    {note}", style="dim") for note in change.notes]
     before = None if change.present is None else change.present.manifest.to_fields()
     if before is None:
-        lines.append(Text(f"    {plain(when(change.manifest))}"))
-    for what, difference in describing.differences(before, change.manifest.to_fields()):
+        lines.append(Text(f"    {plain(when(change.definition))}"))
+    for what, difference in describing.differences(before, change.definition.to_fields()):
         if before is not None or what not in _TOLD_ABOVE:
             lines += [Text(f"    {what}"), Padding(describing.painted(difference), (0, 0, 0, 6))]
     if change.effect in ("created", "changed") and (change.runs_before or change.runs_after):
         was = None if change.present is None else change.present.manifest.trigger
-        painted = describing.painted(runs(change, was, change.manifest.trigger))
+        painted = describing.painted(runs(change, was, change.definition.trigger))
         lines += [Text("    next runs"), Padding(painted, (0, 0, 0, 6))]
     return lines
 

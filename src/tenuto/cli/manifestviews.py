@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tenuto.model.manifests import Manifest
-    from tenuto.store.manifests import ManifestVersion, StoredManifest
+    from tenuto.store.kept import Version
+    from tenuto.store.manifests import StoredManifest
 
 Record = dict[str, Any]
 Id = Annotated[str, typer.Argument(metavar="EXTERNAL_ID", help="The manifest's external id.")]
@@ -148,7 +149,9 @@ async def show_manifest(session: Session, external_id: Id) -> None:
     batches = await app.batches.list(manifest=external_id, limit=3)
     if session.as_json:
         told = {name: value for name, value in found.items() if name != "manifest"}
-        show_json({**as_data(stored), **told, "batches": batches, "last_change": version_as_data(change)})
+        show_json(
+            {**as_data(stored), **told, "batches": batches, "last_change": version_as_data(change, "external_id")}
+        )
         return
     now = (await app.open()).clock.now()
     parts: list[RenderableType] = [_heading(stored)]
@@ -171,7 +174,7 @@ def _heading(found: StoredManifest) -> Text:
     return Text.assemble(switch(enabled=found.enabled), "  ", (plain(found.external_id), "bold"), named, (about, "dim"))
 
 
-def _about(found: Record, change: ManifestVersion, now: datetime) -> list[tuple[str, Any]]:
+def _about(found: Record, change: Version, now: datetime) -> list[tuple[str, Any]]:
     from tenuto.cli import describing
     from tenuto.cli.output import compact
 
@@ -315,7 +318,7 @@ async def history(session: Session, external_id: Id, limit: Limit = 20) -> None:
 
     async with known(session.app, external_id):
         found = await session.app.manifests.versions(external_id, limit=limit)
-    await show_history(session, found, limit)
+    await show_history(session, found, limit, known_by="external_id")
 
 
 def show_change(before: StoredManifest, after: StoredManifest) -> None:

@@ -36,7 +36,7 @@ async def history(session: Session, name: Name, limit: Limit = 20) -> None:
 
     async with known(session, session.app, name):
         found = await session.app.schedules.versions(name, limit=limit)
-    await show_history(session, found, limit)
+    await show_history(session, found, limit, known_by="name")
 
 
 async def ledger(

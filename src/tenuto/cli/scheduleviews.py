@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tenuto.app import Tenuto
-    from tenuto.store.schedules import Schedule, Version
+    from tenuto.store.kept import Version
+    from tenuto.store.schedules import Schedule
 
 _NEXT = 5
 _LAST = 5
@@ -153,7 +154,7 @@ async def show_schedule(session: Session, name: Name) -> None:
     now = (await app.open()).clock.now()
     if session.as_json:
         document = {**as_data(found), "next_runs": next_runs(found, now), "last_executions": last}
-        show_json({**document, "last_change": version_as_data(change)})
+        show_json({**document, "last_change": version_as_data(change, "name")})
         return
     runs = next_runs(found, now)
     parts: list[RenderableType] = [_heading(found), *_about(found, change, now), *title("next runs")]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid
@@ -25,8 +26,18 @@ RUNS_SHOWN = 3
 MAX_OTHERS = 10_000
 
 
+class Defining(Protocol):
+    """A definition as somebody wrote it down."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def trigger(self) -> Trigger: ...
+    def to_fields(self) -> dict[str, Any]: ...
+
+
 class InForce(Protocol):
-    """What there is under a name."""
+    """What there is under a key."""
 
     @property
     def id(self) -> UUID: ...
@@ -42,19 +53,6 @@ class InForce(Protocol):
     def fields(self) -> Mapping[str, Any]: ...
     @property
     def trigger(self) -> Trigger: ...
-
-
-class Change(Protocol):
-    """What is planned for one name."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def effect(self) -> Effect: ...
-    @property
-    def present(self) -> InForce | None: ...
-    @property
-    def fields(self) -> Mapping[str, Any]: ...
 
 
 class Blamed(Protocol):
@@ -81,26 +79,45 @@ def effect_of(present: InForce | None, declared: Mapping[str, Any]) -> Effect:
     return "kept" if present.declared == declared else "changed"
 
 
-class Comparison(NamedTuple):
-    """What is in force beside what is declared."""
+F = TypeVar("F", bound=Blamed)
+D = TypeVar("D", bound=Defining)
+S = TypeVar("S", bound=InForce)
 
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[F, D, S]):
+    """What would become of one definition of the files."""
+
+    declared: F
+    definition: D
+    effect: Effect
+    present: S | None
     differences: Mapping[str, tuple[Any, Any]]
-    """The fields in which they differ."""
+    """The fields in which what is in force and what the file says differ."""
     notes: Sequence[str]
     runs_before: Sequence[datetime]
     runs_after: Sequence[datetime]
 
+    @property
+    def name(self) -> str:
+        return self.definition.key
 
-def compared(
-    present: InForce | None, declared: Mapping[str, Any], trigger: Trigger, effect: Effect, now: datetime
-) -> Comparison:
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self.definition.to_fields()
+
+
+def change_of(declared: F, new: D, effect: Effect, present: S | None, now: datetime) -> Change[F, D, S]:
+    """What is in force beside what is declared."""
     if present is None:
-        return Comparison({}, _without_a_place(trigger), (), trigger.preview(now, RUNS_SHOWN))
-    before = present.trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
-    after = trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
-    return Comparison(
-        changes(present.fields, declared), _notes(effect, present), before, before if effect == "kept" else after
+        runs = new.trigger.preview(now, RUNS_SHOWN)
+        return Change(declared, new, effect, None, {}, _without_a_place(new.trigger), (), runs)
+    before, after = (
+        trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
+        for trigger in (present.trigger, new.trigger)
     )
+    different, notes = changes(present.fields, new.to_fields()), _notes(effect, present)
+    return Change(declared, new, effect, present, different, notes, before, before if effect == "kept" else after)
 
 
 def _without_a_place(trigger: Trigger) -> list[str]:
@@ -124,7 +141,7 @@ def _notes(effect: Effect, present: InForce) -> list[str]:
     return notes
 
 
-def is_done(planned: Iterable[Change], deleted: Iterable[str], present: Mapping[str, InForce]) -> bool:
+def is_done(planned: Iterable[Change[Any, Any, Any]], deleted: Iterable[str], present: Mapping[str, InForce]) -> bool:
     """Whether everything is as the plan wants it. A plan that changes nothing may still have something to note."""
     if any(name in present for name in deleted):
         return False
@@ -138,7 +155,7 @@ def is_done(planned: Iterable[Change], deleted: Iterable[str], present: Mapping[
 
 
 def refuse_changed_since(
-    planned: Iterable[Change], deleted: Mapping[str, InForce], present: Mapping[str, InForce]
+    planned: Iterable[Change[Any, Any, Any]], deleted: Mapping[str, InForce], present: Mapping[str, InForce]
 ) -> None:
     """Refuse a plan that was made of something else than what is there by now."""
     seen: dict[str, InForce | None] = {change.name: change.present for change in planned}

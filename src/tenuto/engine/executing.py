@@ -116,7 +116,7 @@ async def retry(database: Database, id: UUID, now: datetime, by: Actor, request:
     request = request or new_id()
 
     async def act(connection: Connection) -> UUID:
-        schedule = await schedules.locked(connection, found["schedule_id"])
+        schedule = await schedules.locked_by_id(connection, found["schedule_id"])
         alone = schedule is None or schedule.definition.overlap is not Overlap.ALLOW
         active = await schedules.active(connection, found["schedule_id"])
         if request in active or await executions.is_over(connection, request):

@@ -274,7 +274,7 @@ async def take_turns(database: Database, now: datetime, by: str, left_out: LeftO
 
 
 async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, by: str) -> int:
-    schedule = await schedules.locked(connection, schedule_id)
+    schedule = await schedules.locked_by_id(connection, schedule_id)
     if schedule is None:
         await schedules.give_up_queued(connection, schedule_id, "the schedule is gone", now, by, manual_too=True)
         return 0

@@ -12,18 +12,18 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenuto.engine import manifesting
+from tenuto.engine import declaring, manifesting
 from tenuto.engine.declaring import (
     DOES_SOMETHING,
     MAX_OTHERS,
     Effect,
     blaming,
-    compared,
+    change_of,
     effect_of,
     is_done,
     refuse_changed_since,
 )
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.engine.manifesting import UNSAID
 from tenuto.errors import Invalid
 from tenuto.model.manifestfiles import DeclaredGroup, DeclaredManifest
@@ -36,26 +36,7 @@ from tenuto.store.manifests import StoredManifest
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestChange:
-    """What would become of one manifest of the files."""
-
-    declared: DeclaredManifest
-    manifest: Manifest
-    effect: Effect
-    present: StoredManifest | None
-    differences: Mapping[str, tuple[Any, Any]]
-    notes: Sequence[str]
-    runs_before: Sequence[datetime]
-    runs_after: Sequence[datetime]
-
-    @property
-    def name(self) -> str:
-        return self.manifest.external_id
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        return self.manifest.to_fields()
+ManifestChange = declaring.Change[DeclaredManifest, Manifest, StoredManifest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +123,7 @@ async def plan(
     found = []
     for new in those_needed_first(wanted.values()):
         there, effect = present.get(new.external_id), effects[new.external_id]
-        comparison = compared(there, new.to_fields(), new.trigger, effect, now)
-        found.append(ManifestChange(by_id[new.external_id], new, effect, there, *comparison))
+        found.append(change_of(by_id[new.external_id], new, effect, there, now))
     return PlannedManifests(found, [_group(each, standing[each.name]) for each in groups], others, prune)
 
 
@@ -152,13 +132,13 @@ async def carry_out_within(
 ) -> None:
     """Do what was planned; refused if something has changed since. The ids are for manifests that come to be."""
     deleted = planned.deleted
-    await manifesting.one_change_of_order(connection, [change.manifest for change in planned.changes])
+    await manifesting.one_change_of_order(connection, [change.definition for change in planned.changes])
     present = await manifests.locked_any(connection, [*ids, *(each.external_id for each in deleted)])
     gone = {each.external_id: each for each in deleted}
     if not is_done(planned.changes, gone, present):  # else by ourselves, and only the reply was lost
         refuse_changed_since(planned.changes, gone, present)
         for change in planned.changes:
-            await manifesting.declare_within(connection, change.manifest, author, ids[change.name])
+            await manifesting.declare_within(connection, change.definition, author, ids[change.name])
         for each in deleted:
             await manifesting.delete_within(connection, each.external_id, author)
     for group in planned.groups:

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from tenuto.engine import definitions
+from tenuto.engine import declaring, definitions
 from tenuto.engine.declaring import (
     DOES_SOMETHING,
     MAX_OTHERS,
-    Effect,
     blaming,
-    compared,
+    change_of,
     effect_of,
     is_done,
     refuse_changed_since,
 )
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.errors import Invalid
 from tenuto.model.definitionfiles import Declared
 from tenuto.model.schedules import Definition, Plan, check_names, refuse_cycles, those_needed_first
@@ -34,28 +32,7 @@ from tenuto.store import schedules
 from tenuto.store.database import Connection, Database
 from tenuto.store.schedules import Schedule
 
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What would become of one schedule of the files."""
-
-    declared: Declared
-    definition: Definition
-    effect: Effect
-    present: Schedule | None
-    differences: Mapping[str, tuple[Any, Any]]
-    """The fields in which what is in force and what the file says differ."""
-    notes: Sequence[str]
-    runs_before: Sequence[datetime]
-    runs_after: Sequence[datetime]
-
-    @property
-    def name(self) -> str:
-        return self.definition.name
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        return self.definition.to_fields()
+Change = declaring.Change[Declared, Definition, Schedule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +99,7 @@ async def plan(
     found = []
     for new in those_needed_first(wanted.values()):
         there, effect = present.get(new.name), effects[new.name]
-        comparison = compared(there, new.to_fields(), new.trigger, effect, now)
-        found.append(Change(by_name[new.name], new, effect, there, *comparison))
+        found.append(change_of(by_name[new.name], new, effect, there, now))
     return Planned(now, found, others, prune)
 
 

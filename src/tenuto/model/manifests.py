@@ -79,6 +79,11 @@ class Manifest:
             raise Invalid("depends on itself", field="depends_on")
 
     @property
+    def key(self) -> str:
+        """What it is found by."""
+        return self.external_id
+
+    @property
     def schedule_type(self) -> ScheduleType:
         if self.on_demand:
             return ScheduleType.ON_DEMAND

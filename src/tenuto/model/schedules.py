@@ -234,6 +234,11 @@ class Definition:
         payloads.storable_text(self.description, field="description", limit=4000)
         object.__setattr__(self, "overlap", _one_of(Overlap, self.overlap, "overlap"))
 
+    @property
+    def key(self) -> str:
+        """What it is found by."""
+        return self.name
+
     def to_fields(self) -> dict[str, Any]:
         """As plain data: what a version keeps and two versions are compared by."""
         return {

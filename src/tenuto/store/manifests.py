@@ -19,6 +19,7 @@ from tenuto.model.tasks import Task, TaskState
 from tenuto.model.triggers import Trigger
 from tenuto.store.arrays import Excluded, array_literal, columns_of, ids_and_versions
 from tenuto.store.database import Connection, Database, Row
+from tenuto.store.kept import Kept, as_json, from_json
 from tenuto.store.statements import beside
 from tenuto.tracing import asked, carrying
 
@@ -47,6 +48,14 @@ class StoredManifest:
     next_run_at: datetime | None
 
     @property
+    def definition(self) -> Manifest:
+        return self.manifest
+
+    @property
+    def key(self) -> str:
+        return self.manifest.external_id
+
+    @property
     def external_id(self) -> str:
         return self.manifest.external_id
 
@@ -67,7 +76,7 @@ def _stored(row: Row) -> StoredManifest:
         row["enabled"],
         row["version"],
         row["origin"],
-        None if row["declared"] is None else json.loads(row["declared"]),
+        from_json(row["declared"]),
         row["created_at"],
         row["updated_at"],
         row["last_successful_run"],
@@ -79,31 +88,16 @@ def _stored(row: Row) -> StoredManifest:
 # --- definitions ----------------------------------------------------------------------------------------------------
 
 
-async def named(database: Database, external_id: str) -> StoredManifest | None:
-    """The manifest of that external id."""
-    row = await database.one(SQL.manifest_named, external_id)
-    return None if row is None else _stored(row)
+def _columns(new: Manifest) -> tuple[Any, ...]:
+    return (
+        new.external_id, new.name, as_json(new.to_fields()), new.job, new.schedule_type, new.depends_on, new.group,
+        new.max_active,
+    )  # fmt: skip
 
 
-async def locked(connection: Connection, external_id: str) -> StoredManifest | None:
-    """The manifest of that external id, held until the transaction ends."""
-    row = await connection.fetchrow(SQL.lock_named, external_id)
-    return None if row is None else _stored(row)
-
-
-async def named_any(connection: Connection, external_ids: Iterable[str]) -> dict[str, StoredManifest]:
-    """Those of these external ids that there are."""
-    return {row["external_id"]: _stored(row) for row in await connection.fetch(SQL.named_any, list(external_ids))}
-
-
-async def locked_any(connection: Connection, external_ids: Iterable[str]) -> dict[str, StoredManifest]:
-    """The same, held until the transaction ends."""
-    return {row["external_id"]: _stored(row) for row in await connection.fetch(SQL.lock_named_any, list(external_ids))}
-
-
-async def other_from_files(connection: Connection, external_ids: Iterable[str], limit: int) -> list[StoredManifest]:
-    """Manifests that a file has declared, but for those of these external ids."""
-    return [_stored(row) for row in await connection.fetch(SQL.other_from_files, list(external_ids), limit)]
+ROWS = Kept[Manifest, StoredManifest](SQL, _stored, _columns)
+named, locked, named_any, locked_any = ROWS.named, ROWS.locked, ROWS.named_any, ROWS.locked_any
+other_from_files, versions = ROWS.other_from_files, ROWS.versions
 
 
 async def keep(connection: Connection, id: UUID) -> bool:
@@ -145,96 +139,9 @@ async def dependents(connection: Connection, external_id: str) -> list[str]:
     return [row["external_id"] for row in await connection.fetch(SQL.dependents, external_id)]
 
 
-async def insert(
-    connection: Connection,
-    id: UUID,
-    manifest: Manifest,
-    *,
-    enabled: bool,
-    origin: str,
-    declared: dict[str, Any] | None,
-    now: datetime,
-    next_run: datetime | None,
-) -> bool:
-    """Create a manifest; False if there is one of its external id."""
-    row = await connection.fetchrow(
-        SQL.insert, id, manifest.external_id, manifest.name, enabled, _json(manifest.to_fields()), manifest.job,
-        manifest.schedule_type, manifest.depends_on, manifest.group, manifest.max_active, origin, _json(declared), now,
-        next_run,
-    )  # fmt: skip
-    return row is not None
-
-
-async def change(
-    connection: Connection,
-    id: UUID,
-    manifest: Manifest,
-    *,
-    enabled: bool,
-    origin: str,
-    declared: dict[str, Any] | None,
-    now: datetime,
-    next_run: datetime | None,
-) -> int:
-    """Put a definition in the place of the last; its version."""
-    version: int = await connection.fetchval(
-        SQL.change, id, manifest.name, enabled, _json(manifest.to_fields()), manifest.job, manifest.schedule_type,
-        manifest.depends_on, manifest.group, manifest.max_active, _json(declared), origin, now, next_run,
-    )  # fmt: skip
-    return version
-
-
-async def declare(connection: Connection, id: UUID, declared: dict[str, Any], origin: str) -> None:
-    """Remember what code or file said, though nothing has changed by it."""
-    await connection.execute(SQL.declare, id, _json(declared), origin)
-
-
-async def delete(connection: Connection, id: UUID) -> None:
-    await connection.execute(SQL.delete, id)
-
-
 async def has_open_tasks(connection: Connection, id: UUID) -> bool:
     """Whether anything of a manifest is pending or running."""
     return bool(await connection.fetchval(SQL.has_open_tasks, id))
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestVersion:
-    """One change of a manifest."""
-
-    manifest_id: UUID
-    version: int
-    external_id: str
-    change: str
-    at: datetime
-    actor: Actor
-    reason: str | None
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-
-
-async def record_version(connection: Connection, new: ManifestVersion) -> None:
-    """Write down what was changed, by whom and why."""
-    await connection.execute(
-        SQL.record_version, new.manifest_id, new.version, new.external_id, new.change, new.at, new.actor.type,
-        new.actor.id, new.actor.name, new.reason, _json(new.before), _json(new.after),
-    )  # fmt: skip
-
-
-async def versions(
-    database: Database, which: str | UUID, limit: int, before: tuple[datetime, int] | None = None
-) -> list[ManifestVersion]:
-    """The changes of the manifests that have had this external id, or of the one with this id, the newest first; or
-    those before an (instant, version)."""
-    sql = SQL.versions if isinstance(which, str) else SQL.versions_of
-    return [
-        ManifestVersion(
-            row["manifest_id"], row["version"], row["external_id"], row["change"], row["at"],
-            Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
-            _plain(row["before"]), _plain(row["after"]),
-        )
-        for row in await database.all(sql, which, limit, *(before or (None, None)))
-    ]  # fmt: skip
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -421,11 +328,3 @@ async def polls(database: Database, *, below: UUID | None, busy: bool, limit: in
 async def forget_polls(database: Database, cutoff: datetime, limit: int) -> int:
     """Let go a small batch of the polls before the cut-off; how many."""
     return len(await database.all(SQL.forget_polls, first_id_at(cutoff), limit))
-
-
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _plain(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else json.loads(text)

@@ -1,4 +1,4 @@
--- name: manifest_named
+-- name: named
 -- One manifest, by its external id.
 SELECT *
 FROM tenuto.manifests
@@ -111,30 +111,31 @@ LIMIT 1000;
 -- name: insert
 -- A manifest comes to be, unless there is one of its external id.
 INSERT INTO tenuto.manifests (
-    id, external_id, name, enabled, definition, job, schedule_type, depends_on, group_name, max_active, version, origin,
-    declared, created_at, updated_at, next_run_at, planned
+    id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at, external_id, name, definition, job,
+    schedule_type, depends_on, group_name, max_active
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1, $11, $12, $13, $13, $14, $4)
+VALUES ($1, $2, $2, 1, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: change
 -- A manifest as it is from now on.
 UPDATE tenuto.manifests
-SET name = $2,
-    enabled = $3,
-    definition = $4,
-    job = $5,
-    schedule_type = $6,
-    depends_on = $7,
-    group_name = $8,
-    max_active = $9,
+SET enabled = $2,
+    planned = $2,
     version = version + 1,
-    declared = coalesce($10, declared),
-    origin = $11,
-    updated_at = $12,
-    next_run_at = $13,
-    planned = $3
+    origin = $3,
+    declared = coalesce($4, declared),
+    updated_at = $5,
+    next_run_at = $6,
+    external_id = $7,
+    name = $8,
+    definition = $9,
+    job = $10,
+    schedule_type = $11,
+    depends_on = $12,
+    group_name = $13,
+    max_active = $14
 WHERE id = $1
 RETURNING version;
 

@@ -15,13 +15,13 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import TenutoError
-from tenuto.model.access import Actor
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_json, plan_from_json
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.store.arrays import Excluded, columns_of, ids_and_versions
 from tenuto.store.database import Connection, Database, Row
+from tenuto.store.kept import Kept, from_json
 from tenuto.store.statements import beside
 
 SQL = beside(__file__)
@@ -43,6 +43,10 @@ class Schedule:
     updated_at: datetime
     last_run_at: datetime | None
     next_run_at: datetime | None
+
+    @property
+    def key(self) -> str:
+        return self.definition.name
 
     @property
     def name(self) -> str:
@@ -80,7 +84,7 @@ def _schedule(row: Row) -> Schedule:
         row["enabled"],
         row["version"],
         row["origin"],
-        None if row["declared"] is None else json.loads(row["declared"]),
+        from_json(row["declared"]),
         row["created_at"],
         row["updated_at"],
         row["last_run_at"],
@@ -91,36 +95,19 @@ def _schedule(row: Row) -> Schedule:
 # --- definitions ----------------------------------------------------------------------------------------------------
 
 
-async def named(database: Database, name: str) -> Schedule | None:
-    """The schedule of that name."""
-    row = await database.one(SQL.schedule_named, name)
-    return None if row is None else _schedule(row)
+def _columns(new: Definition) -> tuple[Any, ...]:
+    misfire = json.dumps(new.misfire.to_fields())
+    return new.name, new.description, new.trigger.to_json(), new.plan.to_json(), new.overlap, misfire
 
 
-async def by_id(database: Database, id: UUID) -> Schedule | None:
-    """The schedule with that id."""
-    row = await database.one(SQL.schedule, id)
-    return None if row is None else _schedule(row)
+ROWS = Kept[Definition, Schedule](SQL, _schedule, _columns)
+named, locked, named_any, locked_any = ROWS.named, ROWS.locked, ROWS.named_any, ROWS.locked_any
+other_from_files, versions = ROWS.other_from_files, ROWS.versions
 
 
-async def named_any(connection: Connection, names: Collection[str]) -> dict[str, Schedule]:
-    """Those of these names that there are."""
-    return {row["name"]: _schedule(row) for row in await connection.fetch(SQL.named_any, list(names))}
-
-
-async def locked_any(connection: Connection, names: Collection[str]) -> dict[str, Schedule]:
-    """The same, held until the transaction ends."""
-    return {row["name"]: _schedule(row) for row in await connection.fetch(SQL.lock_named_any, list(names))}
-
-
-async def other_from_files(connection: Connection, names: Collection[str], limit: int) -> list[Schedule]:
-    """What files have declared, but for these names."""
-    return [_schedule(row) for row in await connection.fetch(SQL.other_from_files, list(names), limit)]
-
-
-async def locked(connection: Connection, which: str | UUID) -> Schedule | None:
-    """The schedule of that name or id, held until the transaction ends."""
-    row = await connection.fetchrow(SQL.lock_named if isinstance(which, str) else SQL.lock_schedule, which)
+async def locked_by_id(connection: Connection, id: UUID) -> Schedule | None:
+    """The schedule with that id, held until the transaction ends."""
+    row = await connection.fetchrow(SQL.lock_schedule, id)
     return None if row is None else _schedule(row)
 
 
@@ -150,70 +137,6 @@ async def plans_with_schedules(connection: Connection) -> dict[str, Plan]:
     return plans
 
 
-async def insert(
-    connection: Connection,
-    id: UUID,
-    definition: Definition,
-    *,
-    enabled: bool,
-    origin: str,
-    declared: dict[str, Any] | None,
-    now: datetime,
-    next_run: datetime | None,
-) -> bool:
-    """Create a schedule; False if there is one of its name."""
-    row = await connection.fetchrow(
-        SQL.insert, id, definition.name, definition.description, enabled, definition.trigger.to_json(),
-        definition.plan.to_json(), definition.overlap, json.dumps(definition.misfire.to_fields()), origin,
-        _json(declared), now, next_run,
-    )  # fmt: skip
-    return row is not None
-
-
-async def change(
-    connection: Connection,
-    id: UUID,
-    definition: Definition,
-    *,
-    enabled: bool,
-    origin: str,
-    declared: dict[str, Any] | None,
-    now: datetime,
-    next_run: datetime | None,
-) -> int:
-    """Put a definition in the place of the last; its version."""
-    version: int = await connection.fetchval(
-        SQL.change, id, definition.description, enabled, definition.trigger.to_json(), definition.plan.to_json(),
-        definition.overlap, json.dumps(definition.misfire.to_fields()), _json(declared), origin, now, next_run,
-        definition.name,
-    )  # fmt: skip
-    return version
-
-
-async def declare(connection: Connection, id: UUID, declared: dict[str, Any], origin: str) -> None:
-    """Remember what code or file said, though nothing has changed by it."""
-    await connection.execute(SQL.declare, id, _json(declared), origin)
-
-
-async def delete(connection: Connection, id: UUID) -> None:
-    await connection.execute(SQL.delete, id)
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One change of a schedule."""
-
-    schedule_id: UUID
-    version: int
-    name: str
-    change: str
-    at: datetime
-    actor: Actor
-    reason: str | None
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-
-
 async def known(connection: Connection, names: Collection[str]) -> set[str]:
     """Which of these names are names of schedules."""
     return {row["name"] for row in await connection.fetch(SQL.known, list(names))}
@@ -222,14 +145,6 @@ async def known(connection: Connection, names: Collection[str]) -> set[str]:
 async def users_of(connection: Connection, name: str) -> list[str]:
     """The schedules of which this one is a step."""
     return [row["name"] for row in await connection.fetch(SQL.users_of, name)]
-
-
-async def record_version(connection: Connection, new: Version) -> None:
-    """Write down what was changed, by whom and why."""
-    await connection.execute(
-        SQL.record_version, new.schedule_id, new.version, new.name, new.change, new.at, new.actor.type, new.actor.id,
-        new.actor.name, new.reason, _json(new.before), _json(new.after),
-    )  # fmt: skip
 
 
 async def off_since(connection: Connection, id: UUID) -> tuple[datetime | None, str | None]:
@@ -243,22 +158,6 @@ async def last_named(database: Database, name: str) -> UUID | None:
     """The schedule that has this name, or had it last."""
     id: UUID | None = await database.value(SQL.last_named, name)
     return id
-
-
-async def versions(
-    database: Database, which: str | UUID, limit: int, before: tuple[datetime, int] | None = None
-) -> list[Version]:
-    """The changes of the schedules that have had this name, or of the one with this id, the newest first; or those
-    before an (instant, version)."""
-    sql = SQL.versions if isinstance(which, str) else SQL.versions_of
-    return [
-        Version(
-            row["schedule_id"], row["version"], row["name"], row["change"], row["at"],
-            Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
-            _plain(row["before"]), _plain(row["after"]),
-        )
-        for row in await database.all(sql, which, limit, *(before or (None, None)))
-    ]  # fmt: skip
 
 
 # --- firing ---------------------------------------------------------------------------------------------------------
@@ -395,7 +294,7 @@ async def whose_turn_it_is(database: Database, limit: int, excluded: Excluded = 
 async def first_queued(connection: Connection, schedule_id: UUID) -> Queued | None:
     """The run of a schedule that has waited longest."""
     row = await connection.fetchrow(SQL.first_queued, schedule_id)
-    return None if row is None else Queued(row["id"], row["due_at"], _plain(row["request"]))
+    return None if row is None else Queued(row["id"], row["due_at"], from_json(row["request"]))
 
 
 async def take_turn(connection: Connection, queued_id: UUID, execution_id: UUID, now: datetime, by: str) -> None:
@@ -438,11 +337,3 @@ async def typical_durations(database: Database, since: datetime) -> dict[str, fl
     """How many seconds a run of each schedule takes, going by the last ones."""
     rows = await database.all(SQL.typical_durations, since)
     return {row["schedule_name"]: float(row["seconds"]) for row in rows}
-
-
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _plain(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else json.loads(text)

@@ -1,14 +1,8 @@
--- name: schedule_named
+-- name: named
 -- One schedule, by its name.
 SELECT *
 FROM tenuto.schedules
 WHERE name = $1;
-
--- name: schedule
--- One schedule, by its id.
-SELECT *
-FROM tenuto.schedules
-WHERE id = $1;
 
 -- name: named_any
 -- Those of these names that there are.
@@ -90,29 +84,29 @@ LIMIT 100000;
 -- name: insert
 -- A schedule comes to be, unless there is one of its name.
 INSERT INTO tenuto.schedules (
-    id, name, description, enabled, trigger, plan, overlap, misfire, version, origin, declared, created_at, updated_at,
-    next_run_at, planned
+    id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at, name, description, trigger, plan,
+    overlap, misfire
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $10, $11, $11, $12, $4)
+VALUES ($1, $2, $2, 1, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: change
 -- A schedule as it is from now on; its next run is worked out anew.
 UPDATE tenuto.schedules
-SET name = $12,
-    description = $2,
-    enabled = $3,
-    trigger = $4,
-    plan = $5,
-    overlap = $6,
-    misfire = $7,
+SET enabled = $2,
+    planned = $2,
     version = version + 1,
-    declared = coalesce($8, declared),
-    origin = $9,
-    updated_at = $10,
-    next_run_at = $11,
-    planned = $3
+    origin = $3,
+    declared = coalesce($4, declared),
+    updated_at = $5,
+    next_run_at = $6,
+    name = $7,
+    description = $8,
+    trigger = $9,
+    plan = $10,
+    overlap = $11,
+    misfire = $12
 WHERE id = $1
 RETURNING version;
 

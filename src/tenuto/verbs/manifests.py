@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tenuto.engine import manager, manifesting
 from tenuto.engine.declaring import Effect
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.engine.manager import PollResult
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
 from tenuto.handlers.jobs import Job, Jobs
@@ -30,7 +30,8 @@ from tenuto.model.triggers import Manual, Trigger
 from tenuto.store import auditing, manifests
 from tenuto.store import tasks as queue
 from tenuto.store.database import Connection, Database
-from tenuto.store.manifests import ManifestVersion, StoredManifest
+from tenuto.store.kept import Version
+from tenuto.store.manifests import StoredManifest
 from tenuto.verbs.asking import MAX_LISTED, Open, Record, listed
 
 _RULES = ("timeout", "retry", "max_retries", "on_lost")
@@ -169,7 +170,7 @@ class Manifests:
 
     async def versions(
         self, external_id: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50
-    ) -> Sequence[ManifestVersion]:
+    ) -> Sequence[Version]:
         """The changes of every manifest that has had this external id, or of the one with this id, the newest first;
         also of one that has been deleted. The next page is ``before`` the last (at, version)."""
         found = await manifests.versions(await self._open(), external_id, listed(limit), before)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.engine import manifestplanning, planning
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.engine.manifestplanning import PlannedManifests
 from tenuto.engine.planning import Planned
 from tenuto.errors import Invalid

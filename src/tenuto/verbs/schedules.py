@@ -9,8 +9,8 @@ from uuid import UUID
 
 from tenuto.engine import definitions, firing, planning
 from tenuto.engine.declaring import Effect
-from tenuto.engine.definitions import Author
 from tenuto.engine.firing import Started
+from tenuto.engine.keeping import Author
 from tenuto.engine.planning import Planned
 from tenuto.engine.rehearsal import Given, rehearse
 from tenuto.engine.simulation import Simulation
@@ -35,7 +35,8 @@ from tenuto.model.triggers import Trigger
 from tenuto.store import auditing, schedules
 from tenuto.store import tasks as queue
 from tenuto.store.database import Database
-from tenuto.store.schedules import Schedule, Version
+from tenuto.store.kept import Version
+from tenuto.store.schedules import Schedule
 from tenuto.verbs.asking import Open, Record, listed
 
 _REMEMBERED = 1000

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.engine.definitions import Author
+from tenuto.engine.keeping import Author
 from tenuto.ids import new_id
 from tenuto.model.tasks import NewTask, Task
 from tenuto.store.database import Connection, Database
