@@ -150,6 +150,8 @@ MUTANTS = (
             GUARDS + "a_wipe_holds_what_runs_only_at_its_end"),
     swapped("renew: a lease that has run out is not prolonged", SQL, "  AND tasks.lease_until > clock_timestamp()\nRETURNING", "RETURNING",
             GUARDS + "a_lease_that_has_run_out_is_not_renewed"),
+    swapped("renew: nothing begins when its lease is over", "handlers/attempts.py", "        if at > self.lease_ends:\n", "        if False:\n",
+            "handlers/test_outcomes.py::test_code_whose_lease_is_over_by_the_time_it_would_begin_never_runs"),
     swapped("renew: code is stopped before its lease ends", "engine/watchdog.py",
             "                attempt.stop(Stop.LEASE_LOST)\n                if attempt.started_at is not None and now >", "                if False and now >",
             ZOMBIES + "a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends"),

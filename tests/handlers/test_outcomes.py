@@ -469,6 +469,18 @@ def test_code_that_was_to_be_stopped_before_it_began_never_runs(bench: Bench, ki
     assert bench.run(job).status is Status.COMPLETED
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_code_whose_lease_is_over_by_the_time_it_would_begin_never_runs(bench: Bench, kind: str) -> None:
+    """As in a process that was frozen between the claim and here, and wakes before its watchdog does."""
+    ran = []
+    as_job(bench, kind, lambda: ran.append(1))
+    task = a_held_task(name="bake")
+    attempt = Attempt(task, Context(task), steady(), steady())
+    bench.runner.launch([attempt])
+    assert bench.outcome(attempt) is None, "somebody else may hold the task: nothing is reported"
+    assert ran == []
+
+
 @pytest.mark.parametrize(
     ("stop", "status", "reason"),
     [

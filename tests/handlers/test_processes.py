@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tenuto import Actor, Context, Job
+from tenuto.clock import steady
 from tenuto.handlers.attempts import Attempt, Stop
 from tenuto.model.tasks import Outcome, Reason, Status
 from tests.handlers import isolated_jobs as jobs
@@ -256,6 +257,13 @@ def test_stopping_an_attempt_that_has_its_answer_does_not_hit_the_next_one(bench
     assert children.run(late, task, bench.runner._clock) is not None
     late.stop(Stop.CANCELLED, ANA)
     assert bench.run(jobs.double, 21).output == "42"
+
+
+def test_a_child_is_not_told_of_work_whose_lease_is_over(bench: Bench) -> None:
+    task = bench.begin(jobs.double, 21).task
+    attempt = Attempt(task, Context(task), steady(), steady())
+    bench.runner.launch([attempt])
+    assert bench.outcome(attempt) is None
 
 
 def test_when_the_runner_closes_its_children_are_gone(bench: Bench, tmp_path: Path) -> None:

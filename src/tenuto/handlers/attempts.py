@@ -79,11 +79,15 @@ class Attempt:
             halt()
 
     def begins(self, now: datetime) -> None:
-        """The code begins; its time limit, if it has one, runs from here."""
+        """The code begins; its time limit, if it has one, runs from here. Not if the lease is over: a process that was
+        frozen, or got no turn for long, may come to this before its watchdog does."""
         self.started_at = now
+        at = steady()
+        if at > self.lease_ends:
+            self.stop(Stop.LEASE_LOST)
         limit = self.task.policy.timeout_seconds
         if limit is not None:
-            self.deadline = steady() + limit
+            self.deadline = at + limit
 
     def can_be_halted_by(self, halt: Callable[[], object]) -> None:
         """Set the means. If somebody wanted it stopped before it began, it stops now."""
