@@ -57,6 +57,15 @@ async def test_a_new_schedule_has_its_next_run_and_its_first_version(db: Databas
     assert version.after == {**a_definition().to_fields(), "enabled": True}
 
 
+async def test_what_was_made_and_deleted_is_not_made_again_by_the_same_request(db: Database) -> None:
+    made = await create(db, a_definition(), author())
+    await delete(db, NAME, author(LATER))
+    with pytest.raises(Conflict, match="has been deleted since") as refused:
+        await create(db, a_definition(), author(LATER), id=made.id)
+    assert refused.value.field == "request_id"
+    assert [change for _, change in await versions(db)] == ["deleted", "created"]
+
+
 async def test_one_that_is_made_switched_off_has_no_next_run(db: Database) -> None:
     made = await create(db, a_definition(), author(), enabled=False)
     assert (made.enabled, made.next_run_at) == (False, None)

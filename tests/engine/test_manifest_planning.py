@@ -43,7 +43,7 @@ async def applied(app: Tenuto, wanted: Declarations, *, prune: bool = False) -> 
 
 
 def effects(planned: WholePlan) -> dict[str, str]:
-    return {change.name: change.effect for change in planned.manifests.changes}
+    return {change.key: change.effect for change in planned.manifests.changes}
 
 
 async def names(app: Tenuto) -> list[str]:

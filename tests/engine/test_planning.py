@@ -46,7 +46,7 @@ async def applied(app: Tenuto, *schedules: dict[str, Any], prune: bool = False) 
 
 
 def effects(planned: Planned) -> dict[str, str]:
-    return {change.name: change.effect for change in planned.changes}
+    return {change.key: change.effect for change in planned.changes}
 
 
 async def names(app: Tenuto) -> list[str]:
@@ -260,7 +260,7 @@ async def test_who_runs_whom_can_be_turned_round_in_one_go(app: Tenuto) -> None:
 
 async def test_the_order_in_the_file_does_not_matter(app: Tenuto) -> None:
     planned = await applied(app, schedule("a", {"schedule": "z"}), schedule("z"))
-    assert [change.name for change in planned.changes] == ["z", "a"]
+    assert [change.key for change in planned.changes] == ["z", "a"]
 
 
 # ---- between looking and doing

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.engine import definitions, executing
-from tenuto.store import executions, finishing, schedules
+from tenuto.store import auditing, executions, finishing, schedules
 from tenuto.store.database import Database
 from tests.playing import (
     ANA,
@@ -76,6 +76,26 @@ async def test_a_declaration_that_made_it_says_so(db: Database, far: Database, p
     assert await changes(db) == ["created"]
 
 
+async def test_a_declaration_that_changed_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, schedules.SQL.change)
+    assert await definitions.declare(far, a_definition("b"), author(now + MINUTE)) == "changed"
+    assert proxy.lost == 1
+    assert await changes(db) == ["created", "edited"]
+
+
+async def test_an_edit_that_changes_nothing_leaves_no_entry_however_often_it_is_tried(
+    db: Database, far: Database, proxy: Proxy, now: datetime
+) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, schedules.SQL.lock_named)
+    with auditing.on_record(auditing.Deed(ANA, "schedule.edit", "test")):
+        await definitions.edit(far, NAME, a_definition(), author(now + MINUTE))
+    assert proxy.lost == 1
+    assert await changes(db) == ["created"]
+    assert await db.value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
+
+
 @pytest.mark.parametrize("name", [NAME, "renamed"])
 async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
     db: Database, far: Database, proxy: Proxy, now: datetime, name: str
@@ -105,6 +125,18 @@ async def test_who_deleted_it_is_not_told_that_there_is_none(
     await definitions.delete(far, NAME, author(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted"]
+
+
+async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
+    db: Database, far: Database, proxy: Proxy, now: datetime
+) -> None:
+    await saved(db, a_definition(), now)
+    lose(proxy, schedules.SQL.delete)
+    proxy.meanwhile = lambda: saved(db, a_definition("b"), now)
+    await definitions.delete(far, NAME, author(now))
+    assert proxy.lost == 1
+    assert await changes(db) == ["created", "deleted", "created"]
+    assert (await definitions.get(db, NAME)).definition == a_definition("b")
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])

@@ -85,4 +85,4 @@ def _shown(planned: WholePlan) -> dict[str, Any]:
 
 def _change(what: str, change: Any) -> dict[str, Any]:
     differences = {name: {"before": before, "after": after} for name, (before, after) in change.differences.items()}
-    return {"what": what, "name": change.name, "effect": change.effect, "changes": differences}
+    return {"what": what, "name": change.key, "effect": change.effect, "changes": differences}

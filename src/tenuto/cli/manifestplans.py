@@ -15,36 +15,21 @@ _TOLD_ABOVE = ("name", "when", "after", "schedule_type")
 
 def as_data(planned: PlannedManifests) -> dict[str, Any]:
     """For programs."""
+    from tenuto.cli.plans import before_and_after, change_as_data
+
     return {
-        "manifests": [
-            {
-                "external_id": change.name,
-                "effect": change.effect,
-                "file": change.declared.document.name,
-                "path": change.declared.path,
-                "version": None if change.present is None else change.present.version,
-                "changes": _before_and_after(change),
-                "definition": change.definition.to_fields(),
-                "notes": list(change.notes),
-                "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
-            }
-            for change in planned.changes
-        ],
+        "manifests": [change_as_data(change, "external_id") for change in planned.changes],
         "groups": [
             {
-                "name": change.name,
+                "name": change.key,
                 "effect": change.effect,
                 "file": change.declared.document.name,
                 "path": change.declared.path,
-                "changes": _before_and_after(change),
+                "changes": before_and_after(change.differences),
             }
             for change in planned.groups
         ],
     }
-
-
-def _before_and_after(change: ManifestChange | GroupChange) -> dict[str, Any]:
-    return {field: {"before": before, "after": after} for field, (before, after) in change.differences.items()}
 
 
 def told(planned: PlannedManifests) -> list[RenderableType]:
@@ -66,7 +51,7 @@ def _manifest(change: ManifestChange) -> list[RenderableType]:
     from tenuto.cli.plans import runs, titled
     from tenuto.cli.words import plain
 
-    lines: list[RenderableType] = [titled(change.name, change.effect, "manifest ")]
+    lines: list[RenderableType] = [titled(change.key, change.effect, "manifest ")]
     lines += [Text(f"    {note}", style="dim") for note in change.notes]
     before = None if change.present is None else change.present.manifest.to_fields()
     if before is None:
@@ -88,7 +73,7 @@ def _group(change: GroupChange) -> list[RenderableType]:
     from tenuto.cli import describing
     from tenuto.cli.plans import titled
 
-    name = "* (all manifests together)" if change.name == "*" else change.name
+    name = "* (all manifests together)" if change.key == "*" else change.key
     lines: list[RenderableType] = [titled(name, change.effect, "group ")]
     for field, (before, after) in change.differences.items():
         title = {"max_active": "at most active"}.get(field, field)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tenuto.engine.manifestplanning import ManifestChange
-    from tenuto.engine.planning import Change
+    from tenuto.engine.declaring import Change
+    from tenuto.engine.planning import ScheduleChange
     from tenuto.model.definitionfiles import Declared
     from tenuto.model.documents import Document
     from tenuto.model.triggers import Trigger
@@ -166,25 +166,30 @@ def as_data(planned: WholePlan) -> dict[str, Any]:
     others = [each.name for each in planned.schedules.others]
     return {
         "changes_something": planned.changes_something,
-        "schedules": [_change_as_data(change) for change in planned.schedules.changes],
+        "schedules": [change_as_data(change, "name") for change in planned.schedules.changes],
         **manifestplans.as_data(planned.manifests),
         "not_declared": [*others, *(each.external_id for each in planned.manifests.others)],
         "deleted": list(planned.deleted),
     }
 
 
-def _change_as_data(change: Change) -> dict[str, Any]:
+def change_as_data(change: Change[Any, Any, Any], known_by: str) -> dict[str, Any]:
+    """What becomes of one definition, for programs."""
     return {
-        "name": change.name,
+        known_by: change.key,
         "effect": change.effect,
         "file": change.declared.document.name,
         "path": change.declared.path,
         "version": None if change.present is None else change.present.version,
-        "changes": {field: {"before": before, "after": after} for field, (before, after) in change.differences.items()},
+        "changes": before_and_after(change.differences),
         "definition": change.definition.to_fields(),
         "notes": list(change.notes),
         "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
     }
+
+
+def before_and_after(differences: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    return {field: {"before": before, "after": after} for field, (before, after) in differences.items()}
 
 
 def show_plan(session: Session, planned: WholePlan) -> None:
@@ -223,14 +228,14 @@ def show_plan(session: Session, planned: WholePlan) -> None:
     session.say(told or "nothing is declared")
 
 
-def _told(change: Change) -> list[RenderableType]:
+def _told(change: ScheduleChange) -> list[RenderableType]:
     from rich.padding import Padding
     from rich.text import Text
 
     from tenuto.cli import describing
     from tenuto.cli.words import plain
 
-    lines = [titled(change.name, change.effect)]
+    lines = [titled(change.key, change.effect)]
     lines += [Text(f"    {note}", style="dim") for note in change.notes]
     if change.present is None:
         lines.append(Text(f"    {plain(change.definition.trigger.words())}"))
@@ -261,7 +266,7 @@ def titled(name: str, effect: str, kind: str = "") -> RenderableType:
     return Text.assemble((f"{sign} ", colour), (kind, "dim"), (plain(name), "bold"), (f"  {effect}", colour))
 
 
-def runs(change: Change | ManifestChange, was: Trigger | None, trigger: Trigger) -> list[str]:
+def runs(change: Change[Any, Any, Any], was: Trigger | None, trigger: Trigger) -> list[str]:
     """The next runs in their order: those that go, those that stay, those that come."""
     from tenuto.cli import describing
 

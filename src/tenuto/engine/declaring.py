@@ -40,6 +40,8 @@ class InForce(Protocol):
     """What there is under a key."""
 
     @property
+    def key(self) -> str: ...
+    @property
     def id(self) -> UUID: ...
     @property
     def version(self) -> int: ...
@@ -99,7 +101,7 @@ class Change(Generic[F, D, S]):
     runs_after: Sequence[datetime]
 
     @property
-    def name(self) -> str:
+    def key(self) -> str:
         return self.definition.key
 
     @property
@@ -108,16 +110,25 @@ class Change(Generic[F, D, S]):
 
 
 def change_of(declared: F, new: D, effect: Effect, present: S | None, now: datetime) -> Change[F, D, S]:
-    """What is in force beside what is declared."""
+    """What would become of a definition: what is in force beside what is declared."""
     if present is None:
-        runs = new.trigger.preview(now, RUNS_SHOWN)
-        return Change(declared, new, effect, None, {}, _without_a_place(new.trigger), (), runs)
-    before, after = (
-        trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else []
-        for trigger in (present.trigger, new.trigger)
+        coming, notes = new.trigger.preview(now, RUNS_SHOWN), _without_a_place(new.trigger)
+        return Change(declared, new, effect, None, differences={}, notes=notes, runs_before=(), runs_after=coming)
+
+    def runs(trigger: Trigger) -> Sequence[datetime]:
+        return trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else ()
+
+    before = runs(present.trigger)
+    return Change(
+        declared,
+        new,
+        effect,
+        present,
+        differences=changes(present.fields, new.to_fields()),
+        notes=_notes(effect, present),
+        runs_before=before,
+        runs_after=before if effect == "kept" else runs(new.trigger),
     )
-    different, notes = changes(present.fields, new.to_fields()), _notes(effect, present)
-    return Change(declared, new, effect, present, different, notes, before, before if effect == "kept" else after)
 
 
 def _without_a_place(trigger: Trigger) -> list[str]:
@@ -146,7 +157,7 @@ def is_done(planned: Iterable[Change[Any, Any, Any]], deleted: Iterable[str], pr
     if any(name in present for name in deleted):
         return False
     for change in planned:
-        there = present.get(change.name)
+        there = present.get(change.key)
         if change.effect != "kept" and (there is None or change.fields != there.declared):
             return False
         if change.effect in DOES_SOMETHING and (there is None or change.fields != there.fields):
@@ -158,7 +169,7 @@ def refuse_changed_since(
     planned: Iterable[Change[Any, Any, Any]], deleted: Mapping[str, InForce], present: Mapping[str, InForce]
 ) -> None:
     """Refuse a plan that was made of something else than what is there by now."""
-    seen: dict[str, InForce | None] = {change.name: change.present for change in planned}
+    seen: dict[str, InForce | None] = {change.key: change.present for change in planned}
     for name, before in (seen | dict(deleted)).items():
         there = present.get(name)
         if (there and (there.id, there.version)) != (before and (before.id, before.version)):

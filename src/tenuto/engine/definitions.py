@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tenuto.engine.keeping import Author, Keeper
+from tenuto.engine.keeping import Author, Keeping
 from tenuto.errors import Conflict, Invalid
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision, first_undecided
@@ -18,11 +18,11 @@ from tenuto.store import schedules
 from tenuto.store.database import Connection
 from tenuto.store.schedules import Entry, Schedule
 
-DECLARED_IN = {"code": "code", "file": "a file"}
+_DECLARED_IN = {"code": "code", "file": "a file"}
 """The origins of what is made again when it is not there, in words."""
 
 
-class _Schedules(Keeper[Definition, Schedule]):
+class _Schedules(Keeping[Definition, Schedule]):
     kind = "schedule"
     key_field = "name"
     rows = schedules.ROWS
@@ -44,13 +44,13 @@ class _Schedules(Keeper[Definition, Schedule]):
             refuse_cycles(new.name, new.plan, await schedules.plans_with_schedules(connection))
             missing = sorted(targets - await schedules.known(connection, targets))
             if missing:
-                raise Invalid(f"there is no schedule named {missing[0]!r}", field="steps", remedy="make that one first")
+                raise Invalid(f"there is no {self.called(missing[0])}", field="steps", remedy="make that one first")
 
-    async def check_new_name(self, connection: Connection, present: Schedule, new: Definition) -> None:
-        """A declaration is found again by its name: under another one it would be made a second time, and run twice."""
-        if present.origin in DECLARED_IN:
+    async def check_new_key(self, connection: Connection, present: Schedule, new: Definition) -> None:
+        # A declaration is found again by its name: under another one it would be made a second time, and run twice.
+        if present.origin in _DECLARED_IN:
             raise Conflict(
-                f"{present.name!r} is declared in {DECLARED_IN[present.origin]}, and the name is how that finds it",
+                f"{present.name!r} is declared in {_DECLARED_IN[present.origin]}, and the name is how that finds it",
                 field="name",
                 remedy="rename it where it is declared; if it is declared no more, delete it and make it anew",
             )
@@ -80,16 +80,17 @@ class _Schedules(Keeper[Definition, Schedule]):
         await schedules.give_up_queued(connection, present.id, why, author.now, author.actor.name, manual_too=True)
 
 
-_KEEPER = _Schedules()
-create, edit, switch, delete, get, unknown = (
-    _KEEPER.create,
-    _KEEPER.edit,
-    _KEEPER.switch,
-    _KEEPER.delete,
-    _KEEPER.get,
-    _KEEPER.unknown,
-)
-declare, declare_within, delete_within = _KEEPER.declare, _KEEPER.declare_within, _KEEPER.delete_within
+_KEPT = _Schedules()
+create = _KEPT.create
+edit = _KEPT.edit
+switch = _KEPT.switch
+delete = _KEPT.delete
+delete_within = _KEPT.delete_within
+declare = _KEPT.declare
+declare_within = _KEPT.declare_within
+get = _KEPT.get
+unknown = _KEPT.unknown
+retimed = _KEPT.retimed
 
 
 # --- inside ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ What code or a file declares is kept beside what is in force. A declaration that
 changes nothing, so what an operator has edited stays; one that has changed comes into force. Whether something is
 enabled is the operator's alone once it exists. Nothing is deleted because somebody did not declare it.
 
-A transaction whose reply was lost is tried again: what it then finds done was done by itself.
+A transaction whose reply was lost is tried again, so each act remembers outside of itself what it did the first time:
+what it then finds done was done by it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.engine.declaring import Defining, Effect, InForce, effect_of
+from tenuto.engine.declaring import DOES_SOMETHING, Defining, Effect, InForce, effect_of
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.model import payloads
@@ -49,10 +50,8 @@ D_co = TypeVar("D_co", bound=Defining, covariant=True)
 
 
 class Stored(InForce, Protocol[D_co]):
-    """The same as it is in force."""
+    """A definition as it is in force, with what somebody wrote down."""
 
-    @property
-    def key(self) -> str: ...
     @property
     def definition(self) -> D_co: ...
     @property
@@ -62,8 +61,8 @@ class Stored(InForce, Protocol[D_co]):
 S = TypeVar("S", bound=Stored[Any])
 
 
-class Keeper(ABC, Generic[D, S]):
-    """Keeps one kind of definition."""
+class Keeping(ABC, Generic[D, S]):
+    """How one kind of definition is kept."""
 
     kind: str
     key_field: str
@@ -72,10 +71,14 @@ class Keeper(ABC, Generic[D, S]):
 
     # --- what each kind says for itself -----------------------------------------------------------------------------
 
+    def called(self, key: str) -> str:
+        """One of them, in words."""
+        return f"{self.kind} {key!r}"
+
     @abstractmethod
     async def one_at_a_time(self, connection: Connection, new: D) -> None:
-        """Wait for whoever is making such a definition too, if two at once could lead to what neither alone does. To
-        be asked for before any row is held."""
+        """Take the lock under which definitions that refer to others come to be and change, if this is one: two at once
+        could close a circle that neither sees. Before any row is held; a larger change has taken it by then."""
 
     @abstractmethod
     def check_names(self, new: D, before: D | None = None) -> None:
@@ -86,8 +89,8 @@ class Keeper(ABC, Generic[D, S]):
         """That what it refers to is there, and does not lead back to it; unless that was so ``before``."""
 
     @abstractmethod
-    async def check_new_name(self, connection: Connection, present: S, new: D) -> None:
-        """Refuse another name where that cannot be."""
+    async def check_new_key(self, connection: Connection, present: S, new: D) -> None:
+        """Refuse another key where that cannot be."""
 
     @abstractmethod
     def retimed(self, present: S, new: D) -> bool:
@@ -113,9 +116,6 @@ class Keeper(ABC, Generic[D, S]):
     def unknown(self, key: str) -> NotFound:
         return NotFound(f"there is no {self.called(key)}", remedy=f"see `tenuto {self.kind} list`")
 
-    def called(self, key: str) -> str:
-        return f"{self.kind} {key!r}"
-
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def create(
@@ -131,10 +131,16 @@ class Keeper(ABC, Generic[D, S]):
             if not await self._insert(connection, id, new, author, enabled=enabled, declared=None):
                 existing = await self.rows.locked(connection, new.key)
                 if existing is None or existing.id != id:
-                    raise self._taken(new.key)
+                    raise self._taken(new.key, "edit that one")
                 auditing.changed_nothing()
 
-        await database.transaction(act)
+        try:
+            await database.transaction(act)
+        except DatabaseError as error:
+            if error.state == UNIQUE_VIOLATION:  # of its first version: there has been one with this id
+                deleted = f"the {self.kind} that was made by this request has been deleted since"
+                raise Conflict(deleted, field="request_id", remedy="make it anew with another") from error
+            raise
         return await self.get(database, new.key)
 
     async def edit(self, database: Database, key: str, new: D, author: Author, *, version: int | None = None) -> S:
@@ -145,21 +151,19 @@ class Keeper(ABC, Generic[D, S]):
         async def act(connection: Connection) -> None:
             nonlocal edited
             await self.one_at_a_time(connection, new)
-            there = await self.rows.locked(connection, new.key)
-            if edited and there is not None and there.definition == new:
+            if edited and (there := await self.rows.locked(connection, new.key)) and there.definition == new:
                 return
             present = await self._locked(connection, key)
-            _refuse_if_changed(present, version)
             if new.key != key:
-                await self.check_new_name(connection, present, new)
-            await self._change(connection, present, new, author)
-            edited = True
+                await self.check_new_key(connection, present, new)
+            _refuse_if_changed(present, version)
+            edited = await self._change(connection, present, new, author)
 
         try:
             await database.transaction(act)
         except DatabaseError as error:
             if error.state == UNIQUE_VIOLATION:
-                raise self._taken(new.key) from error
+                raise self._taken(new.key, "choose another") from error
             raise
         return await self.get(database, new.key)
 
@@ -171,11 +175,10 @@ class Keeper(ABC, Generic[D, S]):
         async def act(connection: Connection) -> bool:
             nonlocal switched
             present = await self._locked(connection, key)
-            if present.enabled == enabled:
+            if present.enabled != enabled:
+                switched = await self._change(connection, present, present.definition, author, enabled=enabled)
+            elif not switched:
                 auditing.changed_nothing()
-            else:
-                await self._change(connection, present, present.definition, author, enabled=enabled)
-                switched = True
             return switched
 
         return await database.transaction(act)
@@ -184,24 +187,24 @@ class Keeper(ABC, Generic[D, S]):
         """Delete one that nothing needs any more. What it did stays on record. With ``version``, only if nobody has
         changed it since."""
         auditing.tell(target=key)
-        deleted = False
+        deleted: UUID | None = None
 
         async def act(connection: Connection) -> None:
             nonlocal deleted
-            if deleted and await self.rows.locked(connection, key) is None:
+            present = await self.rows.locked(connection, key)
+            if deleted is not None and (present is None or present.id != deleted):
                 return
-            _refuse_if_changed(await self._locked(connection, key), version)
-            await self.delete_within(connection, key, author)
-            deleted = True
+            if present is None:
+                raise self.unknown(key)
+            _refuse_if_changed(present, version)
+            await self._delete(connection, present, author)
+            deleted = present.id
 
         await database.transaction(act)
 
     async def delete_within(self, connection: Connection, key: str, author: Author) -> None:
         """As `delete`, as part of a larger change."""
-        present = await self._locked(connection, key)
-        await self.let_go(connection, present, author)
-        await self.rows.delete(connection, present.id)
-        await self._record(connection, present.id, present.version + 1, key, "deleted", author, _state(present), None)
+        await self._delete(connection, await self._locked(connection, key), author)
 
     # --- declaring --------------------------------------------------------------------------------------------------
 
@@ -209,16 +212,16 @@ class Keeper(ABC, Generic[D, S]):
         """Bring what code or a file declares into force, as far as it says something new."""
         id = new_id()
         auditing.tell(target=new.key)
-        had: Effect | None = None
+        told: Effect | None = None
 
         async def act(connection: Connection) -> Effect:
-            nonlocal had
+            nonlocal told
             effect = await self.declare_within(connection, new, author, id)
-            if effect in ("unchanged", "kept"):
+            if told is None or effect != "unchanged":
+                told = effect
+            if told not in DOES_SOMETHING:
                 auditing.changed_nothing()
-            if had is None or effect != "unchanged":
-                had = effect
-            return had
+            return told
 
         return await database.transaction(act)
 
@@ -248,8 +251,8 @@ class Keeper(ABC, Generic[D, S]):
         check_runs(new.trigger, now)
         await self.check_others(connection, new)
 
-    def _taken(self, key: str) -> Conflict:
-        return Conflict(f"there is a {self.called(key)}", field=self.key_field, remedy="edit that one")
+    def _taken(self, key: str, remedy: str) -> Conflict:
+        return Conflict(f"there is a {self.called(key)}", field=self.key_field, remedy=remedy)
 
     async def _locked(self, connection: Connection, key: str) -> S:
         present = await self.rows.locked(connection, key)
@@ -286,14 +289,15 @@ class Keeper(ABC, Generic[D, S]):
         *,
         enabled: bool | None = None,
         declared: dict[str, Any] | None = None,
-    ) -> None:
-        """One change. A new reason to run, and being switched on, work out the next run anew; all else leaves it."""
+    ) -> bool:
+        """One change; False if there is none. A new reason to run, and being switched on, work out the next run anew;
+        all else leaves it."""
         is_on = present.enabled if enabled is None else enabled
         switched = is_on != present.enabled
         before, after = _state(present), {**new.to_fields(), "enabled": is_on}
         if before == after and declared is None:
             auditing.changed_nothing()
-            return
+            return False
         self.check_names(new, present.definition)
         retimed = self.retimed(present, new)
         if retimed or (switched and is_on):  # one that has come to its end can still be edited and switched off
@@ -309,6 +313,13 @@ class Keeper(ABC, Generic[D, S]):
         )  # fmt: skip
         change = ("enabled" if is_on else "disabled") if switched else "edited"
         await self._record(connection, present.id, version, new.key, change, author, before, after)
+        return True
+
+    async def _delete(self, connection: Connection, present: S, author: Author) -> None:
+        await self.let_go(connection, present, author)
+        await self.rows.delete(connection, present.id)
+        next_version, before = present.version + 1, _state(present)
+        await self._record(connection, present.id, next_version, present.key, "deleted", author, before, None)
 
     async def _record(
         self,

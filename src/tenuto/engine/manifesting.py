@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from tenuto.engine.keeping import Author, Keeper
+from tenuto.engine.keeping import Author, Keeping
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.access import Actor
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_name, refuse_circles
@@ -22,7 +22,7 @@ from tenuto.store.manifests import ALL, StoredManifest
 _REASONS_TO_RUN = ("trigger", "schedule_type", "depends_on")
 
 
-class _Manifests(Keeper[Manifest, StoredManifest]):
+class _Manifests(Keeping[Manifest, StoredManifest]):
     kind = "manifest"
     key_field = "external_id"
     rows = manifests.ROWS
@@ -38,9 +38,9 @@ class _Manifests(Keeper[Manifest, StoredManifest]):
             return
         refuse_circles(new.external_id, new.depends_on, await manifests.parents(connection))
         if not await manifests.keep_named(connection, new.depends_on):
-            raise Invalid(f"there is no manifest {new.depends_on!r}", field="depends_on", remedy="make that first")
+            raise Invalid(f"there is no {self.called(new.depends_on)}", field="depends_on", remedy="make that first")
 
-    async def check_new_name(self, connection: Connection, present: StoredManifest, new: Manifest) -> None:
+    async def check_new_key(self, connection: Connection, present: StoredManifest, new: Manifest) -> None:
         raise Invalid("cannot be changed: everything refers to it", field="external_id", remedy="make another manifest")
 
     def retimed(self, present: StoredManifest, new: Manifest) -> bool:
@@ -59,17 +59,17 @@ class _Manifests(Keeper[Manifest, StoredManifest]):
             raise Conflict(f"{children[0]!r} runs after {present.external_id!r}", remedy="change that one first")
 
 
-_KEEPER = _Manifests()
-create, edit, switch, delete, get, unknown, retimed = (
-    _KEEPER.create,
-    _KEEPER.edit,
-    _KEEPER.switch,
-    _KEEPER.delete,
-    _KEEPER.get,
-    _KEEPER.unknown,
-    _KEEPER.retimed,
-)
-declare, declare_within, delete_within = _KEEPER.declare, _KEEPER.declare_within, _KEEPER.delete_within
+_KEPT = _Manifests()
+create = _KEPT.create
+edit = _KEPT.edit
+switch = _KEPT.switch
+delete = _KEPT.delete
+delete_within = _KEPT.delete_within
+declare = _KEPT.declare
+declare_within = _KEPT.declare_within
+get = _KEPT.get
+unknown = _KEPT.unknown
+retimed = _KEPT.retimed
 
 
 async def one_change_of_order(connection: Connection, wanted: Iterable[Manifest]) -> None:

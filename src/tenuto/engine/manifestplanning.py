@@ -12,10 +12,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenuto.engine import declaring, manifesting
+from tenuto.engine import manifesting
 from tenuto.engine.declaring import (
     DOES_SOMETHING,
     MAX_OTHERS,
+    Change,
     Effect,
     blaming,
     change_of,
@@ -35,8 +36,8 @@ from tenuto.store.manifests import StoredManifest
 
 Record = dict[str, Any]
 
-
-ManifestChange = declaring.Change[DeclaredManifest, Manifest, StoredManifest]
+ManifestChange = Change[DeclaredManifest, Manifest, StoredManifest]
+"""What would become of one manifest of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class GroupChange:
     differences: Mapping[str, tuple[Any, Any]]
 
     @property
-    def name(self) -> str:
+    def key(self) -> str:
         return self.declared.name
 
 
@@ -138,12 +139,12 @@ async def carry_out_within(
     if not is_done(planned.changes, gone, present):  # else by ourselves, and only the reply was lost
         refuse_changed_since(planned.changes, gone, present)
         for change in planned.changes:
-            await manifesting.declare_within(connection, change.definition, author, ids[change.name])
+            await manifesting.declare_within(connection, change.definition, author, ids[change.key])
         for each in deleted:
             await manifesting.delete_within(connection, each.external_id, author)
     for group in planned.groups:
         if group.effect in DOES_SOMETHING:
-            await manifesting.change_group_within(connection, group.name, group.declared.said, author.now, author.actor)
+            await manifesting.change_group_within(connection, group.key, group.declared.said, author.now, author.actor)
 
 
 # --- inside ---------------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from tenuto.engine import declaring, definitions
+from tenuto.engine import definitions
 from tenuto.engine.declaring import (
     DOES_SOMETHING,
     MAX_OTHERS,
+    Change,
     blaming,
     change_of,
     effect_of,
@@ -32,7 +33,8 @@ from tenuto.store import schedules
 from tenuto.store.database import Connection, Database
 from tenuto.store.schedules import Schedule
 
-Change = declaring.Change[Declared, Definition, Schedule]
+ScheduleChange = Change[Declared, Definition, Schedule]
+"""What would become of one schedule of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Planned:
     """What bringing some files into force would do."""
 
     at: datetime
-    changes: Sequence[Change]
+    changes: Sequence[ScheduleChange]
     """In the order in which they are made: what others run as a step first."""
     others: Sequence[Schedule]
     """Declared by a file once, and not by these."""
@@ -93,7 +95,7 @@ async def plan(
             before, after = present.get(each.name), wanted[each.name]
             if effects[each.name] in DOES_SOMETHING:
                 check_names(after, before.definition if before else None)
-            if before is None or (effects[each.name] in DOES_SOMETHING and before.trigger != after.trigger):
+            if before is None or (effects[each.name] in DOES_SOMETHING and definitions.retimed(before, after)):
                 check_runs(after.trigger, now)  # what is in force already may well be over by now, and be edited
     by_name = {each.name: each for each in files}
     found = []
@@ -113,7 +115,7 @@ async def carry_out_within(connection: Connection, planned: Planned, author: Aut
         return  # by ourselves, and only the reply was lost; or by somebody who wanted the same
     refuse_changed_since(planned.changes, {each.name: each for each in deleted}, present)
     for change in planned.changes:
-        await definitions.declare_within(connection, change.definition, author, ids[change.name])
+        await definitions.declare_within(connection, change.definition, author, ids[change.key])
     for each in deleted:
         await definitions.delete_within(connection, each.name, author)
 

@@ -1,4 +1,4 @@
-"""Definitions as rows, whatever they define: found by their name, held, written, and every change of them.
+"""Definitions as rows, whatever they define: found by their key, held, written, and every change of them.
 
 Schedules and manifests have tables of their own, and statements of the same names in a file of their own. What a row
 says, and which columns a definition fills besides those that all have, is told by them.
@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.model.access import Actor, ActorType
+from tenuto.model.access import Actor
 from tenuto.store.database import Connection, Database, Row
 from tenuto.store.statements import Statements
 
@@ -139,24 +139,15 @@ class Kept(Generic[D, S]):
         """The changes of those that have had this key, or of the one with this id, the newest first; or those before
         an (instant, version)."""
         sql = self._sql.versions if isinstance(which, str) else self._sql.versions_of
-        return [_version(*row) for row in await database.all(sql, which, limit, *(before or (None, None)))]
+        return [_version(row) for row in await database.all(sql, which, limit, *(before or (None, None)))]
 
 
-def _version(
-    id: UUID,
-    number: int,
-    key: str,
-    change: str,
-    at: datetime,
-    actor_type: str,
-    actor_id: str | None,
-    actor_name: str,
-    reason: str | None,
-    before: str | None,
-    after: str | None,
-) -> Version:
-    actor = Actor(ActorType(actor_type), actor_id, actor_name)
-    return Version(id, number, key, change, at, actor, reason, from_json(before), from_json(after))
+def _version(row: Row) -> Version:
+    return Version(
+        row["definition_id"], row["version"], row["key"], row["change"], row["at"],
+        Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
+        from_json(row["before"]), from_json(row["after"]),
+    )  # fmt: skip
 
 
 def as_json(value: dict[str, Any] | None) -> str | None:

@@ -111,8 +111,8 @@ LIMIT 1000;
 -- name: insert
 -- A manifest comes to be, unless there is one of its external id.
 INSERT INTO tenuto.manifests (
-    id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at, external_id, name, definition, job,
-    schedule_type, depends_on, group_name, max_active
+    id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at,
+    external_id, name, definition, job, schedule_type, depends_on, group_name, max_active
 )
 VALUES ($1, $2, $2, 1, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 ON CONFLICT DO NOTHING
@@ -159,7 +159,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: versions
 -- The changes of a manifest, the newest first; a deleted one answers by its external id.
-SELECT manifest_id, version, external_id, change, at, actor_type, actor_id, actor_name, reason, before, after
+SELECT manifest_id AS definition_id, version, external_id AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.manifest_versions
 WHERE external_id = $1
   AND ($3::timestamptz IS NULL OR (at, version) < ($3, $4::integer))
@@ -168,7 +168,7 @@ LIMIT $2;
 
 -- name: versions_of
 -- The changes of the one manifest with this id, the newest first.
-SELECT manifest_id, version, external_id, change, at, actor_type, actor_id, actor_name, reason, before, after
+SELECT manifest_id AS definition_id, version, external_id AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.manifest_versions
 WHERE manifest_id = $1
   AND ($3::timestamptz IS NULL OR version < $4::integer)

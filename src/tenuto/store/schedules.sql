@@ -84,15 +84,15 @@ LIMIT 100000;
 -- name: insert
 -- A schedule comes to be, unless there is one of its name.
 INSERT INTO tenuto.schedules (
-    id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at, name, description, trigger, plan,
-    overlap, misfire
+    id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at,
+    name, description, trigger, plan, overlap, misfire
 )
 VALUES ($1, $2, $2, 1, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: change
--- A schedule as it is from now on; its next run is worked out anew.
+-- A schedule as it is from now on.
 UPDATE tenuto.schedules
 SET enabled = $2,
     planned = $2,
@@ -148,7 +148,7 @@ LIMIT 1;
 
 -- name: versions
 -- The changes of the schedules that have, or have had, a name, the newest first; a renamed one keeps its past.
-SELECT schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
+SELECT schedule_id AS definition_id, version, name AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.schedule_versions
 WHERE schedule_id = ANY (ARRAY(SELECT DISTINCT schedule_id FROM tenuto.schedule_versions WHERE name = $1))
   AND ($3::timestamptz IS NULL OR (at, version) < ($3, $4::integer))
@@ -157,7 +157,7 @@ LIMIT $2;
 
 -- name: versions_of
 -- The changes of one schedule, the newest first.
-SELECT schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
+SELECT schedule_id AS definition_id, version, name AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.schedule_versions
 WHERE schedule_id = $1
   AND ($3::timestamptz IS NULL OR version < $4::integer)

@@ -90,8 +90,8 @@ class Plans:
         """Do what was planned, all of it or nothing; refused if something has changed since."""
         database = await self._open()
         author = Author(self._who(), database.clock.now(), reason, "file")
-        of_schedules = {change.name: new_id() for change in planned.schedules.changes}
-        of_manifests = {change.name: new_id() for change in planned.manifests.changes}
+        of_schedules = {change.key: new_id() for change in planned.schedules.changes}
+        of_manifests = {change.key: new_id() for change in planned.manifests.changes}
 
         async def act(connection: Connection) -> None:
             await planning.carry_out_within(connection, planned.schedules, author, of_schedules)
