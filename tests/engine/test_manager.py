@@ -339,6 +339,22 @@ async def test_the_net_writes_a_missing_letter_counts_it_and_the_same_poll_heeds
     assert (await poll(db, now + MINUTE)).dead_lettered == 0
 
 
+async def test_a_manager_looks_for_missing_letters_when_it_begins_and_then_now_and_then(
+    db: Database, me: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest may be due every second, and to look through all that failed of late costs more than a poll."""
+    stored = await kept(db)
+    managing = Managing(db, "test", 30.0)
+    for look, repaired in enumerate([1, 1, 2]):
+        await started(db, stored, db.clock.now())
+        await finish_all(db, me, "failed")
+        await without_letters(db)
+        if look == 2:
+            monkeypatch.setattr("tenuto.engine.managing.THOROUGH_EVERY", 0.0)
+        await managing.round()
+        assert (await repairs(db))[NET_LETTER] == repaired
+
+
 async def test_in_normal_operation_the_nets_find_nothing(db: Database, me: UUID) -> None:
     stored = await kept(db, policy=Policy(RetryPolicy(max_retries=1), timeout_seconds=600))
     await a_batch(db, stored, 3)

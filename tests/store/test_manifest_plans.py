@@ -4,6 +4,7 @@ many manifests, items and records there are."""
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -93,6 +94,39 @@ async def test_of_many_open_letters_only_those_are_looked_at_that_are_meant(db: 
         assert await touched(connection, MANIFESTS.standing, nobody) < 20
         assert await touched(connection, LETTERS.lock_letters, nobody) < 20
         assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50
+
+
+FAILURES_ALL_OVER = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+    claimed_at, started_at, ended_at, fence, failures, losses, input, initiator_type, initiator_name, manifest_id,
+    item_key)
+SELECT id, id, 1, 'failed', n % 1000 = 0, 'job', 'bake', 'default', 0, at, at, at, at, at, 1, 1, 0, '{}', 'system',
+       'test', '01972000-0000-7000-8000-000000000001', 'item'
+FROM (
+    SELECT n, now() - interval '5 minutes' AS at,
+           (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') || '7'
+            || substr(md5(n::text), 1, 19))::uuid AS id
+    FROM generate_series(1, 50000) AS n
+) AS many
+"""
+LETTER_OF_THE_ITEM = """
+INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, task_id, activity_id, dead_lettered_at, reason,
+                                 fingerprint, attempts, input, status, resolved_at, resolved_type, resolved_name)
+SELECT gen_random_uuid(), '01972000-0000-7000-8000-000000000001', 'm', 'item', gen_random_uuid(), gen_random_uuid(),
+       now(), 'r', 'f', 1, '{}', 'acknowledged', now(), 'system', 'test'
+"""
+
+
+async def test_of_many_failed_attempts_the_net_looks_only_at_those_that_were_the_last(db: Database) -> None:
+    """And at few letters for each: fifty of fifty thousand, whose item has left a letter since."""
+    since = "'01972000-0000-7000-8000-000000000000'"
+    async with db.connection() as connection:
+        await connection.execute(FAILURES_ALL_OVER)
+        await connection.execute(LETTERS_ALL_OVER)
+        await connection.execute(LETTER_OF_THE_ITEM)
+        await connection.execute("VACUUM ANALYZE tenuto.activities, tenuto.dead_letters")
+        assert await connection.fetch(LETTERS.missing, UUID(since.strip("'")), db.clock.now(), 100) == []
+        assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50 * 8
 
 
 async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_due(db: Database, url: str) -> None:

@@ -74,9 +74,11 @@ def none_left_out() -> LeftOut:
     return LeftOut("manifest", log)
 
 
-async def poll(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> PollResult:
+async def poll(
+    database: Database, now: datetime, by: str, left_out: LeftOut | None = None, *, thorough: bool = True
+) -> PollResult:
     """Reap, determine, enqueue; and write down what was done. What cannot be enqueued is left out from then on: it
-    stays due, for whoever can."""
+    stays due, for whoever can. Only a thorough one looks for letters that are missing, which there should never be."""
     result, began, enqueued = PollResult(), steady(), set[UUID]()
     without = none_left_out() if left_out is None else left_out
 
@@ -89,7 +91,7 @@ async def poll(database: Database, now: datetime, by: str, left_out: LeftOut | N
 
     try:
         with _part(result, "reaping"):
-            await _reap(database, now, result)
+            await _reap(database, now, result, thorough=thorough)
         with _part(result, "working out next runs"):
             await _plan_missing(database, now, without)
         with _part(result, "enqueuing"):
@@ -129,8 +131,9 @@ async def _record(database: Database, now: datetime, by: str, took: float, resul
 # --- reap -----------------------------------------------------------------------------------------------------------
 
 
-async def _reap(database: Database, now: datetime, result: PollResult) -> None:
-    result.dead_lettered = await database.transaction(lambda connection: _write_missing(connection, now))
+async def _reap(database: Database, now: datetime, result: PollResult, *, thorough: bool) -> None:
+    if thorough:
+        result.dead_lettered = await database.transaction(lambda connection: _write_missing(connection, now))
     for task in await manifests.ran_over(database, BATCH):
         with alone(telling(log, "a run cannot be timed out", task=str(task.id))):
             await _time_out(database, task, now, result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from tenuto.clock import steady
 from tenuto.engine import manager
 from tenuto.engine.rounds import Rounds
@@ -12,6 +14,8 @@ from tenuto.store.database import Database
 _SOON = 0.001
 _HELD_BY_ANOTHER = 0.05
 """What was due and yet not ours to enqueue, because somebody else holds it, is looked at again so soon."""
+THOROUGH_EVERY = 60.0
+"""So often it looks through all failures of late, though a manifest may be due each second. The doctor counts on it."""
 
 log = Log("tenuto.manager")
 
@@ -25,6 +29,7 @@ class Managing:
         self._poll_seconds = poll_seconds
         self._left_out = manager.none_left_out()
         self._tried_all_at = steady()
+        self._was_thorough_at = -inf
         self._rounds = Rounds("tenuto-manager", database, self.round, {"manifests"}, log)
 
     def start(self) -> None:
@@ -39,7 +44,10 @@ class Managing:
             self._left_out.try_again()
             self._tried_all_at = steady()
         now = self._database.clock.now()
-        result = await manager.poll(self._database, now, self._name, self._left_out)
+        thorough = steady() - self._was_thorough_at >= THOROUGH_EVERY
+        result = await manager.poll(self._database, now, self._name, self._left_out, thorough=thorough)
+        if thorough and result.broken is None:
+            self._was_thorough_at = steady()
         if result.enqueued:
             log.debug("manifests enqueued", manifests=result.enqueued)
         if result.broken is not None:
