@@ -14,6 +14,7 @@ import pytest
 from tenuto.engine import oneshots
 from tenuto.engine.sweeper import sweep
 from tenuto.model.tasks import Task
+from tenuto.store import batches
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
 from tenuto.store.database import Database
@@ -295,6 +296,19 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
     await begun.commit()
     assert await late == []
     assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
+
+
+@pytest.mark.parametrize("statement", [store.SQL.lock_limits, batches.SQL.no_claims], ids=["a claim", "a batch"])
+async def test_who_stalls_while_nobody_else_may_claim_is_thrown_out(
+    db: Database, worker_id: UUID, other: asyncpg.Connection, statement: str
+) -> None:
+    """A frozen process holds what it holds: the database does not hear that it is gone."""
+    await enqueue(db, **LIMITED)
+    await other.execute("BEGIN")
+    await other.fetch(statement)
+
+    async with asyncio.timeout(8):  # a lock is waited for longer than that
+        assert len(await store.claim_under_limits(db, worker_id, ["default"], 1, LEASE)) == 1
 
 
 async def test_a_limit_counts_only_leases_that_live(db: Database, worker_id: UUID) -> None:

@@ -103,7 +103,9 @@ LIMIT $4;
 
 -- name: no_claims
 -- No claim of items is under way until the transaction ends: what has begun is seen, and nothing begins behind our back.
-SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
+-- Who stalls in it is thrown out, as in a claim.
+SELECT set_config('idle_in_transaction_session_timeout', '2000', true),
+       pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: pause
 -- What has not begun of a batch stays back; what runs goes on to its end. Workers that have some of it standing by hear of it.

@@ -124,8 +124,10 @@ RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt,
           manifest_id, batch_id;
 
 -- name: lock_limits
--- Only one claim under limits at a time, so that what it counts stays true until it has taken.
-SELECT pg_advisory_xact_lock(hashtext('tenuto limits'));
+-- Only one claim under limits at a time, so that what it counts stays true until it has taken. All others wait for it: one
+-- that stalls in the middle, because its process is frozen or its line silent, is thrown out.
+SELECT set_config('idle_in_transaction_session_timeout', '2000', true),
+       pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: claim_under_limits
 -- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than the limit of a queue, a key, a
