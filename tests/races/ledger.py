@@ -60,7 +60,8 @@ class Ledger:
         """All of them, in the order in which they began."""
         began: dict[tuple[str, ...], int] = {}
         ended: dict[tuple[str, ...], int] = {}
-        for line in self.path.read_text(encoding="ascii").splitlines():
+        whole, _, _ = self.path.read_text(encoding="ascii").rpartition("\n")  # the last line may just be being written
+        for line in whole.splitlines():
             *key, what, instant = line.split()
             into = began if what == "begins" else ended
             assert tuple(key) not in into, f"one claim ran its code twice: {line}"
