@@ -100,7 +100,7 @@ async def _copy(
         "policy": carrying(like.policy, asked(like.job)), "limit_key": like.limit_key, "limit_max": like.limit_max,
         "initiator_type": actor.type, "initiator_id": actor.id, "initiator_name": actor.name,
         "manifest_id": like.manifest_id, "batch_id": like.batch_id, "limit_group": like.limit_group,
-        "tags": like.tags, "run_at": like.run_at, "correlation_id": like.correlation_id,
+        "tags": like.tags, "run_at": like.run_at or like.created_at, "correlation_id": like.correlation_id,
     }  # fmt: skip
     await copy_alike(connection, shared, ids, inputs, sent)
 

@@ -71,12 +71,13 @@ async def start_alike(
     """Create tasks that differ only in their input, as fast as the database takes them in; how many.
 
     Columns in which the pattern has nothing to say are left to their defaults, and the instant of creation to the
-    database. Nothing here can clash with what is there: the ids are fresh and there is no key. ``sent`` is called as
-    soon as there is only the database to wait for.
+    database; but they stand in line by the asker's clock, as single tasks do: what one asks for in turn is taken in
+    turn. Nothing here can clash with what is there: the ids are fresh and there is no key. ``sent`` is called as soon
+    as there is only the database to wait for.
     """
     assert like.unique_key is None
     shared = dict(zip(_COLUMNS, row_of(like, 2), strict=True))
-    for column in ("id", "activity_id", "input", "created_at") + (("run_at",) if like.run_at is None else ()):
+    for column in ("id", "activity_id", "input", "created_at"):
         del shared[column]
     ids = fresh_ids(len(inputs))
 

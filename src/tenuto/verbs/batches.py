@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -119,8 +119,9 @@ class Batches:
         id, start = batch["id"], bulk.items_in(batch)
         async with storing:
             async for part in parts:
+                here = replace(like, created_at=database.clock.now())  # in line since it came, not since the first
                 await storing.take(
-                    partial(bulk.take_in, database, id, start, like, part.inputs, part.keys, part.digest)
+                    partial(bulk.take_in, database, id, start, here, part.inputs, part.keys, part.digest)
                 )
                 start += len(part.inputs)
         await bulk.complete(database, id, database.clock.now())
