@@ -7,21 +7,19 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import asyncpg
 
 from tests.chaos.audit import Auditor
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
+from tests.chaos.pace import Pace, SoFar, Wanted
 from tests.chaos.report import Report
 from tests.chaos.stage import Stage, raised
 from tests.chaos.work import CLOCKED, INTERVALS, app
 
 PATIENCE = 90.0
 """After so long without any progress, what is still open counts as lost."""
-SOME, TASKS_PER_KILL = 20, 15
-"""Unless told otherwise: to kill those who have not yet come to work proves little."""
 _LEFT = """
 SELECT (SELECT count(*) FROM tenuto.tasks) AS tasks,
        (SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL) AS executions,
@@ -36,24 +34,15 @@ FROM tenuto.activities
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """How much of it: until all that is said here has been reached."""
-
-    seconds: float | None = 60.0
-    tasks: int | None = None
-    kills: int | None = None
-    seed: int = 0
-
-
 class Storm:
     """A stage with load and faults on it."""
 
     def __init__(self, stage: Stage, wanted: Wanted) -> None:
         self._stage = stage
         self._wanted = wanted
+        self._pace = Pace(wanted, self._so_far)
         self._load = Load(stage, wanted.tasks)
-        self._faults = Faults(stage, self._faults_may_go_on)
+        self._faults = Faults(stage, self._pace.faults_may_go_on)
         self._began = time.monotonic()
         self.url = stage.url
         self.ledger = stage.ledger.path
@@ -78,39 +67,18 @@ class Storm:
         counts["asked_again"] = self._load.accepted.asked_again
         return Report(self._wanted.seed, time.monotonic() - self._began, counts, findings, self._stage.wrong)
 
-    # --- pace -------------------------------------------------------------------------------------------------------
-
-    def _share_of_kills(self) -> float:
-        return self._stage.counts["kills"] / self._wanted.kills if self._wanted.kills else 1.0
-
-    def _share_of_tasks(self) -> float:
-        return self._load.accepted.asked / self._wanted.tasks if self._wanted.tasks else 1.0
-
-    def _faults_may_go_on(self) -> bool:
-        if not self._wanted.tasks or not self._wanted.kills:
-            return self._stage.counts["kills"] <= SOME + self._load.accepted.asked / TASKS_PER_KILL
-        tasks = self._share_of_tasks()
-        return tasks >= 1 or self._share_of_kills() <= tasks + 0.05  # what has not come yet comes when all is asked for
-
-    def _load_may_go_on(self) -> bool:
-        return self._share_of_tasks() <= self._share_of_kills() + 0.05
-
-    def _is_over(self) -> bool:
-        return (
-            self._share_of_kills() >= 1
-            and self._share_of_tasks() >= 1
-            and time.monotonic() - self._began >= (self._wanted.seconds or 0)
-            and self._faults.came_once
-        )
+    def _so_far(self) -> SoFar:
+        seconds, kills = time.monotonic() - self._began, self._stage.counts["kills"]
+        return SoFar(seconds, self._load.accepted.asked, kills, self._faults.came_once)
 
     # --- the three acts ---------------------------------------------------------------------------------------------
 
     async def _rage(self) -> None:
-        load = asyncio.create_task(self._load.run(self._load_may_go_on))
+        load = asyncio.create_task(self._load.run(self._pace.load_may_go_on))
         faults = asyncio.create_task(self._faults.run())
         said = 0.0
         try:
-            while not self._is_over():
+            while not self._pace.is_over():
                 for task in (load, faults):
                     if task.done():
                         await task  # it has failed: say why

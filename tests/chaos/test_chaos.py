@@ -20,8 +20,9 @@ import pytest
 from tests.chaos.audit import Auditor
 from tests.chaos.checks import AT_ITS_END, Figure
 from tests.chaos.oracle import due_instants
+from tests.chaos.pace import Wanted
 from tests.chaos.report import ALLOWED, MUST_BE_ZERO
-from tests.chaos.storm import Wanted, raging
+from tests.chaos.storm import raging
 from tests.chaos.work import CANARY, EACH_FIRES, NARROW
 from tests.proofs import seed, times
 from tests.races.processes import ROOT

@@ -1,4 +1,4 @@
-"""The line that tasks stand in: what one program asks for in turn is taken in turn, by whichever way it was asked for."""
+"""The line that tasks stand in: what one program asks for in turn is taken in turn, whichever way it was asked for."""
 
 from __future__ import annotations
 

@@ -1,0 +1,70 @@
+"""A storm ends, whatever is wanted of it, and has as much of everything as was wanted."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chaos.pace import SOME, TASKS_PER_KILL, Pace, SoFar, Wanted
+
+counts = st.none() | st.integers(1, 100) | st.integers(1, 1_000_000)
+wants = st.builds(Wanted, seconds=st.none() | st.floats(0, 5000), tasks=counts, kills=counts)
+states = st.builds(
+    SoFar,
+    seconds=st.floats(0, 10_000),
+    tasks=st.integers(0, 100) | st.integers(0, 1_100_000),
+    kills=st.integers(0, 100) | st.integers(0, 1_100_000),
+    every_fault_came=st.booleans(),
+)
+
+
+def all_asked(wanted: Wanted, so_far: SoFar) -> bool:
+    """Then the load has ended, whether or not it may go on."""
+    return wanted.tasks is not None and so_far.tasks >= wanted.tasks
+
+
+@given(wants, states)
+def test_until_it_is_over_somebody_can_go_on_or_only_time_is_awaited(wanted: Wanted, so_far: SoFar) -> None:
+    pace = Pace(wanted, lambda: so_far)
+    load = pace.load_may_go_on() and not all_asked(wanted, so_far)
+    timely = Pace(wanted, lambda: SoFar(1e9, so_far.tasks, so_far.kills, so_far.every_fault_came))
+    assert load or pace.faults_may_go_on() or timely.is_over()
+
+
+@given(st.builds(Wanted, st.none(), counts, counts), st.integers(1, 1000), st.integers(0, 12))
+def test_it_comes_to_its_end_with_all_that_was_wanted(wanted: Wanted, at_once: int, kills_at_once: int) -> None:
+    """The load asks for so many at once, a fault kills so many, and every other one kills nobody."""
+    tasks = kills = faults = 0
+    at_once = max(at_once, (wanted.tasks or 0) // 500, (wanted.kills or 0) * TASKS_PER_KILL // 500)
+    kills_at_once = max(1, kills_at_once, (wanted.kills or 0) // 500)
+    pace = Pace(wanted, lambda: SoFar(0.0, tasks, kills, faults >= 13))
+    for _ in range(10_000):
+        if pace.is_over():
+            break
+        if pace.load_may_go_on() and not all_asked(wanted, SoFar(tasks=tasks)):
+            tasks += at_once
+        if pace.faults_may_go_on():
+            faults += 1
+            kills += kills_at_once * (faults % 2)
+    assert pace.is_over()
+    assert (tasks >= (wanted.tasks or 0), kills >= (wanted.kills or 0), faults >= 13) == (True, True, True)
+
+
+def test_kills_and_tasks_that_are_counted_come_evenly() -> None:
+    wanted = Wanted(tasks=1000, kills=100)
+    for so_far, load, faults in [
+        (SoFar(tasks=500, kills=50), True, True),
+        (SoFar(tasks=600, kills=50), False, True),
+        (SoFar(tasks=500, kills=60), True, False),
+        (SoFar(tasks=1000, kills=10), False, True),
+    ]:
+        pace = Pace(wanted, lambda so_far=so_far: so_far)  # type: ignore[misc]
+        assert (pace.load_may_go_on(), pace.faults_may_go_on()) == (load, faults), so_far
+
+
+def test_where_one_of_them_is_not_counted_kills_keep_to_a_part_of_the_tasks() -> None:
+    for wanted in (Wanted(), Wanted(tasks=10_000), Wanted(kills=10_000)):
+        for kills, may in [(SOME, True), (SOME + 100, True), (SOME + 101, False)]:
+            so_far = SoFar(tasks=100 * TASKS_PER_KILL, kills=kills)
+            assert Pace(wanted, lambda so_far=so_far: so_far).faults_may_go_on() == may  # type: ignore[misc]
+            assert Pace(wanted, lambda so_far=so_far: so_far).load_may_go_on()  # type: ignore[misc]
