@@ -303,13 +303,17 @@ async def test_a_paused_queue_waits_and_goes_on_at_once_when_resumed(app: Tenuto
 
 
 async def test_a_task_whose_record_says_it_ended_is_no_longer_open(app: Tenuto, worker: Quick) -> None:
+    go_on = threading.Event()
+
     @app.job
-    async def bake() -> None: ...
+    async def bake() -> None:
+        await asyncio.to_thread(go_on.wait)
 
     async with worker():
         task = await app.enqueue(bake.using(key="order 17"))
         again = await app.enqueue(bake.using(key="order 17", delay=timedelta(hours=1)))
         assert (again.id, again.created) == (task.id, False)
+        go_on.set()
         await app.wait(task, timeout=10)
         with pytest.raises(NotFound, match="ended tasks live on"):
             await app.task(task.id)
