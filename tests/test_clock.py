@@ -35,3 +35,27 @@ def test_the_steady_timer_counts_the_time_the_machine_was_suspended() -> None:
         pytest.skip(f"not allowed here: {done.stderr}")
     here = round((steady() - time.monotonic()) / 3600)
     assert int(done.stdout) == here + 24
+
+
+@pytest.mark.parametrize(
+    ("off", "under_way", "moves"),
+    [
+        pytest.param(0, 5, False, id="right, and the answer took long"),
+        pytest.param(-3, 5, False, id="behind by less than the answer took: it may be right"),
+        pytest.param(-7, 5, True, id="behind by more than that"),
+        pytest.param(1, 5, True, id="ahead of what was true when the answer came"),
+        pytest.param(-0.01, 0, True, id="behind, and the answer took no time"),
+    ],
+)
+def test_an_answer_that_was_long_under_way_does_not_move_a_clock_that_may_be_right(
+    off: float, under_way: float, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database looked at its clock as it was asked, and the answer was under way for so long."""
+    monkeypatch.setattr("tenuto.clock.steady", lambda: 1000.0)
+    monkeypatch.setattr(time, "clock_gettime", lambda _timer: 1000.0)
+    clock, now = DatabaseClock(), datetime(2027, 6, 15, tzinfo=UTC)
+    clock.heard(now + timedelta(seconds=off))
+    before = clock.now()
+    told = now - timedelta(seconds=under_way)
+    clock.heard(told, asked_at=1000.0 - under_way)
+    assert clock.now() == (told if moves else before)

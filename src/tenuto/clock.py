@@ -35,18 +35,26 @@ class DatabaseClock:
     """The database's clock, told from the machine's steady timer and the last instant the database reported.
 
     The database's time is heard when it is opened, and by a service with each of its signs of life; in between the
-    steady timer carries it on, so a stepped or skewed machine clock never shows in a record.
+    steady timer carries it on, so a stepped or skewed machine clock never shows in a record. An answer that was long
+    under way says little, and does not move a clock that may be right: on the database's own machine it is.
     """
 
     def __init__(self) -> None:
-        self.heard(datetime.now(UTC))
+        self._offset = datetime.now(UTC).timestamp() - steady()
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._offset + time.clock_gettime(_TIMER), UTC)
 
-    def heard(self, instant: datetime) -> None:
-        """Take over the instant the database has just reported."""
-        self._offset = instant.timestamp() - steady()
+    def heard(self, instant: datetime, asked_at: float | None = None) -> None:
+        """The database has reported this instant, after it was asked at that moment of the steady timer (or just now).
+
+        It looked at its clock somewhere between then and now; only a clock that shows otherwise is set, to what is
+        surely not ahead.
+        """
+        now = steady()
+        at_least, at_most = instant.timestamp() - now, instant.timestamp() - (now if asked_at is None else asked_at)
+        if not at_least <= self._offset <= at_most:
+            self._offset = at_least
 
 
 class ManualClock:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import asyncpg
@@ -317,3 +319,24 @@ def test_an_error_of_the_driver_becomes_one_of_ours(error: Exception, kind: type
 
 def test_a_full_disk_is_told_as_one() -> None:
     assert "make room" in str(translate(asyncpg.DiskFullError("no space left on device")))
+
+
+async def test_an_answer_that_was_long_under_way_does_not_set_the_clock_back(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one asks for by this clock stands in line behind what it asked for by the database's."""
+    ask = Database.one
+
+    async def slowly(self: Database, *asked: Any) -> Any:
+        answer = await ask(self, *asked)
+        await asyncio.sleep(0.5)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "one", slowly)
+        database = await Database.open(url)
+    try:
+        told: datetime = await database.value("SELECT clock_timestamp()")
+        assert database.clock.now() > told - timedelta(seconds=0.05)
+    finally:
+        await database.close()

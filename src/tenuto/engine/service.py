@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
+from tenuto.clock import steady
 from tenuto.engine.health import HealthFile
 from tenuto.engine.housekeeping import Housekeeping
 from tenuto.engine.identity import Identity, enter_register
@@ -189,9 +190,10 @@ async def scheduling(
 
     async def watch() -> float:
         beat()
+        asked_at = steady()
         now = await workers.seen(database, identity.id)
         if now is not None:
-            database.clock.heard(now)
+            database.clock.heard(now, asked_at)
         else:  # it holds nothing, so nothing is lost: it enters anew, unless somebody else has its name by now
             log.warning("declared dead by somebody else; entering the register anew", name=identity.name)
             identity.begin_anew()

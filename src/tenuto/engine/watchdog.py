@@ -232,7 +232,7 @@ class Watchdog:
     async def _show_life(self, database: Database) -> None:
         if self._dead or steady() - self._last_seen < self._show_life_every:
             return
-        self._last_seen = steady()
+        self._last_seen = asked_at = steady()
         now = await workers.seen(database, self._worker_id)
         if now is None:
             self._dead = True
@@ -241,7 +241,7 @@ class Watchdog:
                 attempt.stop(Stop.LEASE_LOST)
             self._declared_dead()
         else:
-            self._clock.heard(now)
+            self._clock.heard(now, asked_at)
 
 
 def _ran_over(attempt: Attempt) -> bool:

@@ -122,6 +122,7 @@ class Database:
         return database
 
     async def _check_server(self) -> None:
+        asked_at = steady()
         row = await self.one(
             "SELECT current_setting('server_version_num')::integer AS version, pg_is_in_recovery() AS standby,"
             " clock_timestamp() AS now"
@@ -131,7 +132,7 @@ class Database:
             raise Unsupported(f"PostgreSQL {row['version'] // 10_000} is too old", remedy="use PostgreSQL 15 or newer")
         if row["standby"]:
             raise Unsupported("the server is a read-only standby", remedy="point TENUTO_DATABASE at the primary server")
-        self.clock.heard(row["now"])
+        self.clock.heard(row["now"], asked_at)
 
     async def close(self) -> None:
         """Let every connection go; what hangs is cut off."""

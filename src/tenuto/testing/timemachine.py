@@ -216,7 +216,7 @@ class _Moved(DatabaseClock):
     def now(self) -> datetime:
         return self._clock.now()
 
-    def heard(self, instant: datetime) -> None:
+    def heard(self, instant: datetime, asked_at: float | None = None) -> None:
         """What the database says counts for nothing here."""
 
 
