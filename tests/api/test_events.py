@@ -16,7 +16,6 @@ import pytest
 from tenuto import Step, Tenuto, manual
 from tenuto.api import events as module
 from tenuto.api.server import serving
-from tenuto.clock import steady
 from tenuto.model.access import Role
 from tests.waiting import eventually
 
@@ -104,13 +103,13 @@ async def test_who_was_away_for_too_long_is_told_to_look_anew(app: Tenuto) -> No
         assert (await until(events, lambda event: True))[0]["event"] == "reset"
 
 
-async def test_a_service_that_stops_lets_those_go_who_watch(app: Tenuto) -> None:
+async def test_a_service_that_stops_lets_those_go_who_watch(app: Tenuto, caplog: pytest.LogCaptureFixture) -> None:
     _, key = await app.keys.make("watcher", Role.VIEWER)
     async with AsyncExitStack() as stack:
         async with serving(app, port=0) as address:
             streams = [await stack.enter_async_context(stream(address, key)) for _ in range(3)]
-            begun = steady()
-        assert steady() - begun < 4, "it waited for them to leave by themselves"
+        # What the server says once it has waited for as long as it does for those who do not leave.
+        assert "graceful shutdown exceeded" not in caplog.text, "it waited for them to leave by themselves"
         for events in streams:
             assert [event["event"] async for event in events if event["event"] not in ("queues", "workers")] == []
 
@@ -119,7 +118,7 @@ async def test_a_revoked_key_cuts_the_line(app: Tenuto) -> None:
     _, key = await app.keys.make("watcher", Role.VIEWER)
     async with serving(app, port=0) as address, stream(address, key, "?topics=dead_letters") as events:
         await app.keys.revoke("watcher")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert [event async for event in events] == []
         async with httpx2.AsyncClient() as client:
             again = await client.get(f"{address}/api/v1/events", headers={"Authorization": f"Bearer {key}"})

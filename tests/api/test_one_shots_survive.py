@@ -71,7 +71,7 @@ def kill_all(service: Service, home: Path) -> None:
 def test_one_shots_survive_the_death_of_everything_and_what_fell_due_meanwhile_runs_at_once(
     open_shell: Callable[..., Shell], embedded_home: Path
 ) -> None:
-    shell = open_shell(TENUTO_HOME=str(embedded_home))
+    shell = open_shell(TENUTO_HOME=str(embedded_home), TENUTO_WORKER_POLL_SECONDS="60")  # nothing is found by chance
     service, client = up(shell, embedded_home)
     now = datetime.now(UTC)
     far = client.create(now + timedelta(days=30 * 365), "far")
@@ -87,7 +87,7 @@ def test_one_shots_survive_the_death_of_everything_and_what_fell_due_meanwhile_r
     assert listed[far]["exec_at_utc"][:4] == str((now + timedelta(days=30 * 365)).year)
     at = datetime.now(UTC) + timedelta(seconds=1)
     told = client.ended(client.create(at, "on time"))
-    assert timedelta(0) <= datetime.fromisoformat(told["started_at"]) - at < timedelta(seconds=1)
+    assert timedelta(0) <= datetime.fromisoformat(told["started_at"]) - at < timedelta(seconds=20)
     assert [event["event"] for event in told["history"]] == ["Created", "Scheduled", "Started", "Completed"]
     assert client("DELETE", f"/api/schedule/{doomed}") == (204, None)
     assert client("DELETE", "/api/schedule")[1] == {"terminated": [far], "total": 1, "stopping": []}

@@ -162,8 +162,10 @@ async def test_the_text_of_a_key_is_kept_nowhere(service: Api) -> None:
 
 async def test_whoever_guesses_keys_waits_and_whoever_asks_too_often_too(service: Api) -> None:
     wrong = {"Authorization": "Bearer tnt_aaaaaaaa_" + "A" * 43}
-    answers = [await service.get("/api/v1/schedules", role=None, headers=wrong) for _ in range(22)]
-    assert answers[0].status_code == 401
+    began = time.monotonic()
+    answers = [await service.get("/api/v1/schedules", role=None, headers=wrong) for _ in range(24)]
+    heard = [answer.status_code for answer in answers].count(401)
+    assert 20 <= heard <= 21 + (time.monotonic() - began) / 3  # one more every three seconds
     assert problem(answers[-1], 429)["remedy"]
     assert answers[-1].headers["retry-after"] == "60"
     assert (await service.get("/api/v1/schedules")).status_code == 200, "who has a key pays for a neighbour's guesses"
@@ -255,7 +257,7 @@ async def test_many_who_come_too_late_do_not_wait_for_one_another(service: Api) 
     await service.post("/api/v1/schedules", json={"name": "s", "steps": [{"job": "double", "input": {"n": 1}}]})
     run = (await service.post("/api/v1/schedules/s/run")).json()["execution_id"]
     assert (await service.post(f"/api/v1/executions/{run}/cancel")).status_code == 202
-    async with asyncio.timeout(10):  # each of them holding a connection and asking for another would last longer
+    async with asyncio.timeout(25):  # each of them holding a connection and asking for another would last longer
         late = await asyncio.gather(
             *(service.post(f"/api/v1/executions/{run}/{what}") for what in ("cancel", "pause", "resume") * 10)
         )

@@ -27,14 +27,15 @@ from tenuto.demo.view import WIDTH, Plain, Terminal
 from tenuto.store import embedded
 from tests.waiting import eventually_here
 
-ASKED = jobs.STEPS + 1 + 2 + 60 + 6 + 40
+REPORTS = 6
+ASKED = jobs.STEPS + 1 + 2 + 60 + REPORTS + 40
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for kind, few in {"BATCH": 60, "REPORTS": 6, "INVOICES": 40}.items():
+        for kind, few in {"BATCH": 60, "REPORTS": REPORTS, "INVOICES": 40}.items():
             patch.setattr(tour, kind, few)
         for room in (crew, tour):
             patch.setattr(room, "PACE", 0.4)
@@ -79,10 +80,16 @@ def kept(small: None) -> Iterator[Kept]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+def is_what_was_asked_for(submitted: int) -> bool:
+    """Reports are asked for again if all of them have ended before anybody was seen at work, on a busy machine."""
+    return submitted >= ASKED and (submitted - ASKED) % REPORTS == 0
+
+
 def test_a_tour_tells_machines_what_became_of_everything(kept: Kept) -> None:
     assert kept.exit_code == 0
     told = kept.told
-    assert (told["submitted"], told["done"], told["failed"]) == (ASKED, ASKED - 1, 1)
+    assert is_what_was_asked_for(told["submitted"])
+    assert (told["done"], told["failed"]) == (told["submitted"] - 1, 1)
     assert (told["open"], told["lost"], told["doubled"], told["balances"]) == (0, 0, 0, True)
     assert (told["killed_workers"], told["database_restarts"], told["dead_letters_retried"]) == (1, 1, 1)
     assert told["taken_back"] >= 1
@@ -102,12 +109,12 @@ def test_a_tour_in_a_kept_folder_counts_only_its_own_and_can_be_read_in_80_colum
         again.stop()
     story.ledger(balanced)
     assert balanced.balances
-    assert balanced.submitted == ASKED
+    assert is_what_was_asked_for(balanced.submitted)
     for text in (lines.getvalue(), _CONTROL.sub("", screen.getvalue())):
         assert [line for line in re.split(r"[\r\n]", text) if len(line) > WIDTH] == []
         for said in (*(f"{number}/7" for number in range(1, 8)), "Nightly HR Sync", "kill -9", "PostgreSQL is back"):
             assert said in text
-        assert f"{ASKED:,}  asked for" in text
+        assert f"{balanced.submitted:,}  asked for" in text
         assert "The ledger balances" in text
 
 

@@ -63,11 +63,12 @@ async def test_what_was_cancelled_while_it_waited_never_runs(app: Tenuto, worker
 
 
 async def test_running_async_code_is_stopped(app: Tenuto, worker: Quick) -> None:
-    cleaned = threading.Event()
+    begun, cleaned = threading.Event(), threading.Event()
 
     @app.job
     async def bake(ctx: Context) -> None:
         ctx.progress(1)
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -75,7 +76,7 @@ async def test_running_async_code_is_stopped(app: Tenuto, worker: Quick) -> None
 
     async with worker():
         task = await app.enqueue(bake)
-        await running(app, task.id)
+        await eventually(begun.is_set)
         with app.acting_as(ANA):
             assert await app.cancel(task.id) == "stopping"
         record = await app.wait(task, timeout=10)
@@ -177,10 +178,11 @@ async def test_cancelling_is_heard_at_once_and_found_even_if_the_word_is_lost(
 
 
 async def test_asking_again_is_no_harm_and_the_first_who_asked_is_on_record(app: Tenuto, worker: Quick) -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     @app.job
     async def bake() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -188,7 +190,7 @@ async def test_asking_again_is_no_harm_and_the_first_who_asked_is_on_record(app:
 
     async with worker():
         task = await app.enqueue(bake)
-        await running(app, task.id)
+        await eventually(begun.is_set)
         for actor in (ANA, Actor.user("ben", "Ben")):
             with app.acting_as(actor):
                 assert await app.cancel(task.id) == "stopping"

@@ -93,6 +93,7 @@ async def test_those_who_come_back_together_ask_once_and_later_nobody_asks(
 ) -> None:
     monkeypatch.setattr("tenuto.engine.feed._EVERY", 600.0)  # the feed itself looks once
     monkeypatch.setattr("tenuto.engine.feed._LONGEST", 600.0)
+    monkeypatch.setattr("tenuto.engine.feed._SHARED_FOR", timedelta(minutes=1))  # however long all of them take
     feed = Feed(app.open)
     long_before = done.clock.now() - timedelta(minutes=5)
     before = asyncio.Event()

@@ -124,7 +124,7 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worke
         go_on.wait(30)
         return 7
 
-    async with worker() as one:
+    async with worker(lease_seconds=3600) as one:  # it is not renewed meanwhile, and so not found out before its end
         task = await app.enqueue(bake)
         await eventually(begun.is_set)
         await sql("UPDATE tenuto.tasks SET fence = fence + 1")  # somebody else has taken it

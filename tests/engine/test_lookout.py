@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import select
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,19 +22,29 @@ from tests.waiting import eventually
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextlib.asynccontextmanager
+async def opened(app: Tenuto, home: Path) -> AsyncIterator[int]:
+    """A window at a port that is free, and whose it stays; which one."""
+    start, servers = asyncio.start_server, list[asyncio.Server]()
+
+    async def noted(*given: Any, **options: Any) -> asyncio.Server:
+        servers.append(await start(*given, **options))
+        return servers[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asyncio, "start_server", noted)
+        async with lookout(load(home=home, metrics_port=0), app.observing):
+            yield servers[0].sockets[0].getsockname()[1]
 
 
 async def ask(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
+    answer = b""
+    with contextlib.suppress(ConnectionResetError):  # cut off before all was heard
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
     return answer
 
 
@@ -52,9 +64,7 @@ async def is_let_in(port: int) -> bool:
 
 
 async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_path: Path) -> None:
-    port = free_port()
-    settings = load(home=tmp_path, metrics_port=port)
-    async with app, lookout(settings, app.observing):
+    async with app, opened(app, tmp_path) as port:
 
         async def status(request: str, host: str = "localhost") -> int:
             answer = await ask(port, f"{request} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
@@ -71,7 +81,7 @@ async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_
         assert await ask(port, b"x" * 40_000) == b""
         assert await status("GET /healthz") == 200
         with pytest.raises(Conflict, match="metrics_port"):
-            async with lookout(settings, app.observing):
+            async with lookout(load(home=tmp_path, metrics_port=port), app.observing):
                 pass
     with pytest.raises(ConnectionRefusedError):
         await ask(port, b"")
@@ -81,8 +91,7 @@ async def test_whoever_says_nothing_counts_and_one_too_many_is_refused_at_once(
     app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
-    port = free_port()
-    async with app, lookout(load(home=tmp_path, metrics_port=port), app.observing):
+    async with app, opened(app, tmp_path) as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(5):
@@ -100,8 +109,7 @@ async def test_whoever_does_not_read_the_answer_is_cut_off(
     response = module._response
     longer = b"x" * 20_000_000  # than the system takes from our hands
     monkeypatch.setattr(module, "_response", lambda *given: response(*given) + longer)
-    port = free_port()
-    async with app, lookout(load(home=tmp_path, metrics_port=port), app.observing):
+    async with app, opened(app, tmp_path) as port:
         with socket.create_connection(("127.0.0.1", port)) as deaf:
             deaf.sendall(HEALTH)
             await eventually(lambda: bool(select.select([deaf], [], [], 0)[0]))

@@ -102,7 +102,7 @@ async def test_a_year_of_downtime_of_a_schedule_of_seconds_stays_bounded(db: Dat
     await saved(db, a_definition(trigger=every("1s"), misfire=misfire))
     began = time.monotonic()
     assert await fire(db, NOON + timedelta(days=365)) == 1
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30, "to go through all of them would take many minutes"
     assert len(await table(db, "occurrences")) <= 1001
     assert len(await table(db, "executions")) == 1
     assert await fire(db, NOON + timedelta(days=365)) == 0

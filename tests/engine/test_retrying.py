@@ -44,8 +44,9 @@ async def test_the_waits_between_attempts_grow(app: Tenuto, worker: Quick) -> No
     first, second, third = await app.attempts(task.id)
     assert second["run_at"] - first["ended_at"] >= timedelta(seconds=0.05)
     assert third["run_at"] - second["ended_at"] >= timedelta(seconds=0.1)
-    assert second["started_at"] - second["run_at"] > timedelta(milliseconds=-50)
-    assert third["started_at"] - third["run_at"] > timedelta(milliseconds=-50)
+    # By the clock of the database alone: that of the worker is behind it by as long as it took to hear of it.
+    assert second["claimed_at"] - second["run_at"] > timedelta(milliseconds=-50)
+    assert third["claimed_at"] - third["run_at"] > timedelta(milliseconds=-50)
 
 
 async def test_between_two_attempts_the_next_one_can_be_seen_and_asked_for(app: Tenuto, worker: Quick) -> None:
@@ -110,7 +111,7 @@ async def test_a_job_may_choose_its_own_wait(app: Tenuto, worker: Quick) -> None
         return "bread"
 
     async with worker():
-        record = await app.wait(task := await app.enqueue(bake), timeout=5)
+        record = await app.wait(task := await app.enqueue(bake), timeout=10)
     assert (record["output"], record["attempt"]) == ("bread", 2)
     first, second = await app.attempts(task.id)
     assert second["run_at"] - first["ended_at"] == timedelta(seconds=0.1)

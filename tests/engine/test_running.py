@@ -51,9 +51,10 @@ async def test_a_record_tells_when_it_was_asked_for_taken_begun_and_ended_and_by
 
     async with worker(queues=("oven",), name="baker") as baker:
         record = await app.wait(await app.enqueue(bake), timeout=10)
-    # Told by two clocks that agree to within a reply of the database.
+    # Told by several clocks, each behind the database's by as long as it took to hear of it.
     instants = [record[name] for name in ("created_at", "claimed_at", "started_at", "ended_at")]
-    assert all(later - earlier > timedelta(milliseconds=-100) for earlier, later in pairwise(instants))
+    assert all(later - earlier > timedelta(seconds=-5) for earlier, later in pairwise(instants))
+    assert record["created_at"] <= record["claimed_at"]
     assert record["worker_id"] == baker.identity.id
     assert (record["queue"], record["priority"], record["tags"], record["kind"]) == ("oven", 3, ["rye"], "job")
     assert record["progress"] == {"done": 2, "total": 2, "message": "done"}
@@ -69,7 +70,7 @@ async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quic
         ctx.progress(1, 2, "kneading")
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(go_on.wait(), loop))
 
-    async with worker():
+    async with worker(lease_seconds=3600):
         task = await app.enqueue(bake)
 
         async def seen() -> bool:
@@ -77,7 +78,7 @@ async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quic
             now = {"done": 1, "total": 2, "message": "kneading"}
             return bool(record["status"] == "in_progress" and record["progress"] == now)
 
-        await eventually(seen, timeout=4)  # long before the lease is due for renewal
+        await eventually(seen, timeout=15)  # long before the lease, as long as an hour, is due for renewal
         go_on.set()
         assert (await app.wait(task, timeout=10))["status"] == "completed"
 
@@ -96,16 +97,16 @@ async def test_a_job_may_have_a_connection_of_its_own(app: Tenuto, worker: Quick
 
 
 async def test_code_that_blocks_the_loop_cannot_stall_the_heartbeats(app: Tenuto, worker: Quick) -> None:
-    """Twice its lease long, it is neither lost nor run twice."""
+    """Longer than its lease, it is neither lost nor run twice."""
     ran = []
 
     @app.job
     async def block() -> None:
         ran.append(1)
-        time.sleep(2.2)
+        time.sleep(6)
 
-    async with worker(lease_seconds=1):
-        record = await app.wait(await app.enqueue(block), timeout=15)
+    async with worker(lease_seconds=5):
+        record = await app.wait(await app.enqueue(block), timeout=30)
     assert (record["status"], record["attempt"], record["losses"]) == ("completed", 1, 0)
     assert ran == [1]
 
@@ -142,6 +143,7 @@ async def test_never_more_runs_than_there_are_slots_and_all_of_it_gets_done(app:
     @app.job
     async def on_the_loop(n: int) -> None:
         enter(1)
+        await eventually(lambda: most >= 5)  # the first wait until all slots are taken
         await asyncio.sleep(0.002)
         enter(-1)
 
@@ -192,6 +194,7 @@ async def test_something_urgent_overtakes_a_long_queue(app: Tenuto, worker: Quic
     async with worker(slots=1) as one:
         await eventually(lambda: order == ["0"])
         urgent = await app.enqueue(note.using(priority=9), "urgent")
+        await eventually(lambda: one._more and not one._bounds.after)  # it has heard of something more urgent
         release.set()
         await app.wait(urgent, timeout=10)
         await eventually(lambda: one.finished == 31, timeout=20)
@@ -265,12 +268,14 @@ async def test_a_limit_on_a_job_and_on_a_queue_holds_over_all_workers(app: Tenut
     @app.job(limit=2)
     async def limited(n: int) -> None:
         enter("job", 1)
+        await eventually(lambda: most["job"] >= 2)  # the first wait for each other
         await asyncio.sleep(0.005)
         enter("job", -1)
 
     @app.job(queue="narrow")
     async def in_a_queue(n: int) -> None:
         enter("queue", 1)
+        await eventually(lambda: most["queue"] >= 3)
         await asyncio.sleep(0.005)
         enter("queue", -1)
 
@@ -337,7 +342,7 @@ async def test_code_goes_on_while_somebody_is_at_its_task_and_what_runs_beside_i
         lease: datetime = row["lease_until"]
         return lease
 
-    async with worker(lease_seconds=6):
+    async with worker(lease_seconds=12):
         busy, free = await app.enqueue(waits, 1), await app.enqueue(waits, 2)
         await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'running' OFFSET 1"))
         other = await asyncpg.connect(url)
@@ -350,7 +355,7 @@ async def test_code_goes_on_while_somebody_is_at_its_task_and_what_runs_beside_i
                 async def is_renewed(before: datetime = before) -> bool:
                     return await lease_of(free) > before
 
-                await eventually(is_renewed, timeout=5, what="the other is renewed")
+                await eventually(is_renewed, timeout=10, what="the other is renewed")
             assert await lease_of(busy) == held_until
         await other.close()
         go_on.set()

@@ -187,10 +187,10 @@ async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
             INSERT INTO shop.items VALUES (77, 'late');
         """
         for script, words in (
-            (slow, "COMMIT took longer than 0.2 s"),
+            (slow, "COMMIT took longer than 2 s"),
             (slow + "SET statement_timeout = 0", "broken off"),
         ):
-            record = await run(app, connection="shop", script=script, timeout=0.2)
+            record = await run(app, connection="shop", script=script, timeout=2)  # longer than all before it takes
             assert words in record["error"]["message"]
         assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items WHERE id = 77") == 0
 
@@ -227,19 +227,22 @@ async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by
             "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scripter' AND query LIKE '%pg_sleep%'"
         )
 
+    async def stopped() -> bool:  # long before it would have ended by itself
+        return not await running()
+
     async with worker(), app.scheduler():
         record = await run(app, connection="shop", script="SELECT pg_sleep(60)", timeout=0.2)
         assert "took longer than 0.2 s" in record["error"]["message"]
-        assert await running() == 0
+        await eventually(stopped)
 
         lifted = "SET statement_timeout = 0; SELECT pg_sleep(60)"
-        record = await run(app, connection="shop", script=lifted, timeout=0.1)
+        record = await run(app, connection="shop", script=lifted, timeout=2)
         assert "was broken off" in record["error"]["message"]
-        assert await running() == 0
+        await eventually(stopped)
 
         record = await run(app, connection="shop", script="SELECT pg_sleep(60)", step_timeout=0.5)
         assert (record["status"], record["reason"]) == ("failed", "timed_out")
-        assert await running() == 0
+        await eventually(stopped)
 
         execution = await started(app, Step.of_kind("sql", {"connection": "shop", "script": lifted}))
         await eventually(running)
@@ -254,7 +257,7 @@ async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by
             return bool((await app.activities(limit=1))[0]["status"] == "cancelled")
 
         await eventually(recorded)
-        assert await running() == 0
+        await eventually(stopped)
 
 
 async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_is_seen(
@@ -356,7 +359,7 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
             endless: "took longer than 0.3 s",
         }
         for script, words in refused.items():
-            record = await run(app, connection=where, script=script, timeout=0.3)
+            record = await run(app, connection=where, script=script, timeout=0.3 if script == endless else "1h")
             assert record["status"] == "failed"
             assert words in record["error"]["message"]
         for script, words in {"VACUUM INTO 'copy.db'": "ATTACH is not allowed", "BEGIN": "left a transaction"}.items():

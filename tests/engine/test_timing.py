@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,89 +16,142 @@ from tenuto.settings import load
 from tests.engine.conftest import Quick
 from tests.waiting import eventually
 
-A_SECOND = timedelta(seconds=1)
-ABOUT_NOW = timedelta(milliseconds=-50)  # the clock follows the database's, in small steps
+ABOUT_NOW = timedelta(milliseconds=-50)
 
 
-async def test_what_is_asked_for_begins_at_once_though_the_worker_is_idle(app: Tenuto, worker: Quick) -> None:
+async def begins_in_time(ask: Callable[[], Awaitable[float]]) -> None:
+    """One of three begins less than a second late: a machine that stands still for a moment spoils one, and not all.
+
+    How late is told by the machine's steady timer alone: what is recorded comes from several clocks.
+    """
+    late = [await ask()]
+    while late[-1] >= 1 and len(late) < 3:
+        late.append(await ask())
+    assert late[-1] < 1, late
+
+
+@pytest.fixture
+def begun() -> list[float]:
+    """When the code of each attempt began, on the steady timer."""
+    return []
+
+
+async def test_what_is_asked_for_begins_at_once_though_the_worker_is_idle(
+    app: Tenuto, worker: Quick, begun: list[float]
+) -> None:
     @app.job
-    async def bake() -> None: ...
+    async def bake() -> None:
+        begun.append(time.monotonic())
+
+    async def late() -> float:
+        asked = time.monotonic()
+        await app.wait(await app.enqueue(bake), timeout=10)
+        return begun[-1] - asked
 
     async with worker():
         for _ in range(3):
-            record = await app.wait(await app.enqueue(bake), timeout=10)
-            assert record["started_at"] - record["created_at"] < A_SECOND
+            await begins_in_time(late)
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
 async def test_what_is_scheduled_begins_within_a_second_of_its_time_though_the_worker_is_idle(
-    options: dict[str, Any], app: Tenuto, worker: Quick
+    options: dict[str, Any], app: Tenuto, worker: Quick, begun: list[float]
 ) -> None:
     @app.job(**options)
-    async def bake() -> None: ...
+    async def bake() -> None:
+        begun.append(time.monotonic())
+
+    async def late() -> float:
+        asked = time.monotonic()
+        record = await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.4))), timeout=10)
+        assert record["claimed_at"] - record["run_at"] > ABOUT_NOW
+        return begun[-1] - asked - 0.4
 
     async with worker():
         await app.wait(await app.enqueue(bake), timeout=10)
-        record = await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.4))), timeout=10)
-    late = record["started_at"] - record["run_at"]
-    assert ABOUT_NOW < late < A_SECOND
+        await begins_in_time(late)
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
 async def test_what_was_scheduled_before_the_worker_came_begins_in_time(
-    options: dict[str, Any], app: Tenuto, worker: Quick
+    options: dict[str, Any], app: Tenuto, worker: Quick, begun: list[float]
 ) -> None:
     @app.job(**options)
-    async def bake() -> None: ...
+    async def bake() -> None:
+        begun.append(time.monotonic())
+
+    async def late() -> float:
+        asked = time.monotonic()
+        task = await app.enqueue(bake.using(run_at=datetime.now(UTC) + timedelta(seconds=0.5)))
+        async with worker():
+            record = await app.wait(task, timeout=10)
+        assert record["claimed_at"] - record["run_at"] > ABOUT_NOW
+        return begun[-1] - asked - 0.5
 
     far = await app.enqueue(bake.using(delay=timedelta(days=365)))
-    task = await app.enqueue(bake.using(run_at=datetime.now(UTC) + timedelta(seconds=0.5)))
-    async with worker():
-        record = await app.wait(task, timeout=10)
-    assert ABOUT_NOW < record["started_at"] - record["run_at"] < A_SECOND
+    await begins_in_time(late)
     assert (await app.task(far.id))["state"] == "scheduled"
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
-async def test_what_is_tried_again_later_begins_in_time(options: dict[str, Any], app: Tenuto, worker: Quick) -> None:
+async def test_what_is_tried_again_later_begins_in_time(
+    options: dict[str, Any], app: Tenuto, worker: Quick, begun: list[float]
+) -> None:
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.4, jitter=0), **options)
     async def fail() -> None:
+        begun.append(time.monotonic())
         raise ValueError
 
-    async with worker():
+    async def late() -> float:
         record = await app.wait(await app.enqueue(fail), timeout=10)
-    assert record["attempt"] == 2
-    assert ABOUT_NOW < record["started_at"] - record["run_at"] < A_SECOND
-
-
-async def test_an_earlier_time_that_is_heard_of_later_is_kept_too(app: Tenuto, worker: Quick) -> None:
-    @app.job
-    async def bake() -> None: ...
+        assert record["attempt"] == 2
+        assert record["claimed_at"] - record["run_at"] > ABOUT_NOW
+        return begun[-1] - begun[-2] - 0.4
 
     async with worker():
-        late = await app.enqueue(bake.using(delay=timedelta(seconds=30)))
-        soon = await app.enqueue(bake.using(delay=timedelta(seconds=0.3)))
-        record = await app.wait(soon, timeout=10)
-        assert record["started_at"] - record["run_at"] < A_SECOND
-        assert (await app.task(late.id))["state"] == "scheduled"
+        await begins_in_time(late)
+
+
+async def test_an_earlier_time_that_is_heard_of_later_is_kept_too(
+    app: Tenuto, worker: Quick, begun: list[float]
+) -> None:
+    @app.job
+    async def bake() -> None:
+        begun.append(time.monotonic())
+
+    async def late() -> float:
+        asked = time.monotonic()
+        await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.3))), timeout=10)
+        return begun[-1] - asked - 0.3
+
+    async with worker():
+        far = await app.enqueue(bake.using(delay=timedelta(minutes=10)))
+        await begins_in_time(late)
+        assert (await app.task(far.id))["state"] == "scheduled"
 
 
 async def test_what_belongs_before_the_task_taken_last_begins_at_once_even_beside_a_newer_one(
-    app: Tenuto, worker: Quick
+    app: Tenuto, worker: Quick, begun: list[float]
 ) -> None:
     """A claim goes on where the last one ended; that must not keep what lies before it waiting for what lies behind."""
 
     @app.job
     async def bake(seconds: float) -> None:
+        if not seconds:
+            begun.append(time.monotonic())
         await asyncio.sleep(seconds)
 
-    async with worker():
+    async def late() -> float:
         await app.wait(await app.enqueue(bake, 0), timeout=10)
         async with (await app.open()).connection() as connection, connection.transaction():
-            await app.enqueue_within(connection, bake, 30)
+            await app.enqueue_within(connection, bake, 60)
             old = await app.enqueue_within(connection, bake.using(run_at=datetime(1999, 1, 1, tzinfo=UTC)), 0)
-        record = await app.wait(old, timeout=10)
-    assert record["started_at"] - record["created_at"] < A_SECOND
+        asked = time.monotonic()
+        await app.wait(old, timeout=10)
+        return begun[-1] - asked
+
+    async with worker():
+        await begins_in_time(late)
 
 
 async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:

@@ -124,8 +124,9 @@ async def happened(shell: Shell, app: Tenuto) -> list[Happened]:
     for statement in TRACE.split(";\nCREATE "):
         await database.all(statement if statement.startswith("\nCREATE") else f"CREATE {statement}")
     last_night = await _last_night(app)
-    await database.all("UPDATE tenuto.schedules SET next_run_at = $1", last_night)
-    await database.all("TRUNCATE trace")
+    async with database.connection() as connection, connection.transaction():  # nobody fires it in between
+        await connection.execute("UPDATE tenuto.schedules SET next_run_at = $1", last_night)
+        await connection.execute("TRUNCATE trace")
     await queue.wake(database, ["schedules"])
     found = await eventually(lambda: _ended(app), 30)
     await app.executions.wait(found["id"], 30)

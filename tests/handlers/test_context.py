@@ -89,10 +89,10 @@ def test_being_told_to_stop_wakes_a_wait_however_they_meet() -> None:
     """The event is made by whoever waits first; the word must not fall between looking and waiting."""
     for _ in range(200):
         context = Context(a_held_task())
-        waiting = threading.Thread(target=context.wait, args=(5,))
+        waiting = threading.Thread(target=context.wait, args=(60,), daemon=True)
         waiting.start()
         context.tell_to_stop()
-        waiting.join(2)
+        waiting.join(20)
         assert not waiting.is_alive()
 
 

@@ -228,9 +228,9 @@ def test_stopping_ends_the_whole_group_politely_first_and_however_deaf_it_is(
     shop: Workshop, stop: Stop, status: Status | None, reason: Reason | None
 ) -> None:
     polite = 'trap "echo tidied up; exit 0" TERM; echo $$ >"$1"; while :; do sleep 0.02; done'
-    attempt, pids = begun(shop, polite)
+    attempt, pids = begun(shop, polite, grace_seconds=50)
     attempt.stop(stop, ANA)
-    outcome = shop.bench.outcome(attempt, timeout=4)
+    outcome = shop.bench.outcome(attempt, timeout=30)
     assert (outcome and outcome.status, outcome and outcome.reason) == (status, reason)
     assert ("tidied up" in (attempt.context.log_text or "")) == (stop is not Stop.LEASE_LOST), (
         "or there is no time left"

@@ -104,7 +104,7 @@ def test_a_request_goes_out_as_it_was_asked_for_and_the_answer_is_kept(call: Cal
 
     given = call.gives(url=site.url("/json?x=1"), body={"who": "Zoë"}, headers={"X-Own": "yes", "Tenuto-Fence": "mine"})
     assert (given["status"], given["body"], given["truncated"]) == (201, {"id": 7, "names": ["a"]}, False)
-    assert 0 <= given["duration"] < 5
+    assert 0 <= given["duration"] < 30
     first = site.asked[0]
     assert (first.method, first.target, json.loads(first.body)) == ("POST", "/json?x=1", {"who": "Zoë"})
     assert first.headers["host"] == f"127.0.0.1:{site.port}"
@@ -247,7 +247,7 @@ def test_whatever_a_server_sends_time_and_memory_stay_bounded(call: Caller, site
             said, outcome = call.fails(url=site.url(path), timeout=0.3)
             assert "was not answered in full within 0.3 s" in said
             assert outcome.may_retry
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
     finally:
         ends.set()
 
@@ -277,7 +277,7 @@ def test_a_call_that_is_cancelled_ends_at_once(call: Caller, site: Site, bench: 
     attempt = bench.begin(job, _fields={"kind": http.KIND}, url=site.url("/never"))
     eventually_here(lambda: site.asked)
     attempt.stop(Stop.CANCELLED, Actor.user("ana", "Ana"))
-    outcome = bench.outcome(attempt, timeout=5)
+    outcome = bench.outcome(attempt, timeout=12)  # by itself it ends after 15 s
     ends.set()
     assert outcome is not None
     assert outcome.status is Status.CANCELLED

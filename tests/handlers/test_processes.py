@@ -186,7 +186,7 @@ def test_a_child_that_dies_by_itself_leaves_nothing_running_behind(bench: Bench,
     assert bench.run(jobs.die_and_leave, file).status is Status.FAILED
     child, below = (int(pid) for pid in file.read_text().split())
     try:
-        eventually_here(lambda: not runs(child) and not runs(below), timeout=5)
+        eventually_here(lambda: not runs(child) and not runs(below))
     finally:
         if runs(below):
             os.kill(below, signal.SIGKILL)
@@ -201,11 +201,11 @@ def test_a_child_that_is_killed_is_missed_at_once_although_a_fork_of_it_lives(
         monkeypatch.delattr(os, "pidfd_open")
     file = tmp_path / "pids"
     try:
-        outcome = bench.outcome(bench.begin(jobs.die_with_a_fork, file, escapes=escapes), timeout=15)
+        outcome = bench.outcome(bench.begin(jobs.die_with_a_fork, file, escapes=escapes))
         assert outcome is not None
         assert "signal 9 (SIGKILL)" in error_of(outcome)["message"]
         child, below = (int(pid) for pid in file.read_text().split())
-        eventually_here(lambda: not runs(child) and (escapes or not runs(below)), timeout=5)
+        eventually_here(lambda: not runs(child) and (escapes or not runs(below)))
         assert bench.run(jobs.double, 21).output == "42"
     finally:
         for pid in map(int, file.read_text().split()):

@@ -143,7 +143,7 @@ async def test_a_time_limit_and_cancelling_hold_while_others_have_the_file_locke
         waiting = asyncio.create_task(ran(script(file, text, limit=3600)))
         await asyncio.wait([waiting], timeout=0.5)
         waiting.cancel()
-        await asyncio.wait([waiting], timeout=3)
+        await asyncio.wait([waiting], timeout=30)
         heard = waiting.done()
         other.execute("ROLLBACK")
         with pytest.raises(asyncio.CancelledError):
@@ -153,7 +153,10 @@ async def test_a_time_limit_and_cancelling_hold_while_others_have_the_file_locke
 
 
 @pytest.mark.parametrize("transaction", [True, False])
-async def test_a_script_goes_on_once_the_file_is_free(file: Path, other: sqlite3.Connection, transaction: bool) -> None:
+async def test_a_script_goes_on_once_the_file_is_free(
+    file: Path, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, transaction: bool
+) -> None:
+    monkeypatch.setattr(sqlitescript, "_BUSY_SECONDS", 3600)
     for lock in ("BEGIN EXCLUSIVE", "BEGIN; SELECT * FROM items"):
         for words in lock.split(";"):
             other.execute(words)

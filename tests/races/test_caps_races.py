@@ -105,10 +105,10 @@ async def test_caps_hold_exactly_over_three_worker_processes_also_when_one_is_ki
     db: Database, workers: Workers, observer: Observer, ledger: Ledger, killed: bool
 ) -> None:
     narrow, grouped, free = await capped(db)
-    items = 100
+    items, seconds, lease = (100, 0.1, 6.0) if killed else (100, 0.03, 30.0)
     for stored in (narrow, grouped, free):
-        await fill(db, stored, items, 0.03)
-    processes = [workers.start(f"worker-{n}", slots=10, lease_seconds=2.0) for n in range(3)]
+        await fill(db, stored, items, seconds)
+    processes = [workers.start(f"worker-{n}", slots=10, lease_seconds=lease) for n in range(3)]
     async with sampled(observer, narrow.id) as seen:
         if killed:
             await observer.until("SELECT count(*) > 20 FROM tenuto.activities", within=30)
@@ -130,22 +130,22 @@ async def test_the_places_of_a_dead_worker_are_taken_when_its_leases_have_run_ou
 ) -> None:
     narrow, _, _ = await capped(db)
     await fill(db, narrow, OF_ONE, 60.0)
-    first = await workers.start("first", lease_seconds=2.0).is_ready()
+    first = await workers.start("first", lease_seconds=6.0).is_ready()
     await observer.until_running(OF_ONE)
     await fill(db, narrow, OF_ONE, 0.0)
     await workers.start("second").is_ready()
     await workers.kill(first)
     ends = await observer.value("SELECT max(lease_until) FROM tenuto.tasks WHERE state = 'running'")
     await observer.until("SELECT count(*) >= 1 FROM tenuto.activities WHERE status = 'completed'", within=20)
-    begun = await observer.value("SELECT min(started_at) FROM tenuto.activities WHERE status = 'completed'")
-    assert begun >= ends
+    taken = await observer.value("SELECT min(claimed_at) FROM tenuto.activities WHERE status = 'completed'")
+    assert taken >= ends
 
 
 async def test_a_cancelled_batch_stops_under_full_load_to_the_last_item(
     db: Database, workers: Workers, observer: Observer, ledger: Ledger
 ) -> None:
     _, _, free = await capped(db)
-    batch = await fill(db, free, 3000, 0.005)
+    batch = await fill(db, free, 3000, 0.05)  # far more than is done before it is cancelled
     for number in range(2):
         await workers.start(f"worker-{number}", slots=10).is_ready()
     await observer.until("SELECT count(*) > 30 FROM tenuto.activities", within=30)

@@ -23,12 +23,12 @@ from tests.races.ledger import Ledger, overlaps
 from tests.races.observing import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
-from tests.races.test_crash_points import until_dead_or_gone
+from tests.races.test_crash_points import let_leases_of_the_dead_run_out, until_dead_or_gone
 from tests.waiting import eventually
 
 STEPS = ("first", "second", "sleeps", "last", "stop")
 STATEMENTS = ("recorded", "record", "sleep", "put_aside", "commit of put_aside", "end_tasks")
-DOOMED: dict[str, Any] = {"lease_seconds": 1.5, "poll_seconds": 10.0, "slots": 1}
+DOOMED: dict[str, Any] = {"lease_seconds": 30.0, "poll_seconds": 10.0, "slots": 1}
 AT_ONCE = 8
 
 
@@ -55,6 +55,7 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
             pairs = zip(doomed, queues, strict=True)
             await asyncio.gather(*(until_dead_or_gone(observer, worker, queue) for worker, queue in pairs))
             assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
+            await let_leases_of_the_dead_run_out(observer)
             healthy = await workers.start("healthy", queues=tuple(queues), slots=10).is_ready()
             await observer.until_all_ended(within=40)
             await workers.stop(healthy)
@@ -93,7 +94,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
-    victim = await workers.start("victim", lease_seconds=1.5).is_ready()
+    victim = await workers.start("victim").is_ready()
     task = await app.enqueue(work.held_chain, str(flag))
     for life in range(2):
 
@@ -102,7 +103,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
 
         await eventually(in_the_middle, timeout=10, what="it is in the middle of the step")
         await workers.kill(victim)
-        victim = await workers.start("victim", lease_seconds=1.5).is_ready()
+        victim = await workers.start("victim").is_ready()
     flag.touch()
     await observer.until_all_ended(within=20)
 
@@ -118,14 +119,14 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
 ) -> None:
     tasks = [await app.enqueue(work.chained, number) for number in range(20)]
     for life in range(6):
-        victim = workers.start(f"life-{life}", lease_seconds=1.0, sweep=0.2, slots=2)
+        victim = workers.start(f"life-{life}", lease_seconds=4.0, sweep=0.2, slots=2)
 
         async def some_more_has_begun(goal: int = ledger.begun() + 8) -> bool:
             return ledger.begun() >= goal or not await observer.count("tasks")
 
         await eventually(some_more_has_begun, timeout=20, what="work goes on")
         await workers.kill(victim)
-    workers.start("last", lease_seconds=1.0, sweep=0.2, slots=2)
+    workers.start("last", lease_seconds=4.0, sweep=0.2, slots=2)
     await observer.until_all_ended(within=60)
 
     await assert_sound(url, len(tasks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,18 +21,23 @@ TASKS = times(2000, in_a_proof=10_000)
 
 @pytest.mark.parametrize("count", [2, 4])
 async def test_worker_processes_never_hold_one_task_twice(
-    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, count: int
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path, count: int
 ) -> None:
     processes = [workers.start(f"worker-{number}", slots=20) for number in range(count)]
     for process in processes:
         await process.is_ready()
 
+    flag = tmp_path / "go"
+    held = 20 * count  # as many as there are slots: each has something to do, however busy the machine is
+    await app.enqueue_many(work.stay_until_told, [str(flag)] * held)
+    await observer.until_running(held, within=30)
     await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.002} for number in range(TASKS)))
+    flag.touch()
     await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
-    await assert_all_done(url, TASKS, effects)
-    assert len(effects) == TASKS
+    await assert_all_done(url, TASKS + held, effects)
+    assert len(effects) == TASKS + held
     assert overlaps(effects, {}) == []
     assert {effect.pid for effect in effects} == {process.pid for process in processes}
     assert await observer.count("activities", "attempt > 1") == 0
@@ -74,7 +80,7 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     job = work.touch.using(limit_key="one at a time", limit=1)
-    first = await workers.start("first", lease_seconds=2.0).is_ready()
+    first = await workers.start("first", lease_seconds=6.0).is_ready()
     await app.enqueue(job, 1, seconds=60.0)
     await observer.until_running(1)
     second = await workers.start("second").is_ready()
@@ -86,7 +92,7 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     async def the_second_has_begun() -> bool:
         return {effect.pid for effect in ledger.effects()} == {first.pid, second.pid}
 
-    await eventually(the_second_has_begun, timeout=10, what="somebody else gets the place")
+    await eventually(the_second_has_begun, timeout=20, what="somebody else gets the place")
     taken_at = "SELECT min(claimed_at) FROM tenuto.all_activities JOIN tenuto.workers ON workers.id = worker_id"
     assert await observer.value(f"{taken_at} WHERE workers.name = 'second'") > ends
 

@@ -29,7 +29,7 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
             job, [{"number": n, "seconds": chance.choice((0, 0.01))} for n in range(TASKS // 2 - 50)]
         )
     await app.enqueue_many(work.fail_once, [{"number": n} for n in range(100)])
-    living = [workers.start(f"worker-{number}", lease_seconds=2.0) for number in range(3)]
+    living = [workers.start(f"worker-{number}", lease_seconds=6.0) for number in range(3)]
 
     for kill in range(KILLS):
         before, enough = ledger.begun(), chance.randrange(5, 60)
@@ -42,7 +42,7 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
         await workers.kill(victim)
         # Mostly it comes back under its own name; sometimes it never does, and others must wait for its leases.
         name = victim.name if chance.random() < 0.8 else f"newcomer-{kill}"
-        living.append(workers.start(name, lease_seconds=2.0))
+        living.append(workers.start(name, lease_seconds=6.0))
     await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
@@ -90,7 +90,7 @@ async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wa
 async def test_the_tasks_of_a_dead_worker_go_to_others_only_after_its_lease(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    worker = await workers.start("dead", lease_seconds=2.0).is_ready()
+    worker = await workers.start("dead", lease_seconds=6.0).is_ready()
     for _ in range(5):
         await app.enqueue(work.sleep_in_c, 60.0)  # in its first attempt only, which is cut short
     await observer.until_running(5)

@@ -19,7 +19,7 @@ SCRIPT = """
 """
 
 
-async def test_programs_and_all_they_started_are_gone_within_a_second_after_their_worker(
+async def test_programs_and_all_they_started_are_gone_soon_after_their_worker(
     app: Tenuto, observer: Observer, workers: Workers, tmp_path: Path
 ) -> None:
     files = [tmp_path / f"pids-{number}" for number in range(3)]
@@ -28,7 +28,7 @@ async def test_programs_and_all_they_started_are_gone_within_a_second_after_thei
     ]
     app.schedule("Programs", manual(), [steps])
     await app.schedules.deploy()
-    worker = await workers.start("host", lease_seconds=3.0).is_ready()
+    worker = await workers.start("host").is_ready()
     await app.schedules.run("Programs")
 
     async def begun() -> list[int]:
@@ -45,7 +45,8 @@ async def test_programs_and_all_they_started_are_gone_within_a_second_after_thei
     async def gone() -> bool:
         return not any(alive(pid) for pid in family)
 
-    await eventually(gone, timeout=1, what="nothing of them is left")
-    await workers.start("host", lease_seconds=3.0).is_ready()
+    # A second is what it takes; on a machine that stands still for a moment it may be more, but never minutes.
+    await eventually(gone, timeout=8, what="nothing of them is left")
+    await workers.start("host").is_ready()
     await observer.until_all_ended(within=20)
     assert await observer.count("activities", "reason = 'lost'") == 3

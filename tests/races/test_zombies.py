@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,15 +24,15 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     jobs: list[work.AnyJob] = [work.touch, work.touch_in_thread]
-    zombies = [await workers.start(f"zombie-{number}", lease_seconds=2.0, slots=10).is_ready() for number in range(3)]
+    zombies = [await workers.start(f"zombie-{number}", lease_seconds=5.0, slots=10).is_ready() for number in range(3)]
     for number in range(30):
-        await app.enqueue(jobs[number % 2], number, seconds=1.0)
+        await app.enqueue(jobs[number % 2], number, seconds=5.0)  # longer than it takes to ask for all of them
     await observer.until_running(30)
 
     for zombie in zombies:
         zombie.signal(signal.SIGSTOP)
     healthy = await workers.start("healthy", slots=30).is_ready()
-    await observer.until_all_ended(within=20)
+    await observer.until_all_ended(within=40)
     records = await observer.rows("SELECT * FROM tenuto.activities ORDER BY id")
     for zombie in zombies:
         zombie.signal(signal.SIGCONT)
@@ -64,7 +65,7 @@ def _has_noticed(zombie: WorkerProcess) -> bool:
 async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, job: work.AnyJob
 ) -> None:
-    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=3.0).is_ready()
+    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=9.0).is_ready()
     await app.enqueue(job, 1, seconds=60.0)
 
     async def begun() -> bool:
@@ -73,7 +74,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
     await eventually(begun, timeout=10, what="the code has begun")
     proxy.fall_silent()
     await workers.start("healthy").is_ready()
-    await observer.until("SELECT EXISTS (SELECT FROM tenuto.activities WHERE reason = 'lost')", within=10)
+    await observer.until("SELECT EXISTS (SELECT FROM tenuto.activities WHERE reason = 'lost')", within=30)
 
     async def begun_again() -> bool:
         return ledger.begun() == 2
@@ -99,26 +100,28 @@ async def _says_ready_for_work(observer: Observer) -> bool:
 
 
 async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_the_task_is_refused(
-    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, tmp_path: Path
 ) -> None:
-    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=3.0).is_ready()
-    for number in range(5):
-        await app.enqueue(work.touch, number, seconds=0.5)
+    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=6.0).is_ready()
+    flag = tmp_path / "go"
+    for _ in range(5):
+        await app.enqueue(work.stay_until_told, str(flag))
 
     async def begun() -> bool:
         return ledger.begun() == 5
 
     await eventually(begun, timeout=10, what="the code has begun")
     proxy.fall_silent()
+    flag.touch()
     await workers.start("healthy").is_ready()
-    await observer.until_all_ended(within=15)
+    await observer.until_all_ended(within=30)
     records = await observer.rows("SELECT * FROM tenuto.activities ORDER BY id")
     proxy.heal()
 
     async def refused() -> bool:
         return cut_off.says("outcome came too late")
 
-    await eventually(refused, timeout=10, what="the late outcomes are refused")
+    await eventually(refused, timeout=20, what="the late outcomes are refused")
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     effects = ledger.effects()
     await assert_all_done(url, 5, effects)
@@ -130,7 +133,7 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
 async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    stuck = await workers.start("stuck", url=proxy.url, lease_seconds=3.0).is_ready()
+    stuck = await workers.start("stuck", url=proxy.url, lease_seconds=8.0).is_ready()
     await app.enqueue(work.sleep_in_c, 60.0)
 
     async def begun() -> bool:
@@ -142,9 +145,9 @@ async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     silent_at = time.monotonic_ns()
     await workers.start("healthy").is_ready()
 
-    assert await stuck.end(within=10) == EXIT_LOST_CONTROL
+    assert await stuck.end(within=20) == EXIT_LOST_CONTROL
     workers.died[stuck.pid] = time.monotonic_ns()
-    await observer.until_all_ended(within=15)
+    await observer.until_all_ended(within=30)
 
     assert time.monotonic_ns() - silent_at > float(lease_ends) * 0.5e9
     await assert_all_done(url, 1, ledger.effects())
@@ -155,15 +158,15 @@ async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
 async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    worker = await workers.start("worker", url=proxy.url, lease_seconds=4.0).is_ready()
-    await app.enqueue(work.touch, 1, seconds=5.5)
+    worker = await workers.start("worker", url=proxy.url, lease_seconds=9.0).is_ready()
+    await app.enqueue(work.touch, 1, seconds=12.0)
     await observer.until_running(1)
     first = await observer.value("SELECT lease_until FROM tenuto.tasks")
-    await observer.until("SELECT lease_until > $1 FROM tenuto.tasks", first, within=5)
+    await observer.until("SELECT lease_until > $1 FROM tenuto.tasks", first, within=10)
 
     proxy.silence(SQL.renew)
 
-    await observer.until_all_ended(within=15)
+    await observer.until_all_ended(within=40)
     await assert_all_done(url, 1, ledger.effects())
     assert await observer.count("activities", "attempt = 1") == 1
     assert not worker.has_ended()
@@ -172,18 +175,18 @@ async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
 async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    worker = await workers.start("worker", url=proxy.url, lease_seconds=2.0).is_ready()
+    worker = await workers.start("worker", url=proxy.url, lease_seconds=8.0).is_ready()
 
     async def put_back() -> bool:
         return worker.says("tasks put back")
 
-    proxy.delays[SQL.claim] = 1.8
+    proxy.delays[SQL.claim] = 6.6  # and enough is left of it to put back what has come
     await app.enqueue(work.touch, 1, seconds=0.5)
-    await eventually(put_back, timeout=15, what="it puts back what came late")
+    await eventually(put_back, timeout=30, what="it puts back what came late")
     assert ledger.begun() == 0
     proxy.delays.clear()
 
-    await observer.until_all_ended(within=15)
+    await observer.until_all_ended(within=40)
     await assert_all_done(url, 1, ledger.effects())
     assert await observer.rows("SELECT attempt, fence > 1 FROM tenuto.activities") == [(1, True)]
     assert not worker.has_ended()
@@ -192,22 +195,22 @@ async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
 async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps_it(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    await workers.start("blocked", lease_seconds=3.0, slots=3).is_ready()
-    await app.enqueue(work.block_the_loop, 5.0)
+    await workers.start("blocked", lease_seconds=6.0, slots=3).is_ready()
+    await app.enqueue(work.block_the_loop, 8.0)
     await observer.until_running(1)
     for number in range(2):  # these wait for the loop, and must be kept as well
         await app.enqueue(work.touch, number)
     await observer.until_running(3)
     await workers.start("onlooker").is_ready()
 
-    await observer.until_all_ended(within=20)
+    await observer.until_all_ended(within=40)
 
     await assert_all_done(url, 3, ledger.effects())
     assert await observer.count("activities", "attempt = 1") == 3
     assert await observer.count("repairs") == 0
 
 
-async def test_the_children_of_a_killed_worker_are_gone_within_a_second(
+async def test_the_children_of_a_killed_worker_are_gone_soon_after_it(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     worker = await workers.start("parent").is_ready()
@@ -226,4 +229,5 @@ async def test_the_children_of_a_killed_worker_are_gone_within_a_second(
     async def gone() -> bool:
         return not any(alive(pid) for pid in children)
 
-    await eventually(gone, timeout=1, what="the children are gone")
+    # A second is what it takes; on a machine that stands still for a moment it may be more, but never a minute.
+    await eventually(gone, timeout=8, what="the children are gone")

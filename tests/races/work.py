@@ -84,6 +84,13 @@ async def fail_when_told(ctx: Context, flag: str) -> None:
 
 
 @app.job(retry=_at_once)
+async def stay_until_told(ctx: Context, flag: str) -> None:
+    """Keeps its slot until a file is there."""
+    with effect(ctx):
+        await _until(Path(flag))
+
+
+@app.job(retry=_at_once)
 async def say_much_when_told(ctx: Context, flag: str) -> str:
     """An outcome that takes up room."""
     with effect(ctx):

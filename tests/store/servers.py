@@ -80,14 +80,26 @@ def living(home: Path, program: str) -> list[psutil.Process]:
 
 
 def postmaster(home: Path) -> psutil.Process:
-    (found,) = living(home, "bin/postgres")
-    return found
+    """The server's first process. One that it has only just forked looks like it until it has a name of its own."""
+    found = {process.pid: process for process in living(home, "bin/postgres")}
+    (first,) = [process for process in found.values() if _parent_of(process) not in found]
+    return first
+
+
+def _parent_of(process: psutil.Process) -> int | None:
+    with suppress(psutil.NoSuchProcess):
+        return process.ppid()
+    return None
 
 
 def keeper_of(home: Path) -> psutil.Process:
     """The keeper, once it has come so far as to bear its name."""
-    until(lambda: len(living(home, "keeper.py")) == 1)
-    (found,) = living(home, "keeper.py")
+
+    def only_one() -> psutil.Process | None:
+        found = living(home, "keeper.py")
+        return found[0] if len(found) == 1 else None
+
+    found: psutil.Process = eventually_here(only_one, timeout=20)
     return found
 
 

@@ -4,13 +4,13 @@ named."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tenuto.engine import bulk
+from tenuto.engine import bulk, doctor
 from tenuto.engine.doctor import Bounds, Finding
 from tenuto.engine.invariants import Verdict
 from tenuto.model.triggers import every
@@ -19,6 +19,7 @@ from tenuto.store.database import Database
 from tests.manifesting import a_batch, end, kept, started, take
 from tests.store.given import Register
 from tests.store.test_doctor import damage, findings
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -103,14 +104,24 @@ async def test_a_resumption_that_is_under_way_is_not_taken_for_an_interrupted_on
     monkeypatch.setattr(bulk, "SOME", 1)
     batch = await a_batch(database, await kept(database, "long", now=database.clock.now()), 200)
     await damage(database, "UPDATE tenuto.tasks SET state = 'waiting' WHERE batch_id = $1", batch)
-    at_it = []
+    at_it: list[asyncio.Task[Any]] = []
+    waiting = "SELECT count(*) FROM tenuto.tasks WHERE batch_id = $1 AND state = 'waiting'"
+
+    async def until_it_has_got_on(seconds: float) -> None:
+        assert seconds > 0
+        before = await database.value(waiting, batch)
+
+        async def fewer_wait() -> bool:
+            return at_it[0].done() or bool(await database.value(waiting, batch) < before)
+
+        await eventually(fewer_wait)
 
     def begin(finding: Finding, _number: int, _of: int) -> None:
         if finding.name == "batch_does_not_add_up":  # the question before
             at_it.append(asyncio.create_task(bulk.resume(database, batch, database.clock.now())))
 
-    soon = replace(Bounds.of(settings), asked_again=timedelta(seconds=0.2))
-    assert "batch_half_done" not in await findings(database, settings, bounds=soon, told=begin)
+    monkeypatch.setattr(doctor, "asyncio", SimpleNamespace(sleep=until_it_has_got_on, to_thread=asyncio.to_thread))
+    assert "batch_half_done" not in await findings(database, settings, bounds=Bounds.of(settings), told=begin)
     await at_it[0]
 
 

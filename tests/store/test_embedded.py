@@ -112,21 +112,21 @@ def test_the_server_outlives_its_last_holder_by_the_linger_and_no_longer(home: P
     held, other = hold(home, linger=0.7), hold(home, linger=0.1)
     held.release()
     held.release()
+    left = time.monotonic()  # before: its last holder is gone from somewhere in what follows
     other.release()
-    left = time.monotonic()
     until(lambda: is_stopped(home))
-    assert 0.7 <= time.monotonic() - left < 10
+    assert 0.7 <= time.monotonic() - left < 15
 
 
 def test_a_visit_while_the_keeper_lingers_is_followed_by_a_linger_of_its_own(home: Path) -> None:
-    with hold(home, linger=1.5):
+    with hold(home, linger=3):
         server = postmaster(home)
-    time.sleep(0.3)  # of the first linger so much is over
-    with hold(home, linger=1.5):
+    time.sleep(0.5)  # of the first linger so much is over
+    with hold(home, linger=3):
         assert postmaster(home) == server
-    left = time.monotonic()
+        left = time.monotonic()
     until(lambda: is_stopped(home))
-    assert time.monotonic() - left >= 1.5
+    assert time.monotonic() - left >= 3
 
 
 def test_a_newcomer_whose_server_is_being_stopped_gets_a_fresh_one(home: Path) -> None:

@@ -168,7 +168,13 @@ def test_a_stop_signals_no_stranger_though_a_busy_process_of_a_killed_server_liv
 def test_a_data_folder_whose_making_was_cut_short_is_made_again(
     empty_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = "import sys; from pathlib import Path; from tenuto.store.embedded import hold; hold(Path(sys.argv[1]))"
+    script = """
+import sys, time
+from pathlib import Path
+from tenuto.store.embedded import hold
+Path.rename = lambda *_: time.sleep(60)  # however long it takes until it is killed, it does not come to the end
+hold(Path(sys.argv[1]))
+"""
     monkeypatch.setenv("PYTHONPATH", IMPORTS)
     maker = psutil.Popen([sys.executable, "-c", script, str(empty_home)])
     until(lambda: any(empty_home.glob("postgres.making-*/base")))

@@ -116,7 +116,7 @@ async def test_the_name_of_a_silent_one_is_not_free_while_a_lease_of_it_runs_how
     await start_and_claim(db, first.id)
     await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() + interval '10 min'")
     await falls_silent(db, first.id)
-    with pytest.raises(Conflict, match=r"on there \(pid 17\) is silent, .* leases .* another (599|600) s") as refusal:
+    with pytest.raises(Conflict, match=r"on there \(pid 17\) is silent, .* leases .* another (59\d|600) s") as refusal:
         await enter(db, second)
     assert refusal.value.field == "name"
     assert await alive(db) == [first.id]
@@ -175,7 +175,7 @@ async def test_a_sign_of_life_is_answered_with_the_time_and_the_dead_get_none(db
     assert told is not None
     assert abs(told - now()) < timedelta(minutes=1)
     (row,) = await rows(db, "workers")
-    assert told - row["seen_at"] < timedelta(seconds=1)
+    assert told - row["seen_at"] < timedelta(seconds=5)
     await workers.leave(db, me.id)
     assert await workers.seen(db, me.id) is None
 

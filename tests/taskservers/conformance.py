@@ -15,6 +15,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -312,7 +313,8 @@ class Conformance:
         async with self.worker(app):
             task = await app.enqueue(jobs.tick, tmp_path / "ticks")
             database = await app.open()
-            policy = Policy(jobs.tick.policy.retry, timeout_seconds=0.3).to_json()
+            again_and_again = replace(jobs.tick.policy.retry, max_retries=1000)  # it is still there to be cancelled
+            policy = Policy(again_and_again, timeout_seconds=0.3).to_json()
             # Set before it is claimed or not: either this attempt or the one after the hand-back is bound by it.
             await database.all("UPDATE tenuto.tasks SET policy = $1 WHERE id = $2", policy, task.id)
             await eventually(lambda: (tmp_path / "ticks").exists(), timeout=60)
