@@ -371,7 +371,7 @@ MUTANTS = (
     swapped("migrate: one at a time", "store/migrate.py", "\"SELECT pg_advisory_xact_lock(hashtext('tenuto migrate'))\"", '"SELECT 1"',
             KEYS + "migrations_raced_by_several_processes_are_applied_once"),
     swapped("database: the driver's own errors are tried again", "store/database.py", "asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)", "asyncpg.InterfaceError, TimeoutError)",
-            "races/test_database_away.py::test_backends_ended_at_random_under_load_lose_nothing_and_double_nothing"),
+            "store/test_database.py::test_a_driver_that_has_lost_its_way_is_asked_again_over_another_connection"),
     swapped("worker: children die with it", "handlers/child.py", ".prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)", ".getpid()",
             ZOMBIES + "the_children_of_a_killed_worker_are_gone_soon_after_it"),
     taken("program: what it leaves without a parent is adopted", "handlers/guardian.py", "        _ask_the_kernel(_PR_SET_CHILD_SUBREAPER, 1)\n",

@@ -340,3 +340,21 @@ async def test_an_answer_that_was_long_under_way_does_not_set_the_clock_back(
         assert database.clock.now() > told - timedelta(seconds=0.05)
     finally:
         await database.close()
+
+
+async def test_a_driver_that_has_lost_its_way_is_asked_again_over_another_connection(url: str) -> None:
+    """As it does now and then when a backend says its last words to a connection that is about to ask."""
+    database = await Database.open(url, max_connections=1)
+    pids: list[int] = []
+
+    async def ask(connection: Connection) -> int:
+        pids.append(await connection.fetchval("SELECT pg_backend_pid()"))
+        if len(pids) == 1:
+            raise asyncpg.InternalClientError("got result for unknown protocol state 3")
+        return pids[-1]
+
+    try:
+        assert await database.transaction(ask) == pids[1]
+    finally:
+        await database.close()
+    assert pids[0] != pids[1]
