@@ -36,7 +36,8 @@ class DatabaseClock:
 
     The database's time is heard when it is opened, and by a service with each of its signs of life; in between the
     steady timer carries it on, so a stepped or skewed machine clock never shows in a record. An answer that was long
-    under way says little, and does not move a clock that may be right: on the database's own machine it is.
+    under way says little, and does not move a clock that may be right, as it is from the start on the database's own
+    machine.
     """
 
     def __init__(self) -> None:

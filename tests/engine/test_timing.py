@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tenuto import RetryPolicy, Tenuto
+from tenuto.clock import DatabaseClock
 from tenuto.errors import Invalid
 from tenuto.settings import load
+from tenuto.store import workers
+from tenuto.store.database import Database
 from tests.engine.conftest import Quick
 from tests.waiting import eventually
 
@@ -226,3 +231,30 @@ async def test_a_worker_whose_line_was_cut_takes_what_came_meanwhile(app: Tenuto
                 return bool((await app.activity(task_id))["final"])
 
             await eventually(done, timeout=15)
+
+
+@pytest.mark.parametrize("service", ["worker", "scheduler"])
+async def test_a_sign_of_life_whose_answer_was_long_under_way_does_not_set_the_clock_back(
+    service: str, app: Tenuto, url: str, worker: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = load(database=url, home=app.settings.home, scheduler_poll_seconds=1)
+    monkeypatch.setattr(app, "settings", often)
+    seen, hear, answered = workers.seen, DatabaseClock.heard, threading.Semaphore(0)
+    clocks: list[DatabaseClock] = []  # a service has one of its own
+
+    async def slowly(database: Database, id: UUID) -> datetime | None:
+        told = await seen(database, id)
+        await asyncio.sleep(0.5)
+        answered.release()
+        return told
+
+    def heard(clock: DatabaseClock, *told: Any) -> None:
+        hear(clock, *told)
+        clocks.append(clock)
+
+    monkeypatch.setattr(workers, "seen", slowly)
+    monkeypatch.setattr(DatabaseClock, "heard", heard)
+    async with worker(lease_seconds=3) if service == "worker" else app.scheduler():
+        await asyncio.to_thread(lambda: [answered.acquire(timeout=20) for _ in range(2)])  # the first has been heard
+        told: datetime = await (await app.open()).value("SELECT clock_timestamp()")
+        assert all(clock.now() - told > ABOUT_NOW for clock in clocks)
