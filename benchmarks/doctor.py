@@ -17,11 +17,11 @@ from benchmarks.figures import Size
 from benchmarks.measure import Case, alternate, progress
 from benchmarks.processes import ContenderFailed
 from tenuto.clock import steady
-from tenuto.engine.doctor import Finding, examine
-from tenuto.engine.invariants import Verdict
+from tenuto.diagnostics.checks import Verdict
+from tenuto.diagnostics.doctor import Finding, examine
+from tenuto.postgres.database import Database
 from tenuto.settings import load
 from tenuto.store import partitions
-from tenuto.store.database import Database
 
 # An id that carries an instant, as the product makes them: twenty a millisecond, in the order of their numbers.
 _ID = """

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tenuto.store import embedded
+from tenuto.postgres import embedded_server
 
 
 @contextlib.contextmanager
@@ -20,8 +20,8 @@ def server() -> Iterator[str]:
     home = Path(tempfile.mkdtemp(prefix="tenuto-bench-", dir="/var/tmp"))
     home.chmod(0o755)  # run as root, the server has an account of its own that must get in
     try:
-        with embedded.hold(home, linger=0.0) as held:
+        with embedded_server.hold(home, linger=0.0) as held:
             yield held.url
     finally:
-        embedded.stop_now(home)
+        embedded_server.stop_now(home)
         shutil.rmtree(home, ignore_errors=True)

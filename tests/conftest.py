@@ -19,11 +19,13 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tenuto import Tenuto
 from tenuto.ids import new_id
-from tenuto.store import embedded, finishing, fresh
-from tenuto.store.database import Database
-from tenuto.store.fresh import address as address
-from tests.folders import clear_up, end_server, new_folder
-from tests.proofs import THOROUGH
+from tenuto.lifecycle import completion
+from tenuto.postgres import embedded_server
+from tenuto.postgres.database import Database
+from tenuto.store import test_databases
+from tenuto.store.test_databases import address as address
+from tests.support.proofs import THOROUGH
+from tests.support.temp_dirs import clear_up, end_server, new_folder
 
 CARELESS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
@@ -55,7 +57,7 @@ def server() -> Iterator[str]:
         return
     clear_up("tenuto-tests-")
     home = new_folder("tenuto-tests-")
-    hold = embedded.hold(home, linger=0.0, settings=CARELESS)
+    hold = embedded_server.hold(home, linger=0.0, settings=CARELESS)
     try:
         yield hold.url
     finally:
@@ -67,25 +69,25 @@ def server() -> Iterator[str]:
 def template(server: str) -> Iterator[str]:
     """The name of a database with the schema, to be copied."""
     name = a_name("template")
-    asyncio.run(fresh.make_template(server, name))
+    asyncio.run(test_databases.make_template(server, name))
     yield name
-    asyncio.run(fresh.drop(server, name))
+    asyncio.run(test_databases.drop(server, name))
 
 
 @pytest.fixture
 async def url(server: str, template: str) -> AsyncIterator[str]:
     """The address of a fresh database with the schema."""
     name = a_name(str(next(_number)))
-    yield await fresh.copy(server, template, name, by_file=True)
-    await fresh.drop(server, name)
+    yield await test_databases.copy(server, template, name, by_file=True)
+    await test_databases.drop(server, name)
 
 
 @pytest.fixture
 async def empty_url(server: str) -> AsyncIterator[str]:
     """The address of a fresh database without a schema."""
     name = a_name(str(next(_number)))
-    yield await fresh.make_empty(server, name)
-    await fresh.drop(server, name)
+    yield await test_databases.make_empty(server, name)
+    await test_databases.drop(server, name)
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +137,7 @@ def register_worker(db: Database) -> Callable[..., object]:
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a step group: in the one statement of the common case, and as it goes in all other cases."""
     if not request.param:
-        monkeypatch.setattr(finishing, "FEW", 0)
+        monkeypatch.setattr(completion, "FEW", 0)
 
 
 @pytest.fixture(params=[True, False] if THOROUGH else [None], ids=["at a stroke", "step by step"] if THOROUGH else [""])
@@ -145,4 +147,4 @@ def one_way_or_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if at_a_stroke is None:
         at_a_stroke = crc32(request.node.name.encode()) % 2 == 0
     if not at_a_stroke:
-        monkeypatch.setattr(finishing, "FEW", 0)
+        monkeypatch.setattr(completion, "FEW", 0)

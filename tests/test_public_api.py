@@ -40,7 +40,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_a_small_name_does_not_load_the_engine() -> None:
     loaded = python("import sys; from tenuto import TenutoError; print(*sorted(sys.modules))").split()
-    assert [name for name in ("asyncpg", "tenuto.app", "tenuto.engine.worker") if name in loaded] == []
+    assert [name for name in ("asyncpg", "tenuto.app", "tenuto.worker.worker") if name in loaded] == []
 
 
 def test_everything_can_be_imported_with_a_star() -> None:

@@ -19,8 +19,8 @@ import asyncpg
 
 from benchmarks.contenders import stage
 from tenuto import Manifest, Tenuto, every
-from tenuto.engine import manager
-from tenuto.store import migrate
+from tenuto.postgres import migrator
+from tenuto.scheduling import manifest_manager
 
 CAP = 50
 WARM_UP = 3
@@ -75,7 +75,7 @@ def slices(count: int) -> Iterator[TableSlice]:
 async def prepare(url: str) -> None:
     app, _ = build(url)
     database = await app.connect(check_schema=False)
-    await migrate.migrate(database)
+    await migrator.migrate(database)
     await database.close()
     async with app:
         await app.manifests.deploy()
@@ -134,7 +134,7 @@ async def poll(url: str, times: int, due: int) -> None:
         await connection.execute("DELETE FROM tenuto.tasks")
         await connection.execute(SOME_DUE, due)
         began = time.monotonic_ns()
-        result = await manager.poll(database, database.clock.now(), "bench")
+        result = await manifest_manager.poll(database, database.clock.now(), "bench")
         taken.append((time.monotonic_ns() - began) / 1e6)
         if result.enqueued != due:
             raise SystemExit(f"{due} were due, {result.enqueued} were enqueued: {json.dumps(result.skipped)}")

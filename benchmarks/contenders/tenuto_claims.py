@@ -13,12 +13,12 @@ from datetime import timedelta
 from benchmarks.contenders import stage
 from benchmarks.contenders.tally import payload
 from tenuto.ids import new_id
-from tenuto.model.access import Actor
+from tenuto.lifecycle.completion import finish
+from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask, Outcome, Settlement, Status
+from tenuto.postgres.database import Database
 from tenuto.store import tasks
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
-from tenuto.store.shortcuts import Bounds
+from tenuto.store.claim_cursor import Bounds
 from tenuto.store.workers import Incarnation, register
 
 WARM_UP = 3

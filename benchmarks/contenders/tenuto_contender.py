@@ -12,7 +12,7 @@ import asyncpg
 
 from benchmarks.contenders import stage
 from tenuto import Job, Tenuto
-from tenuto.store import migrate
+from tenuto.postgres import migrator
 
 Noop = Job[..., Any]
 
@@ -46,7 +46,7 @@ class TenutoContender:
     async def prepare(self, url: str) -> None:
         app, _ = build(url, _never)
         database = await app.connect(check_schema=False)
-        await migrate.migrate(database)
+        await migrator.migrate(database)
         await database.close()
 
     @asynccontextmanager

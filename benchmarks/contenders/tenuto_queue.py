@@ -11,7 +11,7 @@ import asyncpg
 from benchmarks.contenders import arena, stage
 from benchmarks.contenders.ledger import async_job
 from tenuto import Tenuto
-from tenuto.store import migrate
+from tenuto.postgres import migrator
 
 app = Tenuto(database=os.environ.get(arena.URL) or None)
 
@@ -35,7 +35,7 @@ class TenutoQueue:
     async def prepare(self, url: str) -> None:
         mine = Tenuto(database=url)
         database = await mine.connect(check_schema=False)
-        await migrate.migrate(database)
+        await migrator.migrate(database)
         await database.close()
 
     @asynccontextmanager

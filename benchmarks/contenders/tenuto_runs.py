@@ -14,7 +14,7 @@ import asyncpg
 from benchmarks.contenders import course, stage
 from benchmarks.contenders.tally import Starts
 from tenuto import Step, Tenuto, manual
-from tenuto.store import migrate
+from tenuto.postgres import migrator
 
 SCHEDULE = "one, one, two, two"
 
@@ -74,7 +74,7 @@ class TenutoRunner:
     async def prepare(self, url: str) -> None:
         app = build(url, _never)
         database = await app.connect(check_schema=False)
-        await migrate.migrate(database)
+        await migrator.migrate(database)
         await app.schedules.deploy(database)
         await database.close()
 

@@ -20,9 +20,10 @@ import asyncpg
 from benchmarks.contenders import stage, timetable
 from tenuto import Step, Tenuto, every
 from tenuto.model.triggers import Trigger
-from tenuto.store import migrate, schedules
-from tenuto.store.database import Database
-from tenuto.verbs.schedules import definition
+from tenuto.operations.schedules import definition
+from tenuto.postgres import migrator
+from tenuto.postgres.database import Database
+from tenuto.store import schedules
 
 WARM_UP = 5
 AT_ONCE = 100
@@ -72,7 +73,7 @@ async def noop() -> None:
 
 async def prepare(url: str) -> None:
     database = await build(url).connect(check_schema=False)
-    await migrate.migrate(database)
+    await migrator.migrate(database)
     await database.close()
 
 

@@ -19,9 +19,10 @@ from benchmarks.contenders import stage
 from tenuto import Tenuto
 from tenuto.api.server import serving
 from tenuto.ids import fresh_ids
-from tenuto.model.access import Role
-from tenuto.store import migrate, partitions
-from tenuto.store.database import Database
+from tenuto.model.actors import Role
+from tenuto.postgres import migrator
+from tenuto.postgres.database import Database
+from tenuto.store import partitions
 
 packages = ("tenuto", "asyncpg", "fastapi", "uvicorn")
 
@@ -43,7 +44,7 @@ FROM (
 async def prepare(url: str) -> None:
     app = Tenuto(url)
     database = await app.connect(check_schema=False)
-    await migrate.migrate(database)
+    await migrator.migrate(database)
     await partitions.ensure(database, database.clock.now())
     await database.close()
 

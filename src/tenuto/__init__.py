@@ -10,29 +10,29 @@ from tenuto.version import __version__
 if TYPE_CHECKING:
     from tenuto.app import Enqueued, Tenuto
     from tenuto.errors import TenutoError
-    from tenuto.handlers.chains import stop
-    from tenuto.handlers.context import Context, PermanentFailure, RetryLater
-    from tenuto.handlers.jobs import Job
-    from tenuto.model.access import Actor
+    from tenuto.jobs.chains import stop
+    from tenuto.jobs.context import Context, PermanentFailure, RetryLater
+    from tenuto.jobs.registry import Job
+    from tenuto.model.actors import Actor
     from tenuto.model.manifests import Manifest
-    from tenuto.model.retries import RetryPolicy
+    from tenuto.model.policies import RetryPolicy
     from tenuto.model.schedules import Definition, Misfire
     from tenuto.model.steps import Step
     from tenuto.model.triggers import Trigger, at, cron, every, manual
-    from tenuto.verbs.batches import Batch
+    from tenuto.operations.batches import Batch
 
 _HOMES = {
-    "Actor": "tenuto.model.access",
-    "Batch": "tenuto.verbs.batches",
-    "Context": "tenuto.handlers.context",
+    "Actor": "tenuto.model.actors",
+    "Batch": "tenuto.operations.batches",
+    "Context": "tenuto.jobs.context",
     "Definition": "tenuto.model.schedules",
     "Enqueued": "tenuto.app",
-    "Job": "tenuto.handlers.jobs",
+    "Job": "tenuto.jobs.registry",
     "Manifest": "tenuto.model.manifests",
     "Misfire": "tenuto.model.schedules",
-    "PermanentFailure": "tenuto.handlers.context",
-    "RetryLater": "tenuto.handlers.context",
-    "RetryPolicy": "tenuto.model.retries",
+    "PermanentFailure": "tenuto.jobs.context",
+    "RetryLater": "tenuto.jobs.context",
+    "RetryPolicy": "tenuto.model.policies",
     "Step": "tenuto.model.steps",
     "Tenuto": "tenuto.app",
     "TenutoError": "tenuto.errors",
@@ -41,7 +41,7 @@ _HOMES = {
     "cron": "tenuto.model.triggers",
     "every": "tenuto.model.triggers",
     "manual": "tenuto.model.triggers",
-    "stop": "tenuto.handlers.chains",
+    "stop": "tenuto.jobs.chains",
 }
 
 __all__ = [

@@ -18,44 +18,50 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
+from tenuto import processes as service
 from tenuto.clock import SystemClock, steady
 from tenuto.connections import Connections
-from tenuto.defining import Defining, new_task
-from tenuto.engine import cancelling, health, service, submanifests, subschedules, upkeep
-from tenuto.engine.doctor import Finding, Told
-from tenuto.engine.observing import Observing
-from tenuto.engine.taskservers import MakeServer
-from tenuto.engine.taskservers.native import Native
-from tenuto.engine.why import Why, why_task
-from tenuto.engine.worker import Worker
+from tenuto.diagnostics.doctor import Finding, Told
+from tenuto.diagnostics.why import Why, why_task
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.handlers.context import current
-from tenuto.handlers.jobs import Job, Jobs
-from tenuto.handlers.kinds import Means, add_kinds
-from tenuto.model import payloads
-from tenuto.model.access import Actor
+from tenuto.jobs.context import current
+from tenuto.jobs.registry import Job, Jobs
+from tenuto.lifecycle import task_cancellation
+from tenuto.model import stored_values
+from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.steps import MANIFEST, SCHEDULE
 from tenuto.model.tasks import NewTask
+from tenuto.observability.status import Observing
+from tenuto.operations import installation
+from tenuto.operations.api_keys import Keys
+from tenuto.operations.audit_log import Audit
+from tenuto.operations.batch_inputs import Storing
+from tenuto.operations.batches import Batch, Batches
+from tenuto.operations.dead_letters import DeadLetters
+from tenuto.operations.execution_waiter import Endings
+from tenuto.operations.executions import Executions
+from tenuto.operations.listing import listed, the_one
+from tenuto.operations.logs import Logs
+from tenuto.operations.manifests import Manifests
+from tenuto.operations.one_shots import OneShots
+from tenuto.operations.plans import Plans
+from tenuto.operations.schedules import Schedules
+from tenuto.operations.secrets import Secrets
+from tenuto.postgres import migrator as migrate
+from tenuto.postgres.database import Connection, Database
+from tenuto.registration import Defining, new_task
+from tenuto.scheduling import manifest_step, schedule_step
+from tenuto.service import health_file as health
 from tenuto.settings import Settings, load, load_worker
-from tenuto.store import activities, auditing, chainsteps, migrate, workers
+from tenuto.steps.step_kinds import Means, add_kinds
+from tenuto.store import activities, step_checkpoints, workers
 from tenuto.store import tasks as store
+from tenuto.store.access import audit_recorder
 from tenuto.store.activities import Filters, Record
-from tenuto.store.database import Connection, Database
-from tenuto.verbs.asking import listed, the_one
-from tenuto.verbs.audit import Audit
-from tenuto.verbs.batches import Batch, Batches
-from tenuto.verbs.deadletters import DeadLetters
-from tenuto.verbs.executions import Executions
-from tenuto.verbs.keys import Keys
-from tenuto.verbs.logs import Logs
-from tenuto.verbs.manifests import Manifests
-from tenuto.verbs.oneshots import OneShots
-from tenuto.verbs.plans import Plans
-from tenuto.verbs.schedules import Schedules
-from tenuto.verbs.secrets import Secrets
-from tenuto.verbs.storing import Storing
-from tenuto.verbs.waiting import Endings
+from tenuto.worker.executors import MakeServer
+from tenuto.worker.executors.native import Native
+from tenuto.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,8 +116,8 @@ class Tenuto(Defining):
         self.observing = Observing(self.open, lambda: self.settings)
         self.logs = Logs(self.open)
         self.secrets = Secrets(self.open, self._who, lambda: self.settings)
-        self.jobs.add_kind(SCHEDULE, subschedules.handler(self.open))
-        self.jobs.add_kind(MANIFEST, submanifests.handler(self.open, self.manifests.run))
+        self.jobs.add_kind(SCHEDULE, schedule_step.handler(self.open))
+        self.jobs.add_kind(MANIFEST, manifest_step.handler(self.open, self.manifests.run))
         self._drivers = {}
         add_kinds(self.jobs, Means(self.open, lambda: self.settings, self.secrets.reveal_text, self._drivers))
 
@@ -219,8 +225,8 @@ class Tenuto(Defining):
 
     async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
         """Cancel a task: at once if nobody runs it, otherwise its code is told to stop."""
-        auditing.tell(target=str(task_id))
-        return await cancelling.cancel(await self.open(), task_id, self._who())
+        audit_recorder.tell(target=str(task_id))
+        return await task_cancellation.cancel(await self.open(), task_id, self._who())
 
     # --- asking about work ------------------------------------------------------------------------------------------
 
@@ -258,7 +264,7 @@ class Tenuto(Defining):
 
     async def chain_steps(self, task_id: UUID) -> list[dict[str, Any]]:
         """What the steps of a chain have come to, in order, and until when each slept; of others: nothing."""
-        return await chainsteps.told(await self.open(), task_id)
+        return await step_checkpoints.told(await self.open(), task_id)
 
     async def why(self, task_id: UUID) -> Why:
         """Why a task is not running: every reason, in plain words and as a code; what it does, or how it ended."""
@@ -312,24 +318,24 @@ class Tenuto(Defining):
         """Bound how many tasks of a queue run at the same time, over all workers; None lifts the bound."""
         if max_running is not None and not (isinstance(max_running, int) and 1 <= max_running <= 100_000):
             raise Invalid("must be from 1 to 100,000", field="max_running", remedy="pause the queue to stop it")
-        auditing.tell(target=name, after={"max_running": max_running})
+        audit_recorder.tell(target=name, after={"max_running": max_running})
         await self._change_queue(name, lambda database: workers.limit_queue(database, name, max_running))
 
     async def pause_queue(self, name: str, reason: str | None = None) -> None:
         """Let nothing more of a queue be taken; what runs goes on."""
         if reason is not None:
-            payloads.storable_text(reason, field="reason", limit=1000)
+            stored_values.storable_text(reason, field="reason", limit=1000)
         by = self._who().name
-        auditing.tell(target=name, reason=reason)
+        audit_recorder.tell(target=name, reason=reason)
         await self._change_queue(name, lambda database: workers.pause_queue(database, name, by=by, reason=reason))
 
     async def resume_queue(self, name: str) -> None:
         """Let a paused queue go on."""
-        auditing.tell(target=name)
+        audit_recorder.tell(target=name)
         await self._change_queue(name, lambda database: workers.resume_queue(database, name))
 
     async def _change_queue(self, name: str, change: Callable[[Database], Awaitable[None]]) -> None:
-        payloads.name(name, field="queue", limit=64)
+        stored_values.name(name, field="queue", limit=64)
         database = await self.open()
         await change(database)
         await store.wake(database, ["limits", f"queued {name}"])
@@ -340,7 +346,7 @@ class Tenuto(Defining):
 
     async def migrate(self) -> list[migrate.Migration]:
         """Bring the schema up to date; the migrations applied now."""
-        return await upkeep.migrate(partial(self.connect, check_schema=False))
+        return await installation.migrate(partial(self.connect, check_schema=False))
 
     async def doctor(self, told: Told | None = None) -> list[Finding]:
         """What is wrong, if anything: the server, the schema, the clocks, and every rule the work must keep.
@@ -348,7 +354,7 @@ class Tenuto(Defining):
         ``told`` is called with each finding as it comes, its number, and of how many.
         """
         is_embedded = self.settings.database is None
-        return await upkeep.doctor(partial(self.connect, check_schema=is_embedded), self.settings, told)
+        return await installation.doctor(partial(self.connect, check_schema=is_embedded), self.settings, told)
 
     def health(self, service: str, name: str | None = None) -> list[health.Health]:
         """What the health files on this machine say of a service, without asking the database."""
@@ -412,8 +418,8 @@ class Tenuto(Defining):
     def _task(self, job: Job[..., Any], input: str, now: datetime, id: UUID | None = None) -> NewTask:
         task = new_task(job, input, now, self._who())
         task.id = id or task.id
-        if auditing.is_asked_for():
-            auditing.tell(target=task.name, after={"task_id": str(task.id)})
+        if audit_recorder.is_asked_for():
+            audit_recorder.tell(target=task.name, after={"task_id": str(task.id)})
         context = current.get()
         if context is not None:  # asked for by a running task: the trail leads back to it
             task.parent_id = context.activity_id

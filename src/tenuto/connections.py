@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tenuto.errors import StoreError
-from tenuto.handlers.processes import refuse_while_a_child_starts
+from tenuto.jobs.process_pool import refuse_while_a_child_starts
+from tenuto.postgres import embedded_server, migrator
+from tenuto.postgres.database import Database, across
 from tenuto.settings import Settings
-from tenuto.store import auditing, embedded, migrate, partitions
-from tenuto.store.database import Database, across
+from tenuto.store import partitions
+from tenuto.store.access import audit_recorder
 
 LINGER_SECONDS = 5.0
 
@@ -28,7 +30,7 @@ class Connections:
         self._settings = settings
         self._database: Database | None = None
         self._opening = threading.Lock()
-        self._hold: embedded.Hold | None = None
+        self._hold: embedded_server.Hold | None = None
         self._holding = threading.Lock()
         """Taken in threads only, never on a loop: starting a server takes its time."""
         self._home: asyncio.AbstractEventLoop | None = None
@@ -54,7 +56,7 @@ class Connections:
             return await across(self._home, self.open())
         async with self._one_at_a_time():
             if self._database is None:
-                with auditing.off_record():  # whoever asks first is not the author of what opening brings along
+                with audit_recorder.off_record():  # whoever asks first is not the author of what opening brings along
                     self._database = await self._opened()
             return self._database
 
@@ -81,13 +83,14 @@ class Connections:
             behind_pooler=settings.behind_pooler,
             wait=settings.connect_seconds,
         )
+        database.recorder = audit_recorder
         if settings.database is None:
             database.revive = self._start_embedded_again
         if check_schema:
             try:
                 if settings.database is None:
-                    await migrate.migrate(database)
-                await migrate.check(database)
+                    await migrator.migrate(database)
+                await migrator.check(database)
             except BaseException:
                 await database.close()
                 raise
@@ -134,7 +137,7 @@ class Connections:
         with suppress(StoreError):
             await asyncio.to_thread(self._hold_anew, self._hold)
 
-    def _hold_anew(self, before: embedded.Hold | None) -> None:
+    def _hold_anew(self, before: embedded_server.Hold | None) -> None:
         with self._holding:
             if self._hold is before:
                 self._hold = self._take_hold()
@@ -147,7 +150,7 @@ class Connections:
             if held is not None:
                 held.release()
 
-    def _take_hold(self) -> embedded.Hold:
+    def _take_hold(self) -> embedded_server.Hold:
         settings = self._settings()
         linger = LINGER_SECONDS if settings.embedded_stop == "when_unused" else None
-        return embedded.hold(settings.home, linger=linger)
+        return embedded_server.hold(settings.home, linger=linger)

@@ -26,7 +26,7 @@ from pydantic_settings import (
 )
 
 from tenuto.errors import Invalid
-from tenuto.homes import absolute, default_home, settings_file, settings_in_file
+from tenuto.paths import absolute, default_home, settings_file, settings_in_file
 
 S = TypeVar("S", bound=BaseSettings)
 

@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 
 from tenuto import Context, PermanentFailure, Tenuto
-from tenuto.api.frame import api, guarded
-from tenuto.model.access import Role
+from tenuto.api.application import api, guarded
+from tenuto.model.actors import Role
 from tenuto.settings import load
 
 HOST = "http://localhost"

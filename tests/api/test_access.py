@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from tenuto import Tenuto
-from tenuto.api.frame import api
-from tenuto.api.reading import StrictRoute
-from tenuto.model.access import Role
+from tenuto.api.application import api
+from tenuto.api.strict_route import StrictRoute
+from tenuto.model.actors import Role
 from tests.api.conftest import Api, problem
 
 OPEN = {

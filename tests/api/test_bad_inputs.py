@@ -16,10 +16,10 @@ import httpx2
 import pytest
 
 from tenuto import Context
-from tenuto.model.access import Role
-from tenuto.model.unseen import UNSEEN
+from tenuto.model.actors import Role
+from tenuto.model.stored_values import UNSEEN
 from tests.api.conftest import Api, problem
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
 TASKS = "/api/v1/tasks"

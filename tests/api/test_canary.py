@@ -17,12 +17,12 @@ import asyncpg
 import pytest
 
 from tenuto import Context, Step, manual
+from tenuto.postgres.data_directory import MAJOR
 from tenuto.settings import ConnectionSettings
-from tenuto.store.datafolder import MAJOR
 from tests.api.conftest import Api, serving
 from tests.api.test_access import routes
-from tests.handlers.site import Site, answer
-from tests.waiting import eventually
+from tests.support.http_site import Site, answer
+from tests.support.waiting import eventually
 
 CANARY = 'kanarie/8123 ünder+the="rose'
 LOUD = """#!/bin/sh

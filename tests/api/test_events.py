@@ -14,10 +14,10 @@ import httpx2
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.api import events as module
+from tenuto.api.routes import events as module
 from tenuto.api.server import serving
-from tenuto.model.access import Role
-from tests.waiting import eventually
+from tenuto.model.actors import Role
+from tests.support.waiting import eventually
 
 Event = dict[str, Any]
 

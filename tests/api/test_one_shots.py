@@ -12,10 +12,10 @@ import httpx2
 import pytest
 
 from tenuto import Context, Tenuto
-from tenuto.api.frame import api, guarded
+from tenuto.api.application import api, guarded
 from tenuto.ids import new_id
-from tenuto.model.access import Role
-from tests.waiting import eventually
+from tenuto.model.actors import Role
+from tests.support.waiting import eventually
 
 HELLO = {"exec_at": "2056-07-07T15:00:00+08:00", "prompt_type": "log.append", "payload": {"message": "Hello"}}
 

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 
 from tests.cli.conftest import Service, Shell, embedded_home, open_shell
-from tests.store.servers import is_locked, kill, processes_of
-from tests.waiting import eventually_here
+from tests.support.servers import is_locked, kill, processes_of
+from tests.support.waiting import eventually_here
 
 __all__ = ["embedded_home", "open_shell"]
 

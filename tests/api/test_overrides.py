@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.model.access import Role
-from tenuto.verbs.schedules import definition
+from tenuto.model.actors import Role
+from tenuto.operations.schedules import definition
 from tests.api.test_one_shots import calling
 
 ELSEWHERE = {

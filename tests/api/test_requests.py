@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tenuto.model.access import Role
-from tenuto.store import keys, requests
+from tenuto.model.actors import Role
+from tenuto.store.access import api_keys, idempotency_keys
 from tests.api.conftest import Api, problem
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 TASK = {"job": "double", "input": {"n": 1}}
 
@@ -121,7 +121,7 @@ async def test_a_crash_between_the_commit_and_the_answer_doubles_nothing(
 
     firsts = []
     with monkeypatch.context() as patched:
-        patched.setattr(requests, "answered", crash)
+        patched.setattr(idempotency_keys, "answered", crash)
         for number, (path, body) in enumerate(asked):
             with pytest.raises(ConnectionError):
                 await service.post(path, json=body, headers={"Idempotency-Key": f"c{number}"})
@@ -138,7 +138,7 @@ async def test_a_crash_between_the_commit_and_the_answer_doubles_nothing(
     run = firsts[-1]["execution_id"]
     cancel = f"/api/v1/executions/{run}/cancel"
     with monkeypatch.context() as patched:
-        patched.setattr(requests, "answered", crash)
+        patched.setattr(idempotency_keys, "answered", crash)
         with pytest.raises(ConnectionError):
             await service.post(cancel, headers={"Idempotency-Key": "stop"})
     told = problem(await service.post(cancel, headers={"Idempotency-Key": "stop"}), 409)
@@ -176,13 +176,13 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
 
     def listen(name: str) -> None:
-        ask = getattr(keys, name)
+        ask = getattr(api_keys, name)
 
         async def count(*given: Any) -> Any:
             asked.append(name)
             return await ask(*given)
 
-        monkeypatch.setattr(keys, name, count)
+        monkeypatch.setattr(api_keys, name, count)
 
     for name in ("in_force", "of_session", "follow"):
         listen(name)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tenuto.api import bulk
-from tenuto.model.access import Role
+from tenuto.api.routes import batch_submit
+from tenuto.model.actors import Role
 from tests.api.conftest import Api, problem
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 HR: dict[str, Any] = {
     "name": "HR / nightly",
@@ -242,7 +242,7 @@ async def test_an_idempotency_key_on_bulk_is_the_callers_own_and_for_these_lines
 async def test_no_more_lines_are_taken_in_once_their_key_is_revoked(
     service: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_CHECKED_EVERY", 0.05)
+    monkeypatch.setattr(batch_submit, "_CHECKED_EVERY", 0.05)
     await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
     path, lines = "/api/v1/manifests/many/bulk?batch_key=may", [b'{"n": %d}\n' % number for number in range(6000)]
 
@@ -264,7 +264,7 @@ async def test_no_more_lines_are_taken_in_once_their_key_is_revoked(
 async def test_a_stream_of_lines_that_falls_silent_ends_with_its_key(
     service: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_CHECKED_EVERY", 0.05)
+    monkeypatch.setattr(batch_submit, "_CHECKED_EVERY", 0.05)
     await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
     path, lines = "/api/v1/manifests/many/bulk?batch_key=may", [b'{"n": %d}\n' % number for number in range(2500)]
     left_alone = asyncio.Event()
@@ -286,7 +286,7 @@ async def test_a_stream_of_lines_that_falls_silent_ends_with_its_key(
 
 
 async def test_a_stream_that_rests_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_CHECKED_EVERY", 0.001)
+    monkeypatch.setattr(batch_submit, "_CHECKED_EVERY", 0.001)
     rested = asyncio.Event()
 
     async def body() -> AsyncIterator[bytes]:
@@ -296,7 +296,7 @@ async def test_a_stream_that_rests_loses_nothing(monkeypatch: pytest.MonkeyPatch
             yield piece
 
     seen = []
-    async for piece in bulk._also_while_nothing_comes(body()):
+    async for piece in batch_submit._also_while_nothing_comes(body()):
         seen.append(piece)
         if not piece:
             rested.set()

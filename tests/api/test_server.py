@@ -17,11 +17,11 @@ import pytest
 from tenuto import Tenuto, logs
 from tenuto.api.server import refuse_to_be_seen, serving
 from tenuto.errors import EngineError, Invalid
-from tenuto.model.access import Role
+from tenuto.model.actors import Role
 from tenuto.settings import load
 from tests.api.conftest import problem, with_jobs
-from tests.certificates import a_certificate
-from tests.waiting import eventually
+from tests.support.certificates import a_certificate
+from tests.support.waiting import eventually
 
 LINES = 60_000
 

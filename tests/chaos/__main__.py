@@ -12,8 +12,8 @@ import random
 import signal
 import sys
 
+from tests.chaos.chaos_run import raging
 from tests.chaos.pace import Wanted
-from tests.chaos.storm import raging
 
 
 def main() -> int:

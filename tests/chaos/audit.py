@@ -14,18 +14,19 @@ from typing import Any
 
 import asyncpg
 
-from tenuto.engine import anchors, auditkeys, verifying
-from tenuto.engine.doctor import Bounds
-from tenuto.engine.invariants import INVARIANTS, Verdict
+from tenuto.audit import checkpoints, verifier
+from tenuto.audit import keys as auditkeys
+from tenuto.diagnostics.checks import INVARIANTS, Verdict
+from tenuto.diagnostics.doctor import Bounds
 from tenuto.ids import first_id_at
+from tenuto.postgres.database import Database
 from tenuto.settings import Settings
-from tenuto.store import audit as trail
-from tenuto.store import doctor
-from tenuto.store.database import Database
+from tenuto.store.access import audit_log as trail
+from tenuto.store.reports import doctor
 from tests.chaos.checks import CHECKS, DOCTORS, Figure
+from tests.chaos.environment import LEASE, Life
 from tests.chaos.load import Accepted
 from tests.chaos.oracle import due_instants
-from tests.chaos.stage import LEASE, Life
 from tests.chaos.work import CANARY, INTERVALS
 
 _SHOWN = 5
@@ -167,8 +168,8 @@ class Auditor:
         database = await Database.open(self._url)
         try:
             keys = auditkeys.at_hand(self._settings)
-            known = anchors.read(self._settings.home, await trail.identity(database))
-            told = await verifying.verify(database, keys, known)
+            known = checkpoints.read(self._settings.home, await trail.identity(database))
+            told = await verifier.verify(database, keys, known)
         finally:
             await database.close()
         if told.sound and told.links:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import asyncpg
 
-from tests.chaos.stage import LEASE, Stage
+from tests.chaos.environment import LEASE, Stage
 
 _OTHERS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 _TO_LOSE = ("COMMIT", "", "BEGIN")

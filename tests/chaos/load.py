@@ -19,9 +19,9 @@ import httpx2 as httpx
 
 from tenuto.errors import Conflict, Unavailable
 from tenuto.ids import new_id
-from tenuto.model.access import Role
+from tenuto.model.actors import Role
 from tests.chaos import work
-from tests.chaos.stage import Stage
+from tests.chaos.environment import Stage
 from tests.chaos.work import Fate, app
 
 T = TypeVar("T")

@@ -18,15 +18,15 @@ import psutil
 import pytest
 
 from tests.chaos.audit import Auditor
+from tests.chaos.chaos_run import raging
 from tests.chaos.checks import AT_ITS_END, Figure
 from tests.chaos.oracle import due_instants
 from tests.chaos.pace import Wanted
 from tests.chaos.report import ALLOWED, MUST_BE_ZERO
-from tests.chaos.storm import raging
 from tests.chaos.work import CANARY, EACH_FIRES, NARROW
-from tests.proofs import seed, times
 from tests.races.processes import ROOT
-from tests.waiting import eventually_here
+from tests.support.proofs import seed, times
+from tests.support.waiting import eventually_here
 
 TASKS = times(300, in_a_proof=5000)
 KILLS = times(20, in_a_proof=300)

@@ -1,6 +1,6 @@
 """The command line from outside: real processes, a folder with an app in it, an environment of nothing but ours.
 
-The processes begin warm (see `tests.warmstart`). What depends on how an interpreter starts is run `cold`.
+The processes begin warm (see `tests.support.warm_process`). What depends on how an interpreter starts is run `cold`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from tenuto.store import embedded
-from tests import warmstart
-from tests.warmstart import Process
+from tenuto.postgres import embedded_server
+from tests.support import warm_process
+from tests.support.warm_process import Process
 
 TASKS = '''
 """An app, as somebody might write it."""
@@ -127,7 +127,7 @@ class Shell:
     def __call__(self, *words: str, stdin: str = "", **environment: str) -> Ended:
         """Run a command to its end."""
         surroundings = {**self.environment, **environment}
-        done = warmstart.run(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, input=stdin, timeout=100)
+        done = warm_process.run(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, input=stdin, timeout=100)
         assert "Traceback" not in done.stderr or "TENUTO_DEBUG" in environment, done.stderr
         return Ended(done.returncode, done.stdout, done.stderr)
 
@@ -148,7 +148,7 @@ class Shell:
     def begin(self, *words: str, environment: Mapping[str, str] | None = None, **streams: int) -> Process:
         """Begin a command and leave it to the test."""
         surroundings = {**self.environment, **(environment or {})}
-        return warmstart.start(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, **streams)
+        return warm_process.start(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, **streams)
 
     def start(self, *words: str) -> Service:
         """Run a command that does not end by itself."""
@@ -193,5 +193,5 @@ def embedded_home() -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix="tnt-cli-", dir="/tmp"))  # a disk, as everybody's
     home.chmod(0o755)
     yield home
-    embedded.stop_now(home)
+    embedded_server.stop_now(home)
     shutil.rmtree(home, ignore_errors=True)

@@ -13,8 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenuto.cli.batchwatch import bar, counts, share
-from tenuto.cli.rows import Rows
+from tenuto.cli.work.batch_progress import bar, counts, share
+from tenuto.cli.work.batch_submit import Rows
 from tenuto.errors import Invalid
 from tests.cli.conftest import Shell
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tenuto.cli.sidebyside import compared
+from tenuto.cli.work.attempt_diff import compared
 from tests.cli.conftest import Shell
-from tests.waiting import eventually_here
+from tests.support.waiting import eventually_here
 
 
 @pytest.fixture

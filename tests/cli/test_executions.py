@@ -14,11 +14,11 @@ from typing import get_args
 import pytest
 
 from tenuto import Tenuto
-from tenuto.cli import executions
+from tenuto.cli.work import executions
 from tenuto.errors import Conflict
 from tenuto.model.executions import ExecutionState
 from tests.cli.conftest import Shell
-from tests.waiting import eventually_here
+from tests.support.waiting import eventually_here
 
 
 @pytest.fixture

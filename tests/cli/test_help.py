@@ -12,8 +12,9 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from tenuto.cli import activities, exits, tasks
-from tenuto.cli.root import root
+from tenuto.cli import exit_codes
+from tenuto.cli.command_tree import root
+from tenuto.cli.work import activities, tasks
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
 from tenuto.model.tasks import Status, TaskState
 from tests.cli.conftest import Shell, bare_environment
@@ -124,7 +125,7 @@ def test_the_help_lists_every_command_and_every_exit_code(open_shell: Callable[.
     for path, _ in commands():
         if path.count(" ") == 1:
             assert f"  {path.split()[1]} " in shown
-    for code, meaning in exits.MEANINGS.items():
+    for code, meaning in exit_codes.MEANINGS.items():
         assert f"{code}" in shown
         assert meaning in " ".join(shown.split())
 
@@ -132,18 +133,18 @@ def test_the_help_lists_every_command_and_every_exit_code(open_shell: Callable[.
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Invalid("x"), exits.USAGE),
-        (NotFound("x"), exits.NOT_FOUND),
-        (UnknownJob("x"), exits.NOT_FOUND),
-        (Forbidden("x"), exits.NOT_ALLOWED),
-        (Conflict("x"), exits.CONFLICT),
-        (Unavailable("x"), exits.DATABASE),
-        (SchemaMismatch("x"), exits.DATABASE),
+        (Invalid("x"), exit_codes.USAGE),
+        (NotFound("x"), exit_codes.NOT_FOUND),
+        (UnknownJob("x"), exit_codes.NOT_FOUND),
+        (Forbidden("x"), exit_codes.NOT_ALLOWED),
+        (Conflict("x"), exit_codes.CONFLICT),
+        (Unavailable("x"), exit_codes.DATABASE),
+        (SchemaMismatch("x"), exit_codes.DATABASE),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(error: Any, code: int) -> None:
-    assert exits.code_of(error) == code
-    assert code in exits.MEANINGS
+    assert exit_codes.code_of(error) == code
+    assert code in exit_codes.MEANINGS
 
 
 def test_the_states_that_can_be_asked_for_are_the_states_there_are() -> None:

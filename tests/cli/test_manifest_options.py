@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tenuto.app import Tenuto
-from tenuto.cli.manifestoptions import OPTIONS, by_option, changed, new_manifest
+from tenuto.cli.definitions.manifest_options import OPTIONS, by_option, changed, new_manifest
 from tenuto.errors import Invalid
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.policies import RetryPolicy
 
 app = Tenuto()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.waiting import eventually_here
+from tests.support.waiting import eventually_here
 
 REPORT = ("manifest", "add", "report", "--job", "double", "--cron", "0 6 * * mon-fri", "--set", "n=7")
 

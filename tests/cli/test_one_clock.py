@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto, clock
-from tenuto.cli import root
+from tenuto.cli import command_tree
 from tenuto.settings import load
 
 
@@ -53,7 +53,7 @@ def test_lists_tell_ages_by_the_databases_clock(
         ("task", "list"), ("task", "show", str(task)), ("task", "why", str(task)), ("activity", "list"),
         ("activity", "show", str(task)), ("queue", "list"), ("worker", "list"), ("log", "list"), ("secret", "list"),
     ):  # fmt: skip
-        assert root.run([*words]) == 0, words
+        assert command_tree.run([*words]) == 0, words
         said = capsys.readouterr().out
         assert not re.search(r"\b\d+ h\b", said), (words, said)
         if words[1:] == ("list",) and said:  # of activities there are none yet

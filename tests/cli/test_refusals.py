@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenuto.cli.typed import by_option, value_of, whole_number
+from tenuto.cli.option_parsing import by_option, value_of, whole_number
 from tenuto.errors import Conflict, Invalid
 from tests.cli.conftest import Shell
 

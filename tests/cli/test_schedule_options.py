@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from tenuto.cli import scheduleoptions, schedulepast
-from tenuto.cli.scheduleoptions import OPTIONS, changed, definition_of
+from tenuto.cli.definitions import schedule_history, schedule_options
+from tenuto.cli.definitions.schedule_options import OPTIONS, changed, definition_of
 from tenuto.errors import Invalid
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Late, Overlap
@@ -123,6 +123,6 @@ def test_arguments_rules_and_the_name_are_edited_one_by_one() -> None:
 
 
 def test_the_words_that_can_be_typed_are_the_words_there_are() -> None:
-    assert set(get_args(scheduleoptions.OverlapWord)) == set(Overlap)
-    assert set(get_args(scheduleoptions.MisfireWord)) == set(Late)
-    assert set(get_args(schedulepast.DecisionWord)) == set(Decision)
+    assert set(get_args(schedule_options.OverlapWord)) == set(Overlap)
+    assert set(get_args(schedule_options.MisfireWord)) == set(Late)
+    assert set(get_args(schedule_history.DecisionWord)) == set(Decision)

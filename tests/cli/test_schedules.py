@@ -11,16 +11,16 @@ import asyncpg
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.cli.frame import Session, login_name
-from tenuto.cli.schedules import run_schedule
+from tenuto.cli.command import Session, login_name
+from tenuto.cli.definitions.schedules import run_schedule
 from tenuto.clock import steady
-from tenuto.engine.firing import take_turns
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
+from tenuto.scheduling.firing import take_turns
 from tenuto.store.schedules import Entry, write_ledger
 from tests.cli.conftest import Shell
-from tests.waiting import eventually, eventually_here
+from tests.support.waiting import eventually, eventually_here
 
 NIGHTLY = ("schedule", "add", "nightly", "--cron", "0 2 * * *", "--zone", "Europe/London")
 STEPS = ("--step", 'double:{"n": 1} name=first', "--step", 'third_time, double:{"n": 2} continue_on_failure')

@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 
-from tenuto.sealing import Key
+from tenuto.secret_encryption import Key
 from tests.cli.conftest import Shell
 
 CANARY = "kanarie at the prompt"

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.cells import cell_len
 
-from tenuto.cli import timeline
-from tenuto.engine.simulation import Run
+from tenuto.cli.definitions import simulate
 from tenuto.model.occurrences import Decision
+from tenuto.simulation.simulator import Run
 from tests.cli.conftest import Shell
 
 FILE = """
@@ -124,16 +124,16 @@ def test_a_run_that_still_waits_is_drawn_as_waiting_and_not_as_skipped() -> None
         Run("a", NOON + hour, Decision.SKIPPED),
         Run("a", NOON + 3 * hour, Decision.QUEUED),
     ]
-    *_, line = timeline.drawn(["a"], runs, NOON, NOON + timedelta(days=1), UTC)
+    *_, line = simulate.drawn(["a"], runs, NOON, NOON + timedelta(days=1), UTC)
     assert line.split()[1].startswith("1×·◌·")
-    assert "◌ waits" in timeline.LEGEND
-    assert cell_len(timeline.LEGEND) <= timeline.WIDTH
+    assert "◌ waits" in simulate.LEGEND
+    assert cell_len(simulate.LEGEND) <= simulate.WIDTH
 
 
 @pytest.mark.parametrize("name", ["a", "夜間同期", "夜" * 10, "x夜" * 20, "e\u0301te\u0301", "a" * 19])
 def test_the_columns_of_a_timeline_stand_below_each_other_however_wide_the_letters_of_a_name(name: str) -> None:
-    *_, line = timeline.drawn([name], [], NOON, NOON + timedelta(days=1), UTC)
-    assert cell_len(line.partition("·")[0]) == timeline.NAME + 2
+    *_, line = simulate.drawn([name], [], NOON, NOON + timedelta(days=1), UTC)
+    assert cell_len(line.partition("·")[0]) == simulate.NAME + 2
 
 
 def test_a_run_that_ends_on_another_day_says_on_which(written: Shell) -> None:

@@ -17,12 +17,12 @@ import pytest
 import typer
 import yaml
 
-from tenuto import sealing
-from tenuto.cli.root import root
-from tenuto.engine.health import STALE_AFTER
+from tenuto import secret_encryption
+from tenuto.cli.command_tree import root
+from tenuto.service.health_file import STALE_AFTER
 from tenuto.settings import Settings, WorkerSettings, load
 from tests.cli.conftest import Shell
-from tests.waiting import eventually_here
+from tests.support.waiting import eventually_here
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPOSED = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ def test_every_service_of_compose_has_the_same_master_key_which_lies_outside(tmp
     assert f"--uid {made[1]} " in DOCKERFILE
     subprocess.run(["sh", "-c", made[0]], cwd=tmp_path, check=True)
     settings = load(home=tmp_path, database="postgresql://database/tenuto", master_key_file=tmp_path / "master.key")
-    keys = sealing.find_or_refuse(settings)
+    keys = secret_encryption.find_or_refuse(settings)
     assert keys.open(keys.seal("password", 1, "hush")) == "hush"
     ignored = (DEPLOY.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert "/deploy/master.key" in ignored

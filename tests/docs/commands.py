@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any, TextIO
 
-from tenuto.cli.root import run
+from tenuto.cli.command_tree import run
 
 _ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 

@@ -17,14 +17,14 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from tenuto.cli import exits
-from tenuto.cli.frame import SHARED
-from tenuto.cli.root import root
-from tenuto.engine.exposition import OF_THE_INSTALLATION, OF_THIS_PROCESS, Metric
-from tenuto.engine.metrics import BOUNDS
-from tenuto.engine.observing import GATHER_EVERY
+from tenuto.cli import exit_codes
+from tenuto.cli.command import SHARED
+from tenuto.cli.command_tree import root
+from tenuto.observability.process_metrics import BOUNDS
+from tenuto.observability.prometheus import OF_THE_INSTALLATION, OF_THIS_PROCESS, Metric
+from tenuto.observability.status import GATHER_EVERY
 from tenuto.settings import Settings, WorkerSettings
-from tests.docs.httppage import http_page
+from tests.docs.http_reference import http_page
 from tests.docs.pictures import rail_picture
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -246,7 +246,7 @@ def cell(text: str | None) -> str:
 
 def exit_code_rows() -> list[str]:
     """The rows of the table that docs/reference/exit-codes.md must have."""
-    return [f"| {code} | {meaning} |" for code, meaning in exits.MEANINGS.items()]
+    return [f"| {code} | {meaning} |" for code, meaning in exit_codes.MEANINGS.items()]
 
 
 # --- metrics --------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def metrics_page() -> str:
         [
             "# Metrics",
             "",
-            MADE.format(source="`src/tenuto/engine/exposition.py`"),
+            MADE.format(source="`src/tenuto/observability/prometheus.py`"),
             "What `GET /metrics` answers, in the text format of Prometheus. How to get at it, and what to act on:",
             "[watching over it](../how-to/observing.md).",
             "",

@@ -14,7 +14,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from tenuto.cli import rail
+from tenuto.cli.work import execution_view
 
 WIDTH = 80
 _BEGAN = datetime(2031, 5, 17, 2, tzinfo=UTC)
@@ -30,7 +30,7 @@ _STEPS: tuple[tuple[int, str, str, float | None, tuple[int, int, str] | None], .
 
 def rail_picture() -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(rail.drawn(_run(), width=WIDTH))
+    console.print(execution_view.drawn(_run(), width=WIDTH))
     drawn = console.export_svg(title="tenuto execution watch", theme=MONOKAI, unique_id="rail")
     # Without fonts from elsewhere: whoever looks at the page tells nobody of it.
     alone = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace("Fira Code", "ui-monospace")

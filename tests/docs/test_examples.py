@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import warmstart
 from tests.docs.pages import ROOT, Block, blocks, name, pages
-from tests.folders import new_folder
+from tests.support import warm_process
+from tests.support.temp_dirs import new_folder
 
 PATIENCE = 40.0
 
@@ -89,7 +89,7 @@ def surroundings(folder: Path) -> dict[str, str]:
 
 def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:
     """What a Python process prints; it must end well."""
-    done = warmstart.run(arguments, cwd=folder, env=environment, input=given, timeout=PATIENCE)
+    done = warm_process.run(arguments, cwd=folder, env=environment, input=given, timeout=PATIENCE)
     assert done.returncode == 0, f"{what} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

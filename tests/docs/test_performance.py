@@ -11,7 +11,7 @@ import pytest
 from benchmarks import page, plots
 from benchmarks.goals import GOALS, ITSELF, Goal
 from tests.docs.pages import ROOT
-from tests.docs.quoted import CASES, troubles
+from tests.docs.quoted_output import CASES, troubles
 
 RESULTS = page.results()
 SINGLE = "\nA single run of four step groups, p50: 18.2 ms"

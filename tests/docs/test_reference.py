@@ -11,25 +11,26 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+from examples.tour import jobs, tour
 
 import tenuto
 from tenuto import Context, Definition, Job, Misfire, RetryPolicy, Tenuto, at, errors, every
-from tenuto.cli.frame import SHARED
-from tenuto.demo import jobs, tour
-from tenuto.engine import executing, sweeper
-from tenuto.engine.health import condition
-from tenuto.handlers.jobs import Using
-from tenuto.model.access import ActorType
+from tenuto.cli.command import SHARED
+from tenuto.jobs.registry import Using
+from tenuto.lifecycle import execution_control
+from tenuto.maintenance import recovery
+from tenuto.model.actors import ActorType
 from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Late, Overlap
 from tenuto.model.steps import _STEP_OPTIONS
 from tenuto.model.tasks import Reason, Status, TaskState
-from tenuto.model.triggers.bounds import Limits
+from tenuto.model.triggers.calendar_limits import Limits
+from tenuto.operations.executions import Executions
+from tenuto.operations.schedules import Schedules
+from tenuto.postgres.database import Database
+from tenuto.service.health_file import condition
 from tenuto.settings import Settings, WorkerSettings
-from tenuto.store.database import Database
-from tenuto.verbs.executions import Executions
-from tenuto.verbs.schedules import Schedules
 from tests.docs.generate import FOLDER, PAGES, commands, docstrings, exit_code_rows
 from tests.docs.pages import ROOT
 
@@ -117,7 +118,9 @@ async def test_every_table_column_index_and_trigger_is_described(db: Database) -
 
 
 def test_every_repair_net_is_described() -> None:
-    nets = {value for room in (executing, sweeper) for name, value in vars(room).items() if name.startswith("NET_")}
+    nets = {
+        value for room in (execution_control, recovery) for name, value in vars(room).items() if name.startswith("NET_")
+    }
     assert len(nets) > 3
     assert missing(nets, section(page("schema.md"), "repairs")) == set()
 

@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from tenuto import store
-from tenuto.engine.housekeeping import _FORGET
+from tenuto.maintenance.housekeeping import _FORGET
 from tenuto.store import partitions, workers
 from tests.docs.pages import ROOT
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
-from tests import warmstart
 from tests.docs.pages import ROOT, blocks, lines_typed, passages, typed
 from tests.docs.test_examples import finished, missing, python_blocks, surroundings
-from tests.folders import new_folder
-from tests.waiting import eventually_here
+from tests.support import warm_process
+from tests.support.temp_dirs import new_folder
+from tests.support.waiting import eventually_here
 
 PAGE = ROOT / "docs" / "tutorial.md"
 AROUND = ("scripts/setup", ". .venv/bin/activate", "mkdir ", "export ")
@@ -46,7 +46,7 @@ class Walk:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
         self._environment = environment
-        self._services: dict[str, warmstart.Process] = {}
+        self._services: dict[str, warm_process.Process] = {}
         self._ahead: list[str] = []
         self._last = ""
         self.followed: list[str] = []
@@ -103,7 +103,7 @@ class Walk:
         running = self._services.get(line)
         if running is None or running.poll() is not None:
             with self._path(line).open("w", encoding="utf-8") as log:
-                self._services[line] = warmstart.start(
+                self._services[line] = warm_process.start(
                     ["-m", *shlex.split(line), *more],
                     cwd=self._folder,
                     env=self._environment,

@@ -19,7 +19,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.store import tasks as queue
 from tests.cli.conftest import Service, Shell, bare_environment
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_hr_sync"
 NAME = "Nightly HR Sync"
@@ -153,7 +153,7 @@ async def _ended(app: Tenuto) -> dict[str, Any] | None:
 
 
 def _login() -> str:
-    from tenuto.cli.frame import login_name
+    from tenuto.cli.command import login_name
 
     return login_name()
 

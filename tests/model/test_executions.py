@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenuto.model.executions import Complete, Fail, FailedStep, GoOn, advance, failure_words
-from tests.playing import a_plan, a_step
+from tests.support.schedules import a_plan, a_step
 
 BROKE = "failed: it broke"
 

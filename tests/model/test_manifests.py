@@ -8,8 +8,7 @@ import pytest
 
 from tenuto.errors import Invalid
 from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, refuse_circles, those_needed_first
-from tenuto.model.policies import Policy
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.policies import Policy, RetryPolicy
 from tenuto.model.triggers import at, cron, every, manual
 
 

@@ -14,9 +14,9 @@ from tenuto.model import occurrences
 from tenuto.model.occurrences import MAX_LISTED, Decided, Decision, Due, Meeting, due, first_undecided, when_meeting
 from tenuto.model.schedules import Late, Misfire, Overlap, misfire_as_stored, misfire_from_fields
 from tenuto.model.triggers import Trigger, at, cron, every
-from tests.model.making import NOON
 from tests.model.triggers import test_laws as laws
-from tests.proofs import times
+from tests.support.model_values import NOON
+from tests.support.proofs import times
 
 MINUTE = timedelta(minutes=1)
 MINUTELY = every("1m")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
-from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, RetryPolicy, wait_after_loss
-from tests.model.making import NOON
+from tenuto.model.policies import LOSSES_BEFORE_SET_ASIDE, RetryPolicy, wait_after_loss
+from tests.support.model_values import NOON
 
 policies = st.builds(
     RetryPolicy,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.policies import Policy
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.policies import Policy, RetryPolicy
 from tenuto.model.schedules import (
     MAX_GROUPS,
     MAX_STEPS,
@@ -30,7 +29,7 @@ from tenuto.model.schedules import (
 from tenuto.model.secrets import SecretRef
 from tenuto.model.steps import Step, StepOptions, policy_of, step_from_fields
 from tenuto.model.triggers import cron, manual, trigger_from_fields
-from tests.playing import a_definition, a_plan, a_step
+from tests.support.schedules import a_definition, a_plan, a_step
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 

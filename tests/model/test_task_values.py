@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
-from tenuto.model.access import Actor, ActorType
-from tenuto.model.payloads import MAX_INPUT
-from tenuto.model.policies import MAX_TIMEOUT_SECONDS, Policy, policy_from_json
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.actors import Actor, ActorType
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS, Policy, RetryPolicy, policy_from_json
+from tenuto.model.stored_values import MAX_INPUT
 from tenuto.model.tasks import TaskState, check, error_json, instant, seconds
-from tests.model.making import NOON, a_new_task
+from tests.support.model_values import NOON, a_new_task
 
 # --- policies ------------------------------------------------------------------------------------------------------
 

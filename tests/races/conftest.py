@@ -11,7 +11,7 @@ import pytest
 
 from tests.races.interleaving import Stepwise
 from tests.races.ledger import Ledger
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Nursery, Workers
 from tests.races.proxy import Proxy
 

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar, TypeVar
 
 from tenuto import Tenuto
-from tenuto.engine import watchdog
+from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
-from tenuto.store import chainsteps, tasks, workers
-from tenuto.store.database import Connection, Database
+from tenuto.store import step_checkpoints, tasks, workers
+from tenuto.worker import watchdog
 
 T = TypeVar("T")
 EXIT_CODE = 9
 
-_NAMES = {text: name for sql in (tasks.SQL, workers.SQL, chainsteps.SQL) for name, text in sql}
+_NAMES = {text: name for sql in (tasks.SQL, workers.SQL, step_checkpoints.SQL) for name, text in sql}
 
 
 class Points:

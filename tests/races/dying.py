@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tenuto import store
-from tenuto.store.database import Connection, Database
-from tenuto.store.statements import Statements
-from tests.emptying import EMPTY_ALL
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.sql_loader import Statements
+from tests.support.truncation import EMPTY_ALL
 
 T = TypeVar("T")
 Act = Callable[[Database], Awaitable[object]]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
-from tenuto.store.database import Connection, Database
+from tenuto.postgres.database import Connection, Database
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.races.work import LEDGER
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,9 +28,9 @@ def alive(pid: int) -> bool:
 
 
 class Nursery:
-    """The process that starts the others; see `tests.races.nursery`."""
+    """The process that starts the others; see `tests.races.process_pool`."""
 
-    def __init__(self, module: str = "tests.races.nursery") -> None:
+    def __init__(self, module: str = "tests.races.process_pool") -> None:
         paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],

@@ -7,15 +7,16 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.ids import new_id
+from tenuto.lifecycle import completion
 from tenuto.model.policies import Policy
 from tenuto.model.schedules import Plan
 from tenuto.model.steps import Step
 from tenuto.model.tasks import Outcome, Reason, Settlement, Status, Task, settle
-from tenuto.store import executions, finishing
+from tenuto.postgres.database import Connection, Database
+from tenuto.store import executions
 from tenuto.store import tasks as store
-from tenuto.store.database import Connection, Database
 from tenuto.store.executions import NewExecution
-from tests.races.given import LEASE, SOMEBODY, claim, completed
+from tests.races.tasks import LEASE, SOMEBODY, claim, completed
 
 
 def plan_of(*groups: int, queue: str = "default", kind: str = "job") -> Plan:
@@ -63,7 +64,7 @@ async def run_to_the_end(database: Database, worker_id: UUID) -> None:
         for task_id in held:
             task = await store.to_cancel(database, task_id)
             assert task is not None
-            await finishing.finish(database, [completed(database, task)])
+            await completion.finish(database, [completed(database, task)])
         if any(row["state"] == "scheduled" for row in left):
             await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'")
             await store.promote(database, database.clock.now(), ["default"])
@@ -72,7 +73,7 @@ async def run_to_the_end(database: Database, worker_id: UUID) -> None:
             taken = await store.claim_under_limits(database, worker_id, ["default"], 500, LEASE)
         assert held or taken, [tuple(row.values()) for row in await _left(database)]
         if taken:
-            await finishing.finish(database, [completed(database, task) for task in taken])
+            await completion.finish(database, [completed(database, task) for task in taken])
 
 
 async def _left(database: Database) -> Sequence[Any]:

@@ -6,11 +6,11 @@ person or a service would do it.
 
 from __future__ import annotations
 
-from tests.races.acts.access import ACCESS
-from tests.races.acts.manifests import MANIFESTS
-from tests.races.acts.runs import RUNS
-from tests.races.acts.stage import Step
-from tests.races.acts.tasks import TASKS, WORKERS
+from tests.races.scenarios.access import ACCESS
+from tests.races.scenarios.executions import RUNS
+from tests.races.scenarios.manifests import MANIFESTS
+from tests.races.scenarios.scenario import Step
+from tests.races.scenarios.tasks import TASKS, WORKERS
 
 SCRIPTS: dict[str, tuple[Step, ...]] = {
     "tasks": TASKS,

@@ -7,10 +7,11 @@ import os
 import shutil
 import signal
 
-from tenuto.store import embedded, keeper, migrate, partitions
-from tenuto.store.database import Database
-from tests.folders import new_folder
-from tests.waiting import eventually
+from tenuto.postgres import embedded_server, embedded_supervisor, migrator
+from tenuto.postgres.database import Database
+from tenuto.store import partitions
+from tests.support.temp_dirs import new_folder
+from tests.support.waiting import eventually
 
 
 class Server:
@@ -19,14 +20,16 @@ class Server:
     def __init__(self) -> None:
         self.home = new_folder("tenuto-hurt-")
         self._settings = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
-        self._hold = embedded.hold(self.home, linger=0.0, settings=self._settings)
+        self._hold = embedded_server.hold(self.home, linger=0.0, settings=self._settings)
         self.url = self._hold.url
         self.data = self.home / "postgres"
 
     def close(self, *, keep: bool = False) -> None:
         self._hold.release()
-        embedded.stop_now(self.home)
-        os.close(keeper.wait_for(self.home, "keeper", keeper.ALONE))  # its last look at the home must be over
+        embedded_server.stop_now(self.home)
+        os.close(
+            embedded_supervisor.wait_for(self.home, "keeper", embedded_supervisor.ALONE)
+        )  # its last look at the home must be over
         if keep:
             return
         for path in self.home.iterdir():
@@ -37,7 +40,7 @@ class Server:
 
     async def make_schema(self) -> None:
         database = await Database.open(self.url)
-        await migrate.migrate(database)
+        await migrator.migrate(database)
         await partitions.ensure(database, database.clock.now())
         await database.close()
 
@@ -47,10 +50,10 @@ class Server:
         os.kill(postmaster, signal.SIGQUIT)
 
         async def gone() -> bool:
-            return not keeper.server_lives(self.home)
+            return not embedded_supervisor.server_lives(self.home)
 
         await eventually(gone, timeout=20, what="the server is gone")
 
     async def start(self) -> None:
-        again = await asyncio.to_thread(embedded.hold, self.home, linger=0.0, settings=self._settings)
+        again = await asyncio.to_thread(embedded_server.hold, self.home, linger=0.0, settings=self._settings)
         again.release()  # the first hold still stands

@@ -12,15 +12,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tenuto.engine import executing
-from tenuto.engine.sweeper import sweep
 from tenuto.errors import Conflict
+from tenuto.lifecycle import execution_control
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import sweep
 from tenuto.model.tasks import Task
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
-from tests.proofs import times
-from tests.races.given import SOMEBODY, claim, completed
+from tenuto.postgres.database import Database
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
+from tests.races.tasks import SOMEBODY, claim, completed
+from tests.support.proofs import times
 
 pytestmark = pytest.mark.usefixtures("one_way_or_both")
 
@@ -53,7 +53,7 @@ async def end_or_come_too_late(database: Database, tasks: Sequence[Task]) -> Non
 async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         try:
-            await executing.cancel(database, run, database.clock.now(), SOMEBODY)
+            await execution_control.cancel(database, run, database.clock.now(), SOMEBODY)
         except Conflict:
             continue
 
@@ -61,8 +61,8 @@ async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
 async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         for act in (
-            executing.pause(database, run, database.clock.now(), SOMEBODY),
-            executing.resume(database, run, database.clock.now()),
+            execution_control.pause(database, run, database.clock.now(), SOMEBODY),
+            execution_control.resume(database, run, database.clock.now()),
         ):
             try:
                 await act
@@ -128,7 +128,7 @@ async def test_pairs_that_end_at_the_same_moment_begin_the_next_group_once(
     assert await broken_rules(db) == []
     assert await db.value("SELECT count(*) FROM tenuto.executions WHERE current_group = 1") == len(runs)
     assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'queued' AND group_index = 1") == len(runs)
-    assert await executing.repair(db, db.clock.now()) == 0
+    assert await execution_control.repair(db, db.clock.now()) == 0
     assert deadlocks == 0
     await run_to_the_end(db, worker_id)
     assert await db.value("SELECT count(*) FROM tenuto.executions WHERE state = 'completed'") == len(runs)
@@ -159,12 +159,12 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
 
     assert await broken_rules(db) == []
     assert deadlocks == 0
-    assert await executing.repair(db, db.clock.now()) == 0
+    assert await execution_control.repair(db, db.clock.now()) == 0
     told = {row["id"] for row in await db.all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")}
     assert told, "no cancellation was in time: nothing was tried"
     for run in runs:
         try:
-            await executing.resume(db, run, db.clock.now())
+            await execution_control.resume(db, run, db.clock.now())
         except Conflict:
             continue
     await run_to_the_end(db, worker_id)

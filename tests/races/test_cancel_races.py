@@ -14,21 +14,21 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
-from tenuto.engine import cancelling
-from tenuto.engine.sweeper import sweep
 from tenuto.errors import Conflict
+from tenuto.lifecycle import task_cancellation
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import sweep
 from tenuto.model.tasks import Task
+from tenuto.postgres.database import Database
 from tenuto.store import activities
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
-from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_sound
-from tests.races.given import SOMEBODY, claim, completed, enqueue, failed
 from tests.races.ledger import Ledger
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.waiting import eventually
+from tests.races.tasks import SOMEBODY, claim, completed, enqueue, failed
+from tests.support.proofs import times
+from tests.support.waiting import eventually
 
 ROUNDS = times(100, in_a_proof=600)
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -85,7 +85,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
 
         finished, cancelled, _swept = await at_once(
             finish_in_a_while,
-            partial(cancelling.cancel, hands[1], new.id, SOMEBODY),
+            partial(task_cancellation.cancel, hands[1], new.id, SOMEBODY),
             partial(sweep, hands[2], hands[2].clock.now()),
         )
 
@@ -115,7 +115,7 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
         (task,) = await claim(db, worker_id)
 
         fails = partial(finish, hands[0], [failed(hands[0], task)])
-        stops = partial(cancelling.cancel, hands[1], new.id, SOMEBODY)
+        stops = partial(task_cancellation.cancel, hands[1], new.id, SOMEBODY)
         answers = await at_once(*((fails, stops) if number % 2 else (stops, fails)))
         cancelled = answers[number % 2]
 

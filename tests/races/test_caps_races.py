@@ -14,16 +14,15 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine import bulk
-from tenuto.model.policies import Policy
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.operations import batches
+from tenuto.postgres.database import Database
 from tenuto.store import manifests
-from tenuto.store.database import Database
 from tenuto.store.manifests import ALL, StoredManifest
-from tests.manifesting import ANA, NOON, kept, within
 from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
+from tests.support.manifests import ANA, NOON, kept, within
 
 IN_ALL, IN_GROUP, OF_ONE = 6, 4, 2
 
@@ -43,13 +42,13 @@ SELECT EXISTS (
 
 async def fill(db: Database, stored: StoredManifest, items: int, seconds: float) -> UUID:
     now = db.clock.now()
-    batch = (await bulk.open_batch(db, stored, now, ANA, key=None, name=None))["id"]
-    like = await bulk.pattern(db, stored, batch, now, ANA)
+    batch = (await batches.open_batch(db, stored, now, ANA, key=None, name=None))["id"]
+    like = await batches.pattern(db, stored, batch, now, ANA)
     texts = [
         f'{{"number": {n}, "seconds": {seconds}, "group": "{stored.external_id}"}}' for n in range(items)
     ]  # fmt: skip
-    await bulk.take_in(db, batch, 0, like, texts, None)
-    await bulk.complete(db, batch, now)
+    await batches.take_in(db, batch, 0, like, texts, None)
+    await batches.complete(db, batch, now)
     return UUID(str(batch))
 
 
@@ -149,7 +148,7 @@ async def test_a_cancelled_batch_stops_under_full_load_to_the_last_item(
     for number in range(2):
         await workers.start(f"worker-{number}", slots=10).is_ready()
     await observer.until("SELECT count(*) > 30 FROM tenuto.activities", within=30)
-    await bulk.cancel(db, batch, db.clock.now(), ANA)
+    await batches.cancel(db, batch, db.clock.now(), ANA)
     cancelled_at = await observer.value("SELECT clock_timestamp()")
     await observer.until_all_ended(within=20)
     assert await observer.count("activities", "final") == 3000

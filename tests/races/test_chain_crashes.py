@@ -15,16 +15,16 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
-from tenuto.store import chainsteps
+from tenuto.store import step_checkpoints
 from tests.races import work
 from tests.races.audit import assert_sound
 from tests.races.crashing import EXIT_CODE
 from tests.races.ledger import Ledger, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
 from tests.races.test_crash_points import let_leases_of_the_dead_run_out, until_dead_or_gone
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 STEPS = ("first", "second", "sleeps", "last", "stop")
 STATEMENTS = ("recorded", "record", "sleep", "put_aside", "commit of put_aside", "end_tasks")
@@ -142,7 +142,7 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
 async def test_a_step_whose_result_cannot_be_stored_for_a_while_is_stored_later_and_not_done_again(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(chainsteps.SQL.record, times=8)  # more often than one statement is sent
+    getattr(proxy, lose)(step_checkpoints.SQL.record, times=8)  # more often than one statement is sent
     await workers.start("far", url=proxy.url).is_ready()
     task = await app.enqueue(work.chained, 7)
     await observer.until_all_ended(within=40)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
-from tests.proofs import times
 from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.waiting import eventually
+from tests.support.proofs import times
+from tests.support.waiting import eventually
 
 TASKS = times(2000, in_a_proof=10_000)
 

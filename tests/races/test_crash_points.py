@@ -12,9 +12,9 @@ from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.crashing import EXIT_CODE
 from tests.races.ledger import Ledger, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 STATEMENTS = (
     "register", "commit of register", "promote", "claim", "claim_under_limits", "commit of claim_under_limits", "renew",

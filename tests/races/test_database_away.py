@@ -18,15 +18,15 @@ from tenuto import Step, Tenuto, manual
 from tenuto.api.server import run_web
 from tenuto.errors import Unavailable
 from tenuto.store import activities, executions
-from tests.proofs import seed, times
 from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Ledger, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Nursery, Workers
 from tests.races.proxy import Proxy
 from tests.races.servers import Server
-from tests.waiting import eventually
+from tests.support.proofs import seed, times
+from tests.support.waiting import eventually
 
 BACKENDS_ENDED = times(40, in_a_proof=200)
 CRASHES = times(3, in_a_proof=12)

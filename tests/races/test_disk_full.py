@@ -15,10 +15,10 @@ from tenuto.errors import Unavailable
 from tests.races import work
 from tests.races.audit import assert_all_done
 from tests.races.ledger import Ledger
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Nursery, Workers
 from tests.races.servers import Server
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 MEGABYTE = 1024 * 1024
 

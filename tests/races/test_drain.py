@@ -6,15 +6,15 @@ import signal
 import time
 
 from tenuto import Tenuto
-from tenuto.engine.watchdog import EXIT_LOST_CONTROL
-from tests.proofs import times
+from tenuto.service.signals import EXIT_LOST_CONTROL
 from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.races.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.proofs import times
+from tests.support.waiting import eventually
 
 DRAINS = times(6, in_a_proof=20)
 GRACE = 20.0

@@ -14,15 +14,15 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine.doctor import examine
-from tenuto.engine.invariants import Verdict
+from tenuto.diagnostics.checks import Verdict
+from tenuto.diagnostics.doctor import examine
 from tenuto.errors import Conflict, NotFound, StaleLease
+from tenuto.postgres.database import Database
 from tenuto.settings import load
-from tenuto.store.database import Database
-from tests.races.acts.stage import Calm, Stage, Step
-from tests.races.acts.tasks import CLAIMS, comes_back
 from tests.races.dying import Act, Mortal, emptied, remains, writes
 from tests.races.runs import broken_rules
+from tests.races.scenarios.scenario import Calm, Stage, Step
+from tests.races.scenarios.tasks import CLAIMS, comes_back
 from tests.races.scripts import SCRIPTS
 
 RegisterWorker = Callable[..., Awaitable[UUID]]

@@ -12,16 +12,18 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine import definitions, executing, firing
-from tenuto.engine.keeping import Author
+from tenuto.definitions import schedule_definitions
+from tenuto.definitions.versioned import Author
+from tenuto.lifecycle import execution_control
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap
 from tenuto.model.triggers import every
-from tenuto.store.database import Database
+from tenuto.postgres.database import Database
+from tenuto.scheduling import firing
 from tests.races import test_execution_races as of_executions
 from tests.races import test_firing_races as of_firing
-from tests.races.given import SOMEBODY
 from tests.races.interleaving import Stepwise
 from tests.races.runs import broken_rules, plan_of, run_to_the_end
+from tests.races.tasks import SOMEBODY
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 
@@ -138,15 +140,15 @@ async def test_whoever_cancels_or_pauses_is_told_so_though_the_first_reply_was_l
     scene = await of_executions.a_scene(db, worker, worker, held=2, paused=False)
     now = db.clock.now()
 
-    await loses_replies(mortal, lambda database: executing.pause(database, scene.run, now, SOMEBODY))
-    await loses_replies(mortal, lambda database: executing.cancel(database, scene.run, now, SOMEBODY))
+    await loses_replies(mortal, lambda database: execution_control.pause(database, scene.run, now, SOMEBODY))
+    await loses_replies(mortal, lambda database: execution_control.cancel(database, scene.run, now, SOMEBODY))
 
     assert await db.value("SELECT state FROM tenuto.executions") == "cancelled"
 
 
 async def test_a_batch_of_due_schedules_is_fired_as_a_whole_or_not_at_all(db: Database, mortal: Stepwise) -> None:
     for number in range(30):
-        await definitions.create(
+        await schedule_definitions.create(
             db,
             Definition(f"schedule {number}", every("1m"), plan_of(2, 1), misfire=Misfire(Late.ALL)),
             Author(SOMEBODY, of_firing.CREATED),

@@ -12,21 +12,22 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tenuto.engine import cancelling, executing, subschedules
-from tenuto.engine.sweeper import recover, sweep
-from tenuto.handlers.context import Context
 from tenuto.ids import new_id
+from tenuto.jobs.context import Context
+from tenuto.lifecycle import completion, execution_control, task_cancellation
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import recover, sweep
 from tenuto.model.schedules import Overlap
 from tenuto.model.tasks import Aside, Outcome, Reason, Status, Task, settle
-from tenuto.store import executions, finishing
+from tenuto.postgres.database import Connection, Database
+from tenuto.scheduling import schedule_step
+from tenuto.store import executions
 from tenuto.store import workers as register_of_workers
-from tenuto.store.database import Connection, Database
-from tenuto.store.finishing import finish
 from tests.races import test_execution_races as happens
 from tests.races import test_firing_races as falls_due
-from tests.races.given import SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, failed_for_good, new_run, plan_of, run_to_the_end
+from tests.races.tasks import SOMEBODY, claim, completed, failed
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -193,12 +194,12 @@ async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db
     (child,) = await begin(db, plan_of(1), parent_task_id=step.id, origin="step")
     (last,) = await claim(db, worker_id)
     await put_aside(db, step, execution=child)
-    await executing.pause(db, outer, db.clock.now(), SOMEBODY)
+    await execution_control.pause(db, outer, db.clock.now(), SOMEBODY)
 
     await ending(db, last)
 
     assert await db.value("SELECT state FROM tenuto.tasks") == "waiting"
-    await executing.resume(db, outer, db.clock.now())
+    await execution_control.resume(db, outer, db.clock.now())
     assert await db.value("SELECT state FROM tenuto.tasks") == "queued"
 
 
@@ -236,9 +237,9 @@ async def test_repair_does_not_wait_for_what_somebody_else_works_on(
     async with other.transaction():
         await executions.lock(other, [run])
 
-        assert await asyncio.wait_for(executing.repair(db, db.clock.now()), timeout=5) == 0
+        assert await asyncio.wait_for(execution_control.repair(db, db.clock.now()), timeout=5) == 0
 
-    assert await executing.repair(db, db.clock.now()) == 1
+    assert await execution_control.repair(db, db.clock.now()) == 1
 
 
 # --- what is final ---------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ async def test_a_cancelled_execution_never_becomes_anything_else(db: Database, w
         await db.all("UPDATE tenuto.executions SET state = $1", state)
 
     await happens.both_end(db, scene)
-    await executing.repair(db, db.clock.now())
+    await execution_control.repair(db, db.clock.now())
 
     (row,) = await db.all("SELECT state, ended_at FROM tenuto.executions")
     assert (row["state"], row["ended_at"] is not None) == ("cancelled", True)
@@ -283,7 +284,7 @@ async def test_who_follows_a_cancelled_execution_starts_nothing(
 
 
 async def only_the_step_is_cancelled(db: Database, scene: falls_due.Scene) -> None:
-    assert await cancelling.cancel(db, scene.step.id, SOMEBODY) == "stopping"
+    assert await task_cancellation.cancel(db, scene.step.id, SOMEBODY) == "stopping"
 
 
 async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_started(
@@ -301,7 +302,7 @@ async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_st
             assert (
                 await second.value("SELECT status FROM tenuto.activities WHERE id = $1", scene.step.id) == "cancelled"
             )
-            await executing.repair(second, second.clock.now())
+            await execution_control.repair(second, second.clock.now())
             await falls_due.clear(second)
     assert await second.value("SELECT count(*) FROM tenuto.repairs") == 0
 
@@ -343,7 +344,7 @@ async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_h
     await db.transaction(lambda connection: executions.begin(connection, [own]))
     await all_ending(db, await claim(db, worker_id))
 
-    answer = await subschedules._run(db, Context(scene.step))
+    answer = await schedule_step._run(db, Context(scene.step))
 
     assert answer == {"execution_id": str(own.id), "failed_steps": 0}
 
@@ -359,11 +360,11 @@ async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
         await put_aside(second, steps[another], execution=one)
 
         async def cancel(db: Database, task_id: UUID = steps[one].id) -> int:
-            await cancelling.cancel(db, task_id, SOMEBODY)
+            await task_cancellation.cancel(db, task_id, SOMEBODY)
             count: int = await db.value(broken)
             return count
 
-        _, by_then = await meeting.of(lambda db: executing.repair(db, db.clock.now()), cancel)
+        _, by_then = await meeting.of(lambda db: execution_control.repair(db, db.clock.now()), cancel)
 
         assert await second.value(broken) == by_then, (meeting, "after that there was no circle")
         assert await broken_rules(second) == [], meeting
@@ -385,7 +386,7 @@ async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Data
 
     async def end_and_think_better_of_it(connection: Connection) -> None:
         await executions.lock(connection, [scene.run])
-        await finishing.finish_within(connection, settlements)
+        await completion.finish_within(connection, settlements)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

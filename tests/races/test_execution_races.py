@@ -12,18 +12,18 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine import cancelling, executing
-from tenuto.engine.sweeper import recover, sweep
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
+from tenuto.lifecycle import execution_control, task_cancellation
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import recover, sweep
 from tenuto.model.tasks import Aside, Outcome, Status, Task, settle
+from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tenuto.store.database import Database
 from tenuto.store.executions import Taking
-from tenuto.store.finishing import finish
-from tests.races.given import LEASE, SOMEBODY, claim, completed, failed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, failed_for_good, plan_of, run_to_the_end
+from tests.races.tasks import LEASE, SOMEBODY, claim, completed, failed
 
 pytestmark = pytest.mark.usefixtures("one_way_or_both")
 
@@ -90,18 +90,18 @@ async def a_is_put_back(db: Database, scene: Scene) -> None:
 
 async def cancel(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await executing.cancel(db, scene.run, db.clock.now(), SOMEBODY)
+        await execution_control.cancel(db, scene.run, db.clock.now(), SOMEBODY)
         scene.cancelled = True
 
 
 async def pause(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await executing.pause(db, scene.run, db.clock.now(), SOMEBODY)
+        await execution_control.pause(db, scene.run, db.clock.now(), SOMEBODY)
 
 
 async def resume(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await executing.resume(db, scene.run, db.clock.now())
+        await execution_control.resume(db, scene.run, db.clock.now())
 
 
 async def sweeping(db: Database, scene: Scene) -> None:
@@ -113,7 +113,7 @@ async def recovering(db: Database, scene: Scene) -> None:
 
 
 async def repair(db: Database, scene: Scene) -> None:
-    await executing.repair(db, db.clock.now())
+    await execution_control.repair(db, db.clock.now())
 
 
 async def claiming(db: Database, scene: Scene) -> None:
@@ -122,12 +122,12 @@ async def claiming(db: Database, scene: Scene) -> None:
 
 async def a_is_cancelled(db: Database, scene: Scene) -> None:
     with suppress(Conflict, NotFound):
-        await cancelling.cancel(db, scene.a.id, SOMEBODY)
+        await task_cancellation.cancel(db, scene.a.id, SOMEBODY)
 
 
 async def the_last_is_cancelled(db: Database, scene: Scene) -> None:
     with suppress(Conflict, NotFound):
-        await cancelling.cancel(db, scene.last, SOMEBODY)
+        await task_cancellation.cancel(db, scene.last, SOMEBODY)
 
 
 ACTS: tuple[Act, ...] = (
@@ -147,7 +147,7 @@ async def a_scene(db: Database, worker: UUID, other: UUID, *, held: int, paused:
     assert b is not None
     await db.all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
     if paused:
-        await executing.pause(db, run, db.clock.now(), SOMEBODY)
+        await execution_control.pause(db, run, db.clock.now(), SOMEBODY)
     return Scene(run, worker, other, a, b, rows[-1]["id"])
 
 
@@ -210,7 +210,7 @@ async def the_child_fails(db: Database, scene: Waiting) -> None:
 
 async def the_child_is_cancelled(db: Database, scene: Waiting) -> None:
     with suppress(Conflict):
-        await executing.cancel(db, scene.child, db.clock.now(), SOMEBODY)
+        await execution_control.cancel(db, scene.child, db.clock.now(), SOMEBODY)
 
 
 THE_END = (the_child_ends, the_child_fails, the_child_is_cancelled)
@@ -225,7 +225,7 @@ async def a_waiting_scene(db: Database, worker: UUID, other: UUID, *, paused: bo
     outcome = Outcome(Status.COMPLETED, aside=Aside(execution=child))
     await finish(db, [settle(a, outcome, db.clock.now(), new_id)])
     if paused:
-        await executing.pause(db, run, db.clock.now(), SOMEBODY)
+        await execution_control.pause(db, run, db.clock.now(), SOMEBODY)
     last = await db.value("SELECT id FROM tenuto.tasks WHERE group_index = 1")
     return Waiting(run, worker, other, a, b, last, child=child, last_of_child=last_of_child)
 

@@ -12,24 +12,25 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tenuto.engine import definitions, firing
-from tenuto.engine.firing import Started
-from tenuto.engine.keeping import Author
+from tenuto.definitions import schedule_definitions
+from tenuto.definitions.versioned import Author
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
+from tenuto.lifecycle.completion import finish
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
+from tenuto.postgres.database import Connection, Database
+from tenuto.scheduling import firing
+from tenuto.scheduling.firing import Started
 from tenuto.store import schedules
-from tenuto.store.database import Connection, Database
-from tenuto.store.finishing import finish
 from tenuto.store.schedules import Entry, Schedule
 from tests.races import test_firing_races as falls_due
-from tests.races.given import SOMEBODY, claim, completed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
-from tests.waiting import eventually
+from tests.races.tasks import SOMEBODY, claim, completed
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -38,7 +39,7 @@ NAME = falls_due.NAME
 
 
 async def a_schedule(db: Database, overlap: Overlap = Overlap.SKIP) -> Schedule:
-    return await definitions.create(
+    return await schedule_definitions.create(
         db, Definition(NAME, every("1m"), plan_of(1), overlap=overlap), Author(SOMEBODY, falls_due.CREATED)
     )
 
@@ -139,7 +140,7 @@ async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_
     now = falls_due.NOW + timedelta(minutes=2)
     async for meeting in meetings(first, second):
         made = [
-            await definitions.create(
+            await schedule_definitions.create(
                 second,
                 Definition(name, every("1m"), plan_of(1), overlap=rule, misfire=late),
                 Author(SOMEBODY, falls_due.CREATED),
@@ -179,7 +180,7 @@ async def test_an_instant_that_is_decided_is_passed_over_however_it_came_to_be_p
 
     assert left_out.ids == set()
     assert await db.value("SELECT count(*) FROM tenuto.occurrences") == 1
-    assert (await definitions.get(db, schedule.name)).next_run_at == falls_due.DUE + timedelta(minutes=1)
+    assert (await schedule_definitions.get(db, schedule.name)).next_run_at == falls_due.DUE + timedelta(minutes=1)
 
 
 async def test_a_turn_is_taken_once(first: Stepwise, second: Stepwise, worker_id: UUID) -> None:
@@ -210,7 +211,7 @@ async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it
 
         async def delete(db: Database) -> None:
             with suppress(Conflict):
-                await definitions.delete(db, NAME, Author(SOMEBODY, falls_due.NOW))
+                await schedule_definitions.delete(db, NAME, Author(SOMEBODY, falls_due.NOW))
 
         await meeting.of(lambda db: firing.take_turns(db, falls_due.NOW, "a scheduler"), delete)
 

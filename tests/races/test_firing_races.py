@@ -13,21 +13,23 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine import definitions, executing, firing, subschedules
-from tenuto.engine.keeping import Author
-from tenuto.engine.leftout import LeftOut
+from tenuto.definitions import schedule_definitions
+from tenuto.definitions.versioned import Author
 from tenuto.errors import Conflict, NotFound
-from tenuto.handlers.context import Context, PermanentFailure
 from tenuto.ids import new_id
+from tenuto.jobs.context import Context, PermanentFailure
+from tenuto.lifecycle import execution_control
+from tenuto.lifecycle.completion import finish
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
+from tenuto.postgres.database import Connection, Database
+from tenuto.scheduling import firing, schedule_step
+from tenuto.service.quarantine import LeftOut
 from tenuto.store import schedules
-from tenuto.store.database import Connection, Database
-from tenuto.store.finishing import finish
-from tests.races.given import SOMEBODY, claim, completed
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
+from tests.races.tasks import SOMEBODY, claim, completed
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "a schedule"
@@ -90,28 +92,28 @@ async def run_at_once(db: Database, scene: Scene) -> None:
 
 async def disable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await definitions.switch(db, NAME, by(), enabled=False)
+        await schedule_definitions.switch(db, NAME, by(), enabled=False)
 
 
 async def enable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await definitions.switch(db, NAME, by(), enabled=True)
+        await schedule_definitions.switch(db, NAME, by(), enabled=True)
 
 
 async def edit(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        present = await definitions.get(db, NAME)
-        await definitions.edit(db, NAME, definition(present.definition.overlap, "2m"), by())
+        present = await schedule_definitions.get(db, NAME)
+        await schedule_definitions.edit(db, NAME, definition(present.definition.overlap, "2m"), by())
 
 
 async def delete(db: Database, scene: Scene) -> None:
     with suppress(NotFound, Conflict):
-        await definitions.delete(db, NAME, by())
+        await schedule_definitions.delete(db, NAME, by())
 
 
 async def cancel(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await executing.cancel(db, scene.run, NOW, SOMEBODY)
+        await execution_control.cancel(db, scene.run, NOW, SOMEBODY)
 
 
 async def the_run_ends(db: Database, scene: Scene) -> None:
@@ -120,7 +122,7 @@ async def the_run_ends(db: Database, scene: Scene) -> None:
 
 async def the_step_begins(db: Database, scene: Scene) -> None:
     async def act(connection: Connection) -> UUID:
-        return await subschedules._start(connection, db, Context(scene.step))
+        return await schedule_step._start(connection, db, Context(scene.step))
 
     with suppress(PermanentFailure):
         await db.transaction(act)
@@ -129,12 +131,12 @@ async def the_step_begins(db: Database, scene: Scene) -> None:
 async def the_step_is_cancelled(db: Database, scene: Scene) -> None:
     assert scene.step.execution_id is not None
     with suppress(Conflict):
-        await executing.cancel(db, scene.step.execution_id, NOW, SOMEBODY)
+        await execution_control.cancel(db, scene.step.execution_id, NOW, SOMEBODY)
 
 
 async def retry(db: Database, scene: Scene) -> None:
     with suppress(Conflict, NotFound):
-        await executing.retry(db, scene.run, NOW, SOMEBODY)
+        await execution_control.retry(db, scene.run, NOW, SOMEBODY)
 
 
 ACTS: tuple[Act, ...] = (
@@ -144,7 +146,7 @@ ACTS: tuple[Act, ...] = (
 
 
 async def a_scene(db: Database, worker: UUID, overlap: Overlap) -> Scene:
-    schedule = await definitions.create(db, definition(overlap), Author(SOMEBODY, CREATED))
+    schedule = await schedule_definitions.create(db, definition(overlap), Author(SOMEBODY, CREATED))
     (outer,) = await begin(db, plan_of(1, kind="schedule"))
     await db.all("UPDATE tenuto.tasks SET name = $1", NAME)
     (step,) = await claim(db, worker)

@@ -11,17 +11,17 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tenuto.engine import oneshots
-from tenuto.engine.sweeper import sweep
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import sweep
 from tenuto.model.tasks import Task
+from tenuto.operations import one_shots
+from tenuto.postgres.database import Database
 from tenuto.store import batches
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
 from tests.races.audit import assert_sound
-from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
-from tests.waiting import eventually
+from tests.races.tasks import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
+from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 LIMITED: dict[str, Any] = {"limit_key": "a key", "limit_max": 1}
@@ -160,7 +160,7 @@ async def test_a_wipe_holds_what_runs_only_at_its_end(db: Database, worker_id: U
     await store.start(db, [waiting := new_task(db, origin="once")])
     async with other.transaction(), asyncio.timeout(5):
         await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", waiting.id)
-        wiping = asyncio.create_task(oneshots.wipe(db, SOMEBODY))
+        wiping = asyncio.create_task(one_shots.wipe(db, SOMEBODY))
         await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         assert await store.renew(db, worker_id, [(running.id, running.fence, None)], LEASE) == {running.id}
 

@@ -13,16 +13,16 @@ import asyncpg
 from tenuto import Tenuto
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.store import migrate
+from tenuto.lifecycle.completion import finish
+from tenuto.postgres import migrator
+from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
 from tests.races import work
-from tests.races.given import LEASE, claim, completed
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
+from tests.races.tasks import LEASE, claim, completed
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 ROUNDS = 25
@@ -88,10 +88,10 @@ async def test_migrations_raced_by_several_processes_are_applied_once(empty_url:
 
     observer = await Observer.at(empty_url)
     assert await observer.rows("SELECT number FROM tenuto.migrations ORDER BY number") == [
-        (migration.number,) for migration in migrate.migrations()
+        (migration.number,) for migration in migrator.migrations()
     ]
     applied = [process.log.read_text(encoding="utf-8").count("applied ") for process in processes]
-    assert sorted(applied) == [0] * 5 + [len(migrate.migrations())]
+    assert sorted(applied) == [0] * 5 + [len(migrator.migrations())]
     await observer.close()
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from tenuto import Tenuto
-from tests.proofs import seed, times
 from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, most_at_once, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
-from tests.waiting import eventually
+from tests.support.proofs import seed, times
+from tests.support.waiting import eventually
 
 KILLS = times(20, in_a_proof=50)
 TASKS = times(1600, in_a_proof=4000)

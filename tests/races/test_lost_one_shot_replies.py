@@ -15,14 +15,14 @@ import pytest
 from tenuto import Actor, Tenuto
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.store.auditing import Deed, RequestKey, on_record
-from tenuto.store.database import Database
-from tenuto.store.finishing import end_within
-from tenuto.store.oneshots import SQL
-from tenuto.verbs.oneshots import OneShot
-from tests.races.given import claim, completed
+from tenuto.lifecycle.completion import end_within
+from tenuto.operations.one_shots import OneShot
+from tenuto.postgres.database import Database
+from tenuto.store.access.audit_recorder import Deed, RequestKey, on_record
+from tenuto.store.one_shots import SQL
 from tests.races.proxy import Proxy
-from tests.waiting import eventually
+from tests.races.tasks import claim, completed
+from tests.support.waiting import eventually
 
 FAR = "2056-07-07T15:00:00+08:00"
 KEY = Actor.api_key("k-1", "billing")

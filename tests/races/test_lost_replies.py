@@ -9,18 +9,19 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
-from tenuto.engine import cancelling
-from tenuto.engine.sweeper import sweep
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
-from tenuto.store import migrate, partitions, workers
+from tenuto.lifecycle import task_cancellation
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import sweep
+from tenuto.postgres import migrator
+from tenuto.postgres.database import Database
+from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
 from tests.races import work
 from tests.races.audit import assert_sound
-from tests.races.given import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
 from tests.races.proxy import Proxy
+from tests.races.tasks import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
 
 SQL = store.SQL
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -291,7 +292,7 @@ async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
     (task,) = await enqueue(db)
     proxy.lose_reply(SQL.end_tasks)
 
-    assert await cancelling.cancel(far, task.id, SOMEBODY) == "cancelled"
+    assert await task_cancellation.cancel(far, task.id, SOMEBODY) == "cancelled"
 
     assert proxy.lost == 1
     assert await count(db, "activities", "final AND status = 'cancelled'") == 1
@@ -335,10 +336,10 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
     async with Proxy(empty_url) as proxy:
         database = await Database.open(proxy.url)
         proxy.lose_reply("COMMIT")
-        await migrate.migrate(database)
+        await migrator.migrate(database)
         assert proxy.lost == 1
-        await migrate.check(database)
-        assert await count(database, "migrations") == len(migrate.migrations())
+        await migrator.check(database)
+        assert await count(database, "migrations") == len(migrator.migrations())
         proxy.lose_reply("COMMIT")
         await partitions.ensure(database, database.clock.now())
         assert proxy.lost == 1

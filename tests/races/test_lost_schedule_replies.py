@@ -9,10 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine import definitions, executing
-from tenuto.store import auditing, executions, finishing, schedules
-from tenuto.store.database import Database
-from tests.playing import (
+from tenuto.definitions import schedule_definitions
+from tenuto.lifecycle import completion, execution_control
+from tenuto.postgres.database import Database
+from tenuto.store import executions, schedules
+from tenuto.store.access import audit_recorder
+from tests.races.proxy import Proxy
+from tests.support.schedules import (
     ANA,
     MINUTE,
     NAME,
@@ -29,8 +32,7 @@ from tests.playing import (
     task_states,
     the_execution,
 )
-from tests.races.proxy import Proxy
-from tests.store.given import Register
+from tests.support.tasks import Register
 
 
 @pytest.fixture
@@ -64,14 +66,14 @@ async def test_a_schedule_is_made_once_and_its_maker_is_told_so(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
     lose(proxy, schedules.SQL.insert)
-    made = await definitions.create(far, a_definition(), author(now))
+    made = await schedule_definitions.create(far, a_definition(), author(now))
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (1, ["created"])
 
 
 async def test_a_declaration_that_made_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
     lose(proxy, schedules.SQL.insert)
-    assert await definitions.declare(far, a_definition(), author(now)) == "created"
+    assert await schedule_definitions.declare(far, a_definition(), author(now)) == "created"
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
 
@@ -79,7 +81,7 @@ async def test_a_declaration_that_made_it_says_so(db: Database, far: Database, p
 async def test_a_declaration_that_changed_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
     await saved(db, a_definition(), now)
     lose(proxy, schedules.SQL.change)
-    assert await definitions.declare(far, a_definition("b"), author(now + MINUTE)) == "changed"
+    assert await schedule_definitions.declare(far, a_definition("b"), author(now + MINUTE)) == "changed"
     assert proxy.lost == 1
     assert await changes(db) == ["created", "edited"]
 
@@ -89,8 +91,8 @@ async def test_an_edit_that_changes_nothing_leaves_no_entry_however_often_it_is_
 ) -> None:
     await saved(db, a_definition(), now)
     lose(proxy, schedules.SQL.lock_named)
-    with auditing.on_record(auditing.Deed(ANA, "schedule.edit", "test")):
-        await definitions.edit(far, NAME, a_definition(), author(now + MINUTE))
+    with audit_recorder.on_record(audit_recorder.Deed(ANA, "schedule.edit", "test")):
+        await schedule_definitions.edit(far, NAME, a_definition(), author(now + MINUTE))
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
     assert await db.value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
@@ -102,7 +104,7 @@ async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
 ) -> None:
     await saved(db, a_definition(), now)
     lose(proxy, schedules.SQL.change)
-    made = await definitions.edit(far, NAME, a_definition("b", name=name), author(now + MINUTE), version=1)
+    made = await schedule_definitions.edit(far, NAME, a_definition("b", name=name), author(now + MINUTE), version=1)
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (2, ["created", "edited"])
 
@@ -112,7 +114,7 @@ async def test_who_switched_it_is_told_that_it_was_him(
 ) -> None:
     await saved(db, a_definition(), now)
     lose(proxy, schedules.SQL.change)
-    assert await definitions.switch(far, NAME, author(now + MINUTE), enabled=False)
+    assert await schedule_definitions.switch(far, NAME, author(now + MINUTE), enabled=False)
     assert proxy.lost == 1
     assert await changes(db) == ["created", "disabled"]
 
@@ -122,7 +124,7 @@ async def test_who_deleted_it_is_not_told_that_there_is_none(
 ) -> None:
     await saved(db, a_definition(), now)
     lose(proxy, schedules.SQL.delete)
-    await definitions.delete(far, NAME, author(now))
+    await schedule_definitions.delete(far, NAME, author(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted"]
 
@@ -133,10 +135,10 @@ async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
     await saved(db, a_definition(), now)
     lose(proxy, schedules.SQL.delete)
     proxy.meanwhile = lambda: saved(db, a_definition("b"), now)
-    await definitions.delete(far, NAME, author(now))
+    await schedule_definitions.delete(far, NAME, author(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted", "created"]
-    assert (await definitions.get(db, NAME)).definition == a_definition("b")
+    assert (await schedule_definitions.get(db, NAME)).definition == a_definition("b")
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
@@ -178,7 +180,7 @@ async def test_a_retry_is_started_once(
     lose(proxy, executions.SQL.begin)
     if ended:
         proxy.meanwhile = lambda: play(db, me)
-    again = await executing.retry(far, run, now, ANA)
+    again = await execution_control.retry(far, run, now, ANA)
     assert proxy.lost == 1
     assert [row["id"] for row in await table(db, "executions", "retry_of = $1", run)] == [again]
 
@@ -188,14 +190,14 @@ async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
 ) -> None:
     run = await started(db, "a", "b")
     lose(proxy, executions.SQL.pause)
-    await executing.pause(far, run, now, ANA)
+    await execution_control.pause(far, run, now, ANA)
     assert proxy.lost == 1
     lose(proxy, executions.SQL.resume)
-    await executing.resume(far, run, now + MINUTE)
+    await execution_control.resume(far, run, now + MINUTE)
     assert proxy.lost == 1
     assert await task_states(db) == {"a": "queued", "b": "waiting"}
     lose(proxy, executions.SQL.cancel_executions)
-    assert await executing.cancel(far, run, now, ANA) == "cancelled"
+    assert await execution_control.cancel(far, run, now, ANA) == "cancelled"
     assert proxy.lost == 1
     assert (await the_execution(db, run))["state"] == "cancelled"
     assert len(await table(db, "activities")) == 2
@@ -210,9 +212,9 @@ async def test_the_end_of_a_group_moves_it_on_once(
     if at_a_stroke:
         proxy.lose_reply(executions.SQL.end_group)
     else:
-        monkeypatch.setattr(finishing, "FEW", 0)
+        monkeypatch.setattr(completion, "FEW", 0)
         lose(proxy, executions.SQL.go_on)
-    await finishing.finish(far, [outcome(held["a"], far.clock.now())])
+    await completion.finish(far, [outcome(held["a"], far.clock.now())])
     assert proxy.lost == 1
     assert (await the_execution(db, run))["current_group"] == 1
     assert await task_states(db) == {"b": "queued", "c": "waiting"}

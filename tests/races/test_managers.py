@@ -13,20 +13,22 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.engine import letters, manager, manifesting
-from tenuto.engine.manager import run_of
+from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
+from tenuto.lifecycle.completion import finish
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
+from tenuto.operations import dead_letters
+from tenuto.postgres.database import Connection, Database
+from tenuto.scheduling import manifest_manager
+from tenuto.scheduling.manifest_manager import run_of
 from tenuto.store import manifests
-from tenuto.store.database import Connection, Database
-from tenuto.store.finishing import finish
-from tests.manifesting import ANA, a_manifest, author, end, kept, outcome, started, table, take
-from tests.proofs import times
 from tests.races.interleaving import Stepwise, meetings
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.store.given import Register
+from tests.support.manifests import ANA, a_manifest, author, end, kept, outcome, started, table, take
+from tests.support.proofs import times
+from tests.support.tasks import Register
 
 MANIFESTS = times(250, in_a_proof=1000)  # more than one batch
 
@@ -75,7 +77,7 @@ class Act(Protocol):
 
 
 async def poll(db: Database, scene: Scene) -> None:
-    await manager.poll(db, scene.now, "test")
+    await manifest_manager.poll(db, scene.now, "test")
 
 
 async def by_hand(db: Database, scene: Scene) -> None:
@@ -111,30 +113,30 @@ async def the_other_ends(db: Database, scene: Scene) -> None:
 
 async def disable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await manifesting.switch(db, "a", author(scene.now), enabled=False)
+        await manifest_definitions.switch(db, "a", author(scene.now), enabled=False)
 
 
 async def edit(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await manifesting.edit(db, "b", a_manifest("b", depends_on="a", priority=3), author(scene.now))
+        await manifest_definitions.edit(db, "b", a_manifest("b", depends_on="a", priority=3), author(scene.now))
 
 
 async def declare(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await manifesting.declare(db, a_manifest("b", depends_on="a", priority=5), author(scene.now, "code"))
+        await manifest_definitions.declare(db, a_manifest("b", depends_on="a", priority=5), author(scene.now, "code"))
 
 
 async def retry(db: Database, scene: Scene) -> None:
-    await letters.retry(db, [scene.letter], scene.now, ANA)
+    await dead_letters.retry(db, [scene.letter], scene.now, ANA)
 
 
 async def acknowledge(db: Database, scene: Scene) -> None:
-    await letters.acknowledge(db, [scene.letter], scene.now, ANA, note=None)
+    await dead_letters.acknowledge(db, [scene.letter], scene.now, ANA, note=None)
 
 
 async def delete(db: Database, scene: Scene) -> None:
     with suppress(NotFound, Conflict):
-        await manifesting.delete(db, "c", author(scene.now))
+        await manifest_definitions.delete(db, "c", author(scene.now))
 
 
 ACTS: tuple[Act, ...] = (
@@ -178,7 +180,7 @@ async def test_a_manifest_runs_once_whatever_meets_it(
             assert await broken(second) == [], (other, meeting)
             await poll(second, scene)
             await finish(second, [outcome(scene.held, scene.now)])
-            await manager.poll(second, scene.now + timedelta(hours=1), "test")
+            await manifest_manager.poll(second, scene.now + timedelta(hours=1), "test")
             assert await broken(second) == [], (other, meeting)
             await clear(second)
     assert first.deadlocks + second.deadlocks == 0
@@ -208,7 +210,7 @@ async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
 
     async def change(db: Database, name: str, after: str) -> None:
         with suppress(Exception):
-            await manifesting.edit(db, name, a_manifest(name, depends_on=after), author())
+            await manifest_definitions.edit(db, name, a_manifest(name, depends_on=after), author())
 
     async for meeting in meetings(first, second):
         for name, after in (("a", None), ("b", "a"), ("c", None), ("d", "c")):
@@ -239,7 +241,7 @@ async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
     async for meeting in meetings(first, second):
         now = second.clock.now()
         await kept(second, "a", now - timedelta(hours=1), trigger=every("1m"))
-        await meeting.of(partial(manager.poll, now=now, by="test"), partial(run_and_fail, now=now))
+        await meeting.of(partial(manifest_manager.poll, now=now, by="test"), partial(run_and_fail, now=now))
         if await table(second, "dead_letters"):
             assert await table(second, "tasks") == [], meeting
         await clear(second)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tenuto import Step, Tenuto, manual
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers, alive
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 SCRIPT = """
     trap "" TERM HUP INT

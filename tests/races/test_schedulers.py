@@ -9,19 +9,19 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tenuto.engine import definitions
-from tenuto.engine.keeping import Author
-from tenuto.handlers.steps import resolve
+from tenuto.definitions import schedule_definitions
+from tenuto.definitions.versioned import Author
 from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
 from tenuto.model.steps import Step
 from tenuto.model.triggers import every
-from tenuto.store.database import Database
-from tests.proofs import THOROUGH, seed, times
+from tenuto.postgres.database import Database
+from tenuto.steps.step_resolution import resolve
 from tests.races import work
-from tests.races.given import SOMEBODY
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.runs import broken_rules
+from tests.races.tasks import SOMEBODY
+from tests.support.proofs import THOROUGH, seed, times
 
 KILLS = times(8, in_a_proof=20)
 SCHEDULES = 40
@@ -53,7 +53,7 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     seconds, firsts = {}, {}
     for number in range(SCHEDULES):
         new = resolve(definition(number), work.app.jobs)
-        made = await definitions.create(db, new, Author(SOMEBODY, db.clock.now()))
+        made = await schedule_definitions.create(db, new, Author(SOMEBODY, db.clock.now()))
         assert made.next_run_at is not None
         seconds[made.id], firsts[made.id] = 1 + number % 3, made.next_run_at
     names = [f"scheduler-{number}" for number in range(count)]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tenuto.engine.sealing import seal_some
-from tenuto.engine.verifying import verify
-from tenuto.model.access import Actor
-from tenuto.model.auditchain import AuditKey, AuditKeys
+from tenuto.audit.sealer import seal_some
+from tenuto.audit.verifier import verify
+from tenuto.model.actors import Actor
+from tenuto.model.audit_chain import AuditKey, AuditKeys
+from tenuto.postgres.database import Database
 from tenuto.store import workers
-from tenuto.store.auditing import Deed, on_record
-from tenuto.store.database import Database
+from tenuto.store.access.audit_recorder import Deed, on_record
 from tests.races.interleaving import Stepwise, meetings
 
 KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
-from tenuto.engine.watchdog import EXIT_LOST_CONTROL
+from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store.tasks import SQL
 from tests.races import work
 from tests.races.audit import assert_all_done, assert_sound
 from tests.races.ledger import Ledger, overlaps
-from tests.races.observing import Observer
+from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers, alive
 from tests.races.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(

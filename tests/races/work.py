@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tenuto import Context, Tenuto, stop
-from tenuto.handlers.jobs import Job
-from tenuto.model.retries import RetryPolicy
+from tenuto.jobs.registry import Job
+from tenuto.model.policies import RetryPolicy
 from tests.races.ledger import Ledger
 
 LEDGER = "TENUTO_TEST_LEDGER"

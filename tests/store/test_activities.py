@@ -9,15 +9,15 @@ import pytest
 
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
-from tenuto.model.access import Actor
+from tenuto.lifecycle.completion import finish
+from tenuto.model.actors import Actor
 from tenuto.model.tasks import Again, Settlement
+from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.store import activities
 from tenuto.store import tasks as store
 from tenuto.store.activities import Filters
-from tenuto.store.database import Connection, Database, DatabaseError
-from tenuto.store.finishing import finish
-from tests.model.making import NOON
-from tests.store.given import Register, claim, completed, failed, now, rows, start, start_and_claim
+from tests.support.model_values import NOON
+from tests.support.tasks import Register, claim, completed, failed, now, rows, start, start_and_claim
 
 
 async def a_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:

@@ -10,17 +10,17 @@ import asyncpg
 import pytest
 from asyncpg.transaction import Transaction
 
-from tenuto.engine import bulk, letters
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
-from tenuto.model.policies import Policy
-from tenuto.model.retries import RetryPolicy
+from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.operations import batches as bulk
+from tenuto.operations import dead_letters
+from tenuto.postgres.database import Database
 from tenuto.store import batches
 from tenuto.store import tasks as store
-from tenuto.store.database import Database
-from tests.manifesting import ANA, a_batch, counts, end, finish_all, kept, states, table, take
-from tests.store.given import Register
-from tests.waiting import eventually
+from tests.support.manifests import ANA, a_batch, counts, end, finish_all, kept, states, table, take
+from tests.support.tasks import Register
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_an_item_that_was_run_again_is_told_of_by_its_new_task(db: Databas
         await end(db, task, status)
     assert await counts(db, batch) == {"left": 0, "done": 1, "failed": 2, "cancelled": 0}
     chosen = [row["id"] for row in await table(db, "dead_letters")]
-    assert len(await letters.retry(db, chosen, db.clock.now(), ANA)) == 2
+    assert len(await dead_letters.retry(db, chosen, db.clock.now(), ANA)) == 2
     assert await counts(db, batch) == {"left": 2, "done": 1, "failed": 0, "cancelled": 0}
     assert await finish_all(db, me) == 2
     assert await counts(db, batch) == {"left": 0, "done": 3, "failed": 0, "cancelled": 0}
@@ -221,8 +221,8 @@ async def test_a_cancelled_batch_is_over_nothing_of_it_comes_in_or_comes_back(db
         await bulk.resume(db, batch, db.clock.now())
     (letter,) = await table(db, "dead_letters")
     with pytest.raises(Conflict, match="was cancelled"):
-        await letters.retry(db, [letter["id"]], db.clock.now(), ANA, refuse=True)
-    assert await letters.retry(db, [letter["id"]], db.clock.now(), ANA) == {}
+        await dead_letters.retry(db, [letter["id"]], db.clock.now(), ANA, refuse=True)
+    assert await dead_letters.retry(db, [letter["id"]], db.clock.now(), ANA) == {}
     assert await counts(db, batch) == {"left": 0, "done": 0, "failed": 1, "cancelled": 2}
 
 
@@ -231,7 +231,7 @@ async def test_an_item_run_again_in_a_paused_batch_waits_for_it(db: Database, me
     await finish_all(db, me, "failed")
     await pause(db, batch)
     (letter,) = await table(db, "dead_letters")
-    await letters.retry(db, [letter["id"]], db.clock.now(), ANA)
+    await dead_letters.retry(db, [letter["id"]], db.clock.now(), ANA)
     assert await states(db) == {"waiting": 1}
     await bulk.resume(db, batch, db.clock.now())
     assert await finish_all(db, me) == 1

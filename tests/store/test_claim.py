@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenuto.ids import new_id
+from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
-from tenuto.store.database import Database
-from tenuto.store.shortcuts import Bounds, Lap
-from tests.model.making import NOON, a_held_task, a_new_task
-from tests.store.given import LEASE, Register, claim, now, rows, start, start_and_claim, the_task
+from tenuto.store.claim_cursor import Bounds, Lap
+from tests.support.model_values import NOON, a_held_task, a_new_task
+from tests.support.tasks import LEASE, Register, claim, now, rows, start, start_and_claim, the_task
 
 
 async def test_a_claim_makes_the_task_this_workers_for_the_time_of_the_lease(

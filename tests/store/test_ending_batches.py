@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tenuto.ids import new_id
+from tenuto.postgres.database import Connection, Database
 from tenuto.store import batches
-from tenuto.store.database import Connection, Database
 
 
 async def test_thousands_are_ended_without_looking_for_each_among_all(db: Database) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tenuto.ids import new_id
-from tenuto.model.access import Actor
+from tenuto.model.actors import Actor
 from tenuto.model.policies import Policy
+from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import executions
-from tenuto.store.database import Database, DatabaseError
 from tenuto.store.executions import NewExecution
-from tests.model.making import NOON
-from tests.playing import a_plan, a_step, end, play, started, table, take, task_states, the_execution
-from tests.store.given import Register
+from tests.support.model_values import NOON
+from tests.support.schedules import a_plan, a_step, end, play, started, table, take, task_states, the_execution
+from tests.support.tasks import Register
 
 MONTH = timedelta(days=30)
 

@@ -9,15 +9,15 @@ from functools import partial
 import asyncpg
 import pytest
 
-from tenuto.engine import manifesting
+from tenuto.definitions import manifest_definitions
 from tenuto.ids import first_id_at, new_id
-from tenuto.model.access import Actor
+from tenuto.model.actors import Actor
 from tenuto.model.policies import Policy
 from tenuto.model.triggers import every
-from tenuto.store import deadletters, manifests
+from tenuto.postgres.database import Database, DatabaseError
+from tenuto.store import dead_letters, manifests
 from tenuto.store import tasks as store
-from tenuto.store.database import Database, DatabaseError
-from tests.manifesting import (
+from tests.support.manifests import (
     ANA,
     NOON,
     a_batch,
@@ -32,8 +32,8 @@ from tests.manifesting import (
     take,
     within,
 )
-from tests.playing import MINUTE
-from tests.store.given import Register
+from tests.support.schedules import MINUTE
+from tests.support.tasks import Register
 
 
 async def due(db: Database, limit: int = 100) -> list[str]:
@@ -197,9 +197,9 @@ async def test_a_list_tells_what_is_open_and_can_be_paged_and_narrowed(db: Datab
 
 async def test_every_change_is_a_version_with_who_and_what(db: Database) -> None:
     await kept(db)
-    await manifesting.edit(db, "bake", a_manifest(priority=3), author(NOON + MINUTE))
-    await manifesting.switch(db, "bake", author(NOON + 2 * MINUTE), enabled=False)
-    await manifesting.delete(db, "bake", author(NOON + 3 * MINUTE))
+    await manifest_definitions.edit(db, "bake", a_manifest(priority=3), author(NOON + MINUTE))
+    await manifest_definitions.switch(db, "bake", author(NOON + 2 * MINUTE), enabled=False)
+    await manifest_definitions.delete(db, "bake", author(NOON + 3 * MINUTE))
     told = await manifests.versions(db, "bake", 10)
     assert [each.change for each in told] == ["deleted", "disabled", "edited", "created"]
     assert {each.actor for each in told} == {ANA}
@@ -249,4 +249,4 @@ async def test_a_run_that_its_worker_has_let_go_is_found_when_its_lease_is_over(
     assert await manifests.ran_over(db, 10) == [], "it is its worker's as long as the lease lasts"
     await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
     assert [(task.id, task.ran_over) for task in await manifests.ran_over(db, 10)] == [(over.id, True)]
-    assert await deadletters.groups(db, None, None, 10) == []
+    assert await dead_letters.groups(db, None, None, 10) == []

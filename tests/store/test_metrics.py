@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tenuto.store import metrics
-from tenuto.store.database import Database
-from tests.store.test_plans import FILL, nodes
+from tenuto.postgres.database import Database
+from tenuto.store.reports import metrics
+from tests.store.test_query_plans import FILL, nodes
 
 # Each with the tables it may not walk through, and the indexes one of which must lead there.
 WAYS: dict[str, dict[str, set[str]]] = {

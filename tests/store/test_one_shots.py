@@ -10,17 +10,17 @@ import asyncpg
 import pytest
 
 from tenuto import Tenuto
-from tenuto.engine import oneshots as engine
 from tenuto.ids import new_id
-from tenuto.store import oneshots
-from tenuto.store.auditing import Deed, RequestKey, on_record
-from tenuto.store.database import Database
-from tenuto.store.oneshots import SQL, TaskRow
-from tests.model.making import NOON, a_new_task
-from tests.playing import ANA
-from tests.store.given import rows
-from tests.store.test_plans import FILL, plan_of
-from tests.waiting import eventually
+from tenuto.operations import one_shots as engine
+from tenuto.postgres.database import Database
+from tenuto.store import one_shots
+from tenuto.store.access.audit_recorder import Deed, RequestKey, on_record
+from tenuto.store.one_shots import SQL, TaskRow
+from tests.store.test_query_plans import FILL, plan_of
+from tests.support.model_values import NOON, a_new_task
+from tests.support.schedules import ANA
+from tests.support.tasks import rows
+from tests.support.waiting import eventually
 
 
 async def test_the_registry_and_the_past_are_read_along_their_indexes(db: Database) -> None:
@@ -42,14 +42,14 @@ def asked(at: int, id: UUID | None = None, key: str | None = None) -> tuple[Task
     deed = Deed(ANA, "one_shot.create", "here", target=str(task.id), after={"at": at})
     if key is not None:
         deed.request_key = RequestKey("user:u-17", key, key.encode(), task.id)
-    return oneshots.row_of_one(task), deed
+    return one_shots.row_of_one(task), deed
 
 
 async def test_several_are_created_at_once_each_with_its_entry_and_each_with_its_answer(db: Database) -> None:
     before = asked(1, key="used before")
-    assert await oneshots.create_on_record(db, [before]) == [True]
+    assert await one_shots.create_on_record(db, [before]) == [True]
     several = [asked(2), asked(3, before[0][0]), asked(4, key="new"), asked(5, key="used before"), asked(6)]
-    assert await oneshots.create_on_record(db, several) == [True, False, True, None, True]
+    assert await one_shots.create_on_record(db, several) == [True, False, True, None, True]
     assert [deed.written for _, deed in several] == [True, False, True, False, True]
     made = {row[0] for row, deed in [before, *several] if deed.written}
     assert {row["id"] for row in await rows(db)} == made
@@ -61,7 +61,7 @@ async def test_several_are_created_at_once_each_with_its_entry_and_each_with_its
 
 async def test_of_two_with_one_id_at_once_the_first_is_created_and_on_record(db: Database) -> None:
     id = new_id()
-    assert await oneshots.create_on_record(db, [asked(1, id), asked(2, id), asked(3)]) == [True, False, True]
+    assert await one_shots.create_on_record(db, [asked(1, id), asked(2, id), asked(3)]) == [True, False, True]
     assert sorted(row["after"] for row in await rows(db, "audit")) == ['{"at": 1}', '{"at": 3}']
 
 
@@ -81,12 +81,12 @@ async def test_one_that_has_ended_while_its_request_comes_again_is_not_made_anew
 ) -> None:
     """The second request waits for the first one's key, and has looked for the past before."""
     first = asked(1, key="the same")
-    assert await oneshots.create_on_record(db, [first]) == [True]
+    assert await one_shots.create_on_record(db, [first]) == [True]
     other = await asyncpg.connect(url)
     async with other.transaction():
         await other.fetchval("SELECT key FROM tenuto.requests WHERE key = 'the same' FOR UPDATE")
         all_of_them = [first, *(asked(2) for _ in range(beside))]
-        again = asyncio.create_task(oneshots.create_on_record(db, all_of_them))
+        again = asyncio.create_task(one_shots.create_on_record(db, all_of_them))
         await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         assert await engine.cancel(db, first[0][0], ANA) == "terminated"
     created = await again

@@ -10,15 +10,15 @@ from uuid import UUID
 import asyncpg
 
 from tenuto.ids import first_id_at, new_id
+from tenuto.lifecycle.completion import finish
 from tenuto.model.tasks import Settlement
+from tenuto.postgres.database import Database
 from tenuto.store import partitions
 from tenuto.store import tasks as store
 from tenuto.store.activities import SQL
-from tenuto.store.database import Database
-from tenuto.store.finishing import finish
-from tests.model.making import a_new_task
-from tests.store.given import Register, claim, completed, rows, start
-from tests.waiting import eventually
+from tests.support.model_values import a_new_task
+from tests.support.tasks import Register, claim, completed, rows, start
+from tests.support.waiting import eventually
 
 RECORD = """
 INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,

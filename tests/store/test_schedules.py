@@ -11,12 +11,12 @@ from tenuto import Step
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
 from tenuto.model.triggers import manual
+from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import schedules
-from tenuto.store.arrays import ids_and_versions
-from tenuto.store.database import Database, DatabaseError
+from tenuto.store.bulk_copy import ids_and_versions
 from tenuto.store.schedules import Entry
-from tests.model.making import NOON
-from tests.playing import MINUTE, a_definition, fire, run_now, saved, started, table
+from tests.support.model_values import NOON
+from tests.support.schedules import MINUTE, a_definition, fire, run_now, saved, started, table
 
 SCHEDULE = new_id()
 

@@ -10,10 +10,10 @@ import pytest
 
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
+from tenuto.postgres.database import Connection, Database
 from tenuto.store import workers
-from tenuto.store.database import Connection, Database
 from tenuto.store.workers import Incarnation
-from tests.store.given import Register, now, rows, start, start_and_claim
+from tests.support.tasks import Register, now, rows, start, start_and_claim
 
 SILENCE = timedelta(seconds=60)
 

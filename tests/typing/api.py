@@ -9,7 +9,7 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from tenuto import Actor, Context, Enqueued, Job, PermanentFailure, RetryLater, RetryPolicy, Tenuto, TenutoError
-from tenuto.sync import Portal
+from tenuto.blocking import Portal
 
 app = Tenuto()
 

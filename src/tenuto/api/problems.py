@@ -17,16 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tenuto.errors import (
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    SchemaMismatch,
-    TenutoError,
-    Unavailable,
-    UnknownJob,
-)
+from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, TenutoError, Unavailable, UnknownJob
 from tenuto.logs import Log
 
 MEDIA_TYPE = "application/problem+json"

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import uvicorn
 
-from tenuto.api.events import end_streams
-from tenuto.api.frame import api, guarded
-from tenuto.api.lines import BoundedLine
+from tenuto import processes
+from tenuto.api.application import api, guarded
+from tenuto.api.http_protocol import BoundedLine
 from tenuto.api.problems import ToldOnce
+from tenuto.api.routes.events import end_streams
 from tenuto.app import Tenuto
-from tenuto.engine import service
-from tenuto.engine.identity import Identity
-from tenuto.engine.loop import collect_garbage_less_often, once_the_database_answers
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
+from tenuto.service.polling_loop import collect_garbage_less_often, once_the_database_answers
+from tenuto.service.process_identity import Identity
 from tenuto.settings import Settings
 
 _BACKLOG = 2048
@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None: see `engine.signals`."""
+        """None: see `service.signals`."""
         yield
 
 
@@ -121,7 +121,7 @@ async def run_web(
                     continue
 
     try:
-        await service.run_beside(app.connect_for_services, app.settings, identity, serve)
+        await processes.run_beside(app.connect_for_services, app.settings, identity, serve)
     finally:
         await app.close()
 

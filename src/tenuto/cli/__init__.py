@@ -20,12 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows another instead of a traceback
     if words[:1] == ["health"]:
-        from tenuto.cli.health import at_once
+        from tenuto.cli.admin.health import at_once
 
         code = at_once(words[1:])
         if code is not None:
             raise SystemExit(code)
-    from tenuto.cli.root import run
+    from tenuto.cli.command_tree import run
 
     raise SystemExit(run(words))
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tenuto.cli.exits import answering
-from tenuto.cli.words import escaped, one_line, plain
+from tenuto.cli.exit_codes import answering
+from tenuto.cli.formatting import escaped, one_line, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tenuto.model.payloads import kept_text
 from tenuto.model.schedules import Plan
+from tenuto.model.stored_values import kept_text
 
 MAX_ERROR = 4000
 

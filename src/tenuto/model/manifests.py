@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from tenuto.errors import Invalid
-from tenuto.model import needs, payloads
+from tenuto.model import dependency_order, stored_values
 from tenuto.model.policies import Policy, policy_from_json
 from tenuto.model.tasks import MAX_PRIORITY
 from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
@@ -57,14 +57,14 @@ class Manifest:
     max_active: int | None = None
 
     def __post_init__(self) -> None:
-        payloads.name(self.external_id, field="external_id")
-        payloads.name(self.job, field="job")
+        stored_values.name(self.external_id, field="external_id")
+        stored_values.name(self.job, field="job")
         object.__setattr__(self, "name", self.name or self.external_id)
-        payloads.label(self.name, field="name")
-        payloads.storable_text(self.description, field="description", limit=4000)
-        payloads.name(self.queue, field="queue", limit=64)
+        stored_values.label(self.name, field="name")
+        stored_values.storable_text(self.description, field="description", limit=4000)
+        stored_values.name(self.queue, field="queue", limit=64)
         if self.group is not None:
-            payloads.name(self.group, field="group", limit=64)
+            stored_values.name(self.group, field="group", limit=64)
         if not isinstance(self.trigger, Trigger):
             raise Invalid(f"{self.trigger!r:.60} is not a trigger", field="trigger", remedy="make one with cron(...)")
         _whole("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -133,7 +133,7 @@ def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
 def check_name(new: Manifest, before: Manifest | None = None) -> None:
     """Refuse a name nobody could type, unless it has been the name ``before``."""
     if before is None or new.name != before.name:
-        payloads.title(new.name, field="name")
+        stored_values.title(new.name, field="name")
 
 
 def refuse_circles(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:
@@ -143,9 +143,9 @@ def refuse_circles(external_id: str, depends_on: str | None, parents: Mapping[st
         parent = depends_on if each == external_id else parents.get(each)
         return () if parent is None else (parent,)
 
-    way = needs.way_back(external_id, needed)
+    way = dependency_order.way_back(external_id, needed)
     if way is not None:
-        raise _runs_after_itself(needs.in_words(way))
+        raise _runs_after_itself(dependency_order.in_words(way))
 
 
 def those_needed_first(wanted: Iterable[Manifest]) -> Sequence[Manifest]:
@@ -156,7 +156,7 @@ def those_needed_first(wanted: Iterable[Manifest]) -> Sequence[Manifest]:
         parent = by_id[external_id].depends_on
         return () if parent is None else (parent,)
 
-    return [by_id[external_id] for external_id in needs.in_order(by_id, needed, _runs_after_itself)]
+    return [by_id[external_id] for external_id in dependency_order.in_order(by_id, needed, _runs_after_itself)]
 
 
 def _runs_after_itself(way: str) -> Invalid:

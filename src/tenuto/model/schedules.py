@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from tenuto.errors import Forbidden, Invalid
-from tenuto.model import needs, payloads
+from tenuto.model import dependency_order, stored_values
 from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Trigger
 
@@ -77,7 +77,7 @@ class Plan:
         return [[step.to_fields() for step in group] for group in self.groups]
 
     def to_json(self) -> str:
-        return payloads.json_of(self.to_fields(), field="steps", limit=MAX_PLAN)
+        return stored_values.json_of(self.to_fields(), field="steps", limit=MAX_PLAN)
 
 
 def _group(steps: Any) -> tuple[Step, ...]:
@@ -226,12 +226,12 @@ class Definition:
     misfire: Misfire = Misfire()
 
     def __post_init__(self) -> None:
-        payloads.label(self.name, field="name")
+        stored_values.label(self.name, field="name")
         if self.name != self.name.strip() or "\n" in self.name:
             raise Invalid("begins or ends with a blank, or has several lines", field="name")
         if not isinstance(self.trigger, Trigger):
             raise Invalid(f"{self.trigger!r:.60} is not a trigger", field="trigger", remedy="make one with cron(...)")
-        payloads.storable_text(self.description, field="description", limit=4000)
+        stored_values.storable_text(self.description, field="description", limit=4000)
         object.__setattr__(self, "overlap", _one_of(Overlap, self.overlap, "overlap"))
 
     @property
@@ -255,10 +255,10 @@ def check_names(new: Definition, before: Definition | None = None) -> None:
     """Refuse names nobody could type, but for those of ``before``: what was stored once can still be changed."""
     kept = set() if before is None else {before.name, *(step.name for _, _, step in before.plan.numbered())}
     if new.name not in kept:
-        payloads.title(new.name, field="name")
+        stored_values.title(new.name, field="name")
     for _, _, step in new.plan.numbered():
         if step.name not in kept:
-            payloads.title(step.name, field="steps")
+            stored_values.title(step.name, field="steps")
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
@@ -278,15 +278,17 @@ def refuse_cycles(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
         current = plan if each == name else plans.get(each)
         return () if current is None else sorted(current.targets(SCHEDULE))
 
-    way = needs.way_back(name, needed)
+    way = dependency_order.way_back(name, needed)
     if way is not None:
-        raise _runs_itself(needs.in_words(way))
+        raise _runs_itself(dependency_order.in_words(way))
 
 
 def those_needed_first(wanted: Iterable[Definition]) -> Sequence[Definition]:
     """In an order in which each comes after those it runs as a step."""
     by_name = {each.name: each for each in wanted}
-    ordered = needs.in_order(by_name, lambda name: sorted(by_name[name].plan.targets(SCHEDULE)), _runs_itself)
+    ordered = dependency_order.in_order(
+        by_name, lambda name: sorted(by_name[name].plan.targets(SCHEDULE)), _runs_itself
+    )
     return [by_name[name] for name in ordered]
 
 

@@ -14,9 +14,8 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from tenuto.errors import Invalid
-from tenuto.model import payloads
-from tenuto.model.policies import Policy, policy_from_json
-from tenuto.model.retries import RetryPolicy
+from tenuto.model import stored_values
+from tenuto.model.policies import Policy, RetryPolicy, policy_from_json
 from tenuto.model.secrets import SecretRef
 from tenuto.model.tasks import MAX_PRIORITY, seconds
 
@@ -103,16 +102,16 @@ class Step:
 
     def __post_init__(self) -> None:
         policy_of(Policy(), **self.rules)
-        payloads.name(self.kind, field="kind", limit=64)
-        payloads.label(self.target, field="target")
+        stored_values.name(self.kind, field="kind", limit=64)
+        stored_values.label(self.target, field="target")
         object.__setattr__(self, "name", self.name or self.target)
-        payloads.label(self.name, field="name")
+        stored_values.label(self.name, field="name")
         if not isinstance(self.arguments, Mapping):
             raise Invalid("are not a set of named values", field="arguments", remedy="give a mapping")
         if not isinstance(self.continue_on_failure, bool):
             raise Invalid("must be true or false", field="continue_on_failure")
         if self.queue is not None:
-            payloads.name(self.queue, field="queue", limit=64)
+            stored_values.name(self.queue, field="queue", limit=64)
         if self.priority is not None and (
             isinstance(self.priority, bool)
             or not isinstance(self.priority, int)

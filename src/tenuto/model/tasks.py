@@ -17,10 +17,9 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Invalid
-from tenuto.model import payloads
-from tenuto.model.access import Actor, ActorType
-from tenuto.model.policies import Policy, policy_from_json
-from tenuto.model.retries import LOSSES_BEFORE_SET_ASIDE, wait_after_loss
+from tenuto.model import stored_values
+from tenuto.model.actors import Actor, ActorType
+from tenuto.model.policies import LOSSES_BEFORE_SET_ASIDE, Policy, policy_from_json, wait_after_loss
 
 MAX_PRIORITY = 1000
 OVERRUN = timedelta(seconds=60)
@@ -94,13 +93,13 @@ class NewTask:
 
 def check(task: NewTask) -> NewTask:
     """The task as it is, or a refusal that names the field."""
-    payloads.name(task.name, field="name")
+    stored_values.name(task.name, field="name")
     check_options(
         task.queue, task.priority, task.run_at, task.unique_key, task.limit_key, task.limit_max, task.correlation_id
     )
     if task.tags is not None:
-        task.tags = payloads.tags(task.tags)
-    payloads.storable_json(task.input, field="input")
+        task.tags = stored_values.tags(task.tags)
+    stored_values.storable_json(task.input, field="input")
     return task
 
 
@@ -114,7 +113,7 @@ def check_options(
     correlation_id: str | None,
 ) -> None:
     """Refuse how a task is to be run if it could not be kept or never be reached."""
-    payloads.name(queue, field="queue", limit=64)
+    stored_values.name(queue, field="queue", limit=64)
     if not isinstance(priority, int) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
     if run_at is not None:
@@ -126,7 +125,7 @@ def check_options(
             raise Invalid(f"the year {run_at.year} is out of reach", field="run_at")
     for field, value in (("unique_key", unique_key), ("limit_key", limit_key), ("correlation_id", correlation_id)):
         if value is not None:
-            payloads.label(value, field=field)
+            stored_values.label(value, field=field)
     if (limit_key is None) != (limit_max is None):
         raise Invalid("needs both a key and a number", field="limit", remedy="give limit_key and limit together")
     if limit_max is not None and not (isinstance(limit_max, int) and 1 <= limit_max <= 100_000):
@@ -281,11 +280,11 @@ def error_json(
     type: str, message: str, *, step: str | None = None, stack: str | None = None, by: Actor | None = None
 ) -> str:
     """A failure as recorded: exception type, message, the step that failed, the stack trace, and who wanted it so."""
-    recorded: dict[str, Any] = {"type": type, "message": payloads.kept_text(message, 8192)}
+    recorded: dict[str, Any] = {"type": type, "message": stored_values.kept_text(message, 8192)}
     if step is not None:
         recorded["step"] = step
     if stack is not None:
-        recorded["stack"] = payloads.kept_text(stack, 32_768)
+        recorded["stack"] = stored_values.kept_text(stack, 32_768)
     if by is not None:
         recorded["by"] = {"type": by.type, "id": by.id, "name": by.name}
     return json.dumps(recorded, ensure_ascii=False)

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Invalid
-from tenuto.store.database import Database, Row
-from tenuto.store.statements import beside
+from tenuto.postgres.database import Database, Row
+from tenuto.postgres.sql_loader import beside
 
 SQL = beside(__file__)
 

@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenuto.model.access import Actor
+from tenuto.model.actors import Actor
 from tenuto.model.tasks import Task
-from tenuto.store.alike import copy_alike
-from tenuto.store.database import Connection, Database, Row
+from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.sql_loader import beside
+from tenuto.store.bulk_copy import copy_alike
 from tenuto.store.manifests import NewRun, start_runs
-from tenuto.store.statements import beside
 from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)

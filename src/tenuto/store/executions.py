@@ -15,14 +15,14 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.ids import fresh_ids
-from tenuto.model.access import Actor
+from tenuto.model.actors import Actor
 from tenuto.model.executions import Advance, Complete, Fail, FailedStep, GoOn, failure_words
 from tenuto.model.executions import advance as decide
 from tenuto.model.schedules import Plan, plan_from_json
 from tenuto.model.tasks import Settlement, Task, not_run
-from tenuto.store.arrays import columns_of
-from tenuto.store.database import Connection, Database, Row
-from tenuto.store.statements import beside
+from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.sql_loader import beside
+from tenuto.store.bulk_copy import columns_of
 from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)

@@ -13,14 +13,14 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.ids import first_id_at
-from tenuto.model.access import Actor
+from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest, manifest_from_fields
 from tenuto.model.tasks import Task, TaskState
 from tenuto.model.triggers import Trigger
-from tenuto.store.arrays import Excluded, array_literal, columns_of, ids_and_versions
-from tenuto.store.database import Connection, Database, Row
-from tenuto.store.kept import Kept, as_json, from_json
-from tenuto.store.statements import beside
+from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.sql_loader import beside
+from tenuto.store.bulk_copy import Excluded, array_literal, columns_of, ids_and_versions
+from tenuto.store.definition_rows import Kept, as_json, from_json
 from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)

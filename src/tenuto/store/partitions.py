@@ -13,8 +13,8 @@ from functools import partial
 
 from tenuto.errors import Unavailable
 from tenuto.ids import first_id_at
+from tenuto.postgres.database import Connection, Database
 from tenuto.store.activities import SQL
-from tenuto.store.database import Connection, Database
 
 MONTHS_AHEAD = 3
 _CREATE = """

@@ -19,10 +19,10 @@ from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_json, plan_from_json
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
-from tenuto.store.arrays import Excluded, columns_of, ids_and_versions
-from tenuto.store.database import Connection, Database, Row
-from tenuto.store.kept import Kept, from_json
-from tenuto.store.statements import beside
+from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.sql_loader import beside
+from tenuto.store.bulk_copy import Excluded, columns_of, ids_and_versions
+from tenuto.store.definition_rows import Kept, from_json
 
 SQL = beside(__file__)
 

@@ -1,7 +1,7 @@
 """The four writes: start, claim, renew, finish. Whatever moves a task moves it through one of these.
 
 Rows are moved as told; what an outcome means was decided before (`model.tasks.settle`). `finish` has a room of its own,
-`store.finishing`, because the end of a task may move an execution.
+`lifecycle.completion`, because the end of a task may move an execution.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from uuid import UUID
 
 from tenuto.errors import StoreError, Unavailable
 from tenuto.ids import fresh_ids
-from tenuto.model.access import Actor
+from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
+from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.sql_loader import beside
 from tenuto.store import batches, executions, manifests
-from tenuto.store.alike import copy_alike
-from tenuto.store.arrays import array_literals, columns_of
-from tenuto.store.database import Connection, Database, Row
-from tenuto.store.shortcuts import NOTHING_BEFORE, Bounds, Lap, Place
-from tenuto.store.statements import beside
+from tenuto.store.bulk_copy import array_literals, columns_of, copy_alike
+from tenuto.store.claim_cursor import NOTHING_BEFORE, Bounds, Lap, Place
 from tenuto.tracing import asked, carrying
 
 SQL = beside(__file__)

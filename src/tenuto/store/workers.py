@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict
-from tenuto.store.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
-from tenuto.store.statements import beside
+from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
+from tenuto.postgres.sql_loader import beside
 
 SQL = beside(__file__)
 

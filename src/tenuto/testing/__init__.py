@@ -8,7 +8,7 @@ databases of tests alone: beside a running service, both would take the same wor
 from __future__ import annotations
 
 from tenuto.clock import ManualClock
-from tenuto.testing.databases import on_database
-from tenuto.testing.timemachine import Happened, TimeMachine, run_until_idle
+from tenuto.testing.app_databases import on_database
+from tenuto.testing.time_machine import Happened, TimeMachine, run_until_idle
 
 __all__ = ["Happened", "ManualClock", "TimeMachine", "on_database", "run_until_idle"]

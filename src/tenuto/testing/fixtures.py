@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from tenuto.app import Tenuto
-from tenuto.store import embedded, fresh
+from tenuto.postgres import embedded_server
+from tenuto.store import test_databases
 
 _number = count(1)
 _TEMPLATE = f"tenuto_template_{os.getpid()}"
@@ -32,29 +33,29 @@ def tenuto_server() -> Iterator[str]:
         return
     home = Path(tempfile.mkdtemp(prefix="tenuto-tests-"))
     home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
-    hold = embedded.hold(home, linger=0.0, settings={"fsync": "off", "full_page_writes": "off"})
+    hold = embedded_server.hold(home, linger=0.0, settings={"fsync": "off", "full_page_writes": "off"})
     try:
         yield hold.url
     finally:
         hold.release()
-        embedded.stop_now(home)
+        embedded_server.stop_now(home)
         shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def tenuto_template(tenuto_server: str) -> Iterator[str]:
     """The name of a database with the schema, from which those of the tests are copied."""
-    asyncio.run(fresh.make_template(tenuto_server, _TEMPLATE))
+    asyncio.run(test_databases.make_template(tenuto_server, _TEMPLATE))
     yield _TEMPLATE
-    asyncio.run(fresh.drop(tenuto_server, _TEMPLATE))
+    asyncio.run(test_databases.drop(tenuto_server, _TEMPLATE))
 
 
 @pytest.fixture
 def tenuto_database(tenuto_server: str, tenuto_template: str) -> Iterator[str]:
     """The address of a database for this test alone."""
     name = f"tenuto_test_{os.getpid()}_{next(_number)}"
-    yield asyncio.run(fresh.copy(tenuto_server, tenuto_template, name))
-    asyncio.run(fresh.drop(tenuto_server, name))
+    yield asyncio.run(test_databases.copy(tenuto_server, tenuto_template, name))
+    asyncio.run(test_databases.drop(tenuto_server, name))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenuto.model.triggers import cron
-from tests.model.triggers.lines import cron_lines
-from tests.proofs import times
+from tests.model.triggers.cron_lines import cron_lines
+from tests.support.proofs import times
 
 NEW_YEAR = datetime(2031, 1, 1, tzinfo=UTC)
 

@@ -8,10 +8,10 @@ made, by the name of its field.
 
 from __future__ import annotations
 
-from tenuto.model.triggers.cronline import Cron, cron
+from tenuto.model.triggers.cron import Cron, cron
 from tenuto.model.triggers.interval import Interval, every
-from tenuto.model.triggers.stored import manual, trigger_from_fields, trigger_from_json
-from tenuto.model.triggers.times import Times, at
+from tenuto.model.triggers.serialization import manual, trigger_from_fields, trigger_from_json
+from tenuto.model.triggers.times_of_day import Times, at
 from tenuto.model.triggers.trigger import Manual, Trigger, check_runs
 
 __all__ = [

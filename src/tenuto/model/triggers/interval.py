@@ -13,8 +13,8 @@ from datetime import date, datetime, time, timedelta
 from typing import Any, ClassVar, Unpack
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import values, words, zones
-from tenuto.model.triggers.bounds import Limits, bounds_of
+from tenuto.model.triggers import descriptions, parsing, zones
+from tenuto.model.triggers.calendar_limits import Limits, bounds_of
 from tenuto.model.triggers.trigger import REACH, Timed, check_ever_runs
 from tenuto.model.triggers.zones import DAY, MOMENT
 
@@ -51,7 +51,7 @@ class Interval(Timed):
         zone, anchor = self.bounds.zone_info, self._anchor()
         found = self._step_after(anchor, instant)
         for _ in range(MAX_STEPS):
-            if self.days == values.EVERY_DAY:
+            if self.days == parsing.EVERY_DAY:
                 return found
             day = zones.reached(zone, found).date()
             if day.weekday() in self.days:
@@ -88,11 +88,11 @@ class Interval(Timed):
         return day
 
     def _phrase(self) -> str:
-        parts = [f"Every {words.span(self.seconds)}"]
+        parts = [f"Every {descriptions.span(self.seconds)}"]
         if self.window is not None:
-            parts.append(f"from {words.clock(self.window.opens)} to {words.clock(self.window.closes)}")
-        if self.days != values.EVERY_DAY:
-            parts.append(words.trailing_days(self.days))
+            parts.append(f"from {descriptions.clock(self.window.opens)} to {descriptions.clock(self.window.closes)}")
+        if self.days != parsing.EVERY_DAY:
+            parts.append(descriptions.trailing_days(self.days))
         if self.anchor is not None:
             parts.append(f"in step with {self.anchor:%Y-%m-%d %H:%M:%S} UTC")
         return " ".join(parts)
@@ -100,30 +100,30 @@ class Interval(Timed):
     def _own_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"every": self.seconds}
         if self.window is not None:
-            fields["between"] = [words.clock(self.window.opens), words.clock(self.window.closes)]
-        if self.days != values.EVERY_DAY:
-            fields["days"] = [values.WEEK[day][:3] for day in self.days]
+            fields["between"] = [descriptions.clock(self.window.opens), descriptions.clock(self.window.closes)]
+        if self.days != parsing.EVERY_DAY:
+            fields["days"] = [parsing.WEEK[day][:3] for day in self.days]
         if self.anchor is not None:
             fields["anchor"] = self.anchor.isoformat()
         return fields
 
 
 def every(
-    interval: values.Span,
+    interval: parsing.Span,
     *,
     between: tuple[str | time, str | time] | None = None,
-    days: values.Days = None,
+    days: parsing.Days = None,
     anchor: datetime | str | None = None,
     **limits: Unpack[Limits],
 ) -> Interval:
     """An interval: ``every("15m", between=("22:00", "06:00"), days="mon-fri", zone="Europe/London")``."""
-    counted_from = None if anchor is None else values.instant(anchor, field="anchor").replace(microsecond=0)
+    counted_from = None if anchor is None else parsing.instant(anchor, field="anchor").replace(microsecond=0)
     return check_ever_runs(
         Interval(
             bounds_of(**limits),
-            values.whole_seconds(interval, field="every", least=1, most=MAX_SECONDS),
+            parsing.whole_seconds(interval, field="every", least=1, most=MAX_SECONDS),
             _window(between),
-            values.weekdays(days),
+            parsing.weekdays(days),
             counted_from,
         )
     )
@@ -132,10 +132,10 @@ def every(
 def _window(between: object) -> Window | None:
     if between is None:
         return None
-    times = values.listed(between, field="between", most=2, remedy=_WINDOW_REMEDY)
+    times = parsing.listed(between, field="between", most=2, remedy=_WINDOW_REMEDY)
     if len(times) != 2:
         raise Invalid("needs two times", field="between", remedy=_WINDOW_REMEDY)
-    opens, closes = (values.minute_of_day(value, field="between") for value in times)
+    opens, closes = (parsing.minute_of_day(value, field="between") for value in times)
     if opens == closes:
         raise Invalid("opens and closes at the same time", field="between", remedy=_WINDOW_REMEDY)
     return Window(opens, closes)

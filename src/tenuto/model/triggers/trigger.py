@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import spread, values, zones
-from tenuto.model.triggers.bounds import Bounds
-from tenuto.model.triggers.words import bounds_phrase
+from tenuto.model.triggers import jitter, parsing, zones
+from tenuto.model.triggers.calendar_limits import Bounds
+from tenuto.model.triggers.descriptions import bounds_phrase
 from tenuto.model.triggers.zones import DAY, MOMENT
 
 REACH = DAY * 366 * 8
@@ -70,7 +70,7 @@ class Manual(Trigger):
     kind: ClassVar[str] = "manual"
 
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        values.instant(instant, field="after")
+        parsing.instant(instant, field="after")
         return None
 
     def words(self) -> str:
@@ -101,9 +101,9 @@ class Timed(Trigger):
         """The plain data, without kind and bounds."""
 
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        after = values.instant(instant, field="after")
+        after = parsing.instant(instant, field="after")
         if self.bounds.jitter and seed:
-            return spread.next_after(self._due_after, self._day_ends, after, self.bounds.jitter, seed)
+            return jitter.next_after(self._due_after, self._day_ends, after, self.bounds.jitter, seed)
         return self._due_after(after)
 
     def words(self) -> str:

@@ -1,0 +1,1 @@
+"""The audit chain: keys, sealing, checkpoints and verification."""

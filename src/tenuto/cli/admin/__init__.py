@@ -1,0 +1,1 @@
+"""Commands for services, workers, access, secrets and diagnostics."""

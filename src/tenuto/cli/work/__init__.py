@@ -1,0 +1,1 @@
+"""Commands for tasks, executions, batches, dead letters and one-shots."""

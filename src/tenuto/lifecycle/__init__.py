@@ -1,0 +1,1 @@
+"""Transitions of tasks and executions that worker, scheduler, maintenance and operations share."""

@@ -1,0 +1,1 @@
+"""Background maintenance: recovery of lost tasks, stuck executions, retention and partitions."""

@@ -1,0 +1,1 @@
+"""Metrics, readiness, probes and the event feed."""

@@ -1,0 +1,1 @@
+"""Access to PostgreSQL: pool, transactions, notifications, migrations and the embedded server."""

@@ -1,0 +1,1 @@
+"""Building blocks of a service process: polling loops, signals, health file, identity, quarantine."""

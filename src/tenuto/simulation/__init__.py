@@ -1,0 +1,1 @@
+"""Simulation of schedules: what would run when. Changes nothing."""

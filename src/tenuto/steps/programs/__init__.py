@@ -1,0 +1,1 @@
+"""Step kinds that run a program: executable and PowerShell."""

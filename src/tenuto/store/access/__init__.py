@@ -1,0 +1,1 @@
+"""Rows of access control: API keys, audit log, idempotency keys and secrets."""

@@ -1,0 +1,1 @@
+"""Read-only queries for reports: diagnosis, metrics, changes and checks."""

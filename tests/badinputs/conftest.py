@@ -1,8 +1,0 @@
-"""The database and the web service of the neighbours, for bad inputs."""
-
-from __future__ import annotations
-
-from tests.api.conftest import service
-from tests.store.conftest import swept, url, used_again
-
-__all__ = ["service", "swept", "url", "used_again"]

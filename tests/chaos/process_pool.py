@@ -1,0 +1,67 @@
+"""Where the services under chaos are forked: a worker, a scheduler or a web service, each as its command would be.
+
+Some are started with a machine clock that is wrong. `tenuto.clock` is the only room that reads it, and `tenuto.ids` the
+only one whose ids carry it: both are shifted there, as a wrong clock would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+from uuid import UUID
+
+from tenuto import clock, ids, logs
+from tenuto.api.server import run_web
+from tenuto.settings import Settings
+from tests.chaos.work import PORT, SKEW, app
+from tests.races import process_pool
+
+
+def main() -> None:
+    process_pool.main({"work": _work, "schedule": _schedule, "web": _web})
+
+
+def _work(order: dict[str, Any]) -> None:
+    _prepare(order)
+    asyncio.run(app.run_worker(**order["worker"]))
+
+
+def _schedule(order: dict[str, Any]) -> None:
+    _prepare(order)
+    asyncio.run(app.run_scheduler(name=order["worker"]["name"]))
+
+
+def _web(order: dict[str, Any]) -> None:
+    _prepare(order)
+    asyncio.run(run_web(app, port=int(os.environ[PORT]), name=order["worker"]["name"]))
+
+
+def _prepare(order: dict[str, Any]) -> None:
+    os.environ.update(order["environment"])
+    logs.configure()
+    app.settings = Settings(**order["settings"])
+    shift_the_clock(float(os.environ.get(SKEW, "0")))
+
+
+def shift_the_clock(seconds: float) -> None:
+    """Let this process's machine clock be wrong by so many seconds."""
+    if not seconds:
+        return
+    by, made = timedelta(seconds=seconds), vars(ids)["uuid7"]
+
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + by
+
+    def skewed_id() -> UUID:
+        return UUID(int=made().int + (int(seconds * 1000) << 80))
+
+    vars(clock)["datetime"] = Skewed
+    vars(ids)["uuid7"] = skewed_id
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Every command that changes something goes on record, under its own name and that of the person at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.audit.sealer import Sealing
+from tenuto.cli import command_tree
+from tenuto.model.actors import Role
+from tests.cli.conftest import TASKS
+from tests.docs.generate import commands
+
+LOOK = {
+    "", "plan", "simulate", "health", "doctor", "version", "worker list", "schedule", "schedule list", "schedule show",
+    "schedule next", "schedule history", "schedule ledger", "execution", "execution list", "execution show",
+    "execution watch", "cron", "cron explain", "manifest", "manifest list", "manifest show", "manifest history",
+    "manifest polls", "manifest groups", "batch", "batch list", "batch watch", "batch show", "batch items",
+    "dead-letter", "dead-letter list", "dead-letter show", "job", "job list", "once", "once list", "once show", "task",
+    "task list", "task show", "task why", "activity", "activity list", "activity show", "log", "log list", "log show",
+    "queue", "queue list", "key", "key list", "audit", "audit list", "audit verify", "audit export", "secret",
+    "secret list",
+}  # fmt: skip
+"""These change nothing."""
+SERVE = {"up", "worker", "scheduler", "web", "migrate"}
+"""What these change is no person's doing; `migrate` comes before there is a record."""
+PLAN = """
+schedules: [{name: weekly, every: 7d, steps: [{job: third_time}]}]
+"""
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def tenuto(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A command in this process, for the sake of speed; what it answers, as data."""
+    (tmp_path / "on_record_tasks.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = {
+        "TENUTO_DATABASE": url, "TENUTO_HOME": str(tmp_path / "home"), "TENUTO_APP": "on_record_tasks:app",
+        "LOGNAME": "eve", "TENUTO_MASTER_KEY": base64.b64encode(b"k" * 32).decode(),
+    }  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str, stdin: str = "", code: int = 0) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        out = io.StringIO()
+        with redirect_stdout(out):
+            assert command_tree.run([*words, "-o", "json"]) == code, words
+        return json.loads(out.getvalue()) if out.getvalue().strip() else None
+
+    yield run
+    sys.modules.pop("on_record_tasks", None)
+
+
+def entries(url: str, home: Path) -> list[tuple[str, str | None]]:
+    async def ask() -> list[tuple[str, str | None]]:
+        async with Tenuto(url, home=home) as app:
+            found = await app.audit.list(limit=200)
+            assert {(entry["actor_type"], entry["actor_id"], entry["source"]) for entry in found} <= {
+                ("user", "eve", "cli")
+            }
+            return [(entry["action"], entry["target"]) for entry in reversed(found)]
+
+    return asyncio.run(ask())
+
+
+def fail_all(url: str, home: Path, batch: str) -> None:
+    async def work() -> None:
+        import on_record_tasks  # type: ignore[import-not-found]
+
+        app: Tenuto = on_record_tasks.app
+        async with app.worker(slots=5, poll_seconds=0.1, grace_seconds=0):
+            await app.batches.wait(await app.batches.find(batch), 20)
+        await app.close()
+
+    asyncio.run(work())
+
+
+def test_every_command_is_known_to_change_something_or_not() -> None:
+    doubtful = set(commands()) - LOOK - SERVE - {" ".join(words) for words in CHANGE}
+    assert not doubtful, f"put them into LOOK, or have them tried below: {doubtful}"
+
+
+CHANGE = {
+    ("schedule", "add"), ("schedule", "edit"), ("schedule", "enable"), ("schedule", "disable"), ("schedule", "delete"),
+    ("schedule", "run"), ("execution", "pause"), ("execution", "resume"), ("execution", "cancel"),
+    ("execution", "retry"), ("apply",), ("run",), ("task", "cancel"), ("manifest", "add"), ("manifest", "edit"),
+    ("manifest", "enable"), ("manifest", "disable"), ("manifest", "delete"), ("manifest", "run"),
+    ("manifest", "group"), ("batch", "submit"), ("batch", "pause"), ("batch", "resume"), ("batch", "cancel"),
+    ("batch", "retry-failed"), ("dead-letter", "retry"), ("dead-letter", "acknowledge"), ("once", "add"),
+    ("once", "cancel"), ("once", "wipe"), ("log", "append"), ("queue", "limit"), ("queue", "pause"),
+    ("queue", "resume"), ("key", "add"), ("key", "revoke"), ("login",), ("secret", "set"), ("secret", "delete"),
+    ("secret", "rotate"),
+}  # fmt: skip
+
+
+def test_every_change_is_on_record_once_under_its_name(
+    tenuto: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    expected: list[tuple[str, str | None]] = []
+
+    def change(*words: str, target: str | None, stdin: str = "") -> Any:
+        """One command, one entry; the command is the words it begins with that are a command."""
+        name = next(" ".join(words[:n]) for n in (2, 1) if tuple(words[:n]) in CHANGE)
+        expected.append((name.replace(" ", ".").replace("-", "_"), target))
+        return tenuto(*words, stdin=stdin)
+
+    change("schedule", "add", "nightly", "--at", "03:00", "--step", 'double:{"n": 1}', target="nightly")
+    change("schedule", "edit", "nightly", "--at", "04:00", "--reason", "too early", target="nightly")
+    tenuto("schedule", "enable", "nightly")  # it is: nothing changes
+    change("schedule", "disable", "nightly", target="nightly")
+    change("schedule", "enable", "nightly", target="nightly")
+    ran = change("schedule", "run", "nightly", target="nightly")
+    execution = ran["execution_id"]
+    change("execution", "pause", execution, target=execution)
+    change("execution", "resume", execution, target=execution)
+    tenuto("execution", "resume", execution, code=7)  # refused
+    change("execution", "cancel", execution, target=execution)
+    again = change("execution", "retry", execution, target=execution)["id"]
+    change("execution", "cancel", again, target=again)
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    change("apply", "plan.yaml", "--yes", target="weekly")
+    tenuto("apply", "plan.yaml", "--yes")  # nothing new
+    change("schedule", "delete", "nightly", target="nightly")
+    task = change("run", "double", "--input", '{"n": 1}', target="double")
+    change("task", "cancel", task["id"], target=task["id"])
+
+    change("manifest", "add", "bad", "--job", "hopeless", "--on-demand", target="bad")
+    change("manifest", "edit", "bad", "--priority", "3", target="bad")
+    change("manifest", "disable", "bad", target="bad")
+    change("manifest", "enable", "bad", target="bad")
+    change("manifest", "group", "reports", "--max-active", "3", target="reports")
+    (tmp_path / "rows.jsonl").write_text("{}\n{}\n{}\n")
+    change("batch", "submit", "bad", "--from", "rows.jsonl", "--batch-key", "b", target="bad")
+    batch = tenuto("batch", "show", "b")["id"]
+    change("batch", "pause", batch, target=batch)
+    change("batch", "resume", batch, target=batch)
+    fail_all(url, home, "b")
+    first, second, _ = (letter["id"] for letter in tenuto("dead-letter", "list"))
+    expected.append(("dead_letter.acknowledge", first))  # two at once are two deeds
+    change("dead-letter", "acknowledge", first, second, target=second)
+    change("batch", "retry-failed", batch, target=batch)
+    change("batch", "cancel", batch, target=batch)
+    ran = change("manifest", "run", "bad", target="bad")
+    task_id = tenuto("task", "list")[0]["id"]
+    change("task", "cancel", task_id, target=task_id)
+    change("batch", "submit", "bad", "--from", "rows.jsonl", "--batch-key", "c", target="bad")
+    fail_all(url, home, "c")
+    letter = tenuto("dead-letter", "list")[0]["id"]
+    change("dead-letter", "retry", letter, "--note", "once more", target=letter)
+    tenuto("manifest", "delete", "bad", code=7)  # it has open tasks
+    change("manifest", "add", "good", "--job", "double", "--on-demand", "--set", "n=1", target="good")
+    change("manifest", "delete", "good", target="good")
+
+    change("queue", "limit", "mail", "5", target="mail")
+    change("queue", "pause", "mail", "--reason", "server is down", target="mail")
+    change("queue", "resume", "mail", target="mail")
+    tenuto("queue", "limit", "mail", "0", code=2)
+    made = change("key", "add", "ci", "--role", "editor", target="ci")
+    change("login", "--key", "ci", target="ci")
+    change("key", "revoke", "ci", target="ci")
+    tenuto("key", "revoke", made["prefix"])  # it is
+
+    change("secret", "set", "hr-password", stdin="open sesame", target="hr-password")
+    tenuto("secret", "rotate")  # under this key already
+    keys = [base64.b64encode(letter * 32).decode() for letter in (b"n", b"k")]
+    monkeypatch.setenv("TENUTO_MASTER_KEY", " ".join(keys))
+    sys.modules.pop("on_record_tasks")  # it has read its settings
+    change("secret", "rotate", target=None)
+    change("secret", "delete", "hr-password", target="hr-password")
+    change("log", "append", "orders", "stock counted", target="orders")
+    once = change("once", "add", "log.append", "--in", "2h", "--payload", '{"message": "hi"}', target=None)["id"]
+    expected[-1] = ("once.add", once)
+    change("once", "cancel", once, target=once)
+    tenuto("once", "add", "log.append", "--in", "2h", "--payload", "{}", code=2)
+    other = change("once", "add", "log.append", "--in", "2h", "--payload", '{"message": "hi"}', target=None)["id"]
+    expected[-1] = ("once.add", other)
+    change("once", "wipe", "--yes", target=None)
+
+    assert entries(url, home) == expected
+    by_target: dict[tuple[str, str | None], dict[str, Any]] = {}
+
+    async def look() -> None:
+        async with Tenuto(url, home=home) as app:
+            for entry in await app.audit.list(limit=200):
+                by_target.setdefault((entry["action"], entry["target"]), entry)
+            assert made["key"] not in json.dumps(await app.audit.list(limit=200), default=str)
+
+    asyncio.run(look())
+    edited = by_target["schedule.edit", "nightly"]
+    assert edited["reason"] == "too early"
+    assert edited["before"]["trigger"] != edited["after"]["trigger"]
+    assert by_target["schedule.delete", "nightly"]["after"] is None
+    assert by_target["manifest.group", "reports"]["after"]["max_active"] == 3
+    assert by_target["queue.pause", "mail"]["reason"] == "server is down"
+    assert by_target["dead_letter.retry", letter]["reason"] == "once more"
+    assert by_target["key.add", "ci"]["after"]["role"] == Role.EDITOR.word
+
+
+def test_the_trail_and_the_keys_are_shown_checked_and_written_out(
+    tenuto: Run, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> tuple[int, str, str]:
+        code = command_tree.run([*words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    assert typed("audit", "list") == (0, "", "nothing is on record\n")
+    assert "nothing is sealed yet" in typed("audit", "verify")[2]
+    assert "tenuto key add NAME" in typed("key", "list")[2]
+    code, key, said = typed("key", "add", "ci", "--role", "operator", "--expires", "2131-12-31T00:00:00Z")
+    assert (code, len(key.strip())) == (0, 56)
+    assert "not shown again" in said
+    code, link, _ = typed("login", "--key", "ci")
+    assert (code, link.partition("tnl_")[0]) == (0, "http://127.0.0.1:8321/login?link=")
+    code, listed, _ = typed("key", "list")
+    assert (code, key.strip() in listed) == (0, False)
+    assert all(word in listed for word in ("ci", key[4:12], "operator", "in use", "never", "eve"))
+    assert "is revoked, by eve" in typed("key", "revoke", key[4:12])[2]
+    assert "revoked" in typed("key", "list")[1]
+    for words, field in (
+        (("key", "add", "a b"), "name"),
+        (("key", "add", "x", "--role", "king"), "role"),
+        (("key", "add", "x", "--expires", "soon"), "--expires"),
+        (("key", "add", "x", "--expires", "2001-01-01T00:00:00Z"), "expires_at"),
+        (("audit", "list", "--since", "soon"), "--since"),
+        (("audit", "verify", "--newest", "0"), "newest"),
+        (("audit", "export", "nowhere/trail.jsonl"), "file"),
+    ):
+        code, _, said = typed(*words)
+        assert (code, field in said) == (2, True), words
+    assert typed("login", "--key", "nobody")[0] == 3
+
+    code, listed, _ = typed("audit", "list", "--action", "key", "--actor", "eve", "--target", "ci")
+    assert (code, "key.add" in listed, "key.revoke" in listed, "login" in listed) == (0, True, True, False)
+    assert typed("audit", "list", "--action", "nothing")[2] == "nothing like that is on record\n"
+
+    async def seal() -> None:
+        async with Tenuto(url, home=tmp_path / "home") as app:
+            await Sealing(await app.open(), app.settings).round()
+
+    asyncio.run(seal())
+    code, _, said = typed("audit", "verify")
+    assert (code, "3 entries looked at of 3, sealed with a key, remembered outside up to 3" in said) == (0, True)
+    assert "3 entries are in trail.jsonl" in typed("audit", "export", "trail.jsonl")[2]
+    out = typed("audit", "export", "-")[1]
+    assert out == (tmp_path / "trail.jsonl").read_text()
+    assert [json.loads(line)["position"] for line in out.splitlines()] == [1, 2, 3]
+
+    async def tamper() -> None:
+        async with Tenuto(url, home=tmp_path / "home") as app, (await app.open()).connection() as connection:
+            await connection.execute("SET session_replication_role = replica")
+            await connection.execute("UPDATE tenuto.audit SET actor_name = 'adam' WHERE action = 'login'")
+
+    asyncio.run(tamper())
+    code, told, said = typed("audit", "verify")
+    assert (code, "changed" in told, "is not as it was written" in said) == (1, True, True)
+    found = tenuto("audit", "verify", code=1)
+    assert [(fault["kind"], fault["position"]) for fault in found["faults"]] == [("changed", 2)]
+
+
+def test_a_link_leads_to_where_the_web_service_listens(
+    tenuto: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*words: str, code: int = 0) -> str:
+        assert command_tree.run(["login", "--key", "ci", *words]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out.partition("tnl_")[0]
+
+    tenuto("key", "add", "ci")
+    assert link("--port", "9000") == "http://127.0.0.1:9000/login?link="
+    assert link("--host", "::1", "--port", "9000") == "http://[::1]:9000/login?link="
+    monkeypatch.delenv("TENUTO_APP")  # that one has read its settings
+    monkeypatch.setenv("TENUTO_WEB_PORT", "0")
+    assert link("--port", "9001") == "http://127.0.0.1:9001/login?link="
+    refused = link(code=2)
+    assert "web_port" in refused
+    assert "--port NUMBER" in refused
+    assert len(tenuto("audit", "list", "--action", "login")) == 3, "what leads nowhere is not made"

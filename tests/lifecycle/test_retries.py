@@ -1,0 +1,158 @@
+"""Failed work is tried again (J2, J3): each try a record of its own, with growing waits, until it is final."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
+from tests.support.engine_fixtures import Quick
+from tests.support.waiting import eventually
+
+QUICK = RetryPolicy(max_retries=3, base_seconds=0.05, factor=2, jitter=0)
+
+
+@pytest.mark.parametrize(("max_retries", "attempts"), [(0, 1), (1, 1), (3, 3)])
+async def test_as_many_failures_as_max_retries_says_are_allowed_and_the_last_is_final(
+    max_retries: int, attempts: int, app: Tenuto, worker: Quick
+) -> None:
+    @app.job(retry=RetryPolicy(max_retries=max_retries, base_seconds=0.01, jitter=0))
+    async def fail() -> None:
+        raise ValueError("no flour")
+
+    async with worker():
+        last = await app.wait(task := await app.enqueue(fail), timeout=10)
+    records = await app.attempts(task.id)
+    assert [record["attempt"] for record in records] == list(range(1, attempts + 1))
+    assert [record["final"] for record in records] == [False] * (attempts - 1) + [True]
+    assert [record["failures"] for record in records] == list(range(1, attempts + 1))
+    assert {(record["status"], record["reason"]) for record in records} == {("failed", "error")}
+    assert (last["error"]["type"], last["error"]["message"]) == ("ValueError", "no flour")
+    assert len({record["id"] for record in records}) == attempts
+    assert records[0]["id"] == task.id
+
+
+async def test_the_waits_between_attempts_grow(app: Tenuto, worker: Quick) -> None:
+    @app.job(retry=QUICK)
+    async def fail() -> None:
+        raise ValueError
+
+    async with worker():
+        await app.wait(task := await app.enqueue(fail), timeout=10)
+    first, second, third = await app.attempts(task.id)
+    assert second["run_at"] - first["ended_at"] >= timedelta(seconds=0.05)
+    assert third["run_at"] - second["ended_at"] >= timedelta(seconds=0.1)
+    # By the clock of the database alone: that of the worker is behind it by as long as it took to hear of it.
+    assert second["claimed_at"] - second["run_at"] > timedelta(milliseconds=-50)
+    assert third["claimed_at"] - third["run_at"] > timedelta(milliseconds=-50)
+
+
+async def test_between_two_attempts_the_next_one_can_be_seen_and_asked_for(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def fail() -> None:
+        raise ValueError
+
+    async with worker():
+        task = await app.enqueue(fail)
+
+        async def failed_once() -> bool:
+            return len(await app.attempts(task.id)) == 2
+
+        await eventually(failed_once)
+    past, ahead = await app.attempts(task.id)
+    assert (past["status"], past["final"]) == ("failed", False)
+    assert (ahead["status"], ahead["attempt"], ahead["failures"]) == ("scheduled", 2, 1)
+    assert await app.activity(ahead["id"]) == ahead
+    waited = ahead["run_at"] - past["ended_at"]
+    assert timedelta(seconds=7.9) < waited < timedelta(seconds=10.1), "ten seconds, less up to a fifth of jitter"
+
+
+async def test_what_fails_at_first_and_then_succeeds_is_completed(app: Tenuto, worker: Quick) -> None:
+    seen: list[tuple[int, int, str]] = []
+
+    @app.job(retry=QUICK)
+    def bake(ctx: Context) -> str:
+        seen.append((ctx.attempt, ctx.fence, ctx.idempotency_key))
+        if ctx.attempt < 3:
+            raise ValueError
+        return "bread"
+
+    async with worker():
+        record = await app.wait(task := await app.enqueue(bake), timeout=10)
+    assert (record["status"], record["output"], record["attempt"], record["failures"]) == (
+        "completed",
+        "bread",
+        3,
+        2,
+    )
+    assert [attempt for attempt, _, _ in seen] == [1, 2, 3]
+    assert [fence for _, fence, _ in seen] == sorted({fence for _, fence, _ in seen}), "the fence grows"
+    assert {key for _, _, key in seen} == {str(task.id)}, "the key stays"
+
+
+@pytest.mark.parametrize("error", [PermanentFailure("burnt")])
+async def test_a_permanent_failure_is_final_at_once(error: Exception, app: Tenuto, worker: Quick) -> None:
+    @app.job(retry=QUICK)
+    async def fail() -> None:
+        raise error
+
+    async with worker():
+        record = await app.wait(await app.enqueue(fail), timeout=10)
+    assert (record["attempt"], record["final"], record["failures"]) == (1, True, 1)
+
+
+async def test_a_job_may_choose_its_own_wait(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            raise RetryLater("oven is hot", after=0.1)
+        return "bread"
+
+    async with worker():
+        record = await app.wait(task := await app.enqueue(bake), timeout=10)
+    assert (record["output"], record["attempt"]) == ("bread", 2)
+    first, second = await app.attempts(task.id)
+    assert second["run_at"] - first["ended_at"] == timedelta(seconds=0.1)
+
+
+async def test_an_input_its_job_no_longer_accepts_is_refused_for_good(app: Tenuto, worker: Quick, sql: Any) -> None:
+    @app.job(retry=QUICK)
+    async def bake(flour: int) -> None: ...
+
+    task = await app.enqueue(bake, 3)
+    await sql('UPDATE tenuto.tasks SET input = \'{"flour": "much"}\'')
+    async with worker():
+        record = await app.wait(task, timeout=10)
+    assert (record["status"], record["reason"], record["attempt"]) == ("failed", "refused", 1)
+    assert record["error"]["message"].startswith("flour:")
+
+
+async def test_completed_with_error_is_final_and_counts_no_failure(app: Tenuto, worker: Quick) -> None:
+    @app.job(retry=QUICK)
+    async def bake(ctx: Context) -> int:
+        ctx.error("half of it burnt")
+        return 5
+
+    async with worker():
+        record = await app.wait(await app.enqueue(bake), timeout=10)
+    assert (record["status"], record["output"], record["final"], record["failures"]) == (
+        "completed_with_error",
+        5,
+        True,
+        0,
+    )
+
+
+async def test_a_rule_of_a_newer_version_keeps_nobody_from_ending(app: Tenuto, worker: Quick, sql: Any) -> None:
+    @app.job
+    async def bake(n: int) -> int:
+        return n
+
+    odd = await app.enqueue(bake, 1)
+    await sql("UPDATE tenuto.tasks SET policy = '{\"of_the_future\": true}'")
+    plain = await app.enqueue(bake, 2)
+    async with worker():
+        assert (await app.wait(plain, timeout=10))["output"] == 2
+        assert (await app.wait(odd, timeout=10))["output"] == 1

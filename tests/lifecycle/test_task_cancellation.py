@@ -1,0 +1,317 @@
+"""Cancelling (W1, W2): what waits is ended at once, what runs is really stopped, and the record says who wanted it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tenuto import Actor, Context, Tenuto
+from tenuto.errors import Conflict, NotFound
+from tenuto.ids import new_id
+from tests.support import isolated_jobs
+from tests.support.engine_fixtures import Quick
+from tests.support.waiting import eventually
+
+ANA = Actor.user("u-17", "Ana")
+
+
+def said(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["status"], record["reason"], record["final"], record["error"]["message"], record["error"]["by"]
+
+
+CANCELLED_BY_ANA = (
+    "cancelled",
+    "requested",
+    True,
+    "cancelled by Ana",
+    {"type": "user", "id": "u-17", "name": "Ana"},
+)
+
+
+@pytest.mark.parametrize("delay", [None, timedelta(days=1)], ids=["queued", "scheduled"])
+async def test_a_task_that_nobody_holds_is_cancelled_at_once(delay: timedelta | None, app: Tenuto) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    task = await app.enqueue(bake.using(delay=delay))
+    with app.acting_as(ANA):
+        assert await app.cancel(task.id) == "cancelled"
+    (record,) = await app.attempts(task.id)
+    assert said(record) == CANCELLED_BY_ANA
+    assert record["started_at"] is None
+    assert await app.tasks() == []
+
+
+async def test_what_was_cancelled_while_it_waited_never_runs(app: Tenuto, worker: Quick) -> None:
+    ran = []
+
+    @app.job
+    async def bake(n: int) -> None:
+        ran.append(n)
+
+    first, second = await app.enqueue(bake, 1), await app.enqueue(bake, 2)
+    await app.cancel(first.id)
+    async with worker():
+        await app.wait(second, timeout=10)
+    assert ran == [2]
+
+
+async def test_running_async_code_is_stopped(app: Tenuto, worker: Quick) -> None:
+    begun, cleaned = threading.Event(), threading.Event()
+
+    @app.job
+    async def bake(ctx: Context) -> None:
+        ctx.progress(1)
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    async with worker():
+        task = await app.enqueue(bake)
+        await eventually(begun.is_set)
+        with app.acting_as(ANA):
+            assert await app.cancel(task.id) == "stopping"
+        record = await app.wait(task, timeout=10)
+    assert said(record) == CANCELLED_BY_ANA
+    assert cleaned.is_set()
+    assert record["started_at"] is not None
+
+
+async def test_a_busy_loop_in_a_thread_is_really_stopped_and_only_then_the_slot_is_free(
+    app: Tenuto, worker: Quick
+) -> None:
+    alive = threading.Event()
+    overlap = []
+
+    @app.job
+    def spin() -> None:
+        alive.set()
+        try:
+            while True:
+                pass
+        finally:
+            alive.clear()
+
+    @app.job
+    async def look() -> None:
+        overlap.append(alive.is_set())
+
+    async with worker(slots=1):
+        task = await app.enqueue(spin)
+        await eventually(alive.is_set)
+        after = await app.enqueue(look)
+        await app.cancel(task.id)
+        assert (await app.wait(task, timeout=10))["status"] == "cancelled"
+        await app.wait(after, timeout=10)
+    assert overlap == [False]
+
+
+async def test_a_slot_stays_taken_while_code_still_cleans_up(app: Tenuto, worker: Quick) -> None:
+    may_go, began = threading.Event(), threading.Event()
+    ran = threading.Event()
+
+    @app.job
+    async def slow_to_leave() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.to_thread(may_go.wait, 30)
+
+    @app.job
+    async def next_one() -> None:
+        ran.set()
+
+    async with worker(slots=1):
+        task = await app.enqueue(slow_to_leave)
+        await eventually(began.is_set)
+        after = await app.enqueue(next_one)
+        await app.cancel(task.id)
+
+        async def asked() -> bool:
+            return (await app.task(task.id))["cancel_at"] is not None
+
+        await eventually(asked)
+        assert (await app.activity(task.id))["status"] == "in_progress"
+        assert not ran.is_set()
+        may_go.set()
+        await app.wait(after, timeout=10)
+        assert (await app.wait(task, timeout=10))["status"] == "cancelled"
+
+
+@pytest.mark.usefixtures("with_isolated_jobs")
+async def test_an_isolated_job_is_killed_with_all_it_started(app: Tenuto, worker: Quick, tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    async with worker():
+        task = await app.enqueue(isolated_jobs.hang, file)
+        await eventually(lambda: file.exists() and file.read_text(), timeout=30)
+        pids = [int(pid) for pid in file.read_text().split()]
+        with app.acting_as(ANA):
+            assert await app.cancel(task.id) == "stopping"
+        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+        await eventually(lambda: not any(runs(pid) for pid in pids))
+
+
+async def test_cancelling_is_heard_at_once_and_found_even_if_the_word_is_lost(
+    app: Tenuto, worker: Quick, sql: Any
+) -> None:
+    @app.job
+    async def bake() -> None:
+        await asyncio.sleep(60)
+
+    async with worker():
+        task = await app.enqueue(bake)
+        await running(app, task.id)
+        # As `cancel` does, but nobody is told.
+        await sql(
+            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
+        )
+        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+
+
+async def test_asking_again_is_no_harm_and_the_first_who_asked_is_on_record(app: Tenuto, worker: Quick) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    @app.job
+    async def bake() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.to_thread(release.wait, 30)
+
+    async with worker():
+        task = await app.enqueue(bake)
+        await eventually(begun.is_set)
+        for actor in (ANA, Actor.user("ben", "Ben")):
+            with app.acting_as(actor):
+                assert await app.cancel(task.id) == "stopping"
+        release.set()
+        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+
+
+async def test_a_task_asked_to_stop_that_fails_by_itself_does_not_come_back(
+    app: Tenuto, worker: Quick, sql: Any
+) -> None:
+    go_on = threading.Event()
+
+    @app.job
+    def fail() -> None:
+        go_on.wait(30)
+        raise ValueError
+
+    async with worker() as one:
+        task = await app.enqueue(fail)
+        await running(app, task.id)
+        # The worker has not heard of it when the code ends.
+        await sql(
+            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
+        )
+        go_on.set()
+        await eventually(lambda: one.finished == 1)
+    (record,) = await app.attempts(task.id)
+    assert (record["status"], record["final"]) == ("cancelled", True)
+    assert "Ana" in record["error"]["message"]
+
+
+async def test_a_task_asked_to_stop_that_ends_well_meanwhile_is_done(app: Tenuto, worker: Quick, sql: Any) -> None:
+    go_on = threading.Event()
+
+    @app.job
+    def bake() -> int:
+        go_on.wait(30)
+        return 7
+
+    async with worker():
+        task = await app.enqueue(bake)
+        await running(app, task.id)
+        await sql(
+            "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
+        )
+        go_on.set()
+        record = await app.wait(task, timeout=10)
+    assert (record["status"], record["output"]) in {("completed", 7), ("cancelled", None)}
+    assert record["final"]
+
+
+async def test_a_request_whose_worker_died_is_carried_out_by_whoever_finds_it(
+    app: Tenuto, worker: Quick, sql: Any
+) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    task = await app.enqueue(bake)
+    dead = new_id()
+    await sql(
+        "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at,"
+        " ended_at) VALUES ($1, 'dead', 'worker', 'gone', 'x', 1, '0', '{}', 1, now(), now() - interval '1 s', now())",
+        dead,
+    )
+    await sql(
+        "UPDATE tenuto.tasks SET state = 'running', worker_id = $1, fence = 1, claimed_at = now(),"
+        " lease_until = now() + interval '1 h'",
+        dead,
+    )
+    with app.acting_as(ANA):
+        assert await app.cancel(task.id) == "stopping"
+    async with worker():
+        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+
+
+async def test_what_has_ended_or_never_was_cannot_be_cancelled(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    async with worker():
+        task = await app.enqueue(bake)
+        await app.wait(task, timeout=10)
+    with pytest.raises(Conflict, match="has ended already"):
+        await app.cancel(task.id)
+    with pytest.raises(NotFound, match="there is no task"):
+        await app.cancel(new_id())
+
+
+async def running(app: Tenuto, task_id: Any) -> None:
+    async def is_so() -> bool:
+        return bool((await app.activity(task_id))["status"] == "in_progress")
+
+    await eventually(is_so)
+
+
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_code_that_cleans_up_is_not_told_again_when_others_are_told_to_stop(app: Tenuto, worker: Quick) -> None:
+    begun: list[str] = []
+    cleaned: list[str] = []
+
+    @app.job
+    async def tidy() -> None:
+        begun.append("tidy")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(2.5)  # longer than it takes until the watch looks again by itself
+            cleaned.append("tidy")
+
+    @app.job
+    async def other() -> None:
+        begun.append("other")
+        await asyncio.sleep(60)
+
+    async with worker():
+        first, second = await app.enqueue(tidy), await app.enqueue(other)
+        await eventually(lambda: len(begun) == 2)
+        await app.cancel(first.id)
+        await app.cancel(second.id)
+        assert (await app.wait(first, 20))["status"] == "cancelled"
+    assert cleaned == ["tidy"]

@@ -1,0 +1,304 @@
+"""Secrets (B93–B98): kept sealed, shown to attempts only, and found in nothing anybody leaves behind."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, logs, manual
+from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
+from tenuto.jobs import redaction
+from tenuto.jobs.redaction import Mask
+from tenuto.secret_encryption import CannotOpen, Key
+from tenuto.settings import load
+from tenuto.store.access import audit_recorder
+from tests.support.engine_fixtures import Quick
+from tests.support.waiting import eventually
+
+CANARY = 'kanarie/4711 ünder+the="rose"'
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    before = logs._hide
+    yield
+    Mask.__init__(redaction.shown_here, redaction._MOST_REMEMBERED)
+    logs._hide = before
+
+
+@pytest.fixture
+def key(app: Tenuto) -> Key:
+    """The master key of the test's app."""
+    key = Key.new()
+    hold(app, key)
+    return key
+
+
+def hold(app: Tenuto, *keys: Key) -> None:
+    text = " ".join(key.text for key in keys)
+    app.settings = app.settings.model_copy(update={"master_key": SecretStr(text) if keys else None})
+
+
+async def everything_in(app: Tenuto) -> str:
+    """The whole database, as a dump would show it."""
+    database = await app.open()
+    tables = await database.all("SELECT tablename FROM pg_tables WHERE schemaname = 'tenuto'")
+    rows = [
+        row[0]
+        for table in tables
+        for row in await database.all(f'SELECT to_jsonb(whole)::text FROM tenuto."{table["tablename"]}" AS whole')
+    ]
+    return "\n".join([*rows, *(await _bytes_in(app))])
+
+
+async def _bytes_in(app: Tenuto) -> list[str]:
+    rows = await (await app.open()).all("SELECT wrapped, sealed FROM tenuto.secrets")
+    return [value.decode("latin-1") for row in rows for value in (row["wrapped"], row["sealed"])]
+
+
+async def shown_to_an_attempt(app: Tenuto, worker: Quick, name: str) -> Any:
+    """What a job is given for a name: compared where nothing masks."""
+    seen: list[str] = []
+
+    @app.job(name=f"look{len(app.jobs.by_name)}", max_retries=0)
+    async def look() -> None:
+        seen.append(await app.secrets.reveal(name))
+
+    async with worker():
+        record = await app.wait(await app.enqueue(look), timeout=20)
+    return seen[0] if seen else record["error"]
+
+
+@pytest.mark.usefixtures("key")
+async def test_a_canary_is_found_nowhere(app: Tenuto, worker: Quick, caplog: pytest.LogCaptureFixture) -> None:
+    with audit_recorder.on_record(audit_recorder.Deed(Actor.user("ana"), "secret.set", "cli")):
+        assert await app.secrets.set("canary", CANARY) == 1
+    with pytest.raises(Forbidden, match="only to an attempt that is running"):
+        await app.secrets.reveal("canary")
+
+    def remember(token: str) -> str:
+        print(f"kept {token}")
+        return token
+
+    async def fetch(ctx: Context) -> str:
+        value = await app.secrets.reveal("canary")
+        ctx.warn(f"fetched {value}")
+        return f"token {value}"
+
+    chained = app.chain("chained", fetch, remember)
+
+    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
+    async def fail(ctx: Context) -> None:
+        value = await app.secrets.reveal("canary", ctx)
+        assert value == CANARY
+        ctx.progress(1, 1, value)
+        logging.getLogger("app").warning("with %s", value)
+        raise ValueError(f"cannot use {value!r}: {json.dumps(value)}") from KeyError(value)
+
+    @app.job
+    async def tell(ctx: Context) -> dict[str, str]:
+        value = await app.secrets.reveal("canary")
+        print(value)
+        return {"basic": base64.b64encode(f"me:{value}".encode()).decode(), "plain": value}
+
+    app.schedule("leaky", manual(), [Step.job(tell), Step.job(fail)])
+    await app.schedules.deploy()
+    app.manifest("leaky-item", fail, on_demand=True)
+    await app.manifests.deploy()
+    with caplog.at_level(logging.DEBUG):
+        async with worker(), app.scheduler():
+            records = [await app.wait(await app.enqueue(job), timeout=20) for job in (chained, fail, tell)]
+            run = await app.schedules.run("leaky")
+            await eventually(lambda: _ended(app, run.execution_id))
+            await app.bulk_enqueue("leaky-item", [{}])
+            await eventually(lambda: app.dead_letters.list())
+    assert [record["status"] for record in records] == ["completed_with_warning", "failed", "completed"]
+    assert records[0]["error"]["message"] == "fetched ***"
+    assert records[0]["output"] == "token ***"
+    assert records[2]["output"]["plain"] == "***"
+    told = await everything_in(app) + caplog.text + "".join(map(repr, records))
+    assert '"action": "secret.set"' in told
+    assert "canary" in told
+    encoded = base64.b64encode(CANARY.encode())[4:20].decode()
+    for form in (CANARY, "kanarie", "4711 ü", "4711 \\u00fc", "4711%20", encoded, "%C3%BCnder"):
+        assert form not in told
+
+
+@pytest.mark.usefixtures("key")
+async def test_a_chain_goes_on_with_what_its_steps_returned_also_where_a_secret_is_in_it_by_chance(
+    app: Tenuto, worker: Quick
+) -> None:
+    await app.secrets.set("year", "2024")
+    await app.secrets.set("word", "value")
+    seen: list[object] = []
+
+    async def count() -> int:
+        await app.secrets.reveal("year")
+        await app.secrets.reveal("word")
+        return 202401
+
+    def name(number: int) -> dict[str, str]:
+        seen.append(number)
+        return {"value": f"report-{number + 1}"}
+
+    def tell(names: dict[str, str]) -> str:
+        seen.append(names)
+        return "told"
+
+    async with worker():
+        task = await app.enqueue(app.chain("counted", count, name, tell))
+        record = await app.wait(task, timeout=20)
+
+    assert (record["status"], record["output"]) == ("completed", "told"), record["error"]
+    assert seen == [202401, {"value": "report-202402"}]
+    told = [step["output"] for step in await app.chain_steps(task.id)]
+    assert told == ["***", {"***": "report-***02"}, "told"]
+    assert "202402" not in await everything_in(app)
+
+
+@pytest.mark.usefixtures("key")
+async def test_a_resumed_chain_fails_clearly_rather_than_go_on_with_what_is_hidden(app: Tenuto, worker: Quick) -> None:
+    await app.secrets.set("canary", CANARY)
+    calls: list[str] = []
+
+    async def fetch() -> str:
+        calls.append("fetch")
+        return await app.secrets.reveal("canary")
+
+    def count(token: str) -> int:
+        calls.append(token)
+        return len(token)
+
+    def fail(number: int) -> int:
+        calls.append("fail")
+        if calls.count("fail") == 1:
+            raise ConnectionError("not yet")
+        return number
+
+    def use(token: str, number: int) -> str:
+        raise AssertionError("it has nothing to use")
+
+    again = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+    async with worker():
+        unneeded = await app.wait(await app.enqueue(app.chain("unneeded", fetch, count, fail, retry=again)), timeout=20)
+        assert (unneeded["status"], unneeded["output"]) == ("completed", len(CANARY)), "nobody needs it any more"
+        assert calls == ["fetch", CANARY, "fail", "fail"]
+        calls.clear()
+        needed = await app.wait(
+            await app.enqueue(app.chain("needed", fetch, count, fail, use, retry=again)), timeout=20
+        )
+    assert (needed["status"], needed["attempt"]) == ("failed", 2)
+    assert "what step fetch returned held a secret" in needed["error"]["message"]
+    assert "reveal a secret in the step that needs it" in needed["error"]["message"]
+    assert calls == ["fetch", CANARY, "fail", "fail"]
+
+
+async def _ended(app: Tenuto, execution_id: Any) -> bool:
+    return (await app.executions.get(execution_id))["ended_at"] is not None
+
+
+async def test_rows_that_were_exchanged_damaged_or_sealed_by_another_key_are_refused_cleanly(
+    app: Tenuto, worker: Quick, key: Key
+) -> None:
+    await app.secrets.set("one", "value of one")
+    await app.secrets.set("two", "value of two")
+    database = await app.open()
+    swap = "UPDATE tenuto.secrets AS a SET wrapped = b.wrapped, sealed = b.sealed FROM tenuto.secrets AS b"
+    await database.all(f"{swap} WHERE a.name = 'one' AND b.name = 'two'")
+    failure = await shown_to_an_attempt(app, worker, "one")
+    assert "secret 'one' is not as it was stored" in failure["message"]
+    assert await shown_to_an_attempt(app, worker, "two") == "value of two"
+    await database.all(
+        "UPDATE tenuto.secrets SET sealed = set_byte(sealed, 20, get_byte(sealed, 20) # 1) WHERE name = 'two'"
+    )
+    assert "is not as it was stored" in (await shown_to_an_attempt(app, worker, "two"))["message"]
+
+    other = Key.new()
+    hold(app, other)
+    with pytest.raises(Conflict, match=f"2 secrets are sealed with the master key {key.id}"):
+        await app.secrets.set("three", "value of three")
+    assert f"sealed with the master key {key.id}" in (await shown_to_an_attempt(app, worker, "two"))["message"]
+    hold(app)
+    with pytest.raises(Invalid, match="no master key is given") as refusal:
+        await app.secrets.set("three", "value of three")
+    assert "TENUTO_MASTER_KEY_FILE" in (refusal.value.remedy or "")
+    with pytest.raises(Invalid, match="no master key is given"):
+        await app.secrets.rotate()
+
+
+async def test_without_a_key_nothing_is_kept_in_an_external_database(app: Tenuto) -> None:
+    with pytest.raises(Invalid, match="none is given") as refusal:
+        await app.secrets.set("one", "value of one")
+    assert "head -c 32" in (refusal.value.remedy or "")
+    assert await app.secrets.list() == []
+    assert await app.secrets.rotate() == 0
+
+
+async def test_rotation_keeps_every_secret_readable(app: Tenuto, worker: Quick, key: Key) -> None:
+    for number in range(3):
+        await app.secrets.set(f"s{number}", f"value number {number}")
+    assert await app.secrets.set("s1", "another value") == 2
+    new = Key.new()
+    hold(app, new, key)
+    assert await app.secrets.rotate() == 3
+    assert await app.secrets.rotate() == 0
+    hold(app, new)
+    shown = [await shown_to_an_attempt(app, worker, f"s{number}") for number in range(3)]
+    assert shown == ["value number 0", "another value", "value number 2"]
+    listed = await app.secrets.list()
+    assert [(row["name"], row["version"], row["key_id"]) for row in listed] == [
+        ("s0", 1, new.id), ("s1", 2, new.id), ("s2", 1, new.id)
+    ]  # fmt: skip
+    assert not {"value", "sealed", "wrapped"} & listed[0].keys()
+    assert [row["name"] for row in await app.secrets.list(after="s1", limit=1)] == ["s2"]
+    await app.secrets.delete("s1")
+    with pytest.raises(NotFound, match="no secret named 's1'"):
+        await app.secrets.delete("s1")
+    assert "no secret named 's1'" in (await shown_to_an_attempt(app, worker, "s1"))["message"]
+
+
+async def test_with_the_key_in_the_home_rotation_makes_a_new_one_and_drops_the_old_one(
+    app: Tenuto, url: str, tmp_path: Path
+) -> None:
+    """As with the embedded database, on the one that is there."""
+    database = await app.open()
+    own = Tenuto(settings=load(home=tmp_path / "own"))
+    own.secrets._open = app.open  # the address is the only thing that tells them apart
+    await own.secrets.set("one", "value of one")
+    file = tmp_path / "own" / "master.key"
+    before = file.read_text()
+    assert await own.secrets.rotate() == 1
+    after = file.read_text()
+    assert len(after.split()) == 1
+    assert after != before
+    assert await own.secrets._value("one") == "value of one"
+    file.write_text(before)
+    with pytest.raises(CannotOpen, match="is not in"):
+        await own.secrets._value("one")
+    file.unlink()
+    with pytest.raises(Invalid, match="is gone"):
+        await own.secrets.set("two", "value of two")
+    assert not file.exists()
+    assert await database.value("SELECT count(*) FROM tenuto.secrets") == 1
+
+
+@pytest.mark.usefixtures("key")
+async def test_values_and_names_that_cannot_be_kept_are_refused(app: Tenuto, worker: Quick) -> None:
+    for value in ("", "abc", "  a  ", "a\0bcd", "half \ud800 a pair", "x" * 65_537):
+        with pytest.raises(Invalid) as refusal:
+            await app.secrets.set("name", value)
+        assert refusal.value.field == "value"
+    for name in ("", "a b", "${secret:x}", "x" * 201):
+        with pytest.raises(Invalid) as refusal:
+            await app.secrets.set(name, "a good value")
+        assert refusal.value.field == "name"
+    for value in ("a***b", "line one\nline two\n", "x" * 65_536, "${secret:${secret:x}}"):
+        await app.secrets.set("name", value)
+        assert await shown_to_an_attempt(app, worker, "name") == value

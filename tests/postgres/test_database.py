@@ -1,0 +1,360 @@
+"""The way to the database: errors in our words, with what to do; what may be tried again is; the rest is not."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from tenuto.errors import Invalid, StoreError, TenutoError, Unavailable, Unsupported
+from tenuto.postgres import database as module
+from tenuto.postgres import embedded_server
+from tenuto.postgres.database import Connection, Database, DatabaseError, Occupied, translate
+from tests.conftest import address
+from tests.support.temp_dirs import new_folder
+from tests.support.waiting import eventually
+
+
+async def refusal(url: str, wait: float = 0.0) -> TenutoError:
+    with pytest.raises(TenutoError) as caught:
+        await (await Database.open(url, wait=wait)).close()
+    return caught.value
+
+
+def as_role(url: str, role: str) -> str:
+    return url.replace("postgresql://tenuto@", f"postgresql://{role}@")
+
+
+# --- getting in ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://tenuto@127.0.0.1:1/tenuto",  # nobody listens
+        "postgresql://tenuto@no-such-host.invalid/tenuto",
+        f"postgresql://tenuto@/tenuto?host={quote('/tmp/no/such/socket', safe='')}",
+    ],
+)
+async def test_a_server_that_does_not_answer_is_unavailable_and_the_error_says_what_to_look_at(url: str) -> None:
+    error = await refusal(url)
+    assert isinstance(error, Unavailable)
+    assert "TENUTO_DATABASE" in str(error)
+
+
+async def test_a_role_the_server_does_not_know_is_refused_as_a_login(url: str) -> None:
+    error = await refusal(as_role(url, "stranger"))
+    assert not isinstance(error, Unavailable), "trying again would not help"
+    assert "refuses the login" in str(error)
+    assert "TENUTO_DATABASE" in str(error)
+
+
+@pytest.fixture
+async def keyed(url: str) -> AsyncIterator[str]:
+    """A role that needs a password: the server is told so for the time of one test."""
+    connection = await asyncpg.connect(url)
+    rules = Path(await connection.fetchval("SHOW hba_file"))
+    before = rules.read_text()
+    rules.write_text("local all keyed scram-sha-256\n" + before)
+    await connection.execute("SELECT pg_reload_conf()")
+    await connection.execute("CREATE ROLE keyed LOGIN PASSWORD 'right'")
+    await connection.execute("GRANT USAGE ON SCHEMA tenuto TO keyed")
+    yield "keyed"
+    rules.write_text(before)
+    await connection.execute("DROP OWNED BY keyed")
+    await connection.execute("DROP ROLE keyed")
+    await connection.execute("SELECT pg_reload_conf()")
+    await connection.close()
+
+
+async def test_a_wrong_password_is_refused_as_a_login_and_is_not_repeated_in_the_error(keyed: str, url: str) -> None:
+    async def lets_in() -> bool:
+        try:
+            await (await Database.open(as_role(url, f"{keyed}:right"), wait=0)).close()
+        except StoreError:
+            return False
+        return True
+
+    await eventually(lets_in)
+    error = await refusal(as_role(url, f"{keyed}:wrong-secret"))
+    assert not isinstance(error, Unavailable)
+    assert "refuses the login" in str(error)
+    assert "wrong-secret" not in str(error)
+
+
+async def test_a_database_that_does_not_exist_is_named_and_not_tried_again(server: str) -> None:
+    error = await refusal(address(server, "nowhere"))
+    assert not isinstance(error, Unavailable)
+    assert '"nowhere" does not exist' in str(error)
+    assert "create the database" in str(error)
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "not an address", "postgresql://localhost:port/x", ""])
+async def test_an_address_that_is_none_is_refused(url: str) -> None:
+    error = await refusal(url)
+    assert "TENUTO_DATABASE" in str(error)
+
+
+async def test_a_server_that_is_too_old_is_refused_with_the_version_it_must_have(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OLDEST_SERVER", 990000)
+    error = await refusal(url)
+    assert isinstance(error, Unsupported)
+    assert "too old" in str(error)
+    assert "15 or newer" in str(error)
+
+
+@pytest.fixture(scope="module")
+def standby() -> Iterator[str]:
+    """A server that only follows another one."""
+    home = new_folder("tnt-")
+    settings = {"wal_level": "replica", "hot_standby": "on", "fsync": "off"}
+    embedded_server.hold(home, linger=0, settings=settings).release()
+    embedded_server.stop_now(home)
+    signal = home / "postgres" / "standby.signal"
+    signal.touch()
+    shutil.chown(signal, home.joinpath("postgres").stat().st_uid)
+    hold = embedded_server.hold(home, linger=0, settings=settings)
+    yield hold.url
+    hold.release()
+    embedded_server.stop_now(home)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+async def test_a_standby_is_refused_with_where_to_point_instead(standby: str) -> None:
+    error = await refusal(standby)
+    assert isinstance(error, Unsupported)
+    assert "standby" in str(error)
+    assert "primary" in str(error)
+
+
+async def test_a_server_that_hangs_up_at_first_is_tried_again_until_it_answers(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    socket = Path(await connection.fetchval("SHOW unix_socket_directories")) / ".s.PGSQL.5432"
+    await connection.close()
+    knocks = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal knocks
+        knocks += 1
+        if knocks > 2:
+            inside_reader, inside_writer = await asyncio.open_unix_connection(str(socket))
+            await asyncio.gather(pass_on(reader, inside_writer), pass_on(inside_reader, writer))
+        writer.close()
+
+    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+        sink.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as door:
+        port = door.sockets[0].getsockname()[1]
+        late = f"postgresql://tenuto@127.0.0.1:{port}/{await name_of(url)}?sslmode=disable"
+        assert isinstance(await refusal(late), Unavailable), "without patience it is given up at once"
+        database = await Database.open(late, wait=10)
+        assert await database.value("SELECT 1") == 1
+        await database.close()
+    assert knocks >= 3
+
+
+async def name_of(url: str) -> str:
+    connection = await asyncpg.connect(url)
+    try:
+        return str(await connection.fetchval("SELECT current_database()"))
+    finally:
+        await connection.close()
+
+
+# --- once inside ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_says_who_it_is_and_keeps_sane_limits(db: Database) -> None:
+    settings = {
+        name: await db.value("SELECT current_setting($1)", name)
+        for name in ("application_name", "statement_timeout", "lock_timeout", "timezone", "plan_cache_mode")
+    }
+    assert settings == {
+        "application_name": "tenuto",
+        "statement_timeout": "30s",
+        "lock_timeout": "10s",
+        "timezone": "UTC",
+        "plan_cache_mode": "force_generic_plan",
+    }
+    assert await db.value("SELECT current_setting('idle_in_transaction_session_timeout')") == "30s"
+
+
+async def test_behind_a_pooler_nothing_is_kept_on_a_connection(url: str) -> None:
+    database = await Database.open(url, generic_plans=True, behind_pooler=True)
+    try:
+        assert await database.value("SELECT current_setting('plan_cache_mode')") == "auto"
+        await database.all("SELECT 1")
+        assert await database.value("SELECT count(*) FROM pg_prepared_statements") == 0
+    finally:
+        await database.close()
+
+
+async def cut_off_everybody(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    cut = await connection.fetchval(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await connection.close()
+    return int(cut)
+
+
+async def test_a_statement_on_a_connection_that_was_cut_is_sent_again(db: Database, url: str) -> None:
+    assert await db.value("SELECT 1") == 1
+    assert await cut_off_everybody(url) >= 1
+    assert await db.value("SELECT 2") == 2
+
+
+async def test_a_transaction_cut_in_the_middle_is_done_again_as_a_whole(db: Database, url: str) -> None:
+    tries = 0
+
+    async def work(connection: Connection) -> int:
+        nonlocal tries
+        tries += 1
+        await connection.execute("INSERT INTO tenuto.repairs VALUES ($1, 1, now())", f"net {tries}")
+        if tries == 1:
+            await cut_off_everybody(url)
+        return int(await connection.fetchval("SELECT count(*) FROM tenuto.repairs"))
+
+    assert await db.transaction(work) == 1
+    assert tries == 2
+    assert [row["net"] for row in await db.all("SELECT net FROM tenuto.repairs")] == ["net 2"]
+
+
+async def test_a_deadlock_is_resolved_by_trying_again(db: Database) -> None:
+    await db.all("INSERT INTO tenuto.repairs SELECT n::text, 0, now() FROM generate_series(1, 2) AS n")
+    both_hold = asyncio.Barrier(2)
+    first_try = {"1": True, "2": True}
+
+    async def cross(mine: str, theirs: str) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute("UPDATE tenuto.repairs SET count = count + 1 WHERE net = $1", mine)
+            if first_try[mine]:
+                first_try[mine] = False
+                await both_hold.wait()
+            await connection.execute("UPDATE tenuto.repairs SET count = count + 1 WHERE net = $1", theirs)
+
+        await db.transaction(work)
+
+    await asyncio.gather(cross("1", "2"), cross("2", "1"))
+    assert [row["count"] for row in await db.all("SELECT count FROM tenuto.repairs")] == [2, 2]
+
+
+async def test_what_the_database_refuses_is_not_tried_again(db: Database) -> None:
+    tries = 0
+
+    async def work(connection: Connection) -> None:
+        nonlocal tries
+        tries += 1
+        await connection.execute("SELECT 1 / 0")
+
+    with pytest.raises(DatabaseError, match="division by zero") as caught:
+        await db.transaction(work)
+    assert (tries, caught.value.state) == (1, "22012")
+
+
+async def test_a_clash_while_copying_is_told_as_one(db: Database) -> None:
+    """The first time there is a clash it is one; see the races for the reply that is really lost."""
+
+    async def load(connection: Connection) -> None:
+        await connection.copy_records_to_table(
+            "repairs", schema_name="tenuto", columns=["net", "count", "last_at"], records=[("net", 1, db.clock.now())]
+        )
+
+    await db.copy(load)
+    with pytest.raises(DatabaseError) as caught:
+        await db.copy(load)
+    assert caught.value.state == module.UNIQUE_VIOLATION
+
+
+async def test_text_with_a_nul_is_invalid_in_our_words(db: Database) -> None:
+    with pytest.raises(TenutoError, match=r"0x00|NUL|null"):
+        await db.all("SELECT $1::text", "a\x00b")
+    with pytest.raises(Invalid):
+        await db.all("SELECT $1::jsonb", r'"\u0000"')
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (asyncpg.DeadlockDetectedError("x"), Unavailable),
+        (asyncpg.SerializationError("x"), Unavailable),
+        (asyncpg.LockNotAvailableError("x"), Occupied),
+        (asyncpg.AdminShutdownError("x"), Unavailable),
+        (asyncpg.CannotConnectNowError("x"), Unavailable),
+        (asyncpg.TooManyConnectionsError("x"), Unavailable),
+        (asyncpg.ObjectNotInPrerequisiteStateError("not accepting connections"), Unavailable),
+        (asyncpg.ConnectionDoesNotExistError("x"), Unavailable),
+        (asyncpg.ReadOnlySQLTransactionError("x"), Unavailable),
+        (asyncpg.DiskFullError("x"), Unavailable),
+        (asyncpg.OutOfMemoryError("x"), Unavailable),
+        (ConnectionResetError("x"), Unavailable),
+        (TimeoutError(), Unavailable),
+        (asyncpg.InterfaceError("connection is closed"), Unavailable),
+        (asyncpg.UntranslatableCharacterError("x"), Invalid),
+        (asyncpg.InvalidPasswordError("x"), StoreError),
+        (asyncpg.InvalidCatalogNameError("x"), StoreError),
+        (asyncpg.UndefinedTableError("x"), DatabaseError),
+        (ValueError("bad address"), StoreError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_an_error_of_the_driver_becomes_one_of_ours(error: Exception, kind: type[TenutoError]) -> None:
+    translated = translate(error)
+    assert type(translated) is kind
+    assert str(translated)
+
+
+def test_a_full_disk_is_told_as_one() -> None:
+    assert "make room" in str(translate(asyncpg.DiskFullError("no space left on device")))
+
+
+async def test_an_answer_that_was_long_under_way_does_not_set_the_clock_back(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one asks for by this clock stands in line behind what it asked for by the database's."""
+    ask = Database.one
+
+    async def slowly(self: Database, *asked: Any) -> Any:
+        answer = await ask(self, *asked)
+        await asyncio.sleep(0.5)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "one", slowly)
+        database = await Database.open(url)
+    try:
+        told: datetime = await database.value("SELECT clock_timestamp()")
+        assert database.clock.now() > told - timedelta(seconds=0.05)
+    finally:
+        await database.close()
+
+
+async def test_a_driver_that_has_lost_its_way_is_asked_again_over_another_connection(url: str) -> None:
+    """As it does now and then when a backend says its last words to a connection that is about to ask."""
+    database = await Database.open(url, max_connections=1)
+    pids: list[int] = []
+
+    async def ask(connection: Connection) -> int:
+        pids.append(await connection.fetchval("SELECT pg_backend_pid()"))
+        if len(pids) == 1:
+            raise asyncpg.InternalClientError("got result for unknown protocol state 3")
+        return pids[-1]
+
+    try:
+        assert await database.transaction(ask) == pids[1]
+    finally:
+        await database.close()
+    assert pids[0] != pids[1]

@@ -1,0 +1,194 @@
+"""The embedded PostgreSQL: one server for all who hold it, up while somebody lives.
+
+Every test has a home of its own and a real server in it (`tests/support/store_fixtures.py`).
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tenuto.postgres.embedded_server import hold, stop_now
+from tests.support.servers import (
+    HOLD_UNTIL_EOF,
+    commit_a_row,
+    is_locked,
+    is_stopped,
+    kill,
+    one_server_runs_and_is_kept,
+    postmaster,
+    query,
+    row_is_there,
+    until,
+    url_of,
+)
+
+# ---- starting and sharing
+
+
+def test_the_first_hold_makes_the_server_and_the_next_one_finds_it_running(empty_home: Path) -> None:
+    with hold(empty_home / "new" / "home") as first, hold(empty_home / "new" / "home") as second:
+        assert first.url == second.url
+        assert one_server_runs_and_is_kept(empty_home)
+        assert query(first.url, "SELECT current_user || '/' || current_database()") == "tenuto/tenuto"
+    data = empty_home / "new" / "home" / "postgres"
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    assert stop_now(empty_home / "new" / "home")
+
+
+def test_several_that_come_to_an_empty_home_at_once_make_it_once(empty_home: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        holds = list(threads.map(lambda _: hold(empty_home / "new"), range(4)))
+    assert len({held.url for held in holds}) == 1
+    assert query(holds[0].url, "SELECT 1") == 1
+    for held in holds:
+        held.release()
+    assert stop_now(empty_home / "new")
+
+
+def test_the_server_is_durable_private_and_as_asked(home: Path) -> None:
+    def setting(name: str) -> Any:
+        return query(held.url, f"SELECT current_setting('{name}')")
+
+    with hold(home, settings={"work_mem": "7MB", "max_connections": "50", "port": "1"}) as held:
+        assert [setting(name) for name in ("fsync", "synchronous_commit", "data_checksums")] == ["on"] * 3
+        assert [setting(name) for name in ("listen_addresses", "unix_socket_permissions")] == ["", "0700"]
+        assert [setting(name) for name in ("work_mem", "max_connections", "shared_buffers")] == ["7MB", "50", "128MB"]
+        assert query(held.url, "SELECT string_agg(type || auth_method, ',') FROM pg_hba_file_rules") == (
+            "localpeer,localscram-sha-256"
+        )
+        assert query(held.url, "SELECT datlocale FROM pg_database WHERE datname = 'tenuto'") == "C.UTF-8"
+
+
+def test_what_was_committed_survives_a_stop_and_a_start(home: Path) -> None:
+    with hold(home) as held:
+        commit_a_row(held.url)
+        assert stop_now(home)
+        assert not stop_now(home)
+        with hold(home) as again:
+            assert row_is_there(again.url)
+
+
+def test_two_processes_share_one_server(home: Path, holder: Callable[..., subprocess.Popen[str]]) -> None:
+    one, other = holder(), holder()
+    commit_a_row(url_of(one))
+    assert row_is_there(url_of(other))
+    assert one_server_runs_and_is_kept(home)
+
+
+def test_eight_processes_that_come_and_go_at_once_leave_no_server_and_no_error(
+    home: Path, holder: Callable[..., subprocess.Popen[str]]
+) -> None:
+    come_and_go = """
+import asyncio, asyncpg, random, sys, time
+from pathlib import Path
+from tenuto.postgres.embedded_server import hold
+async def ask(url):
+    connection = await asyncpg.connect(url)
+    assert await connection.fetchval("SELECT 1") == 1
+    await connection.close()
+for _ in range(5):
+    with hold(Path(sys.argv[1]), linger=float(sys.argv[2])) as held:
+        asyncio.run(ask(held.url))
+    time.sleep(random.random() / 5)
+"""
+    crowd = [holder(linger=0.0, script=come_and_go) for _ in range(8)]
+    assert [(process.communicate(timeout=60)[1], process.returncode) for process in crowd] == [("", 0)] * 8
+    until(lambda: is_stopped(home))
+
+
+# ---- leaving
+
+
+def test_the_server_outlives_its_last_holder_by_the_linger_and_no_longer(home: Path) -> None:
+    held, other = hold(home, linger=0.7), hold(home, linger=0.1)
+    held.release()
+    held.release()
+    left = time.monotonic()  # before: its last holder is gone from somewhere in what follows
+    other.release()
+    until(lambda: is_stopped(home))
+    assert 0.7 <= time.monotonic() - left < 15
+
+
+def test_a_visit_while_the_keeper_lingers_is_followed_by_a_linger_of_its_own(home: Path) -> None:
+    with hold(home, linger=3):
+        server = postmaster(home)
+    time.sleep(0.5)  # of the first linger so much is over
+    with hold(home, linger=3):
+        assert postmaster(home) == server
+        left = time.monotonic()
+    until(lambda: is_stopped(home))
+    assert time.monotonic() - left >= 3
+
+
+def test_a_newcomer_whose_server_is_being_stopped_gets_a_fresh_one(home: Path) -> None:
+    said = home / "postgres" / "postmaster.pid"
+    for moment in ("at once", "stopping", "gone"):
+        with hold(home, linger=0):
+            server = postmaster(home)
+        if moment == "stopping":
+            until(lambda: not said.exists() or said.read_text().endswith("stopping\n"))
+        elif moment == "gone":
+            until(lambda: not said.exists())
+        with hold(home, linger=0) as held:
+            assert query(held.url, "SELECT 1") == 1
+            assert moment == "at once" or postmaster(home) != server
+    until(lambda: is_stopped(home))
+
+
+def test_without_a_linger_the_server_is_left_running_whoever_comes_after(home: Path) -> None:
+    hold(home, linger=None).release()
+    server = postmaster(home)
+    hold(home, linger=0).release()
+    assert not is_locked(home, "keeper")
+    assert postmaster(home) == server
+    assert stop_now(home)
+
+
+def test_a_fork_keeps_the_hold_of_its_parent(home: Path, holder: Callable[..., subprocess.Popen[str]]) -> None:
+    fork = HOLD_UNTIL_EOF.replace("print(", "import os; os.fork() and os._exit(0)\nprint(os.getpid(),")
+    parent = holder(linger=0.0, script=fork)
+    child = psutil.Process(int(url_of(parent).split()[0]))
+    until(lambda: parent.poll() is not None)
+    with pytest.raises(AssertionError):
+        until(lambda: is_stopped(home), seconds=0.5)
+    kill(child)
+    until(lambda: is_stopped(home))
+
+
+def test_forks_made_while_another_thread_starts_the_server_do_not_pass_for_the_server(
+    home: Path, holder: Callable[..., subprocess.Popen[str]]
+) -> None:
+    fork_meanwhile = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from tenuto.store import keeper
+from tenuto.postgres.embedded_server import hold, stop_now
+home, forks = Path(sys.argv[1]), []
+def come_and_go():
+    for _ in range(5):
+        with hold(home, linger=0):
+            stop_now(home)
+thread = threading.Thread(target=come_and_go)
+thread.start()
+while thread.is_alive() and len(forks) < 200:
+    forks.append(os.fork())
+    if not forks[-1]:
+        time.sleep(30)
+        os._exit(0)
+    time.sleep(0.005)
+thread.join()
+print(keeper.server_lives(home))
+for fork in forks:
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
+"""
+    assert holder(script=fork_meanwhile).communicate(timeout=60) == ("False\n", "")

@@ -1,0 +1,124 @@
+"""Hearing what changed: on a connection of its own, which heals and says that it was away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenuto.postgres.database import Database
+from tenuto.postgres.listener import RECONNECTED, Listener
+from tenuto.store import tasks as store
+from tests.support.waiting import eventually
+
+KILL = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = 'tenuto listener' AND datname = current_database()
+"""
+
+
+@pytest.fixture
+async def heard(db: Database) -> AsyncIterator[list[str]]:
+    words: list[str] = []
+    listener = Listener(db, words.append)
+    listener.start()
+    await eventually(lambda: words == [RECONNECTED])
+    yield words
+    await listener.stop()
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenuto listener' AND datname = $1"
+    name = await db.value("SELECT current_database()")
+
+    async def gone() -> bool:
+        return bool(await db.value(count, name) == 0)
+
+    await eventually(gone)
+
+
+async def test_every_word_is_heard_in_order(db: Database, heard: list[str]) -> None:
+    await store.wake(db, ["queued mail", "cancel 17"])
+    await eventually(lambda: heard[1:] == ["queued mail", "cancel 17"])
+
+
+async def test_words_of_a_transaction_that_is_rolled_back_are_not_heard(
+    db: Database, url: str, heard: list[str]
+) -> None:
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("SELECT pg_notify('tenuto', 'never')")
+    await transaction.rollback()
+    await connection.close()
+    await store.wake(db, ["queued mail"])
+    await eventually(lambda: "queued mail" in heard)
+    assert "never" not in heard
+
+
+async def test_after_its_connection_was_killed_it_listens_again_and_says_so(db: Database, heard: list[str]) -> None:
+    for times in (2, 3):
+        await db.all(KILL)
+        await eventually(lambda times=times: heard.count(RECONNECTED) == times)  # type: ignore[misc]
+        await store.wake(db, [f"word {times}"])
+        await eventually(lambda times=times: f"word {times}" in heard)  # type: ignore[misc]
+
+
+async def test_a_break_is_told_once_and_so_is_its_end(
+    db: Database, heard: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "tenuto.listener")
+    connect = asyncpg.connect
+    refused: list[ConnectionRefusedError] = []
+
+    async def refuse_twice(*given: Any, **named: Any) -> asyncpg.Connection:
+        if len(refused) < 2:
+            refused.append(ConnectionRefusedError("nobody there"))
+            raise refused[-1]
+        return await connect(*given, **named)
+
+    monkeypatch.setattr(asyncpg, "connect", refuse_twice)
+    await db.all(KILL)
+    await eventually(lambda: heard.count(RECONNECTED) == 2)
+    told = [record.message.partition(" channel=")[0] for record in caplog.records if record.name == "tenuto.listener"]
+    assert told == ["notifications are not heard; polling goes on", "notifications are heard again"]
+    assert len(refused) == 2
+
+
+@pytest.mark.parametrize("ticks", range(6))
+async def test_a_stop_that_comes_with_the_end_of_the_line_is_heeded(
+    db: Database, ticks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[asyncpg.Connection] = []
+    connect = asyncpg.connect
+
+    async def remember(*given: Any, **named: Any) -> asyncpg.Connection:
+        made.append(await connect(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(asyncpg, "connect", remember)
+    words: list[str] = []
+    listener = Listener(db, words.append)
+    listener.start()
+    await eventually(lambda: words == [RECONNECTED])
+    made[0].terminate()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(listener.stop())
+    done, _ = await asyncio.wait((stopping,), timeout=5)
+    await listener.stop()
+    assert done == {stopping}
+
+
+async def test_behind_a_pooler_nobody_listens(url: str) -> None:
+    database = await Database.open(url, behind_pooler=True)
+    listener = Listener(database, lambda _word: None)
+    try:
+        listener.start()
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenuto listener' AND datname = $1"
+        assert await database.value(count, await database.value("SELECT current_database()")) == 0
+        assert not listener.connected
+    finally:
+        await listener.stop()
+        await database.close()

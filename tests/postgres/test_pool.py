@@ -1,0 +1,97 @@
+"""Lending connections: one borrower at a time, nobody waits beside one that is free, nothing broken is lent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from tenuto.postgres.pool import KEPT, Pool
+from tests.support.waiting import eventually
+
+SIZE = 4
+
+
+@pytest.fixture
+async def driver(url: str) -> AsyncIterator[asyncpg.Pool]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=SIZE) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def pool(driver: asyncpg.Pool) -> AsyncIterator[Pool]:
+    pool = Pool(driver)
+    yield pool
+    await pool.close()
+
+
+async def pid(pool: Pool) -> int:
+    async with pool.lend() as connection:
+        found: int = await connection.fetchval("SELECT pg_backend_pid()")
+        return found
+
+
+async def test_the_connection_used_last_is_lent_again(pool: Pool) -> None:
+    assert len({await pid(pool) for _ in range(5)}) == 1
+
+
+async def test_each_borrower_has_a_connection_to_itself(pool: Pool) -> None:
+    async def borrow() -> int:
+        async with pool.lend() as connection:
+            await connection.execute("SELECT pg_sleep(0.05)")
+            return connection.get_server_pid()
+
+    for _ in range(3):
+        assert len(set(await asyncio.gather(*(borrow() for _ in range(SIZE))))) == SIZE
+
+
+async def test_many_borrowers_take_turns(pool: Pool, driver: asyncpg.Pool) -> None:
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(*(pid(pool) for _ in range(200)))
+
+    assert 1 <= len(set(found)) <= SIZE
+    assert driver.get_size() - driver.get_idle_size() <= KEPT, "the rest is back where it was borrowed"
+
+
+async def test_a_connection_that_broke_at_rest_is_not_lent(pool: Pool, url: str) -> None:
+    broken = await pid(pool)
+    other = await asyncpg.connect(url)
+    await other.execute("SELECT pg_terminate_backend($1::integer)", broken)
+
+    async def is_gone() -> bool:
+        return not await other.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", broken)
+
+    await eventually(is_gone)
+    await other.close()
+
+    assert await pid(pool) != broken
+
+
+async def test_a_connection_that_was_left_in_a_transaction_is_cleared_before_it_is_lent_again(pool: Pool) -> None:
+    async with pool.lend() as connection:
+        await connection.transaction().start()
+        await connection.execute("CREATE TABLE half_done ()")
+
+    async with pool.lend() as connection:
+        assert not connection.is_in_transaction()
+        assert await connection.fetchval("SELECT to_regclass('half_done')") is None
+
+
+async def test_a_borrower_that_was_cancelled_leaves_nothing_to_the_next_one(pool: Pool) -> None:
+    async def hang() -> None:
+        async with pool.lend() as connection:
+            await connection.execute("SELECT pg_sleep(60)")
+
+    async def is_hanging() -> bool:
+        async with pool.lend() as connection:
+            return bool(await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+
+    hanging = asyncio.create_task(hang())
+    await eventually(is_hanging)
+    hanging.cancel()
+    await asyncio.wait({hanging})
+
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*(pid(pool) for _ in range(SIZE * 2)))

@@ -1,0 +1,88 @@
+"""What several ask for at once is written at once; each has its own answer, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tenuto.errors import Invalid, Unavailable
+from tenuto.postgres.write_coalescer import MOST, Together
+
+
+class Writing:
+    """Doubles numbers, one write at a time; -13 cannot be written."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[int]] = []
+        self.may_go_on = asyncio.Event()
+
+    async def __call__(self, asked: Sequence[int]) -> list[int]:
+        self.writes.append(list(asked))
+        await self.may_go_on.wait()
+        if -13 in asked:
+            raise Invalid("is unlucky", field="number")
+        return [2 * number for number in asked]
+
+
+@pytest.fixture
+async def writing() -> Writing:
+    return Writing()
+
+
+async def test_whoever_comes_alone_goes_at_once_and_who_comes_meanwhile_goes_together(writing: Writing) -> None:
+    together = Together(writing)
+    asking = [asyncio.create_task(together(number)) for number in range(6)]
+    await asyncio.sleep(0)
+    later = [asyncio.create_task(together(number)) for number in range(6, 200)]
+    await asyncio.sleep(0)
+    writing.may_go_on.set()
+    assert await asyncio.gather(*asking, *later) == [2 * number for number in range(200)]
+    assert [len(write) for write in writing.writes] == [6, MOST, 200 - 6 - MOST]
+    assert await together(7) == 14
+
+
+async def test_what_cannot_be_written_is_told_to_who_asked_for_it_only(writing: Writing) -> None:
+    writing.may_go_on.set()
+    together = Together(writing)
+    answers = await asyncio.gather(*(together(number) for number in (12, -13, 14)), return_exceptions=True)
+    assert answers[0::2] == [24, 28]
+    assert isinstance(answers[1], Invalid)
+
+
+async def test_who_goes_away_leaves_the_others_their_answers(writing: Writing) -> None:
+    together = Together(writing)
+    one, two = asyncio.create_task(together(1)), asyncio.create_task(together(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    one.cancel()
+    writing.may_go_on.set()
+    assert await two == 4
+
+
+async def test_nobody_waits_for_a_writer_that_is_gone(writing: Writing) -> None:
+    together = Together(writing)
+    asking = [asyncio.create_task(together(1))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asking += [asyncio.create_task(together(2))]
+    await asyncio.sleep(0)
+    (writer,) = [task for task in asyncio.all_tasks() if task.get_name() == "tenuto-together"]
+    writer.cancel()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [asyncio.CancelledError, asyncio.CancelledError]
+
+
+async def test_that_the_database_is_away_is_one_answer_for_all() -> None:
+    tries = 0
+
+    async def write(asked: Sequence[int]) -> list[int]:
+        nonlocal tries
+        tries += 1
+        raise Unavailable("away")
+
+    together = Together(write)
+    answers = await asyncio.gather(*(together(number) for number in range(5)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Unavailable] * 5
+    assert tries == 1

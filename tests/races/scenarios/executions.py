@@ -1,0 +1,165 @@
+"""What is done to schedules and executions, for `tests.races.scripts`."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from tenuto.definitions import schedule_definitions
+from tenuto.ids import new_id
+from tenuto.lifecycle import execution_control
+from tenuto.lifecycle.completion import finish
+from tenuto.model.schedules import Definition, Overlap
+from tenuto.model.triggers import every
+from tenuto.postgres.database import Database
+from tenuto.scheduling import firing
+from tenuto.store import executions, schedules
+from tests.races.runs import failed_for_good, plan_of
+from tests.races.scenarios.scenario import LATER, Calm, Stage, Step, sql
+from tests.races.scenarios.tasks import take
+from tests.races.tasks import SOMEBODY, claim, completed, failed
+
+
+def nightly(**fields: Any) -> Definition:
+    return Definition("Nightly", every("1d"), plan_of(2, 1), **{"overlap": Overlap.QUEUE_ONE, **fields})
+
+
+async def create(db: Database, stage: Stage) -> None:
+    await schedule_definitions.create(db, nightly(), stage.author(), id=stage.id("schedule"))
+
+
+async def edit(db: Database, stage: Stage) -> None:
+    await schedule_definitions.edit(db, "Nightly", nightly(description="in the night"), stage.author())
+
+
+def declare(words: str) -> Step:
+    async def act(db: Database, stage: Stage) -> None:
+        await schedule_definitions.declare(db, nightly(description=words), stage.author())
+
+    return act
+
+
+async def unplanned(db: Database, stage: Stage) -> None:
+    await firing.plan_missing(db, db.clock.now())
+
+
+async def run_by_hand(db: Database, stage: Stage) -> None:
+    await _run_now(db, stage.id("by hand"))
+
+
+async def run_at_once(db: Database, stage: Stage) -> None:
+    seen, request = await schedules.named(db, "Nightly"), stage.id("at once")
+    assert seen is not None
+    if await firing.run_at_once(db, seen, db.clock.now(), SOMEBODY, request) is None:
+        await _run_now(db, request)
+
+
+async def _run_now(db: Database, request: UUID) -> None:
+    now = db.clock.now()
+    await db.transaction(lambda c: firing.run_now(c, "Nightly", now, SOMEBODY, request_id=request))
+
+
+async def fire(db: Database, stage: Stage) -> None:
+    await firing.fire_due(db, db.clock.now(), "somebody")
+
+
+async def pause(db: Database, stage: Stage) -> None:
+    await execution_control.pause(db, stage.id("by hand"), db.clock.now(), SOMEBODY)
+
+
+async def a_step_is_repeated(db: Database, stage: Stage) -> None:
+    await finish(db, [failed(db, stage.held[0])])
+
+
+async def resume(db: Database, stage: Stage) -> None:
+    await execution_control.resume(db, stage.id("by hand"), db.clock.now())
+
+
+async def take_more(db: Database, stage: Stage) -> None:
+    await db.all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
+    stage.held += await claim(db, stage.worker, 20)
+
+
+async def take_one(db: Database, stage: Stage) -> None:
+    stage.held = await claim(db, stage.worker, 1)
+
+
+async def the_group_ends(db: Database, stage: Stage) -> None:
+    await finish(db, [completed(db, task) for task in stage.held[1:]])
+
+
+async def all_is_done(db: Database, stage: Stage) -> None:
+    await finish(db, [completed(db, task) for task in stage.held])
+
+
+async def take_turns(db: Database, stage: Stage) -> None:
+    await firing.take_turns(db, db.clock.now(), "somebody")
+
+
+async def a_request_that_nobody_can_read_waits(db: Database, stage: Stage) -> None:
+    await db.transaction(
+        lambda connection: firing.run_now(connection, "Nightly", db.clock.now(), SOMEBODY, request_id=new_id())
+    )
+    await db.all("UPDATE tenuto.occurrences SET request = '{}' WHERE decision = 'queued'")
+
+
+async def it_is_given_up(db: Database, stage: Stage) -> None:
+    await firing.take_turns(db, db.clock.now() + 2 * firing.UNREAD_FOR, "somebody")
+
+
+async def pause_the_next(db: Database, stage: Stage) -> None:
+    await execution_control.pause(db, await _newest(stage), db.clock.now(), SOMEBODY)
+
+
+async def resume_the_next(db: Database, stage: Stage) -> None:
+    await execution_control.resume(db, await _newest(stage), db.clock.now())
+
+
+async def _newest(stage: Stage) -> UUID:
+    id: UUID = await stage.db.value("SELECT id FROM tenuto.executions ORDER BY id DESC LIMIT 1")
+    return id
+
+
+async def cancel_it(db: Database, stage: Stage) -> None:
+    await execution_control.cancel(db, await _newest(stage), db.clock.now(), SOMEBODY)
+
+
+async def what_ran_stops(db: Database, stage: Stage) -> None:
+    await finish(db, [failed_for_good(db, task) for task in stage.held])
+
+
+async def repair(db: Database, stage: Stage) -> None:
+    await execution_control.repair(db, db.clock.now())
+
+
+async def disable(db: Database, stage: Stage) -> None:
+    await schedule_definitions.switch(db, "Nightly", stage.author(), enabled=False)
+
+
+async def delete(db: Database, stage: Stage) -> None:
+    await schedule_definitions.delete(db, "Nightly", stage.author())
+
+
+async def forget_runs(db: Database, stage: Stage) -> None:
+    cutoff = db.clock.now() + LATER
+    await executions.forget(db, cutoff, 100)
+    await schedules.forget_ledger(db, cutoff, 100)
+
+
+DUE = sql("UPDATE tenuto.schedules SET next_run_at = now() - interval '1 s'")
+UNPLANNED = sql("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
+STUCK = sql("UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND group_index = 0", damages=True)
+WAITING = sql(
+    "UPDATE tenuto.tasks SET state = 'waiting', waits_for = gen_random_uuid() WHERE state = 'queued'", damages=True
+)
+OLD = sql("SELECT 1", damages=True)
+"""What is forgotten goes in parts: the ledger, executions. Between them one tells of the other."""
+
+RUNS: tuple[Step, ...] = (
+    create, edit, declare("in the night"), declare("from code"), declare("from newer code"), UNPLANNED, unplanned,
+    run_at_once, cancel_it, run_by_hand, STUCK, repair, WAITING, repair, Calm(take), DUE, fire,
+    pause, a_step_is_repeated, resume, Calm(take_more), the_group_ends, Calm(take), all_is_done, take_turns, Calm(take),
+    pause_the_next, all_is_done, resume_the_next, DUE, fire,
+    Calm(take_one), Calm(a_request_that_nobody_can_read_waits), cancel_it, what_ran_stops, it_is_given_up,
+    DUE, disable, delete, OLD, forget_runs,
+)  # fmt: skip

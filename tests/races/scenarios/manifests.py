@@ -1,0 +1,143 @@
+"""What is done to manifests, batches, dead letters and chains, for `tests.races.scripts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenuto.definitions import manifest_definitions
+from tenuto.lifecycle.completion import finish
+from tenuto.maintenance.recovery import sweep
+from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.triggers import every
+from tenuto.operations import batches as bulk
+from tenuto.operations import dead_letters
+from tenuto.postgres.database import Database
+from tenuto.scheduling import manifest_manager
+from tenuto.store import batches, manifests, step_checkpoints
+from tenuto.store import dead_letters as dead_letter_rows
+from tenuto.store import tasks as store
+from tests.races.runs import failed_for_good
+from tests.races.scenarios.scenario import LATER, Calm, Stage, Step, sql
+from tests.races.tasks import LEASE, SOMEBODY, completed, failed
+
+
+def bake(**fields: Any) -> Manifest:
+    return Manifest("bake", **{"job": "bake", "policy": Policy(RetryPolicy(max_retries=2)), **fields})
+
+
+async def create_manifest(db: Database, stage: Stage) -> None:
+    await manifest_definitions.create(db, bake(trigger=every("1d")), stage.author(), id=stage.id("manifest"))
+
+
+async def edit_manifest(db: Database, stage: Stage) -> None:
+    await manifest_definitions.edit(db, "bake", bake(name="bread", trigger=every("1d")), stage.author())
+
+
+def declare_manifest(words: str) -> Step:
+    async def act(db: Database, stage: Stage) -> None:
+        await manifest_definitions.declare(db, bake(name=words, trigger=every("1d")), stage.author())
+
+    return act
+
+
+async def change_group(db: Database, stage: Stage) -> None:
+    await manifest_definitions.change_group(db, "ovens", db.clock.now(), SOMEBODY, max_active=2)
+
+
+async def poll(db: Database, stage: Stage) -> None:
+    await manifest_manager.poll(db, db.clock.now(), "somebody")
+
+
+async def the_run_succeeds(db: Database, stage: Stage) -> None:
+    await finish(db, [completed(db, task) for task in stage.held])
+
+
+async def touch(db: Database, stage: Stage) -> None:
+    await manifests.touch(db, [stage.id("manifest")], db.clock.now())
+
+
+async def a_batch_comes_in(db: Database, stage: Stage) -> None:
+    stored = await manifest_definitions.get(db, "bake")
+    now = db.clock.now()
+    batch = await bulk.open_batch(db, stored, now, SOMEBODY, key="the batch", name=None)
+    stage.ids["batch"] = batch["id"]
+    like = await bulk.pattern(db, stored, batch["id"], now, SOMEBODY)
+    await bulk.take_in(db, batch["id"], 0, like, ["{}"] * 5, None)
+    await bulk.complete(db, batch["id"], now)
+
+
+async def items_are_taken(db: Database, stage: Stage) -> None:
+    stage.held = await store.claim_under_limits(db, stage.worker, ["default"], 3, LEASE)
+
+
+async def a_step_is_stored(db: Database, stage: Stage) -> None:
+    await step_checkpoints.record(db, stage.held[0], "1 load", "1")
+    await step_checkpoints.sleep(db, stage.held[0], "2 wait", 1, '"2030-01-01T00:00:00Z"')
+
+
+async def the_batch_is_paused(db: Database, stage: Stage) -> None:
+    await bulk.pause(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
+
+
+async def an_item_is_repeated(db: Database, stage: Stage) -> None:
+    await finish(db, [failed(db, stage.held[1])])
+
+
+async def the_batch_is_resumed(db: Database, stage: Stage) -> None:
+    await bulk.resume(db, stage.ids["batch"], db.clock.now())
+
+
+async def an_item_fails_for_good(db: Database, stage: Stage) -> None:
+    await finish(db, [failed_for_good(db, stage.held[0])])
+
+
+async def the_letter_is_retried(db: Database, stage: Stage) -> None:
+    (letter,) = await stage.db.all("SELECT id FROM tenuto.dead_letters")
+    await dead_letters.retry(db, [letter["id"]], db.clock.now(), SOMEBODY, task=stage.id("again"))
+
+
+async def another_fails(db: Database, stage: Stage) -> None:
+    await finish(db, [failed_for_good(db, stage.held[2])])
+
+
+async def another_is_acknowledged(db: Database, stage: Stage) -> None:
+    rows = await stage.db.all("SELECT id FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'")
+    await dead_letters.acknowledge(db, [row["id"] for row in rows], db.clock.now(), SOMEBODY, note=None)
+
+
+async def the_batch_is_cancelled(db: Database, stage: Stage) -> None:
+    await bulk.cancel(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
+
+
+async def forget_batches(db: Database, stage: Stage) -> None:
+    cutoff = db.clock.now() + LATER
+    await dead_letter_rows.forget(db, cutoff, 100)
+    await step_checkpoints.forget(db, cutoff, 100)
+    await manifests.forget_polls(db, cutoff, 100)
+    await batches.forget(db, cutoff, 100)
+
+
+async def delete_manifest(db: Database, stage: Stage) -> None:
+    await manifest_definitions.delete(db, "bake", stage.author())
+
+
+async def finish_others(db: Database, stage: Stage) -> None:
+    """Whatever is left is done."""
+    await db.all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
+    await sweep(db, db.clock.now())
+    await db.all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
+    while taken := await store.claim_under_limits(db, stage.worker, ["default"], 50, LEASE):
+        await finish(db, [completed(db, task) for task in taken])
+
+
+MANIFEST_DUE = sql("UPDATE tenuto.manifests SET next_run_at = now() - interval '1 s'")
+
+MANIFESTS: tuple[Step, ...] = (
+    create_manifest, edit_manifest, declare_manifest("bread"), declare_manifest("from code"),
+    declare_manifest("from newer code"), change_group,
+    MANIFEST_DUE, poll, Calm(items_are_taken), the_run_succeeds, touch, a_batch_comes_in, Calm(items_are_taken),
+    a_step_is_stored, the_batch_is_paused, an_item_is_repeated, the_batch_is_resumed, an_item_fails_for_good,
+    the_letter_is_retried, Calm(another_fails), another_is_acknowledged, Calm(items_are_taken),
+    the_batch_is_cancelled, Calm(finish_others), forget_batches, delete_manifest,
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""What acts have in common: who dies in them, what they know, and what only prepares them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from tenuto.definitions.versioned import Author
+from tenuto.ids import new_id
+from tenuto.model.tasks import NewTask, Task
+from tenuto.postgres.database import Connection, Database
+from tests.races.tasks import SOMEBODY
+
+LATER = timedelta(days=400)
+
+
+@dataclass
+class Stage:
+    """What one pass through a script knows."""
+
+    db: Database
+    """The healthy one, for what is not under test."""
+    worker: UUID
+    held: list[Task] = field(default_factory=list)
+    ids: dict[str, UUID] = field(default_factory=dict)
+    damaged: bool = False
+    """The rules are broken on purpose, until the next act is done."""
+
+    def id(self, what: str) -> UUID:
+        """The same each time it is asked for."""
+        return self.ids.setdefault(what, new_id())
+
+    def task(self, what: str, **fields: Any) -> NewTask:
+        now = self.db.clock.now() - timedelta(hours=2)
+        return NewTask(self.id(what), "touch", "{}", now, SOMEBODY, **fields)
+
+    def author(self) -> Author:
+        return Author(SOMEBODY, self.db.clock.now())
+
+
+Step = Callable[[Database, Stage], Awaitable[object]]
+
+
+class Calm:
+    """What only prepares the next act: nobody dies in it, and it is done once."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    async def __call__(self, db: Database, stage: Stage) -> object:
+        return await self.step(stage.db, stage)
+
+
+def sql(statement: str, *, damages: bool = False) -> Calm:
+    async def act(db: Database, stage: Stage) -> None:
+        await db.all(statement)
+        stage.damaged = damages
+
+    return Calm(act)
+
+
+def within(work: Callable[[Connection, Stage], Awaitable[object]]) -> Step:
+    async def act(db: Database, stage: Stage) -> None:
+        await db.transaction(lambda connection: work(connection, stage))
+
+    return act

@@ -1,0 +1,174 @@
+"""A manifest as a step of a schedule (S6): waits without a slot, its failure passes up, and nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tenuto import Context, Step, Tenuto, manual
+from tenuto.errors import Invalid
+from tenuto.ids import new_id
+from tenuto.jobs.context import PutAside
+from tenuto.operations.schedules import definition
+from tests.support.engine_fixtures import Quick
+from tests.support.model_values import a_held_task
+from tests.support.waiting import eventually
+
+
+async def ended(app: Tenuto, name: str, *steps: Step) -> dict[str, Any]:
+    """A schedule of these steps, from its creation to its end; the record of its last step among it."""
+    await app.schedules.create(definition(name, manual(), steps))
+    run = await app.schedules.run(name)
+    assert run.execution_id is not None
+    done = dict(await app.executions.wait(run.execution_id, timeout=60))
+    done["last"] = await app.activity(done["steps"][-1]["activity_id"])
+    return done
+
+
+async def test_a_step_runs_a_manifest_and_ends_as_that_run_does(app: Tenuto, worker: Quick) -> None:
+    given: list[tuple[int, str]] = []
+
+    @app.job(max_retries=1)
+    async def load(ctx: Context, n: int, of: str = "all") -> dict[str, int]:
+        given.append((n, of))
+        if n < 0:
+            raise ValueError("nothing to load")
+        if n == 7:
+            ctx.warn("an odd number")
+        return {"loaded": n}
+
+    app.manifest("loads", load, properties={"of": "people", "n": 1})
+    await app.manifests.deploy()
+    async with worker(slots=1), app.scheduler():
+        done = await ended(app, "well", Step.manifest("loads", {"n": 5}), Step.job(load, 2))
+        assert done["state"] == "completed", done["error"]
+        first = await app.activity(done["steps"][0]["activity_id"])
+        assert first["output"]["output"] == {"loaded": 5}, "one slot is enough: the step holds none while it waits"
+        assert given == [(5, "people"), (2, "all")], "once, and in order"
+
+        done = await ended(app, "odd", Step.manifest("loads", {"n": 7}, name="odd one"))
+        assert (done["state"], done["last"]["status"]) == ("completed", "completed_with_warning")
+
+        done = await ended(app, "badly", Step.manifest("loads", {"n": -1}))
+        assert done["state"] == "failed"
+        assert "ended as failed: nothing to load" in done["last"]["error"]["message"]
+        assert given.count((-1, "people")) == 1
+
+        for step, words in (
+            (Step.manifest("nowhere"), "nowhere"),
+            (Step.manifest("loads", {"n": "x"}), "integer"),
+            (Step.manifest("loads", {"m": 1}), "m"),
+        ):
+            done = await ended(app, f"refused {words}", step)
+            assert (done["state"], words in done["last"]["error"]["message"]) == ("failed", True), done["last"]["error"]
+
+        done = await ended(app, "not waited for", Step.manifest("loads", {"n": 3}, wait=False))
+        assert done["state"] == "completed"
+        await eventually(lambda: (3, "people") in given)
+    for arguments in ({}, {"manifest": "loads", "inputs": {}}, {"manifest": "loads", "input": 3}):
+        with pytest.raises(Invalid):
+            await app.schedules.create(definition("bad", manual(), [Step.of_kind("manifest", arguments)]))
+
+
+async def test_the_time_limit_of_a_step_counts_from_its_beginning_however_often_it_looks_in(
+    app: Tenuto, worker: Quick
+) -> None:
+    over: list[int] = []
+
+    @app.job(max_retries=1)
+    async def slow(ctx: Context, n: int = 0) -> int:
+        await eventually(lambda: bool(over), timeout=60)
+        return n
+
+    app.manifest("slow", slow)
+    await app.manifests.deploy()
+    async with worker(), app.scheduler():
+        done = await ended(app, "impatient", Step.manifest("slow", timeout="1.2s"))
+        last = done["last"]
+        assert (done["state"], last["status"], last["reason"]) == ("failed", "failed", "timed_out")
+        assert (last["error"]["type"], last["attempt"]) == ("tenuto.TimedOut", 1)
+        # By a clock that is set anew now and then; less than the patience of whoever waits for the run.
+        assert 1.0 <= (last["ended_at"] - last["started_at"]).total_seconds() < 30
+
+        async def it_runs() -> bool:
+            (run,) = await app.tasks(limit=10)
+            return bool(run["state"] == "running")
+
+        await eventually(it_runs, what="the run is the manifest's own affair")
+
+        done = await ended(app, "in vain", Step.manifest("slow", timeout="1.2s"))
+        assert done["last"]["reason"] == "timed_out", "also while it waits for the run before it"
+        over.append(1)
+        done = await ended(app, "in time", Step.manifest("slow", timeout="1m"))
+        assert done["state"] == "completed", done["error"]
+
+
+async def test_a_step_waits_for_the_run_before_it(app: Tenuto, worker: Quick) -> None:
+    began: list[int] = []
+    go: list[int] = []
+
+    @app.job(max_retries=0)
+    async def slow(ctx: Context, n: int) -> int:
+        began.append(n)
+        await eventually(lambda: n in go, timeout=60)
+        return n
+
+    app.manifest("slow", slow, properties={"n": 0})
+    await app.manifests.deploy()
+    database = await app.open()
+    async with worker(), app.scheduler():
+        await app.manifests.run("slow")
+        await eventually(lambda: began == [0])
+        await app.schedules.create(definition("after", manual(), [Step.manifest("slow", {"n": 1}, on_lost="retry")]))
+        run = await app.schedules.run("after")
+        assert run.execution_id is not None
+
+        async def put_aside() -> bool:
+            return bool(
+                await database.value("SELECT count(*) FROM tenuto.tasks WHERE kind = 'manifest' AND run_at > now()")
+            )
+
+        await eventually(put_aside)
+        assert began == [0], "one run at a time"
+        go.append(0)
+        await eventually(lambda: began == [0, 1], timeout=30)
+        await eventually(put_aside)
+        go.append(1)
+        done = await app.executions.wait(run.execution_id, timeout=60)
+        assert (done["state"], began) == ("completed", [0, 1])
+
+
+async def test_after_an_attempt_that_was_lost_the_next_goes_on_with_the_run_it_had_started(
+    app: Tenuto, worker: Quick
+) -> None:
+    @app.job
+    async def load(n: int = 1) -> int:
+        return n
+
+    app.manifest("loads", load)
+    await app.manifests.deploy()
+    database = await app.open()
+    async with worker():
+        await app.wait(await app.enqueue(load), timeout=30)
+    step = app.jobs.of("manifest", "manifest").function
+    first = a_held_task(kind="manifest", name="manifest")
+    for _ in range(2):  # the second time only the reply was lost
+        with pytest.raises(PutAside):
+            await step(Context(first), manifest="loads")
+    lost = {"id": str(first.id), "task_id": str(first.id), "status": "failed", "reason": "lost"}
+    await database.all(
+        "INSERT INTO tenuto.activities SELECT (jsonb_populate_record(known, $1::jsonb)).*"
+        " FROM tenuto.activities AS known LIMIT 1",
+        json.dumps(lost),
+    )
+    second = replace(first, activity_id=new_id(), attempt=2)
+    with pytest.raises(PutAside):
+        await step(Context(second), manifest="loads")
+    runs = await database.all("SELECT id FROM tenuto.tasks WHERE manifest_id IS NOT NULL")
+    assert len(runs) == 1, "which waits for a worker"
+    async with worker():
+        await app.wait(runs[0]["id"], timeout=30)
+    assert (await step(Context(second), manifest="loads"))["output"] == 1

@@ -1,0 +1,303 @@
+"""The hands of the machine: what it does to a real database, and how it sees what came of it.
+
+Hypothesis is not asynchronous, so a loop of its own runs each act to its end. Nothing here knows the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from tenuto.definitions import manifest_definitions, schedule_definitions
+from tenuto.definitions.versioned import Author
+from tenuto.ids import new_id
+from tenuto.lifecycle import completion, execution_control, task_cancellation
+from tenuto.maintenance import recovery
+from tenuto.model.actors import Actor
+from tenuto.model.manifests import Manifest
+from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.schedules import Definition, Overlap, Plan
+from tenuto.model.steps import Step
+from tenuto.model.tasks import Aside, NewTask, Outcome, Reason, Status, Task, error_json, settle
+from tenuto.model.triggers import every
+from tenuto.operations import batches
+from tenuto.postgres.database import Connection, Database
+from tenuto.scheduling import firing
+from tenuto.store import tasks as store
+from tenuto.store import workers
+from tenuto.store.executions import Taking
+from tenuto.store.reports import test_clock
+from tenuto.store.schedules import Schedule
+from tenuto.store.workers import Incarnation
+
+T = TypeVar("T")
+WHO = Actor.system("the machine")
+LEASE = timedelta(hours=1)
+QUEUES = ("default", "other")
+POLICY = Policy(RetryPolicy(max_retries=2, base_seconds=60, jitter=0))
+
+_CLEAR = """
+SET LOCAL session_replication_role = replica;
+DELETE FROM tenuto.tasks; DELETE FROM tenuto.activities; DELETE FROM tenuto.executions; DELETE FROM tenuto.occurrences;
+DELETE FROM tenuto.schedules; DELETE FROM tenuto.schedule_versions; DELETE FROM tenuto.batches;
+DELETE FROM tenuto.manifests; DELETE FROM tenuto.manifest_versions; DELETE FROM tenuto.dead_letters;
+DELETE FROM tenuto.workers; DELETE FROM tenuto.queues; DELETE FROM tenuto.repairs;
+"""
+
+
+_COLUMNS = {
+    "tasks": (
+        "id", "state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key",
+        "limit_max", "worker_id", "lease_until", "claimed_at", "cancel_at", "execution_id", "group_index", "batch_id",
+    ),
+    "activities": ("task_id", "attempt", "status", "reason", "final", "fence", "failures", "losses"),
+    "executions": ("id", "schedule_name", "due_at", "state", "current_group", "ended_at", "paused_at"),
+    "occurrences": ("schedule_name", "due_at", "origin", "decision"),
+    "schedules": ("name", "enabled", "next_run_at"),
+}  # fmt: skip
+# One look at everything, in one statement: it is taken after every step.
+_LOOK = (
+    "SELECT "
+    + ", ".join(f"ARRAY(SELECT ROW({', '.join(names)}) FROM tenuto.{table})" for table, names in _COLUMNS.items())
+    + """, (SELECT count(*) FROM tenuto.dead_letters) AS letters,
+    coalesce((SELECT sum(count) FROM tenuto.repairs
+              WHERE net NOT IN ('lease_expired', 'worker_restarted')), 0)::integer AS repairs"""
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What stands in the tables."""
+
+    tasks: list[dict[str, Any]]
+    records: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+    ledger: list[dict[str, Any]]
+    schedules: list[dict[str, Any]]
+    counts: dict[str, int]
+
+
+class Hands:
+    """One database and a loop to reach it from."""
+
+    def __init__(self, url: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.db: Database = self.do(Database.open(url, generic_plans=True))
+
+    def do(self, work: Awaitable[T]) -> T:
+        return self._loop.run_until_complete(_awaited(work))
+
+    def close(self) -> None:
+        self.do(self.db.close())
+        self._loop.close()
+
+    def clear(self) -> None:
+        """As on the first day."""
+
+        async def act(connection: Connection) -> None:
+            await connection.execute(_CLEAR)
+
+        self.do(self.db.transaction(act))
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def register(self, name: str) -> tuple[UUID, UUID | None]:
+        """A process of that name starts; its id, and that of the one before if that had not left."""
+        me = Incarnation(new_id(), name, "worker", "here", "boot", 1, "0", list(QUEUES), 10)
+        return me.id, self.do(workers.register(self.db, me, name_is_mine=True, silence=LEASE))
+
+    def recover(self, worker: UUID, now: datetime) -> int:
+        return self._afterwards(recovery.recover(self.db, worker, now), now)
+
+    def sweep(self, now: datetime) -> int:
+        return self._afterwards(recovery.sweep(self.db, now), now)
+
+    def stall(self, worker: UUID) -> None:
+        """Its leases run out on the only clock that counts, the database's."""
+        self.do(
+            self.db.all(
+                "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE worker_id = $1", worker
+            )
+        )
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, now: datetime, **fields: Any) -> tuple[NewTask, UUID]:
+        task = NewTask(new_id(), "work", "{}", now, WHO, policy=POLICY.to_json(), **fields)
+        return task, self.do(store.start_or_find(self.db, task))
+
+    def enqueue_again(self, task: NewTask) -> UUID:
+        """The same request once more, as if no reply had come."""
+        return self.do(store.start_or_find(self.db, task, again=True))
+
+    def promote(self, now: datetime) -> int:
+        return self.do(store.promote(self.db, now, QUEUES)).promoted
+
+    def claim(self, worker: UUID, most: int) -> list[Task]:
+        return self.do(store.claim(self.db, worker, QUEUES, most, LEASE))
+
+    def claim_under_limits(self, worker: UUID, most: int) -> list[Task]:
+        return self.do(store.claim_under_limits(self.db, worker, QUEUES, most, LEASE))
+
+    def renew(self, worker: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+        return self.do(store.renew(self.db, worker, [(id, fence, None) for id, fence in held], LEASE))
+
+    def finish(self, task: Task, how: str, now: datetime) -> set[UUID]:
+        return self._afterwards(completion.finish(self.db, [settle(task, _outcome(how, now), now, new_id)]), now)
+
+    def finish_and_go_on(self, task: Task, now: datetime) -> tuple[set[UUID], list[Task]]:
+        """It completes, and its worker takes what follows in the same breath."""
+        assert task.worker_id is not None
+        taking = Taking(task.worker_id, LEASE, QUEUES, 5)
+        settlement = settle(task, _outcome("completed", now), now, new_id)
+        return self._afterwards(completion.finish(self.db, [settlement], taking), now), taking.taken
+
+    def put_back(self, worker: UUID, task: Task) -> set[UUID]:
+        return self.do(store.put_back(self.db, worker, [task]))
+
+    def cancel(self, task: UUID) -> str:
+        return self.do(task_cancellation.cancel(self.db, task, WHO))
+
+    def _afterwards(self, act: Awaitable[T], now: datetime) -> T:
+        """The database's clock is far ahead: what is to be tried again later waits by the machine's clock."""
+        answer = self.do(act)
+        self.do(test_clock.not_due_yet(self.db, now))
+        return answer
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def pause_queue(self, name: str) -> None:
+        self.do(workers.pause_queue(self.db, name, by="the machine", reason=None))
+
+    def resume_queue(self, name: str) -> None:
+        self.do(workers.resume_queue(self.db, name))
+
+    def limit_queue(self, name: str, most: int | None) -> None:
+        self.do(workers.limit_queue(self.db, name, most))
+
+    # --- schedules and executions -----------------------------------------------------------------------------------
+
+    def create(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
+        return self.do(
+            schedule_definitions.create(self.db, _definition(name, minutes, overlap, groups), Author(WHO, now))
+        )
+
+    def edit(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
+        return self.do(
+            schedule_definitions.edit(self.db, name, _definition(name, minutes, overlap, groups), Author(WHO, now))
+        )
+
+    def switch(self, name: str, now: datetime, *, enabled: bool) -> bool:
+        return self.do(schedule_definitions.switch(self.db, name, Author(WHO, now), enabled=enabled))
+
+    def delete(self, name: str, now: datetime) -> None:
+        self.do(schedule_definitions.delete(self.db, name, Author(WHO, now)))
+
+    def fire(self, now: datetime) -> int:
+        return self.do(firing.fire_due(self.db, now, "the machine"))
+
+    def take_turns(self, now: datetime) -> int:
+        return self.do(firing.take_turns(self.db, now, "the machine"))
+
+    def run_now(self, name: str, now: datetime) -> str:
+        request = new_id()
+
+        async def act(connection: Connection) -> str:
+            return (await firing.run_now(connection, name, now, WHO, request_id=request)).decision
+
+        return self.do(self.db.transaction(act))
+
+    def cancel_run(self, id: UUID, now: datetime) -> str:
+        return self.do(execution_control.cancel(self.db, id, now, WHO))
+
+    def pause_run(self, id: UUID, now: datetime) -> None:
+        self.do(execution_control.pause(self.db, id, now, WHO))
+
+    def resume_run(self, id: UUID, now: datetime) -> None:
+        self.do(execution_control.resume(self.db, id, now))
+
+    def repair(self, now: datetime) -> int:
+        return self.do(execution_control.repair(self.db, now))
+
+    # --- batches ----------------------------------------------------------------------------------------------------
+
+    def batch(self, name: str, items: int, now: datetime) -> UUID:
+        """A manifest with a batch of so many items."""
+
+        async def make() -> UUID:
+            stored = await manifest_definitions.create(
+                self.db, Manifest(name, job="bake", policy=POLICY), Author(WHO, now)
+            )
+            opened = await batches.open_batch(self.db, stored, now, WHO, key=None, name=None)
+            like = await batches.pattern(self.db, stored, opened["id"], now, WHO)
+            await batches.take_in(self.db, opened["id"], 0, like, ["{}"] * items, None)
+            await batches.complete(self.db, opened["id"], now)
+            # Items are due at once, by the database's clock: by the machine's, that is now.
+            await self.db.all("UPDATE tenuto.tasks SET run_at = $2 WHERE batch_id = $1", opened["id"], now)
+            return UUID(str(opened["id"]))
+
+        return self.do(make())
+
+    def pause_batch(self, id: UUID, now: datetime) -> None:
+        self.do(batches.pause(self.db, id, now, WHO))
+
+    def resume_batch(self, id: UUID, now: datetime) -> None:
+        self.do(batches.resume(self.db, id, now))
+
+    def cancel_batch(self, id: UUID, now: datetime) -> None:
+        self.do(batches.cancel(self.db, id, now, WHO))
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def seen(self) -> Seen:
+        row = self.do(self.db.one(_LOOK))
+        assert row is not None
+        tables = {
+            table: [dict(zip(names, each, strict=True)) for each in row[place]]
+            for place, (table, names) in enumerate(_COLUMNS.items())
+        }
+        return Seen(
+            tables["tasks"],
+            tables["activities"],
+            tables["executions"],
+            tables["occurrences"],
+            tables["schedules"],
+            {"letters": row["letters"], "repairs": row["repairs"]},
+        )
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _definition(name: str, minutes: int, overlap: str, groups: tuple[int, ...]) -> Definition:
+    steps = tuple(
+        tuple(Step("job", "step", name=f"{place}.{number}", policy=POLICY) for number in range(count))
+        for place, count in enumerate(groups)
+    )
+    return Definition(name, every(f"{minutes}m"), Plan(steps), overlap=Overlap(overlap))
+
+
+_ENDS: dict[str, Callable[[datetime], Outcome]] = {
+    "completed": lambda now: Outcome(Status.COMPLETED, None, now, now),
+    "warning": lambda now: Outcome(Status.COMPLETED_WITH_WARNING, None, now, now),
+    "failed": lambda now: Outcome(Status.FAILED, Reason.ERROR, now, now, error=error_json("Broken", "it broke")),
+    "timed_out": lambda now: Outcome(Status.FAILED, Reason.TIMED_OUT, now, now, error=error_json("Slow", "too slow")),
+    "final": lambda now: Outcome(
+        Status.FAILED, Reason.ERROR, now, now, error=error_json("Broken", "for good"), may_retry=False
+    ),
+    "cancelled": lambda now: Outcome(Status.CANCELLED, Reason.REQUESTED, now, now, may_retry=False),
+    "handed_back": lambda now: Outcome(Status.CANCELLED, Reason.HANDED_BACK, now, now),
+    "aside": lambda now: Outcome(
+        Status.COMPLETED, None, now, now, aside=Aside(until=now + timedelta(seconds=60))
+    ),
+}  # fmt: skip
+ENDS = tuple(_ENDS)
+
+
+def _outcome(how: str, now: datetime) -> Outcome:
+    return _ENDS[how](now)

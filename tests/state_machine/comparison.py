@@ -1,0 +1,111 @@
+"""The tables held against the model: every difference in words, so that a failure says what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tests.state_machine.actions import Seen
+from tests.state_machine.timetables import Calendar
+from tests.state_machine.world import Record, Run, Work, World
+
+
+def differences(seen: Seen, world: World, calendar: Calendar) -> list[str]:
+    """Where what is differs from what ought to be."""
+    return [
+        *_unlike(
+            "task", {row["id"]: _task(row) for row in seen.tasks}, {id: _work(w) for id, w in world.tasks.items()}
+        ),
+        *_more("record", Counter(_record(row) for row in seen.records), Counter(world.records)),
+        *_unlike(
+            "execution", {row["id"]: _run(row) for row in seen.runs}, {id: _ran(r) for id, r in world.runs.items()}
+        ),
+        *_more("ledger", Counter(_entry(row) for row in seen.ledger), Counter(_ledger(calendar))),
+        *_unlike(
+            "schedule",
+            {row["name"]: (row["enabled"], row["next_run_at"]) for row in seen.schedules},
+            {name: (table.enabled, table.next_run) for name, table in calendar.tables.items()},
+        ),
+        *_unlike("count", seen.counts, {"letters": world.letters, "repairs": 0}),
+        *_overrun(seen),
+    ]
+
+
+def _task(row: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key")
+    told = {name: row[name] for name in kept}
+    return told | {
+        "holder": row["worker_id"],
+        "to_stop": row["cancel_at"] is not None,
+        "run": row["execution_id"],
+        "group": row["group_index"],
+        "batch": row["batch_id"],
+    }
+
+
+def _work(work: Work) -> dict[str, Any]:
+    names = (
+        "state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key", "holder",
+        "to_stop", "run", "group", "batch",
+    )  # fmt: skip
+    return {name: getattr(work, name) for name in names}
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    told = {name: value for name, value in row.items() if name != "task_id"}
+    return Record(**{**told, "task": row["task_id"], "reason": row["reason"] or ""})
+
+
+def _run(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["state"], row["current_group"], row["ended_at"] is not None, row["paused_at"] is not None
+
+
+def _ran(run: Run) -> tuple[Any, ...]:
+    return run.state, run.current, run.ended, run.paused
+
+
+def _entry(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["schedule_name"], row["due_at"], row["origin"], row["decision"]
+
+
+def _ledger(calendar: Calendar) -> list[tuple[Any, ...]]:
+    return [(entry.schedule, entry.due, entry.origin, entry.decision) for entry in calendar.ledger]
+
+
+def _unlike(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> list[str]:
+    words = [f"{what} {key}: is there" for key in found.keys() - wanted.keys()]
+    words += [f"{what} {key}: is missing" for key in wanted.keys() - found.keys()]
+    for key in found.keys() & wanted.keys():
+        if found[key] == wanted[key]:
+            continue
+        if isinstance(found[key], dict):
+            parts = [
+                f"{n} {found[key][n]!r}, not {wanted[key][n]!r}" for n in wanted[key] if found[key][n] != wanted[key][n]
+            ]
+            words.append(f"{what} {key}: {'; '.join(parts)}")
+        else:
+            words.append(f"{what} {key}: {found[key]}, not {wanted[key]}")
+    return words
+
+
+def _more(what: str, found: Counter[Any], wanted: Counter[Any]) -> list[str]:
+    return [f"{what}: too many of {each}" for each in found - wanted] + [
+        f"{what}: too few of {each}" for each in wanted - found
+    ]
+
+
+def _overrun(seen: Seen) -> list[str]:
+    """A key never has more under a living lease than it may, whatever the model thinks."""
+    running = Counter(row["limit_key"] for row in seen.tasks if row["state"] == "running" and row["limit_key"])
+    most = {row["limit_key"]: row["limit_max"] for row in seen.tasks if row["limit_key"]}
+    expired = {row["limit_key"] for row in seen.tasks if row["state"] == "running" and _is_over(row)}
+    return [
+        f"key {key}: {count} run, {most[key]} may"
+        for key, count in running.items()
+        if count > most[key] and key not in expired
+    ]
+
+
+def _is_over(row: Mapping[str, Any]) -> bool:
+    return bool(row["lease_until"] < row["claimed_at"])

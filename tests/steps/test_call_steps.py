@@ -1,0 +1,112 @@
+"""http.call and log.append as steps of a schedule, by a real worker, with a real secret, over a certificate."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto import Definition, Step, Tenuto
+from tenuto.model.schedules import Plan
+from tenuto.model.triggers import Manual
+from tenuto.settings import load
+from tenuto.steps.http import call, transport
+from tenuto.steps.step_kinds import Means
+from tests.support.certificates import a_certificate
+from tests.support.http_site import Site, answer
+from tests.support.store_fixtures import swept, url, used_again
+
+__all__ = ["swept", "url", "used_again"]
+
+CANARY = "c4n4ry-0f-the-mine"
+KEY = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.fixture
+async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
+    app = Tenuto(settings=load(database=url, home=tmp_path, http_allow=["127.0.0.0/8"], master_key=KEY))
+    yield app
+    await app.close()
+
+
+async def run(app: Tenuto, *steps: Step) -> tuple[str, list[dict[str, object]]]:
+    """A schedule from its creation to its end: its state, and the records of its steps."""
+    await app.schedules.create(Definition("Calls", Manual(), Plan.of(steps)))
+    started = await app.schedules.run("Calls")
+    assert started.execution_id is not None
+    async with app.worker(slots=4, poll_seconds=60, grace_seconds=0):
+        ended = await app.executions.wait(started.execution_id, timeout=30)
+    database = await app.open()
+    rows = await database.all("SELECT * FROM tenuto.activities ORDER BY step_index, attempt")
+    return ended["state"], [dict(row) for row in rows]
+
+
+async def test_a_schedule_calls_with_a_secret_and_logs_and_the_secret_is_found_nowhere(app: Tenuto) -> None:
+    await app.secrets.set("hr-token", CANARY)
+    with Site() as site:
+        site.pages["/echo"] = lambda asked, send: send(
+            answer(200, json.dumps(asked.headers).encode(), "Content-Type: application/json", f"ETag: {CANARY}")
+        )
+        site.pages["/shy"] = [answer(503, b"", "Retry-After: 0"), answer(204)]
+        state, records = await run(
+            app,
+            Step.http(site.url("/echo?a=b"), headers={"Authorization": {"secret": "hr-token", "prefix": "Bearer "}}),
+            Step.http(site.url("/shy"), "PUT", body={"n": 1}, timeout=5),
+            Step.log("all called", "calls", fields={"steps": 2}),
+        )
+        assert state == "completed"
+        echo, shy, shy_again = site.asked
+    assert echo.headers["authorization"] == f"Bearer {CANARY}"
+    assert shy.headers["idempotency-key"] == shy_again.headers["idempotency-key"]
+    assert (shy.headers["tenuto-attempt"], shy_again.headers["tenuto-attempt"]) == ("1", "2")
+    assert int(shy_again.headers["tenuto-fence"]) > int(shy.headers["tenuto-fence"])
+    assert [(record["name"], record["status"]) for record in records] == [
+        ("http.call", "completed"),
+        ("http.call", "failed"),
+        ("http.call", "completed"),
+        ("log.append", "completed"),
+    ]
+    assert CANARY not in str(records)
+    (entry,) = await app.logs.read("calls")
+    assert (entry["message"], entry["fields"]) == ("all called", {"steps": 2})
+
+
+async def test_certificates_are_verified_against_the_name_although_an_address_is_dialled(
+    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted, key = a_certificate(tmp_path, "secure.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(trusted, key)
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    app.jobs.by_kind[call.KIND] = call.job(Means(app.open, lambda: app.settings, app.secrets.reveal_text), resolve)
+    with Site(trust=context) as site:
+        site.pages["/"] = answer(200, b"safe")
+        once: dict[str, Any] = {"max_retries": 0, "continue_on_failure": True}
+        try:
+            transport._trust.cache_clear()
+            _, (unknown,) = await run(app, Step.http(site.url("/", "secure.example"), **once))
+            assert "certificate" in str(unknown["error"]).lower()
+            assert site.asked == []
+
+            monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+            transport._trust.cache_clear()
+            await app.schedules.delete("Calls")
+            _, (*_, good, wrong) = await run(
+                app,
+                Step.http(site.url("/", "secure.example"), name="good", **once),
+                Step.http(site.url("/", "other.example"), name="wrong", **once),
+            )
+        finally:
+            transport._trust.cache_clear()
+    assert json.loads(str(good["output"]))["body"] == "safe"
+    assert "other.example" in str(wrong["error"])
+    assert "certificate" in str(wrong["error"]).lower()
+    assert [asked.headers["host"] for asked in site.asked] == [f"secure.example:{site.port}"]

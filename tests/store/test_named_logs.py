@@ -1,0 +1,131 @@
+"""Named logs: appended once for each key, read page by page both ways, let go when they are old."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.clock import ManualClock
+from tenuto.errors import Invalid
+from tenuto.ids import new_id
+from tenuto.maintenance.housekeeping import Housekeeping
+from tenuto.postgres.database import Database
+from tenuto.settings import load
+from tenuto.store import named_logs
+from tests.support.tasks import Register, rows, start_and_claim
+
+NOW = datetime(2027, 6, 15, tzinfo=UTC)
+
+
+async def test_an_entry_is_appended_once_for_each_key_also_when_many_append_it_at_once(db: Database) -> None:
+    key = new_id()
+    first, *others = await asyncio.gather(
+        *(named_logs.append(db, "orders", NOW, f"words {n}", {"n": n}, key=key, task_id=key) for n in range(8))
+    )
+    assert all(other == first for other in others)
+    assert len(await rows(db, "log_entries")) == 1
+    assert await named_logs.append(db, "other", NOW, "later", None, key=key) == first, "what stands is told"
+    assert (first["log"], first["task_id"]) == ("orders", key)
+
+
+async def test_a_log_is_read_page_by_page_from_either_end(app: Tenuto) -> None:
+    for n in range(5):
+        await app.logs.append("orders", f"entry {n}", {"n": n, "name": "Zoë"} if n % 2 else None)
+    await app.logs.append("other", "elsewhere")
+
+    async def walk(**order: bool) -> list[str]:
+        said: list[str] = []
+        bound = None
+        while page := await app.logs.read(
+            "orders", limit=2, **order, **({} if bound is None else {"above" if order else "below": bound})
+        ):
+            said += [entry["message"][-1] for entry in page]
+            bound = page[-1]["id"]
+        return said
+
+    assert await walk() == ["4", "3", "2", "1", "0"]
+    assert await walk(oldest_first=True) == ["0", "1", "2", "3", "4"]
+    newest, second = await app.logs.read("orders", limit=2)
+    assert (newest["fields"], second["fields"]) == (None, {"n": 3, "name": "Zoë"})
+    assert await app.logs.read("nobody.wrote.here") == []
+    assert await app.logs.read() == []
+
+
+async def test_the_logs_there_are_are_listed_by_name_with_their_newest_entry(app: Tenuto) -> None:
+    assert await app.logs.names() == []
+    for name in ("b", "a", "c", "a", "b"):
+        await app.logs.append(name, f"in {name}", key=None)
+    await app.logs.append("b", "the newest")
+    listed = await app.logs.names()
+    assert [(each["log"], each["last_message"]) for each in listed] == [
+        ("a", "in a"),
+        ("b", "the newest"),
+        ("c", "in c"),
+    ]
+    assert [each["log"] for each in await app.logs.names(after="a", limit=1)] == ["b"]
+    assert await app.logs.names(after="c") == []
+
+
+async def test_what_makes_no_sense_is_refused_by_name(app: Tenuto) -> None:
+    for log, message, fields, field in (
+        ("", "m", None, "log"),
+        ("a b", "m", None, "log"),
+        ("../x", "m", None, "log"),
+        ("a", " ", None, "message"),
+        ("a", "m\x00", None, "message"),
+        ("a", "m" * 70_000, None, "message"),
+        ("a", "m\ud800", None, "message"),
+        ("a", "m", {"x": float("nan")}, "fields"),
+        ("a", "m", {"x": "y" * 70_000}, "fields"),
+        ("a", "m", {"x": "\x00"}, "fields"),
+    ):
+        with pytest.raises(Invalid) as refusal:
+            await app.logs.append(log, message, fields)
+        assert refusal.value.field == field
+    asked: list[tuple[dict[str, Any], str]] = [
+        ({"limit": 0}, "limit"),
+        ({"limit": 501}, "limit"),
+        ({"below": -1}, "below"),
+        ({"below": 2**63}, "below"),
+        ({"above": 1}, "above"),
+        ({"below": 1, "oldest_first": True}, "below"),
+    ]
+    for given, field in asked:
+        with pytest.raises(Invalid) as refusal:
+            await app.logs.read("a", **given)
+        assert refusal.value.field == field
+    assert await app.logs.names() == []
+
+
+async def test_old_entries_are_let_go_but_not_those_of_open_tasks(db: Database, register_worker: Register) -> None:
+    """An open task would append again what it has appended before."""
+    held = await start_and_claim(db, await register_worker())
+    old = NOW - timedelta(days=91)
+    await named_logs.append(db, "a", old, "of nobody", None, key=new_id())
+    await named_logs.append(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())
+    kept = await named_logs.append(db, "a", old, "of an open task", None, key=held.id, task_id=held.id)
+    young = await named_logs.append(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
+    house = Housekeeping(db, ManualClock(NOW), load(database=db.url, retention_days=90))
+    assert await house.apply_retention(NOW)
+    assert [entry["id"] for entry in await named_logs.newest(db, "a", None, 10)] == [young["id"], kept["id"]]
+    assert await named_logs.forget(db, NOW, 10) == 1
+
+
+async def test_pages_are_found_by_index_however_long_the_logs_are(db: Database) -> None:
+    await db.all(
+        "INSERT INTO tenuto.log_entries (log, at, message, key)"
+        " SELECT 'log ' || n % 5, now(), 'm', gen_random_uuid() FROM generate_series(1, 5000) AS n"
+    )
+    await db.all("ANALYZE tenuto.log_entries")
+    for statement, values in (
+        (named_logs.SQL.newest, ("log 1", 100, 10)),
+        (named_logs.SQL.oldest, ("log 1", 100, 10)),
+        (named_logs.SQL.names, ("", 10)),
+    ):
+        plan = "\n".join(row[0] for row in await db.all(f"EXPLAIN (ANALYZE) {statement}", *values))
+        assert "log_entries_pkey" in plan
+        assert "Seq Scan on log_entries" not in plan

@@ -1,0 +1,125 @@
+"""How lists are read, by the page: in the order of an index, so that a page costs the same however much there is.
+
+As people and programs ask, not as a worker does: the planner has its way, and looks at the values.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tenuto.ids import fresh_ids, new_id
+from tenuto.postgres.database import Database
+from tenuto.store.batches import SQL as BATCHES
+from tenuto.store.executions import SQL as EXECUTIONS
+from tenuto.store.reports.changes import SQL as EVENTS
+from tenuto.store.schedules import SQL as SCHEDULES
+from tests.store.test_query_plans import plan_of, touched
+
+MANY = 20_000
+PAGE = 50
+
+
+def quoted(id: UUID) -> str:
+    return f"'{id}'::uuid"
+
+
+# --- executions ------------------------------------------------------------------------------------------------------
+
+STARTED_BY_STEPS = """
+INSERT INTO tenuto.executions (id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group,
+                               total_groups, total_steps, due_at, started_at, ended_at, initiator_type, initiator_name,
+                               parent_task_id)
+SELECT gen_random_uuid(), gen_random_uuid(), 'Nightly', 1, 'step', state, false, '[]', 0, 1, 1, now(), now(),
+       CASE WHEN state <> 'in_progress' THEN now() END, 'system', 'test', gen_random_uuid()
+FROM (SELECT CASE WHEN n > 3 THEN 'completed' ELSE 'in_progress' END AS state
+      FROM generate_series(1, {many}) AS n) AS many
+"""
+
+
+@pytest.mark.parametrize("generic", [False, True])
+async def test_a_repair_looks_for_abandoned_executions_among_those_that_have_not_ended(url: str, generic: bool) -> None:
+    database = await Database.open(url, generic_plans=generic)
+    try:
+        async with database.connection() as connection:
+            await connection.execute(STARTED_BY_STEPS.format(many=MANY))
+            await connection.execute("VACUUM ANALYZE tenuto.executions")
+            assert await touched(connection, EXECUTIONS.abandoned, "100") < 20
+    finally:
+        await database.close()
+
+
+# --- the items of a batch --------------------------------------------------------------------------------------------
+
+ENDED = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+                               claimed_at, started_at, ended_at, fence, failures, losses, input, initiator_type,
+                               initiator_name, batch_id)
+SELECT id, id, 1, 'completed', true, 'job', 'bake', 'default', 0, now(), now(), now(), now(), now(), 1, 0, 0, '{}',
+       'system', 'test', $2
+FROM unnest($1::uuid[]) AS id
+"""
+OPEN = """
+INSERT INTO tenuto.tasks (id, activity_id, input, name, batch_id, initiator_type, initiator_name)
+SELECT id, id, '{}', 'bake', $2, 'system', 'test'
+FROM unnest($1::uuid[]) AS id
+"""
+
+
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+@pytest.mark.parametrize(("statement", "table"), [(ENDED, "activities"), (OPEN, "tasks")])
+async def test_a_page_of_items_costs_the_same_wherever_it_is_in_a_batch(
+    database: Database, statement: str, table: str, plan: str
+) -> None:
+    batch, ids, letters = new_id(), fresh_ids(MANY), fresh_ids(1000)
+    async with database.connection() as connection:
+        await connection.execute(statement, ids, batch)
+        await connection.execute(
+            "INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, task_id, activity_id, reason,"
+            " attempts, dead_lettered_at, fingerprint, input)"
+            " SELECT id, id, 'm', '', id, id, 'r', 1, now(), 'f', '{}' FROM unnest($1::uuid[]) AS id",
+            letters,
+        )
+        await connection.execute(f"VACUUM ANALYZE tenuto.{table}, tenuto.dead_letters")
+        await connection.execute(f"SET plan_cache_mode = force_{plan}_plan")
+        for after in ("NULL", quoted(ids[MANY // 2]), quoted(ids[-2])):
+            pages = await touched(connection, BATCHES.items, quoted(batch), after, "NULL", str(PAGE))
+            assert pages < 6 * PAGE, after
+
+
+# --- the ledger ------------------------------------------------------------------------------------------------------
+
+DECIDED = """
+INSERT INTO tenuto.occurrences (id, schedule_id, schedule_name, due_at, origin, decision, decided_at, decided_by)
+SELECT gen_random_uuid(), ('00000000-0000-7000-8000-' || lpad(to_hex(n % 50), 12, '0'))::uuid, 'Nightly',
+       now() - n / 50 * interval '1 minute', 'trigger', 'skipped', now(), 'test'
+FROM generate_series(1, {many}) AS n
+"""
+
+
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+async def test_a_page_of_the_ledger_of_all_schedules_is_read_in_its_order(database: Database, plan: str) -> None:
+    async with database.connection() as connection:
+        await connection.execute(DECIDED.format(many=MANY))
+        await connection.execute("VACUUM ANALYZE tenuto.occurrences")
+        await connection.execute(f"SET plan_cache_mode = force_{plan}_plan")
+        middle = "SELECT due_at::text FROM tenuto.occurrences ORDER BY due_at LIMIT 1 OFFSET 5000"
+        at = f"'{await connection.fetchval(middle)}'"
+        for before, below in (("NULL", "NULL"), (at, "NULL"), (at, quoted(new_id()))):
+            pages = await touched(connection, SCHEDULES.ledger, "NULL", before, "NULL", str(PAGE), below)
+            assert pages < 2 * PAGE, (before, below)
+
+
+# --- what watchers ask -----------------------------------------------------------------------------------------------
+
+
+async def test_what_watchers_ask_goes_by_index_but_for_the_counts_of_the_queues(db: Database) -> None:
+    through: dict[str, set[str]] = {}
+    async with db.connection() as connection:
+        for name, statement in EVENTS:
+            for node in await plan_of(connection, name, statement):
+                by_nothing = node.get("Index Name", "_pkey").endswith("_pkey") and "Index Cond" not in node
+                if by_nothing and "Relation Name" in node and not node["Node Type"].startswith("Bitmap"):
+                    through.setdefault(name, set()).add(node["Relation Name"])
+    assert through == {"standing": {"tasks"}}

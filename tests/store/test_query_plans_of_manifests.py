@@ -1,0 +1,186 @@
+"""How the statements of manifests, batches and letters reach their rows: by index, never over a whole table, however
+many manifests, items and records there are."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tenuto.ids import new_id
+from tenuto.postgres.database import Connection, Database
+from tenuto.scheduling import manifest_manager
+from tenuto.store.batches import SQL as BATCHES
+from tenuto.store.dead_letters import SQL as LETTERS
+from tenuto.store.manifests import SQL as MANIFESTS
+from tenuto.store.tasks import KEYS_PER_CLAIM
+from tenuto.store.tasks import SQL as TASKS
+from tests.store.test_query_plans import plan_of, touched
+from tests.support.tasks import Register
+from tests.support.waiting import eventually
+
+# Each with the tables it must not read through, and the indexes that lead it.
+LED: dict[str, tuple[str, set[str], set[str]]] = {
+    "due": (MANIFESTS.due, {"manifests"}, {"manifests_due"}),
+    "next_due": (MANIFESTS.next_due, {"manifests"}, {"manifests_due"}),
+    "to_plan": (MANIFESTS.to_plan, {"manifests"}, {"manifests_to_plan"}),
+    "standing": (MANIFESTS.standing, {"tasks", "dead_letters"}, {"tasks_one_run_per_manifest"}),
+    "ran": (MANIFESTS.ran, {"manifests"}, {"manifests_pkey"}),
+    "succeeded": (MANIFESTS.succeeded, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "hold": (MANIFESTS.hold, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "ran_over": (MANIFESTS.ran_over, {"tasks"}, {"tasks_held"}),
+    "batch": (BATCHES.batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
+    "items": (BATCHES.items, {"tasks"}, {"tasks_of_batch"}),
+    "hold_back": (BATCHES.hold_back, {"tasks"}, {"tasks_pkey"}),
+    "not_begun": (BATCHES.not_begun, {"tasks"}, set()),
+    "claim_under_limits": (
+        TASKS.claim_under_limits,
+        {"tasks", "batches", "manifests"},
+        {"tasks_to_take_by_key", "batches_pkey", "manifests_pkey"},
+    ),
+}  # fmt: skip
+
+MANIFESTS_ALL_OVER = """
+INSERT INTO tenuto.manifests (id, external_id, name, enabled, definition, job, schedule_type, depends_on, version,
+                              origin, created_at, updated_at, next_run_at, planned)
+SELECT gen_random_uuid(), 'm' || n, 'm' || n, true,
+       jsonb_build_object('external_id', 'm' || n, 'job', 'bake', 'schedule_type', 'interval',
+                          'trigger', jsonb_build_object('kind', 'interval', 'every', 3600)),
+       'bake', 'interval', CASE WHEN n % 10 = 0 THEN 'm' || n - 1 END, 1, 'test', now(), now(),
+       now() + CASE WHEN n <= {due} THEN interval '-1 minute' ELSE n * interval '1 minute' END, true
+FROM generate_series(1, {many}) AS n
+"""
+
+
+async def many_manifests(connection: Connection, many: int, due: int = 100) -> None:
+    await connection.execute(MANIFESTS_ALL_OVER.format(many=many, due=due))
+    await connection.execute("ANALYZE tenuto.manifests")
+
+
+@pytest.mark.parametrize("state", ["never analysed", "full"])
+async def test_a_statement_of_manifests_goes_by_index_whatever_the_planner_believes(state: str, db: Database) -> None:
+    astray: dict[str, Any] = {}
+    async with db.connection() as connection:
+        if state == "full":
+            await many_manifests(connection, 5000)
+        for name, (statement, tables, wanted) in LED.items():
+            plan = await plan_of(connection, name, statement)
+            through = {
+                node["Relation Name"]
+                for node in plan
+                if node["Node Type"].startswith("Seq Scan") and node.get("Relation Name") in tables
+            }
+            by = {node["Index Name"] for node in plan if "Index Name" in node}
+            if through or not wanted <= by:
+                astray[name] = (through, by)
+    assert astray == {}
+
+
+LETTERS_ALL_OVER = """
+INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, task_id, activity_id, dead_lettered_at, reason,
+                                 fingerprint, attempts, input)
+SELECT gen_random_uuid(), gen_random_uuid(), 'm', '', gen_random_uuid(), gen_random_uuid(), now(), 'r', 'f', 1, '{}'
+FROM generate_series(1, 20000)
+"""
+
+
+async def test_of_many_open_letters_only_those_are_looked_at_that_are_meant(db: Database) -> None:
+    """The net looks at failures of late; a decision at its letters; a poll at the letter of each manifest."""
+    since, nobody = "'01972000-0000-7000-8000-000000000000'", "ARRAY[gen_random_uuid()]"
+    async with db.connection() as connection:
+        await connection.execute(LETTERS_ALL_OVER)
+        await connection.execute("VACUUM ANALYZE tenuto.dead_letters")
+        assert await touched(connection, MANIFESTS.standing, nobody) < 20
+        assert await touched(connection, LETTERS.lock_letters, nobody) < 20
+        assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50
+
+
+FAILURES_ALL_OVER = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+    claimed_at, started_at, ended_at, fence, failures, losses, input, initiator_type, initiator_name, manifest_id,
+    item_key)
+SELECT id, id, 1, 'failed', n % 1000 = 0, 'job', 'bake', 'default', 0, at, at, at, at, at, 1, 1, 0, '{}', 'system',
+       'test', '01972000-0000-7000-8000-000000000001', 'item'
+FROM (
+    SELECT n, now() - interval '5 minutes' AS at,
+           (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') || '7'
+            || substr(md5(n::text), 1, 19))::uuid AS id
+    FROM generate_series(1, 50000) AS n
+) AS many
+"""
+LETTER_OF_THE_ITEM = """
+INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, task_id, activity_id, dead_lettered_at, reason,
+                                 fingerprint, attempts, input, status, resolved_at, resolved_type, resolved_name)
+SELECT gen_random_uuid(), '01972000-0000-7000-8000-000000000001', 'm', 'item', gen_random_uuid(), gen_random_uuid(),
+       now(), 'r', 'f', 1, '{}', 'acknowledged', now(), 'system', 'test'
+"""
+
+
+async def test_of_many_failed_attempts_the_net_looks_only_at_those_that_were_the_last(db: Database) -> None:
+    """And at few letters for each: fifty of fifty thousand, whose item has left a letter since."""
+    since = "'01972000-0000-7000-8000-000000000000'"
+    async with db.connection() as connection:
+        await connection.execute(FAILURES_ALL_OVER)
+        await connection.execute(LETTERS_ALL_OVER)
+        await connection.execute(LETTER_OF_THE_ITEM)
+        await connection.execute("VACUUM ANALYZE tenuto.activities, tenuto.dead_letters")
+        assert await connection.fetch(LETTERS.missing, UUID(since.strip("'")), db.clock.now(), 100) == []
+        assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50 * 8
+
+
+async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_due(db: Database, url: str) -> None:
+    pages = []
+    async with db.connection() as connection:
+        for many in (1000, 100_000):
+            await connection.execute("TRUNCATE tenuto.manifests")
+            await many_manifests(connection, many, due=20)
+            await connection.execute("VACUUM ANALYZE tenuto.manifests")
+            pages.append(await touched(connection, MANIFESTS.due, "now()", "100", "'{}'", "'{}'"))
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        await connection.execute("SELECT pg_stat_reset_single_table_counters('tenuto.manifests'::regclass)")
+    assert pages[1] < pages[0] * 3, pages
+    own = await Database.open(url, generic_plans=True)
+    try:
+        result = await manifest_manager.poll(own, own.clock.now(), "test")
+    finally:
+        await own.close()  # a connection tells what it has read when it ends, if not before
+    assert result.enqueued == 20
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'tenuto.manifests'::regclass"
+
+    async def what_was_read() -> int:
+        told: int = await db.value(read)
+        return told if told >= result.enqueued else 0  # several connections may have read, and tell one by one
+
+    assert await eventually(what_was_read) < 1000
+
+
+ITEMS = """
+INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, name, input, policy, limit_key, limit_max,
+                          manifest_id, batch_id, initiator_type, initiator_name)
+SELECT id, id, 'queued', 'default', 0, 'job', 'bake', '{{}}', '{{}}', 'batch:{batch}', 100000, '{manifest}', '{batch}',
+       'system', 'test'
+FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {many})) AS many
+"""
+
+
+async def test_a_claim_costs_the_same_of_a_batch_of_a_thousand_and_of_fifty_thousand_even_if_it_is_paused(
+    db: Database, register_worker: Register
+) -> None:
+    worker, pages = await register_worker(), []
+    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {KEYS_PER_CLAIM}, '{{}}'"
+    async with db.connection() as connection:
+        await many_manifests(connection, 1)
+        manifest, batch = await connection.fetchval("SELECT id FROM tenuto.manifests"), new_id()
+        await connection.execute(
+            "INSERT INTO tenuto.batches (id, manifest_id, external_id, created_at, initiator_type, initiator_name)"
+            f" VALUES ('{batch}', '{manifest}', 'm1', now(), 'system', 'test')"
+        )
+        for many in (1000, 49_000):
+            await connection.execute(ITEMS.format(batch=batch, manifest=manifest, many=many))
+            await connection.execute("VACUUM ANALYZE tenuto.tasks")
+            pages.append(await touched(connection, TASKS.claim_under_limits, values))
+        await connection.execute("UPDATE tenuto.batches SET paused_at = now()")
+        pages.append(await touched(connection, TASKS.claim_under_limits, values))
+    assert pages[1] < pages[0] * 2, pages
+    assert pages[2] < pages[0], pages

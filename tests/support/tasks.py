@@ -1,0 +1,57 @@
+"""What tests of the store begin with and look at."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from tenuto.model.tasks import Outcome, Reason, Status, Task
+from tenuto.postgres.database import Database
+from tenuto.store import tasks as store
+from tests.support.model_values import a_new_task
+
+Register: TypeAlias = Callable[..., Awaitable[UUID]]
+LEASE = timedelta(seconds=30)
+
+
+async def start(db: Database, **fields: Any) -> UUID:
+    """One task in the database."""
+    task = a_new_task(**fields)
+    assert await store.start(db, [task]) == {task.id}
+    return task.id
+
+
+async def claim(db: Database, worker_id: UUID, *queues: str, limit: int = 10, lease: timedelta = LEASE) -> list[Task]:
+    return await store.claim(db, worker_id, queues or ("default",), limit, lease)
+
+
+async def start_and_claim(db: Database, worker_id: UUID, **fields: Any) -> Task:
+    """One task, held by the worker."""
+    task_id = await start(db, **fields)
+    (task,) = await claim(db, worker_id)
+    assert task.id == task_id
+    return task
+
+
+async def rows(db: Database, table: str = "tasks") -> list[dict[str, Any]]:
+    """The whole of a table."""
+    return [dict(row) for row in await db.all(f"SELECT * FROM tenuto.{table} ORDER BY 1, 2")]
+
+
+async def the_task(db: Database) -> dict[str, Any]:
+    (row,) = await rows(db)
+    return row
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def completed() -> Outcome:
+    return Outcome(Status.COMPLETED, started_at=now(), ended_at=now())
+
+
+def failed() -> Outcome:
+    return Outcome(Status.FAILED, Reason.ERROR, started_at=now(), ended_at=now(), error='{"type": "ValueError"}')

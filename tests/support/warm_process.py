@@ -1,0 +1,289 @@
+"""Python processes that begin warm: forked from an interpreter that has imported what they need.
+
+A start takes milliseconds instead of most of a second. What begins is a process of its own, with its own folder,
+environment, streams, signals and end, and runs a module (``-m tenuto …``) or a program as the interpreter would. The
+one thing it cannot show is a cold start: what is imported when, and what only a starting interpreter reads.
+
+Run as a program, this file is the interpreter they are forked from. It takes orders, one datagram each, that come with
+the three streams and with a line for the answers: the pid at once, the exit code in the end. When whoever gives the
+orders is gone, so is everything it has started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, TypeAlias
+
+BEFOREHAND = (
+    "tenuto.app",
+    "tenuto.cli.command_tree",
+    "tenuto.testing",
+    "asyncpg",
+    "rich.live",
+    "rich.table",
+    "structlog",
+)
+"""Imported once, for all."""
+
+_LARGEST_ORDER = 1 << 20
+
+
+# ---- giving orders
+
+Process: TypeAlias = "_Forked | subprocess.Popen[str]"
+
+
+class _Forked:
+    """A process that began warm; it is used as a `subprocess.Popen` of text is."""
+
+    def __init__(self, arguments: Sequence[str], pipes: Sequence[IO[str] | None], answers: socket.socket) -> None:
+        self.args = arguments
+        self.stdin, self.stdout, self.stderr = pipes
+        self.returncode: int | None = None
+        self._answers = answers
+        self.pid = int(answers.recv(100))
+
+    def poll(self) -> int | None:
+        """How it ended: the exit code, or minus the signal; None while it lives."""
+        if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
+            self.returncode = int(self._answers.recv(100))
+            self._answers.close()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        if self.returncode is None:
+            select.select([self._answers], [], [], timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str = "", timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run `python …` to its end, as `subprocess.run` with captured text does."""
+    process = start(arguments, cwd=cwd, env=env, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline = time.monotonic() + timeout
+    with process.stdout, process.stderr, ThreadPoolExecutor(3) as threads:
+        threads.submit(_hand_over, process.stdin, input)
+        said, told = threads.submit(process.stdout.read), threads.submit(process.stderr.read)
+        try:
+            out, err = (each.result(deadline - time.monotonic()) for each in (said, told))
+            code = process.wait(deadline - time.monotonic())
+        except TimeoutError:
+            process.kill()
+            raise subprocess.TimeoutExpired(process.args, timeout) from None
+    return subprocess.CompletedProcess(process.args, code, out, err)
+
+
+def _hand_over(stdin: IO[str], text: str) -> None:
+    with suppress(BrokenPipeError), stdin:  # it may have heard enough
+        stdin.write(text)
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> Process:
+    """Begin `python …`. A stream is a pipe, nothing (`DEVNULL`), or a descriptor."""
+    if sys.platform != "linux":  # to be forked and go on is not safe everywhere
+        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+        return subprocess.Popen([sys.executable, *arguments], cwd=cwd, env=dict(env), text=True, **streams)
+    answers, line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    order = json.dumps({"arguments": list(arguments), "folder": os.fspath(cwd), "environment": dict(env)})
+    ends = [_ends_of(stdin, "w"), _ends_of(stdout, "r"), _ends_of(stderr, "r")]
+    with line:
+        socket.send_fds(_interpreter(), [order.encode()], [line.fileno(), *(theirs for theirs, _ in ends)])
+    for theirs, _ in ends:
+        os.close(theirs)
+    return _Forked(arguments, [ours for _, ours in ends], answers)
+
+
+def _ends_of(stream: int, mode: str) -> tuple[int, IO[str] | None]:
+    """The end of a stream that is given away, and ours."""
+    if stream == subprocess.PIPE:
+        reading, writing = os.pipe()
+        theirs, ours = (writing, reading) if mode == "r" else (reading, writing)
+        return theirs, os.fdopen(ours, mode, encoding="utf-8")
+    return os.open(os.devnull, os.O_RDWR) if stream == subprocess.DEVNULL else os.dup(stream), None
+
+
+@cache
+def _interpreter() -> socket.socket:
+    """The line to the one all are forked from; it ends when this process does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+# ---- taking them
+
+
+class _Orders:
+    """Forks for each order that comes, and tells how what it forked has ended."""
+
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._answers: dict[int, socket.socket] = {}
+        self._deaths, wake = socket.socketpair()
+        for each in (self._deaths, wake):
+            each.setblocking(False)
+        self._wake = wake
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; it is for those that were started
+        signal.set_wakeup_fd(wake.fileno())
+
+    def order_to_follow(self) -> dict[str, Any] | None:
+        """Stay until nobody is there to give orders (None); in whatever was forked, what it is to do."""
+        while True:
+            for ready in select.select([self._orders, self._deaths], [], [])[0]:
+                if ready is self._deaths:
+                    self._deaths.recv(1000)
+                    self._tell_of_ends()
+                    continue
+                text, descriptors, _, _ = socket.recv_fds(self._orders, _LARGEST_ORDER, 4)
+                if not text:
+                    for pid in self._answers:
+                        os.kill(pid, signal.SIGKILL)
+                    return None
+                if self._fork(*descriptors):
+                    order: dict[str, Any] = json.loads(text)
+                    return order
+
+    def _fork(self, descriptor: int, *streams: int) -> bool:
+        answers = socket.socket(fileno=descriptor)
+        if pid := os.fork():
+            self._answers[pid] = answers
+            for each in streams:
+                os.close(each)
+            answers.send(str(pid).encode())
+            return False
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for place, stream in enumerate(streams):
+            os.dup2(stream, place)
+            os.close(stream)
+        for line in (self._orders, self._deaths, self._wake, answers, *self._answers.values()):
+            line.close()
+        return True
+
+    def _tell_of_ends(self) -> None:
+        while self._answers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            with self._answers.pop(pid) as answers, suppress(BrokenPipeError):  # nobody may wait for it any more
+                answers.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _settle_in(order: dict[str, Any], path: Sequence[str]) -> tuple[ModuleType, Any]:
+    """Folder, environment, path and arguments as a fresh interpreter would have them; what it would run."""
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    time.tzset()
+    sys.stdin, sys.stdout, sys.stderr = _stream(0, "r"), _stream(1, "w"), _stream(2, "w", line_buffering=True)
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    first, *rest = order["arguments"]
+    if first == "-m":
+        sys.path[:] = [order["folder"], *given, *path]
+        name = rest.pop(0)
+        found = find_spec(name)
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_spec(f"{name}.__main__")
+        assert found is not None, f"no module named {name}"
+        assert found.origin is not None
+        main.__spec__, main.__file__ = found, found.origin
+    else:
+        sys.path[:] = [str(Path(first).resolve().parent), *given, *path]
+        main.__file__ = first
+    sys.argv[:] = [main.__file__, *rest]
+    return main, compile(Path(main.__file__).read_bytes(), main.__file__, "exec", dont_inherit=True)
+
+
+def _stream(descriptor: int, mode: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
+    beneath = open(descriptor, f"{mode}b", closefd=False)  # noqa: SIM115 — for as long as the process lives
+    errors = "backslashreplace" if line_buffering else "strict"
+    return io.TextIOWrapper(beneath, "utf-8", errors, line_buffering=line_buffering or beneath.isatty())
+
+
+def _run(order: dict[str, Any], path: Sequence[str]) -> None:
+    """From here to the end of the process. Whatever is raised goes to the interpreter itself."""
+    already = set(sys.modules)
+    main, code = _settle_in(order, path)
+    try:
+        exec(code, main.__dict__)
+        answer: object = None
+    except SystemExit as end:
+        if not (end.code is None or isinstance(end.code, int)):
+            raise
+        answer = end.code
+    # An interpreter's end frees everything, which takes longer than most commands. Ours frees what this run has made.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for module in [main, *(sys.modules[name] for name in set(sys.modules) - already)]:
+        module.__dict__.clear()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(answer & 0xFF if isinstance(answer, int) else 0)
+
+
+if __name__ == "__main__":
+    _path = sys.path[1 + len([each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]) :]
+    for _name in BEFOREHAND:
+        import_module(_name)
+    gc.collect()
+    gc.freeze()
+    _order = _Orders(socket.socket(fileno=int(sys.argv[1]))).order_to_follow()
+    if _order is not None:
+        _run(_order, _path)

@@ -1,0 +1,169 @@
+"""Another task server, as small as one can be: every attempt in a process of its own, forked for it and gone with it.
+
+It shares nothing with the built-in one but the contract: what crosses to the process is which function and the task,
+what comes back are words of progress, log lines and the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tenuto.errors import Invalid
+from tenuto.jobs import outcomes
+from tenuto.jobs.attempt_log import AttemptLog
+from tenuto.jobs.attempts import Attempt
+from tenuto.jobs.context import Context, PermanentFailure, RetryLater
+from tenuto.jobs.registry import Job
+from tenuto.model.tasks import Outcome, Reason, Task, error_json
+from tenuto.worker.executors import Terms
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.worker.executors.conformance_jobs"])
+
+
+class FreshProcesses:
+    """A thread waits for each process; to stop an attempt is to kill it."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._waiting: set[threading.Thread] = set()
+
+    def start(self) -> None:
+        """There is nothing to make ready."""
+
+    def launch(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            thread = threading.Thread(target=self._wait_for, args=(attempt,))
+            self._waiting.add(thread)
+            thread.start()
+
+    def look(self) -> None:
+        """A process cannot hold up another one."""
+
+    def close(self) -> None:
+        for thread in list(self._waiting):
+            thread.join()
+
+    def _wait_for(self, attempt: Attempt) -> None:
+        try:
+            outcome = self._outcome(attempt)
+        except BaseException as error:
+            outcome = outcomes.of_error(attempt, error, self._terms.clock.now())
+        self._waiting.discard(threading.current_thread())
+        attempt.ended()
+        self._terms.deliver([(attempt, outcome)])
+
+    def _outcome(self, attempt: Attempt) -> Outcome | None:
+        job = self._terms.jobs.of(attempt.task.kind, attempt.task.name)
+        now = self._terms.clock.now
+        try:
+            job.load_input(attempt.task.input)
+        except Invalid as error:
+            return outcomes.refused(attempt, error, now())
+        if attempt.stop_reason is not None:
+            return outcomes.of_stop(attempt, now())
+        ours, theirs = _processes.Pipe()
+        process = _processes.Process(target=_be, args=(theirs, job.name, job.function.__module__, attempt.task))
+        attempt.begins(now())
+        process.start()
+        theirs.close()
+        attempt.can_be_halted_by(lambda: _kill(process.pid))
+        said = _listen(ours, attempt)
+        process.join()
+        ours.close()
+        if said is None:
+            return self._of_death(attempt, process.exitcode)
+        output, warnings, errors, failure, may_retry, after = said
+        if failure is None:
+            return outcomes.completed(attempt, output, warnings, errors, now())
+        retry_at = None if after is None else now() + after
+        return outcomes.failed(attempt, now(), Reason.ERROR, failure, may_retry=may_retry, retry_at=retry_at)
+
+    def _of_death(self, attempt: Attempt, code: int | None) -> Outcome | None:
+        now = self._terms.clock.now()
+        if attempt.stop_reason is not None:
+            return outcomes.of_stop(attempt, now)
+        death = error_json("ProcessDied", f"its process ended with {code}", step=attempt.task.name)
+        return outcomes.failed(attempt, now, Reason.ERROR, death)
+
+
+def _kill(pid: int | None) -> None:
+    with suppress(ProcessLookupError):
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _listen(pipe: Connection, attempt: Attempt) -> Any:
+    """Until the process says how it ended, or is gone."""
+    try:
+        while True:
+            kind, said = pipe.recv()
+            if kind == "ended":
+                return said
+            if kind == "progress":
+                attempt.context.take_progress(said)
+            else:
+                attempt.context.log.line(*said)
+    except (EOFError, OSError):
+        return None
+
+
+# --- in the process -------------------------------------------------------------------------------------------------
+
+
+class _TellingLog(AttemptLog):
+    __slots__ = ("_pipe",)
+
+    def __init__(self, task: Task, pipe: Connection) -> None:
+        super().__init__(task)
+        self._pipe = pipe
+
+    def line(self, level: str, text: str) -> None:
+        self._pipe.send(("log", (level, text)))
+
+
+class _TellingContext(Context):
+    __slots__ = ("_pipe",)
+
+    def __init__(self, task: Task, pipe: Connection) -> None:
+        super().__init__(task)
+        self._log = _TellingLog(task, pipe)
+        self._pipe = pipe
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        super().progress(done, total, message)
+        self._pipe.send(("progress", self.latest_progress))
+
+
+def _be(pipe: Connection, name: str, module: str, task: Task) -> None:
+    context = _TellingContext(task, pipe)
+    output = failure = None
+    may_retry, after = True, None
+    try:
+        job: Job[..., Any] = importlib.import_module(module).app.jobs.get(name)
+        arguments = job.load_input(task.input)
+        if job.context_parameter is not None:
+            arguments[job.context_parameter] = context
+        value = job.function(**arguments)
+        value = asyncio.run(value) if job.is_async else value
+        try:
+            output = job.dump_output(value)
+        except Exception as error:
+            context.warn(f"the result could not be stored: {error}")
+    except BaseException as error:
+        failure = outcomes.describe(error, task.name)
+        may_retry = not isinstance(error, PermanentFailure)
+        after = error.after if isinstance(error, RetryLater) else None
+    said: tuple[str | None, list[str], list[str], str | None, bool, timedelta | None]
+    said = (output, context.warnings, context.errors, failure, may_retry, after)
+    pipe.send(("ended", said))

@@ -1,0 +1,16 @@
+"""A task server that has nothing in common with the built-in one keeps the contract too."""
+
+from __future__ import annotations
+
+from tenuto.worker.executors import TaskServer, Terms
+from tests.worker.executors.conformance import Conformance
+from tests.worker.executors.fork_executor import FreshProcesses
+
+
+class TestFreshProcesses(Conformance):
+    """Every attempt in a process of its own."""
+
+    keeps_steps = False
+
+    def make(self, terms: Terms) -> TaskServer:
+        return FreshProcesses(terms)

@@ -1,0 +1,200 @@
+"""Nothing is left in progress (W6): an outcome that cannot be stored whole is stored bare, and one the database cannot
+take just now is kept until it can."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tenuto import Context, RetryPolicy, Tenuto
+from tenuto.clock import steady
+from tenuto.jobs.attempts import Attempt
+from tenuto.postgres.database import Database
+from tenuto.store import tasks as store
+from tenuto.worker.completer import BATCH_SIZE, Finisher
+from tests.support.engine_fixtures import Quick
+from tests.support.model_values import a_new_task
+from tests.support.tasks import LEASE, Register, completed
+from tests.support.waiting import eventually
+
+
+def unstorable(ctx: Context) -> None:
+    """Something gets past every check: no JSON, straight into the record."""
+    ctx.take_progress("this is not JSON")
+
+
+@pytest.mark.parametrize("how", ["returns", "raises"])
+async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(how: str, app: Tenuto, worker: Quick) -> None:
+    @app.job(max_retries=0)
+    async def bake(ctx: Context) -> int:
+        print("words")
+        unstorable(ctx)
+        if how == "raises":
+            raise ValueError("no flour")
+        return 7
+
+    async with worker():
+        record = await app.wait(await app.enqueue(bake), timeout=10)
+    assert (record["status"], record["final"]) == ("completed" if how == "returns" else "failed", True)
+    assert record["error"]["type"] == "tenuto.NotStored"
+    assert "could not be stored" in record["error"]["message"]
+    assert (record["output"], record["log"], record["progress"]) == (None, None, None)
+    assert record["ended_at"] is not None
+
+
+async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(app: Tenuto, worker: Quick) -> None:
+    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0.01))
+    async def bake(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            unstorable(ctx)
+            raise ValueError
+        return 7
+
+    async with worker():
+        record = await app.wait(task := await app.enqueue(bake), timeout=10)
+    assert (record["output"], record["attempt"], record["failures"]) == (7, 2, 1)
+    assert (await app.attempts(task.id))[0]["error"]["type"] == "tenuto.NotStored"
+
+
+async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, worker: Quick) -> None:
+    together = threading.Barrier(6)
+
+    @app.job
+    def bake(n: int, ctx: Context) -> int:
+        if n == 3:
+            unstorable(ctx)
+        together.wait(10)
+        return n
+
+    async with worker():
+        tasks = [await app.enqueue(bake, n) for n in range(6)]
+        records = [await app.wait(task, timeout=10) for task in tasks]
+    assert [record["output"] for record in records] == [0, 1, 2, None, 4, 5]
+    assert {record["status"] for record in records} == {"completed"}
+
+
+@asynccontextmanager
+async def closing_down(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await connection.close()
+
+
+async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker: Quick, url: str, server: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.job
+    def bake() -> int:
+        begun.set()
+        go_on.wait(30)
+        return 7
+
+    connection = await asyncpg.connect(server)
+    name = str(await (await app.open()).value("SELECT current_database()"))
+    async with closing_down(connection), worker() as one:
+        task = await app.enqueue(bake)
+        await eventually(begun.is_set)
+        await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        try:
+            await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+            go_on.set()
+            await eventually(lambda: bool(one._finisher._task) and one._executing == 0)
+            assert one.finished == 0
+        finally:
+            await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        record = await app.wait(task, timeout=20)
+    assert (record["status"], record["output"], record["attempt"]) == ("completed", 7, 1)
+
+
+async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worker: Quick, sql: Any) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.job
+    def bake() -> int:
+        begun.set()
+        go_on.wait(30)
+        return 7
+
+    async with worker(lease_seconds=3600) as one:  # it is not renewed meanwhile, and so not found out before its end
+        task = await app.enqueue(bake)
+        await eventually(begun.is_set)
+        await sql("UPDATE tenuto.tasks SET fence = fence + 1")  # somebody else has taken it
+        go_on.set()
+        await eventually(lambda: one.finished == 1)
+        assert one._finisher.stale == 1
+        assert (await app.activity(task.id))["status"] == "in_progress"
+        assert await app.activities() == []
+        await sql("DELETE FROM tenuto.tasks")
+
+
+async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake(n: int) -> int:
+        return n
+
+    await app.enqueue_many(bake, range(200))
+    async with worker(slots=200, grace_seconds=10) as one:
+        await eventually(lambda: one._executing > 0 or one.finished > 0)
+    open_tasks = await app.tasks(limit=500)
+    done = await app.activities(limit=500)
+    assert len(open_tasks) + len(done) == 200
+    assert {task["state"] for task in open_tasks} <= {"queued"}
+    assert {record["status"] for record in done} <= {"completed"}
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on in the background"
+
+
+async def attempts_of(db: Database, worker_id: UUID, count: int) -> list[Attempt]:
+    await store.start_alike(db, a_new_task(), ["{}"] * count)
+    tasks = await store.claim(db, worker_id, ["default"], count, LEASE)
+    assert len(tasks) == count
+    return [Attempt(task, Context(task), lease_ends=steady() + 30, taken_at=steady()) for task in tasks]
+
+
+async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_worker: Register) -> None:
+    written: list[Attempt] = []
+    finisher = Finisher(db, db.clock, written.extend)
+    for attempt in await attempts_of(db, await register_worker(), 24):
+        finisher.put([(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))])
+    finisher.start()
+    await finisher.stop()
+    assert len(written) == 24
+    batches = await db.all("SELECT sum(octet_length(output::text)) FROM tenuto.activities GROUP BY xmin::text")
+    assert len(batches) > 1
+    assert max(row["sum"] for row in batches) <= BATCH_SIZE + 1_100_000, "the last one may reach over"
+
+
+async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, register_worker: Register) -> None:
+    db = await Database.open(url, max_connections=1)
+    written: list[Attempt] = []
+    try:
+        attempts = await attempts_of(db, await register_worker(), 16)
+        await db.all(
+            "CREATE FUNCTION tenuto.be_slow() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END'"
+        )
+        await db.all(
+            "CREATE TRIGGER slow BEFORE INSERT ON tenuto.activities FOR EACH ROW EXECUTE FUNCTION tenuto.be_slow()"
+        )
+        await db.all("SET statement_timeout = '500ms'")
+        finisher = Finisher(db, db.clock, written.extend)
+        for attempt in attempts:
+            finisher.put([(attempt, completed())])
+        finisher.start()
+        await asyncio.wait_for(finisher.stop(), 20)
+        await db.all("SET statement_timeout = '30s'")
+        assert len(written) == 16
+        assert finisher.stale == 0
+        assert await db.value("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'") == 16
+        assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    finally:
+        await db.all("DROP FUNCTION IF EXISTS tenuto.be_slow CASCADE")
+        await db.close()

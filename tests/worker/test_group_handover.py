@@ -1,0 +1,66 @@
+"""A worker that has ended a step group goes on with the next, as long as nobody else has a claim to its slots."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tenuto import Context, Step, Tenuto, manual
+from tests.support.engine_fixtures import Quick
+from tests.support.waiting import eventually
+
+
+async def test_a_worker_goes_on_with_the_next_group_itself(app: Tenuto, worker: Quick) -> None:
+    where: list[Any] = []
+
+    @app.job
+    async def note(ctx: Context) -> None:
+        where.append(ctx.task.worker_id)
+
+    steps: list[Any] = [
+        Step.job(note, name="1"),
+        [Step.job(note, name="2"), Step.job(note, name="3")],
+        Step.job(note, name="4"),
+    ]
+    app.schedule("Notes", manual(), steps)
+    async with worker():
+        started = await app.schedules.run("Notes")
+        assert started.execution_id is not None
+        ended = await app.executions.wait(started.execution_id, 30)
+    assert ended["state"] == "completed"
+    assert len(where) == 4
+    # What is taken over is taken in the transaction that ends the last group: nobody could have had it in between.
+    claimed = {step["number"]: step["run_at"] for step in ended["steps"]}
+    assert sorted(claimed) == [0, 1, 2, 3]
+    assert {step["attempt"] for step in ended["steps"]} == {1}
+
+
+async def test_the_next_group_gets_in_line_where_more_urgent_work_waits(app: Tenuto, worker: Quick) -> None:
+    order: list[str] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.job
+    async def first() -> None:
+        order.append("first")
+        loop.call_soon_threadsafe(begun.set)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(go_on.wait(), loop))
+
+    @app.job
+    async def second() -> None:
+        order.append("second")
+
+    @app.job(priority=100)
+    async def urgent() -> None:
+        order.append("urgent")
+
+    app.schedule("Two", manual(), [Step.job(first), Step.job(second)])
+    async with worker(slots=1) as busy:
+        started = await app.schedules.run("Two")
+        await asyncio.wait_for(begun.wait(), 10)
+        await app.enqueue(urgent)
+        await eventually(lambda: busy._more and not busy._bounds.after)  # it has heard of something more urgent
+        go_on.set()
+        assert started.execution_id is not None
+        await app.executions.wait(started.execution_id, 30)
+    assert order == ["first", "urgent", "second"]

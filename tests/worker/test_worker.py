@@ -1,0 +1,367 @@
+"""A worker at work (W3, W4, W5, J9): takes what it may, runs it where it belongs, records what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenuto import Actor, Context, Job, Tenuto
+from tenuto.app import Enqueued
+from tenuto.errors import NotFound
+from tests.support import isolated_jobs
+from tests.support.engine_fixtures import Quick
+from tests.support.waiting import eventually
+
+Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
+
+
+@pytest.mark.usefixtures("with_isolated_jobs")
+async def test_async_plain_and_isolated_jobs_run_and_their_results_are_recorded(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def on_the_loop(n: int) -> int:
+        return 2 * n
+
+    @app.job
+    def in_a_thread(n: int) -> int:
+        return 2 * n
+
+    jobs: list[Job[..., Any]] = [on_the_loop, in_a_thread, isolated_jobs.double]
+    async with worker():
+        for job in jobs:
+            record = await app.wait(await app.enqueue(job, 21), timeout=20)
+            assert (record["status"], record["output"], record["final"]) == ("completed", 42, True)
+            assert (record["input"], record["attempt"], record["error"]) == ({"n": 21}, 1, None)
+
+
+async def test_a_record_tells_when_it_was_asked_for_taken_begun_and_ended_and_by_whom(
+    app: Tenuto, worker: Quick
+) -> None:
+    @app.job(queue="oven", priority=3, tags=["rye"])
+    async def bake(ctx: Context) -> None:
+        print("kneading")
+        ctx.progress(2, 2, "done")
+
+    async with worker(queues=("oven",), name="baker") as baker:
+        record = await app.wait(await app.enqueue(bake), timeout=10)
+    # Told by several clocks, each behind the database's by as long as it took to hear of it.
+    instants = [record[name] for name in ("created_at", "claimed_at", "started_at", "ended_at")]
+    assert all(later - earlier > timedelta(seconds=-5) for earlier, later in pairwise(instants))
+    assert record["created_at"] <= record["claimed_at"]
+    assert record["worker_id"] == baker.identity.id
+    assert (record["queue"], record["priority"], record["tags"], record["kind"]) == ("oven", 3, ["rye"], "job")
+    assert record["progress"] == {"done": 2, "total": 2, "message": "done"}
+    assert "kneading" in record["log"]
+
+
+async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quick) -> None:
+    go_on = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.job
+    async def bake(ctx: Context) -> None:
+        ctx.progress(1, 2, "kneading")
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(go_on.wait(), loop))
+
+    async with worker(lease_seconds=3600):
+        task = await app.enqueue(bake)
+
+        async def seen() -> bool:
+            record = await app.activity(task.id)
+            now = {"done": 1, "total": 2, "message": "kneading"}
+            return bool(record["status"] == "in_progress" and record["progress"] == now)
+
+        await eventually(seen, timeout=15)  # long before the lease, as long as an hour, is due for renewal
+        go_on.set()
+        assert (await app.wait(task, timeout=10))["status"] == "completed"
+
+
+async def test_a_job_may_have_a_connection_of_its_own(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def ask(ctx: Context) -> list[int]:
+        async with ctx.connection() as one, ctx.connection() as two:
+            pids = [await one.fetchval("SELECT pg_backend_pid()"), await two.fetchval("SELECT pg_backend_pid()")]
+        assert len(set(pids)) == 2
+        return pids
+
+    async with worker():
+        record = await app.wait(await app.enqueue(ask), timeout=10)
+    assert record["status"] == "completed", record["error"]
+
+
+async def test_code_that_blocks_the_loop_cannot_stall_the_heartbeats(app: Tenuto, worker: Quick) -> None:
+    """Longer than its lease, it is neither lost nor run twice."""
+    ran = []
+
+    @app.job
+    async def block() -> None:
+        ran.append(1)
+        time.sleep(6)
+
+    async with worker(lease_seconds=5):
+        record = await app.wait(await app.enqueue(block), timeout=30)
+    assert (record["status"], record["attempt"], record["losses"]) == ("completed", 1, 0)
+    assert ran == [1]
+
+
+async def test_work_is_taken_while_other_work_goes_on(app: Tenuto, worker: Quick) -> None:
+    release = threading.Event()
+
+    @app.job
+    def slow() -> None:
+        release.wait(30)
+
+    @app.job
+    async def fast() -> None: ...
+
+    async with worker(slots=2):
+        long = await app.enqueue(slow)
+        for _ in range(3):
+            assert (await app.wait(await app.enqueue(fast), timeout=10))["status"] == "completed"
+        assert (await app.activity(long.id))["status"] == "in_progress"
+        release.set()
+        await app.wait(long, timeout=10)
+
+
+async def test_never_more_runs_than_there_are_slots_and_all_of_it_gets_done(app: Tenuto, worker: Quick) -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def enter(by: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += by
+            most = max(most, running)
+
+    @app.job
+    async def on_the_loop(n: int) -> None:
+        enter(1)
+        await eventually(lambda: most >= 5)  # the first wait until all slots are taken
+        await asyncio.sleep(0.002)
+        enter(-1)
+
+    @app.job
+    def in_a_thread(n: int) -> None:
+        enter(1)
+        time.sleep(0.002)
+        enter(-1)
+
+    for job in (on_the_loop, in_a_thread):
+        assert await app.enqueue_many(job, range(60)) == 60
+    async with worker(slots=5) as five:
+        await eventually(lambda: five.finished == 120, timeout=30)
+    assert most == 5
+    assert len(await app.activities(limit=500)) == 120
+
+
+async def test_the_most_urgent_goes_first(app: Tenuto, worker: Quick) -> None:
+    order = []
+
+    @app.job
+    async def note(name: str) -> None:
+        order.append(name)
+
+    tasks = [
+        await app.enqueue(note.using(priority=priority), name)
+        for name, priority in [("low", -5), ("first", 0), ("second", 0), ("urgent", 9)]
+    ]
+    async with worker(slots=1):
+        for task in tasks:
+            await app.wait(task, timeout=10)
+    assert order == ["urgent", "first", "second", "low"]
+
+
+async def test_something_urgent_overtakes_a_long_queue(app: Tenuto, worker: Quick) -> None:
+    """Also what was put in before the place where the last claim ended."""
+    order: list[str] = []
+    release = threading.Event()
+
+    @app.job
+    def note(name: str) -> None:
+        order.append(name)
+        if name == "0":
+            release.wait(30)
+
+    for n in range(30):
+        await app.enqueue(note, str(n))
+    async with worker(slots=1) as one:
+        await eventually(lambda: order == ["0"])
+        urgent = await app.enqueue(note.using(priority=9), "urgent")
+        await eventually(lambda: one._more and not one._bounds.after)  # it has heard of something more urgent
+        release.set()
+        await app.wait(urgent, timeout=10)
+        await eventually(lambda: one.finished == 31, timeout=20)
+    assert order[1] == "urgent"
+
+
+async def test_only_the_queues_asked_for_are_served(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    here, there, third = [await app.enqueue(bake.using(queue=queue)) for queue in ("a", "b", "c")]
+    async with worker(queues="a, b"):
+        await app.wait(here, timeout=10)
+        await app.wait(there, timeout=10)
+        assert (await app.task(third.id))["state"] == "queued"
+
+
+async def test_many_workers_run_each_task_once(app: Tenuto, worker: Quick) -> None:
+    ran: list[int] = []
+
+    @app.job
+    async def count(n: int) -> None:
+        ran.append(n)
+
+    async with worker(slots=3, claim_batch=2) as one, worker(slots=3, claim_batch=2) as two:
+        assert one.identity.name != two.identity.name
+        await app.enqueue_many(count, range(300))
+        await eventually(lambda: one.finished + two.finished == 300, timeout=30)
+    assert sorted(ran) == list(range(300))
+    assert [row["final"] for row in await app.activities(limit=500)] == [True] * 300
+
+
+async def test_a_job_nobody_here_knows_is_refused_and_tried_again_as_its_policy_says(
+    app: Tenuto, worker: Quick, url: str
+) -> None:
+    elsewhere = Tenuto(url, home=app.settings.home)
+
+    @elsewhere.job(max_retries=1)
+    async def bake() -> None: ...
+
+    @elsewhere.job(max_retries=3)
+    async def wash() -> None: ...
+
+    try:
+        async with worker():
+            record = await app.wait(await elsewhere.enqueue(bake), timeout=10)
+            assert (record["status"], record["reason"], record["final"]) == ("failed", "refused", True)
+            assert "no job named 'bake'" in record["error"]["message"]
+            task = await elsewhere.enqueue(wash)
+
+            async def tried_once() -> bool:
+                return len(await app.attempts(task.id)) == 2
+
+            await eventually(tried_once)
+            first, second = await app.attempts(task.id)
+            assert (first["reason"], first["final"], second["status"]) == ("refused", False, "scheduled")
+    finally:
+        await elsewhere.close()
+
+
+async def test_a_limit_on_a_job_and_on_a_queue_holds_over_all_workers(app: Tenuto, worker: Quick) -> None:
+    running: dict[str, int] = {"job": 0, "queue": 0}
+    most: dict[str, int] = {"job": 0, "queue": 0}
+    lock = threading.Lock()
+
+    def enter(what: str, by: int) -> None:
+        with lock:
+            running[what] += by
+            most[what] = max(most[what], running[what])
+
+    @app.job(limit=2)
+    async def limited(n: int) -> None:
+        enter("job", 1)
+        await eventually(lambda: most["job"] >= 2)  # the first wait for each other
+        await asyncio.sleep(0.005)
+        enter("job", -1)
+
+    @app.job(queue="narrow")
+    async def in_a_queue(n: int) -> None:
+        enter("queue", 1)
+        await eventually(lambda: most["queue"] >= 3)
+        await asyncio.sleep(0.005)
+        enter("queue", -1)
+
+    await app.limit_queue("narrow", 3)
+    queues = ("default", "narrow")
+    async with worker(queues=queues) as one, worker(queues=queues) as two:
+        for job in (limited, in_a_queue):
+            await app.enqueue_many(job, range(20))
+        await eventually(lambda: one.finished + two.finished == 40, timeout=40)
+    assert most == {"job": 2, "queue": 3}
+
+
+async def test_a_paused_queue_waits_and_goes_on_at_once_when_resumed(app: Tenuto, worker: Quick) -> None:
+    @app.job
+    async def bake() -> None: ...
+
+    @app.job(queue="other")
+    async def wash() -> None: ...
+
+    async with worker(queues=("default", "other")):
+        with app.acting_as(Actor.user("ana", "Ana")):
+            await app.pause_queue("default", reason="cleaning")
+        paused = {queue["name"]: queue for queue in await app.queues()}["default"]
+        assert (paused["paused_by"], paused["reason"]) == ("Ana", "cleaning")
+        task = await app.enqueue(bake)
+        await app.wait(await app.enqueue(wash), timeout=10)
+        assert (await app.task(task.id))["state"] == "queued"
+        await app.resume_queue("default")
+        assert (await app.wait(task, timeout=10))["status"] == "completed"
+
+
+async def test_a_task_whose_record_says_it_ended_is_no_longer_open(app: Tenuto, worker: Quick) -> None:
+    go_on = threading.Event()
+
+    @app.job
+    async def bake() -> None:
+        await asyncio.to_thread(go_on.wait)
+
+    async with worker():
+        task = await app.enqueue(bake.using(key="order 17"))
+        again = await app.enqueue(bake.using(key="order 17", delay=timedelta(hours=1)))
+        assert (again.id, again.created) == (task.id, False)
+        go_on.set()
+        await app.wait(task, timeout=10)
+        with pytest.raises(NotFound, match="ended tasks live on"):
+            await app.task(task.id)
+        new = await app.enqueue(bake.using(key="order 17"))
+        assert new.created
+        assert new.id != task.id
+
+
+async def test_code_goes_on_while_somebody_is_at_its_task_and_what_runs_beside_it_is_renewed(
+    app: Tenuto, worker: Quick, url: str, sql: Sql
+) -> None:
+    go_on = threading.Event()
+
+    @app.job
+    async def waits(number: int) -> int:
+        await asyncio.to_thread(go_on.wait)
+        return number
+
+    async def lease_of(task: Enqueued) -> datetime:
+        (row,) = await sql("SELECT lease_until FROM tenuto.tasks WHERE id = $1", task.id)
+        lease: datetime = row["lease_until"]
+        return lease
+
+    async with worker(lease_seconds=12):
+        busy, free = await app.enqueue(waits, 1), await app.enqueue(waits, 2)
+        await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'running' OFFSET 1"))
+        other = await asyncpg.connect(url)
+        async with other.transaction():
+            await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", busy.id)
+            held_until = await lease_of(busy)
+            for _ in range(2):
+                before = await lease_of(free)
+
+                async def is_renewed(before: datetime = before) -> bool:
+                    return await lease_of(free) > before
+
+                await eventually(is_renewed, timeout=10, what="the other is renewed")
+            assert await lease_of(busy) == held_until
+        await other.close()
+        go_on.set()
+        records = [await app.wait(task, timeout=10) for task in (busy, free)]
+
+    assert [(record["status"], record["output"], record["attempt"]) for record in records] == [
+        ("completed", 1, 1),
+        ("completed", 2, 1),
+    ]
