@@ -16,11 +16,12 @@ from benchmarks.contest import Contender
 from benchmarks.figures import Size
 from benchmarks.measure import Case, alternate, progress
 from benchmarks.processes import ContenderFailed
-from tenuto.clock import steady
-from tenuto.diagnostics.checks import Verdict
-from tenuto.diagnostics.doctor import Finding, examine
+from tenuto.clock import monotonic_seconds
+from tenuto.diagnostics.checks import Severity
+from tenuto.diagnostics.checks import Finding
+from tenuto.diagnostics.doctor import examine
 from tenuto.postgres.database import Database
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tenuto.store import partitions
 
 # An id that carries an instant, as the product makes them: twenty a millisecond, in the order of their numbers.
@@ -155,7 +156,7 @@ async def doctor(contenders: Sequence[Contender], size: Size) -> list[Case]:
 async def fill(url: str, count: int) -> None:
     """Sound tables of this size."""
     database = await Database.open(url)
-    await partitions.ensure(database, database.clock.now())
+    await partitions.ensure_partitions(database, database.clock.now())
     await database.close()
     async with databases.connected(url) as connection:
         began: int = await connection.fetchval("SELECT (extract(epoch FROM now()) * 1000)::bigint")
@@ -171,17 +172,17 @@ async def look(url: str) -> dict[str, float]:
     took: dict[str, float] = {}
     with TemporaryDirectory() as home:
         database = await Database.open(url)
-        at = steady()
+        at = monotonic_seconds()
 
         def answered(finding: Finding, _done: int, _of: int) -> None:
             nonlocal at
-            took[finding.name], at = steady() - at, steady()
+            took[finding.name], at = monotonic_seconds() - at, monotonic_seconds()
 
         try:
-            findings = await examine(database, load(database=url, home=Path(home)), told=answered)
+            findings = await examine(database, load_settings(database=url, home=Path(home)), report=answered)
         finally:
             await database.close()
-    bad = [finding for finding in findings if finding.verdict not in (Verdict.OK, Verdict.NOTE)]
+    bad = [finding for finding in findings if finding.severity not in (Severity.OK, Severity.NOTE)]
     if bad:
         raise ContenderFailed("; ".join(f"{each.name}: {each.title} {each.details[:1]}" for each in bad))
     return took

@@ -30,7 +30,7 @@ class Scene:
     name: str
     waiting: int
     finished: int = 0
-    old_snapshot: bool = False
+    long_transaction: bool = False
     """A transaction was open before anything was consumed and still is, so nothing dead can be cleared away."""
     fresh_worker: bool = False
     """Each claim is that of a worker that has just started and does not know where the last one ended."""
@@ -38,7 +38,7 @@ class Scene:
     @property
     def database(self) -> str:
         """Scenes that differ only in who claims share a database."""
-        return f"bench_growth_{self.waiting}_{self.finished}_{'held' if self.old_snapshot else 'free'}"
+        return f"bench_growth_{self.waiting}_{self.finished}_{'held' if self.long_transaction else 'free'}"
 
 
 def scenes(size: Size) -> list[Scene]:
@@ -50,8 +50,8 @@ def scenes(size: Size) -> list[Scene]:
         Scene(f"{_short(middle)} waiting", middle),
         Scene(f"{_short(large)} waiting", large),
         Scene(f"1k waiting, {_short(large)} finished", small, finished=large),
-        Scene(snapshot, small, consumed, old_snapshot=True),
-        Scene(f"{snapshot}, fresh worker", small, consumed, old_snapshot=True, fresh_worker=True),
+        Scene(snapshot, small, consumed, long_transaction=True),
+        Scene(f"{snapshot}, fresh worker", small, consumed, long_transaction=True, fresh_worker=True),
     ]
 
 
@@ -89,7 +89,7 @@ async def _set(tenuto: Contender, scene: Scene) -> AsyncIterator[str]:
     """Fill a database as the scene says, through the product itself."""
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(tenuto.prepared(scene.database))
-        if scene.old_snapshot:
+        if scene.long_transaction:
             connection = await stack.enter_async_context(databases.connected(url))
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             await connection.execute("SELECT count(*) FROM pg_class")

@@ -16,12 +16,12 @@ from tenuto.postgres import embedded_server
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Yield the URL of a fresh server; stop it whatever happens. Killed outright, the keeper stops it soon after."""
+    """Yield the URL of a fresh server; stop it whatever happens. Killed outright, the supervisor stops it soon after."""
     home = Path(tempfile.mkdtemp(prefix="tenuto-bench-", dir="/var/tmp"))
     home.chmod(0o755)  # run as root, the server has an account of its own that must get in
     try:
-        with embedded_server.hold(home, linger=0.0) as held:
+        with embedded_server.acquire_server(home, linger_seconds=0.0) as held:
             yield held.url
     finally:
-        embedded_server.stop_now(home)
+        embedded_server.stop_server(home)
         shutil.rmtree(home, ignore_errors=True)

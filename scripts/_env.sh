@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The environment of this checkout: .venv with the locked packages and the project itself, editable.
-# Sourced by the scripts beside it. `environment dev` or `environment runtime` makes it, or sees at a glance that it
-# stands; `$root` is the checkout and `$python` the interpreter to use. TENUTO_PYTHON names the Python to build it with.
+# The environment of this checkout: .venv with the locked packages and the project itself (editable). Sourced by the other
+# scripts. `environment dev` or `environment runtime` creates it, or finds that it is up to date; `$root` is the checkout,
+# `$python` the interpreter. TENUTO_PYTHON names the Python to create it with.
 
 unset PYTHONHOME PYTHONPATH
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -20,7 +20,7 @@ fail() {
     exit 1
 }
 
-# The files that decide what an environment of this kind holds.
+# Print the lock files of an environment of this kind.
 locks_of() {
     case $1 in
         dev) echo "$root/requirements/dev.lock" ;;
@@ -28,15 +28,15 @@ locks_of() {
     esac
 }
 
-# What the stamp says of a finished environment: its kind, where it was made, and the sum of the files it follows.
+# Print the stamp of a complete environment: kind, checksum of its lock files, location.
 stamp_of() {
     local files=()
     while IFS= read -r file; do files+=("$file"); done < <(locks_of "$1")
     printf '%s %s\n%s\n' "$1" "$(cat -- "$root/pyproject.toml" "${files[@]}" | cksum)" "$root"
 }
 
-# True if .venv is already what was asked for; the one for development serves for running too.
-stands() {
+# True if .venv is up to date; an environment for development serves for running too.
+is_up_to_date() {
     local kind found
     [ -x "$python" ] && [ -r "$stamp" ] || return 1
     found=$(<"$stamp")
@@ -46,8 +46,7 @@ stands() {
     return 1
 }
 
-# Prints a Python that can make the environment. A name on the path proves nothing (a version manager's stand-ins):
-# each one is asked.
+# Print a Python that can create the environment. Each candidate is run: a name on the path may be a shim without Python.
 find_python() {
     local names=("${TENUTO_PYTHON:-}") name bare=
     [ -n "${TENUTO_PYTHON:-}" ] || names=(python3.14 python3.13 python3.12 python3.11 python3)
@@ -59,22 +58,22 @@ find_python() {
         fi
         bare=${bare:-$name}
     done
-    [ -z "$bare" ] || fail "$bare comes without the venv module." \
+    [ -z "$bare" ] || fail "$bare has no venv module." \
         "On Debian and Ubuntu it is a package of its own: apt install python3-venv" \
         "Or name another Python: TENUTO_PYTHON=/path/to/python3 $0"
     fail "no usable Python 3.11 or newer (looked for: ${names[*]})." \
         "Install one, or name it: TENUTO_PYTHON=/path/to/python3 $0"
 }
 
-# Waits until no other process is making this environment. The lock is on open file 9: it ends with this process.
-take_turn() {
+# Wait until no other process creates this environment. The lock is on file descriptor 9 and ends with this process.
+acquire_lock() {
     exec 9>>"$root/.venv.lock"
     "$1" -c '
 import fcntl, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
-    print("Another process is making the environment; waiting for it.", file=sys.stderr)
+    print("Another process is creating the environment; waiting for it.", file=sys.stderr)
     fcntl.flock(9, fcntl.LOCK_EX)
 '
 }
@@ -85,12 +84,12 @@ install() {
         >"$log" 2>&1 && return
     tail -n 15 -- "$log" >&2
     if grep -qE 'Max retries|NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|from versions: none' "$log"; then
-        fail "the package index could not be reached, or does not have a package of the lock." \
-            "The first set-up needs it; afterwards nothing does. Without network, point pip at a folder or mirror of yours" \
+        fail "the package index could not be reached, or lacks a package of the lock file." \
+            "Only the first set-up needs it. Without network, point pip at a local folder or mirror" \
             "(PIP_INDEX_URL, PIP_FIND_LINKS). The whole output of pip: $log"
     fi
     if grep -q 'DO NOT MATCH THE HASHES' "$log"; then
-        fail "a downloaded package is not the one that was locked. Nothing of it was installed." "The whole output of pip: $log"
+        fail "a downloaded package does not match its hash in the lock file. It was not installed." "The whole output of pip: $log"
     fi
     fail "pip failed." "The whole output of pip: $log"
 }
@@ -98,19 +97,19 @@ install() {
 make_environment() {
     local kind=$1 maker options=()
     if [ ! -w "$root" ] || { [ -e "$venv" ] && [ ! -w "$venv" ]; }; then
-        fail "the environment in $venv must be made or renewed, and $(id -un) may not write there." \
-            "Run this as the owner of the checkout, or remove .venv as its owner, or use a clone of your own."
+        fail "the environment in $venv must be created or updated, and $(id -un) may not write there." \
+            "Run this as the owner of the checkout, or remove .venv as its owner, or use your own clone."
     fi
     maker=$(find_python)
-    take_turn "$maker"
-    ! stands "$kind" || return 0
+    acquire_lock "$maker"
+    ! is_up_to_date "$kind" || return 0
 
-    # Once for development, always for development: the demo does not throw the test tools out.
+    # Keep an environment for development: the demo must not remove the test tools.
     [ ! -r "$stamp" ] || [ "$(head -c 4 -- "$stamp")" != "dev " ] || kind=dev
     if [ -r "$stamp" ] && [ "$(tail -n 1 -- "$stamp")" != "$root" ] \
         || ! "$python" -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
         heading "new environment in .venv, with $("$maker" --version) from $maker" >&2
-        "$maker" -m venv --clear "$venv" >&2 || fail "could not make $venv."
+        "$maker" -m venv --clear "$venv" >&2 || fail "could not create $venv."
     fi
     rm -f -- "$stamp"
     heading "installing the locked packages ($kind): under a minute the first time" >&2
@@ -120,7 +119,7 @@ make_environment() {
     stamp_of "$kind" >"$stamp.new" && mv -f -- "$stamp.new" "$stamp"
 }
 
-# Tools keep their caches in the checkout; where one of these cannot be written, all go to a folder of this user's own.
+# Tools keep their caches in the checkout. Where one of these is not writable, all go to a folder of this user.
 place_caches() {
     local folder own
     own=${TMPDIR:-/tmp}/tenuto-caches-$(id -u)
@@ -137,7 +136,7 @@ place_caches() {
 }
 
 environment() {
-    if ! stands "$1"; then
+    if ! is_up_to_date "$1"; then
         make_environment "$1"
         exec 9>&-
     fi

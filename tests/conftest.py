@@ -1,6 +1,6 @@
-"""What every test stands on: one real PostgreSQL for the session, a fresh database for each test.
+"""Fixtures of all tests: one PostgreSQL server for the session and a new database for each test.
 
-The server is the embedded one. Commits are not forced to disk (a test kills processes, not the machine's power).
+The server is the embedded one. It does not flush commits to disk, because tests kill processes but not the machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from tenuto.lifecycle import completion
 from tenuto.postgres import embedded_server
 from tenuto.postgres.database import Database
 from tenuto.store import test_databases
-from tenuto.store.test_databases import address as address
+from tenuto.store.test_databases import database_url as database_url
 from tests.support.proofs import THOROUGH
-from tests.support.temp_dirs import clear_up, end_server, new_folder
+from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
 
-CARELESS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+FAST_SERVER_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
-# How long an example takes says something about the machine, and what else it has to do. Failures are not explained:
-# that traces every line, and with Python 3.11 a failing example was twice seen to go on for ever while it was traced
-# (perhaps because of exceptions thrown into threads, as tests of interruption do: that was not reproduced).
+# No deadline: the duration of an example depends on the machine and its load. No explain phase: it traces every line,
+# and with Python 3.11 a failing example was twice seen to run forever while traced (cause not reproduced).
 settings.register_profile(
     "suite",
-    derandomize=not THOROUGH,  # chance is for the proofs
+    derandomize=not THOROUGH,  # only scripts/proofs uses random examples
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[phase for phase in Phase if phase is not Phase.explain],
@@ -44,55 +43,55 @@ settings.load_profile("suite")
 _number = count(1)
 
 
-def a_name(what: str) -> str:
-    """What this process calls a database of its own: several may share one server, also with somebody else's."""
-    return f"tenuto_suite_{os.getpid()}_{what}"
+def database_name(suffix: str) -> str:
+    """Return a database name that is unique to this process, because processes may share a server."""
+    return f"tenuto_suite_{os.getpid()}_{suffix}"
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """The address of the server's maintenance database; another one's by TENUTO_TEST_SERVER."""
-    if given := os.environ.get("TENUTO_TEST_SERVER"):
-        yield given
+    """URL of the server's maintenance database; TENUTO_TEST_SERVER selects another server."""
+    if external := os.environ.get("TENUTO_TEST_SERVER"):
+        yield external
         return
-    clear_up("tenuto-tests-")
-    home = new_folder("tenuto-tests-")
-    hold = embedded_server.hold(home, linger=0.0, settings=CARELESS)
+    remove_stale_temp_dirs("tenuto-tests-")
+    home = new_temp_dir("tenuto-tests-")
+    hold = embedded_server.acquire_server(home, linger_seconds=0.0, settings=FAST_SERVER_SETTINGS)
     try:
         yield hold.url
     finally:
         hold.release()
-        end_server(home)
+        stop_server_and_remove(home)
 
 
 @pytest.fixture(scope="session")
 def template(server: str) -> Iterator[str]:
-    """The name of a database with the schema, to be copied."""
-    name = a_name("template")
-    asyncio.run(test_databases.make_template(server, name))
+    """Name of a database with the schema, from which others are copied."""
+    name = database_name("template")
+    asyncio.run(test_databases.create_template_database(server, name))
     yield name
-    asyncio.run(test_databases.drop(server, name))
+    asyncio.run(test_databases.drop_database(server, name))
 
 
 @pytest.fixture
 async def url(server: str, template: str) -> AsyncIterator[str]:
-    """The address of a fresh database with the schema."""
-    name = a_name(str(next(_number)))
-    yield await test_databases.copy(server, template, name, by_file=True)
-    await test_databases.drop(server, name)
+    """URL of a new database with the schema."""
+    name = database_name(str(next(_number)))
+    yield await test_databases.copy_database(server, template, name, by_file_copy=True)
+    await test_databases.drop_database(server, name)
 
 
 @pytest.fixture
 async def empty_url(server: str) -> AsyncIterator[str]:
-    """The address of a fresh database without a schema."""
-    name = a_name(str(next(_number)))
-    yield await test_databases.make_empty(server, name)
-    await test_databases.drop(server, name)
+    """URL of a new database without a schema."""
+    name = database_name(str(next(_number)))
+    yield await test_databases.create_empty_database(server, name)
+    await test_databases.drop_database(server, name)
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """A command run in this process sets up logging to the stream of that moment, which is closed after the test."""
+def _restore_logging() -> Iterator[None]:
+    """Restore logging after a test: a command run in this process logs to a stream that is closed afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -101,7 +100,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 async def db(url: str) -> AsyncIterator[Database]:
-    """A fresh database, open as a worker opens it."""
+    """A new database, opened with the options of a worker."""
     database = await Database.open(url, generic_plans=True)
     yield database
     await database.close()
@@ -109,7 +108,7 @@ async def db(url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
-    """An app on a fresh database."""
+    """An app on a new database."""
     app = Tenuto(url, home=tmp_path)
     yield app
     await app.close()
@@ -117,11 +116,11 @@ async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
 
 @pytest.fixture
 def register_worker(db: Database) -> Callable[..., object]:
-    """Enter a worker into the register by hand: ``worker_id = await register_worker()``."""
+    """Insert a worker row directly: ``worker_id = await register_worker()``."""
 
     async def register(name: str | None = None) -> UUID:
         worker_id = new_id()
-        await db.all(
+        await db.fetch_all(
             "INSERT INTO tenuto.workers"
             " (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
             " VALUES ($1, $2, 'worker', 'here', 'boot', 1, '0', '{default}', 10, now(), now())",
@@ -133,18 +132,18 @@ def register_worker(db: Database) -> Callable[..., object]:
     return register
 
 
-@pytest.fixture(params=[True, False], ids=["at a stroke", "step by step"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a step group: in the one statement of the common case, and as it goes in all other cases."""
+@pytest.fixture(params=[True, False], ids=["fast path", "slow path"])
+def both_completion_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test with and without the SQL fast path that ends a step group in one statement."""
     if not request.param:
-        monkeypatch.setattr(completion, "FEW", 0)
+        monkeypatch.setattr(completion, "FAST_PATH_MAX_STEPS", 0)
 
 
-@pytest.fixture(params=[True, False] if THOROUGH else [None], ids=["at a stroke", "step by step"] if THOROUGH else [""])
-def one_way_or_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `both_ways`, for what takes long: in a proof both, else one of the two for each test, always the same one."""
-    at_a_stroke = request.param
-    if at_a_stroke is None:
-        at_a_stroke = crc32(request.node.name.encode()) % 2 == 0
-    if not at_a_stroke:
-        monkeypatch.setattr(completion, "FEW", 0)
+@pytest.fixture(params=[True, False] if THOROUGH else [None], ids=["fast path", "slow path"] if THOROUGH else [""])
+def one_completion_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a slow test with one of the two completion paths, always the same one; in proofs with both."""
+    use_fast_path = request.param
+    if use_fast_path is None:
+        use_fast_path = crc32(request.node.name.encode()) % 2 == 0
+    if not use_fast_path:
+        monkeypatch.setattr(completion, "FAST_PATH_MAX_STEPS", 0)

@@ -134,7 +134,7 @@ async def poll(url: str, times: int, due: int) -> None:
         await connection.execute("DELETE FROM tenuto.tasks")
         await connection.execute(SOME_DUE, due)
         began = time.monotonic_ns()
-        result = await manifest_manager.poll(database, database.clock.now(), "bench")
+        result = await manifest_manager.poll_manifests(database, database.clock.now(), "bench")
         taken.append((time.monotonic_ns() - began) / 1e6)
         if result.enqueued != due:
             raise SystemExit(f"{due} were due, {result.enqueued} were enqueued: {json.dumps(result.skipped)}")

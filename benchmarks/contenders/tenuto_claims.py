@@ -15,11 +15,11 @@ from benchmarks.contenders.tally import payload
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Outcome, Settlement, Status
+from tenuto.model.tasks import NewTask, Outcome, Settlement, OutcomeStatus
 from tenuto.postgres.database import Database
 from tenuto.store import tasks
-from tenuto.store.claim_cursor import Bounds
-from tenuto.store.workers import Incarnation, register
+from tenuto.store.claim_cursor import ClaimCursor
+from tenuto.store.workers import ProcessRegistration, register_process
 
 WARM_UP = 3
 LEASE = timedelta(seconds=60)
@@ -30,23 +30,23 @@ async def claims(url: str, times: int, *, fresh: bool) -> None:
     """Claim 100 at a time as a worker does that runs for a while, or as one that has just started each time."""
     database = await Database.open(url, max_connections=1, generic_plans=True)
     worker = new_id()
-    me = Incarnation(worker, str(worker), "benchmark", "", "", 0, "", ["default"], stage.BATCH)
-    await register(database, me, name_is_mine=True, silence=LEASE)
-    bounds = Bounds()
+    me = ProcessRegistration(worker, str(worker), "benchmark", "", "", 0, "", ["default"], stage.BATCH)
+    await register_process(database, me, holds_name_lock=True, silence_limit=LEASE)
+    bounds = ClaimCursor()
     taken: list[float] = []
     for _ in range(WARM_UP + times):
         if fresh:
-            bounds = Bounds()
+            bounds = ClaimCursor()
         began = time.monotonic_ns()
-        claimed = await tasks.claim(database, worker, ["default"], stage.BATCH, LEASE, bounds)
+        claimed = await tasks.claim_tasks(database, worker, ["default"], stage.BATCH, LEASE, bounds)
         taken.append((time.monotonic_ns() - began) / 1e6)
         if len(claimed) != stage.BATCH:
             raise SystemExit(f"a claim of {stage.BATCH} brought {len(claimed)}")
-        bounds.moved_past(claimed)
+        bounds.advance_past(claimed)
         now = database.clock.now()
-        done = Outcome(Status.COMPLETED, started_at=now, ended_at=now)
+        done = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now)
         await finish(database, [Settlement(task, done) for task in claimed])
-        await tasks.start(database, [_new(number, database) for number in range(stage.BATCH)])
+        await tasks.enqueue_tasks(database, [_new(number, database) for number in range(stage.BATCH)])
     await database.close()
     stage.answer(milliseconds=taken[WARM_UP:])
 

@@ -20,7 +20,7 @@ import asyncpg
 from benchmarks.contenders import stage, timetable
 from tenuto import Step, Tenuto, every
 from tenuto.model.triggers import Trigger
-from tenuto.operations.schedules import definition
+from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import schedules
@@ -117,7 +117,7 @@ async def burst(url: str, count: int) -> None:
 async def make(url: str, name: str, trigger: Trigger, *, copies: int = 0, apart: timedelta = timedelta()) -> None:
     app = build(url)
     async with app:
-        await app.schedules.create(definition(name, trigger, [Step.job(app.jobs.get("noop"))]))
+        await app.schedules.create(schedule_definition(name, trigger, [Step.job(app.jobs.get_job("noop"))]))
     connection = await asyncpg.connect(url)
     await connection.execute(COPY, name, copies, apart, timeout=600)
     await connection.close()
@@ -148,7 +148,7 @@ async def look(url: str, times: int, due: int) -> None:
     for _ in range(WARM_UP + times):
         found.append(await _look_for_due(database, due))
         began = time.monotonic_ns()
-        await schedules.next_due(database)
+        await schedules.load_next_due_at(database)
         next_one.append((time.monotonic_ns() - began) / 1e6)
     await database.close()
     stage.answer(due=found[WARM_UP:], next_due=next_one[WARM_UP:])
@@ -159,7 +159,7 @@ async def _look_for_due(database: Database, due: int) -> float:
         transaction = connection.transaction()
         await transaction.start()
         began = time.monotonic_ns()
-        found = await schedules.due(connection, database.clock.now(), AT_ONCE)
+        found = await schedules.lock_due_schedules(connection, database.clock.now(), AT_ONCE)
         taken = (time.monotonic_ns() - began) / 1e6
         await transaction.rollback()
     if len(found) != min(due, AT_ONCE):
@@ -175,7 +175,7 @@ async def minute(url: str, seconds: int) -> None:
     begins = timetable.first_instant() + 2
     app = build(url)
     async with app:
-        step = Step.job(app.jobs.get("noop"))
+        step = Step.job(app.jobs.get_job("noop"))
         for number in range(timetable.FIRES):
             anchor = datetime.fromtimestamp(begins + timetable.offset(number), UTC)
             app.schedule(f"number {number}", every("60s", anchor=anchor), [step])

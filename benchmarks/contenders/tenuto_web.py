@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.contenders import stage
 from tenuto import Tenuto
-from tenuto.api.server import serving
-from tenuto.ids import fresh_ids
+from tenuto.api.server import web_server
+from tenuto.ids import new_ids
 from tenuto.model.actors import Role
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
@@ -45,7 +45,7 @@ async def prepare(url: str) -> None:
     app = Tenuto(url)
     database = await app.connect(check_schema=False)
     await migrator.migrate(database)
-    await partitions.ensure(database, database.clock.now())
+    await partitions.ensure_partitions(database, database.clock.now())
     await database.close()
 
 
@@ -53,8 +53,8 @@ async def fill(url: str, count: int) -> None:
     """So many records of the past."""
     database = await Database.open(url)
     for at in range(0, count, 20_000):
-        await database.all(ACTIVITIES, fresh_ids(min(20_000, count - at)))
-    await database.all("VACUUM ANALYZE tenuto.activities")
+        await database.fetch_all(ACTIVITIES, new_ids(min(20_000, count - at)))
+    await database.fetch_all("VACUUM ANALYZE tenuto.activities")
     await database.close()
     stage.answer(filled=count)
 
@@ -65,8 +65,8 @@ async def serve(url: str) -> None:
     await gate.open()
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
         app = Tenuto(url, home=home)
-        async with app, serving(app, port=0) as address:
-            _, key = await app.keys.make(f"bench-{os.getpid()}", Role.ADMIN)
+        async with app, web_server(app, port=0) as address:
+            _, key = await app.api_keys.create(f"bench-{os.getpid()}", Role.ADMIN)
             stage.answer(address=address, key=key)
             while (line := await gate.line()) == "used":
                 used = resource.getrusage(resource.RUSAGE_SELF)

@@ -71,7 +71,7 @@ def _take(home: Path, given: argparse.Namespace) -> int:
     finally:
         tour.stop()
         if given.keep is None:
-            embedded_server.stop_now(home)
+            embedded_server.stop_server(home)
             shutil.rmtree(home, ignore_errors=True)
     story.ledger(ledger)
     if given.json:

@@ -64,10 +64,10 @@ class Crew:
         self._workers[name].wait()
 
     async def stop_the_database(self) -> None:
-        await asyncio.to_thread(embedded_server.stop_now, self._home)
+        await asyncio.to_thread(embedded_server.stop_server, self._home)
 
     async def start_the_database(self) -> None:
-        again = await asyncio.to_thread(embedded_server.hold, self._home)
+        again = await asyncio.to_thread(embedded_server.acquire_server, self._home)
         again.release()  # those who held it before hold it still
 
     def stop(self) -> None:

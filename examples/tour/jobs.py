@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from tenuto import Context, PermanentFailure, RetryPolicy, Step, Tenuto, cron
-from tenuto.settings import load
+from tenuto.settings import load_settings
 
 PACE = float(os.environ.get("TENUTO_DEMO_PACE", "1"))
 """How slowly the jobs work, so that one can watch: 1 for people, less for tests."""
@@ -23,7 +23,7 @@ _LONG_ENOUGH = 2.5
 TRIES = 4
 
 # Always the embedded server in a folder of its own, whatever database the environment or a settings file names.
-app = Tenuto(settings=load(home=os.environ.get("TENUTO_DEMO_HOME")).model_copy(update={"database": None}))
+app = Tenuto(settings=load_settings(home=os.environ.get("TENUTO_DEMO_HOME")).model_copy(update={"database": None}))
 
 
 async def work(ctx: Context, seconds: float, total: int, doing: str) -> None:

@@ -38,10 +38,10 @@ class Rail:
     execution: Record
 
     def drawn(self, width: int, height: int) -> RenderableType:
-        return execution_view.drawn(self.execution, width=width, height=height)
+        return execution_view.render_execution(self.execution, width=width, height=height)
 
     def news(self, before: Rail | None) -> list[str]:
-        return execution_view.news(None if before is None else before.execution, self.execution)
+        return execution_view.describe_changes(None if before is None else before.execution, self.execution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class Batch:
     found: Record
 
     def drawn(self, width: int, height: int) -> RenderableType:
-        return batch_progress.drawn(self.found, width)
+        return batch_progress.render_batch(self.found, width)
 
     def news(self, before: Batch | None) -> list[str]:
-        share = batch_progress.share(self.found)
-        if before is not None and share < min(batch_progress.share(before.found) + _TOLD_EVERY, 1.0):
+        share = batch_progress.finished_share(self.found)
+        if before is not None and share < min(batch_progress.finished_share(before.found) + _TOLD_EVERY, 1.0):
             return []
         return [
-            f"{share * 100:3.0f} %  {batch_progress.counts(self.found).plain}  {batch_progress.pace(self.found)}".rstrip()
+            f"{share * 100:3.0f} %  {batch_progress.count_summary(self.found).plain}  {batch_progress.rate_summary(self.found)}".rstrip()
         ]
 
 

@@ -21,7 +21,7 @@ from examples.tour.ledger import Ledger
 from examples.tour.pictures import Attempts, Batch, Hand, Rail, Workshop
 from examples.tour.view import Story
 
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
@@ -43,7 +43,7 @@ class Tour:
         self._story = story
         self._crew = Crew(home)
         self._actor = Actor.user(f"tour-{new_id().hex[-12:]}", "the tour")
-        self._began = steady()
+        self._began = monotonic_seconds()
         self._submitted = 0
         self._events: dict[str, Any] = {}
         self._dead: set[str] = set()
@@ -155,10 +155,10 @@ class Tour:
             "One call hands over all of them. They are one thing from then on: to watch, pause, cancel, or run again "
             "what failed of it.",
         )
-        began = steady()
+        began = monotonic_seconds()
         batch = await app.bulk_enqueue(jobs.thumbnails, range(BATCH))
         self._submitted += BATCH
-        self._story.tell(f"{BATCH:,} tasks committed in {steady() - began:.2f} s")
+        self._story.tell(f"{BATCH:,} tasks committed in {monotonic_seconds() - began:.2f} s")
 
         async def ended() -> dict[str, Any] | None:
             look = await batch.progress()
@@ -188,9 +188,9 @@ class Tour:
         self._story.tell(
             f"kill -9 {self._crew.pids[victim]}: {victim} is dead, with {_reports(held)} half done", loud=True
         )
-        died_at = steady()
+        died_at = monotonic_seconds()
         await self._until(lambda: self._all_taken_from(victim, total))
-        self._story.tell(f"leases run out, work taken back after {steady() - died_at:.1f} s: {_others(victim)} go on")
+        self._story.tell(f"leases run out, work taken back after {monotonic_seconds() - died_at:.1f} s: {_others(victim)} go on")
         await self._until(lambda: self._all_ended("reports", total))
         taken = (await self._counts())["lost_attempts"] - before
         await self._outcome(
@@ -214,7 +214,7 @@ class Tour:
         await app.enqueue_many(jobs.send_invoice, range(INVOICES))
         self._submitted += INVOICES
         await self._until(lambda: self._a_fifth_ended(INVOICES))
-        stopped_at = steady()
+        stopped_at = monotonic_seconds()
         await self._crew.stop_the_database()
         self._events["database_restarts"] = 1
         self._story.tell("PostgreSQL has been stopped", loud=True)
@@ -222,7 +222,7 @@ class Tour:
         self._story.show(replace(self._seen, database="stopped"))
         await self._pause()
         await self._crew.start_the_database()
-        down = steady() - stopped_at
+        down = monotonic_seconds() - stopped_at
         self._story.tell(f"PostgreSQL is back after {down:.1f} s; the workers find it by themselves")
         await self._until(lambda: self._all_ended("invoices", INVOICES))
         await self._outcome(f"All {INVOICES} invoices done, none twice in the record. No worker had to be restarted.")
@@ -320,7 +320,7 @@ class Tour:
         await asyncio.sleep(_READING * PACE if self._story.has_readers else 0)
 
     def _seconds(self) -> float:
-        return steady() - self._began
+        return monotonic_seconds() - self._began
 
 
 def _is_under_way(task: Mapping[str, Any]) -> bool:

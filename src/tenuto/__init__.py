@@ -1,4 +1,4 @@
-"""Tenuto: a durable scheduler for Python. These are its public names; importing one does not load the others."""
+"""Tenuto: a durable scheduler for Python. The public names are imported on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
-    from tenuto.app import Enqueued, Tenuto
+    from tenuto.app import Tenuto
     from tenuto.errors import TenutoError
     from tenuto.jobs.chains import stop
     from tenuto.jobs.context import Context, PermanentFailure, RetryLater
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
     from tenuto.model.actors import Actor
     from tenuto.model.manifests import Manifest
     from tenuto.model.policies import RetryPolicy
-    from tenuto.model.schedules import Definition, Misfire
+    from tenuto.model.schedules import Misfire, ScheduleDefinition
     from tenuto.model.steps import Step
     from tenuto.model.triggers import Trigger, at, cron, every, manual
     from tenuto.operations.batches import Batch
+    from tenuto.operations.tasks import Enqueued
 
-_HOMES = {
+_MODULES = {
     "Actor": "tenuto.model.actors",
     "Batch": "tenuto.operations.batches",
     "Context": "tenuto.jobs.context",
-    "Definition": "tenuto.model.schedules",
-    "Enqueued": "tenuto.app",
+    "Enqueued": "tenuto.operations.tasks",
     "Job": "tenuto.jobs.registry",
     "Manifest": "tenuto.model.manifests",
     "Misfire": "tenuto.model.schedules",
     "PermanentFailure": "tenuto.jobs.context",
     "RetryLater": "tenuto.jobs.context",
     "RetryPolicy": "tenuto.model.policies",
+    "ScheduleDefinition": "tenuto.model.schedules",
     "Step": "tenuto.model.steps",
     "Tenuto": "tenuto.app",
     "TenutoError": "tenuto.errors",
@@ -48,7 +49,6 @@ __all__ = [
     "Actor",
     "Batch",
     "Context",
-    "Definition",
     "Enqueued",
     "Job",
     "Manifest",
@@ -56,6 +56,7 @@ __all__ = [
     "PermanentFailure",
     "RetryLater",
     "RetryPolicy",
+    "ScheduleDefinition",
     "Step",
     "Tenuto",
     "TenutoError",
@@ -70,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'tenuto' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""``python -m tenuto``: the same as the command ``tenuto``."""
+"""Entry point of ``python -m tenuto``, the same as the command ``tenuto``."""
 
 from __future__ import annotations
 

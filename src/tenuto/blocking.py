@@ -1,10 +1,10 @@
-"""For plain code (a Django view, a script): run an app's verbs without an event loop of one's own.
+"""Blocking access to an app, for code without an event loop such as a Django view or a script.
 
     with Portal(app) as portal:
         task = portal.run(app.enqueue(send_mail, to="ana@example.org"))
 
-One background thread runs the loop; any number of threads may call in. There is no second API to learn. Whoever still
-waits for an answer when the portal is closed is told so, and does not wait for ever.
+One background thread runs the event loop; any number of threads may call `Portal.run`. Calls that are pending when the
+portal is closed fail with an error.
 """
 
 from __future__ import annotations
@@ -21,82 +21,95 @@ from tenuto.errors import Conflict
 
 T = TypeVar("T")
 
-_LEAVING_SECONDS = 5.0
-"""How long what was cut short may take to clear up."""
+_CANCEL_TIMEOUT_SECONDS = 5.0
+"""Time that cancelled operations get to clean up."""
 
 
 class Portal:
-    """A door from plain code into an app."""
+    """Runs the operations of an app on a background event loop."""
 
     def __init__(self, app: Tenuto) -> None:
         self._app = app
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
 
     def open(self) -> Portal:
-        """Start the loop; a long-lived program opens one portal and keeps it."""
-        with self._door:
+        """Start the event loop. A long-running program opens one portal and keeps it open."""
+        with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="tenuto-portal", daemon=True)
                 self._thread.start()
         return self
 
-    def run(self, verb: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Have a verb done and wait for its answer."""
-        doing = self._let_in(verb)
+    def run(self, operation: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run an operation and return its result."""
+        future = self._submit(operation)
         try:
-            return doing.result(timeout)
+            return future.result(timeout)
         except CancelledError:
             raise Conflict(
-                "the portal was closed before the answer came",
-                remedy="look whether it was done, and close the portal after the last answer",
+                "the portal was closed before the operation finished",
+                code="app.portal.closed",
+                remedy="check whether the operation took effect; close the portal after the last result",
             ) from None
         except TimeoutError:
-            doing.cancel()  # what it had already asked of the database may still come true
+            future.cancel()  # the database may still carry out a statement it has received
             raise
         finally:
-            self._pending.discard(doing)
+            self._pending.discard(future)
 
-    def _let_in(self, verb: Coroutine[Any, Any, T]) -> Future[T]:
-        with self._door:  # so that nobody gets in behind the back of one who is closing
+    def _submit(self, operation: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:  # excludes a concurrent close
             if threading.current_thread() is self._thread:
-                verb.close()
-                raise Conflict("called from inside the portal's own loop", remedy="await the verb instead")
+                operation.close()
+                raise Conflict(
+                    "Portal.run was called on the portal's own event loop",
+                    code="app.portal.own_loop",
+                    remedy="await the operation instead",
+                )
             if self._loop is None:
-                verb.close()
-                raise Conflict("the portal is closed", remedy="use it in a with block, or call open() first")
-            doing = asyncio.run_coroutine_threadsafe(verb, self._loop)
-            self._pending.add(doing)
-            return doing
+                operation.close()
+                raise Conflict(
+                    "the portal is closed",
+                    code="app.portal.closed",
+                    remedy="use the portal in a with block, or call open() first",
+                )
+            future = asyncio.run_coroutine_threadsafe(operation, self._loop)
+            self._pending.add(future)
+            return future
 
     def close(self) -> None:
-        """Close the app and end the loop. What is not answered yet is cut short, and its callers are told."""
-        with self._door:
+        """Cancel pending operations, close the app and stop the event loop."""
+        with self._lock:
             loop, thread = self._loop, self._thread
             if loop is None or thread is None:
                 return
             if threading.current_thread() is thread:
-                raise Conflict("closed from inside the portal's own loop", remedy="close it from another thread")
+                raise Conflict(
+                    "Portal.close was called on the portal's own event loop",
+                    code="app.portal.own_loop",
+                    remedy="close the portal from another thread",
+                )
             self._loop = None
             pending = list(self._pending)
-        for doing in pending:
-            doing.cancel()
+        for future in pending:
+            future.cancel()
         try:
-            asyncio.run_coroutine_threadsafe(self._leave(), loop).result()
+            asyncio.run_coroutine_threadsafe(self._shut_down(), loop).result()
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
-    async def _leave(self) -> None:
-        under_way = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in under_way:
+    async def _shut_down(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        if under_way:
-            await asyncio.wait(under_way, timeout=_LEAVING_SECONDS)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_SECONDS)
         await self._app.close()
 
     def __enter__(self) -> Portal:

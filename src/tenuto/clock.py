@@ -1,9 +1,8 @@
-"""The only room that reads the time.
+"""The only module that reads the time.
 
-Decisions take an instant as a parameter; whoever needs "now" is given a `Clock`. Who may hold a task is judged by the
-database on its own clock; its holder counts the same span on the steady timer, from before it asked, and so gives up
-first. `DatabaseClock` tells the database's time, so that recorded instants of all machines speak of one clock.
-`ManualClock` moves only when told to, for tests and simulation.
+Decisions take an instant as a parameter; code that needs the present instant is given a `Clock`. The database judges
+leases on its own clock. A worker counts the same duration on the monotonic clock from before its request, so the worker
+gives up first.
 """
 
 from __future__ import annotations
@@ -12,54 +11,53 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-_TIMER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Runs on while the machine is suspended: on Linux the first, elsewhere the second (`time.monotonic` does not)."""
+_MONOTONIC_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On Linux the clock that continues while the machine is suspended (`time.monotonic` stops)."""
 
 
 class Clock(Protocol):
-    """Whatever can say what time it is."""
+    """A source of the present instant."""
 
     def now(self) -> datetime:
-        """The present instant, aware, in UTC."""
+        """Return the present instant, aware, in UTC."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of this machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
 
 class DatabaseClock:
-    """The database's clock, told from the machine's steady timer and the last instant the database reported.
+    """The database's clock, derived from the monotonic clock and the last instant the database reported.
 
-    The database's time is heard when it is opened, and by a service with each of its signs of life; in between the
-    steady timer carries it on, so a stepped or skewed machine clock never shows in a record. An answer that was long
-    under way says little, and does not move a clock that may be right, as it is from the start on the database's own
-    machine.
+    The offset is set when the database is opened and corrected with every heartbeat of a service. A wrong or adjusted
+    machine clock therefore never appears in records.
     """
 
     def __init__(self) -> None:
-        self._offset = datetime.now(UTC).timestamp() - steady()
+        self._offset = datetime.now(UTC).timestamp() - monotonic_seconds()
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self._offset + time.clock_gettime(_TIMER), UTC)
+        return datetime.fromtimestamp(self._offset + time.clock_gettime(_MONOTONIC_CLOCK), UTC)
 
-    def heard(self, instant: datetime, asked_at: float | None = None) -> None:
-        """The database has reported this instant, after it was asked at that moment of the steady timer (or just now).
+    def synchronize(self, database_now: datetime, requested_at: float | None = None) -> None:
+        """Correct the offset by an instant that the database reported.
 
-        It looked at its clock somewhere between then and now; only a clock that shows otherwise is set, to what is
-        surely not ahead.
+        The database read its clock between ``requested_at`` (monotonic seconds) and now. The offset changes only if it
+        lies outside that interval, and then to the smallest possible value, so a slow response cannot falsify it.
         """
-        now = steady()
-        at_least, at_most = instant.timestamp() - now, instant.timestamp() - (now if asked_at is None else asked_at)
+        now = monotonic_seconds()
+        reported = database_now.timestamp()
+        at_least, at_most = reported - now, reported - (now if requested_at is None else requested_at)
         if not at_least <= self._offset <= at_most:
             self._offset = at_least
 
 
 class ManualClock:
-    """A clock that stands still until it is moved."""
+    """A clock for tests and simulation that moves only with `advance`."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start
@@ -68,11 +66,11 @@ class ManualClock:
         return self._now
 
     def advance(self, by: timedelta) -> datetime:
-        """Move on by a span and say where that is."""
+        """Move the clock forward and return the new instant."""
         self._now += by
         return self._now
 
 
-def steady() -> float:
-    """Seconds on a timer nobody can set and that suspending does not stop; only differences mean anything."""
-    return time.clock_gettime(_TIMER)
+def monotonic_seconds() -> float:
+    """Return seconds on a clock that is never set and continues during suspension; only differences are meaningful."""
+    return time.clock_gettime(_MONOTONIC_CLOCK)

@@ -1,8 +1,8 @@
-"""How an app comes to its database: which one, when it is opened, on which loop it lives, who lets it go.
+"""Opening and closing the database of an app, including the embedded server.
 
-Without an address it is the embedded server, held once for as long as anything here is open and started again should it
-die. While a service runs, the database lives on the service's loop, and jobs and portals reach it from theirs. An app
-may be used from several loops, each in a thread of its own: what must happen once is guarded by locks of threads.
+Without a database URL, the app uses the embedded server and restarts it if it dies. While a service runs, the shared
+database belongs to the event loop of the service; jobs and portals reach it from their own loops. An app may be used
+from several event loops in different threads, so the locks here are thread locks.
 """
 
 from __future__ import annotations
@@ -13,144 +13,145 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tenuto.errors import StoreError
-from tenuto.jobs.process_pool import refuse_while_a_child_starts
+from tenuto.jobs.process_pool import reject_start_during_child_import
 from tenuto.postgres import embedded_server, migrator
-from tenuto.postgres.database import Database, across
+from tenuto.postgres.database import Database, run_on_loop
 from tenuto.settings import Settings
 from tenuto.store import partitions
 from tenuto.store.access import audit_recorder
 
-LINGER_SECONDS = 5.0
+EMBEDDED_LINGER_SECONDS = 5.0
 
 
 class Connections:
-    """The connections of one app."""
+    """Database and embedded server of one app."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
         self._database: Database | None = None
-        self._opening = threading.Lock()
-        self._hold: embedded_server.Hold | None = None
-        self._holding = threading.Lock()
-        """Taken in threads only, never on a loop: starting a server takes its time."""
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._open_lock = threading.Lock()
+        self._server_handle: embedded_server.ServerHandle | None = None
+        self._server_lock = threading.Lock()
+        """Acquired only in worker threads, never on an event loop, because starting a server takes time."""
+        self._service_loop: asyncio.AbstractEventLoop | None = None
 
-    def are_at_home_here(self) -> None:
-        """A service begins on this loop: from now on the database lives here."""
-        self._home = asyncio.get_running_loop()
+    def bind_to_running_loop(self) -> None:
+        """Make the running event loop, on which a service starts, the owner of the shared database."""
+        self._service_loop = asyncio.get_running_loop()
 
-    def _is_away_from_home(self) -> bool:
-        home = self._home
-        return home is not None and home.is_running() and home is not asyncio.get_running_loop()
+    def _is_on_other_loop(self) -> bool:
+        owner = self._service_loop
+        return owner is not None and owner.is_running() and owner is not asyncio.get_running_loop()
 
     @property
-    def are_open(self) -> bool:
-        """Whether the database all verbs share has been opened, and not been closed since."""
+    def is_open(self) -> bool:
+        """Whether the shared database is open."""
         return self._database is not None
 
     async def open(self) -> Database:
-        """The database all verbs share, opened when first asked for."""
+        """Return the database shared by all operations; the first call opens it."""
         if self._database is not None:
             return self._database
-        if self._home is not None and self._is_away_from_home():
-            return await across(self._home, self.open())
-        async with self._one_at_a_time():
+        if self._service_loop is not None and self._is_on_other_loop():
+            return await run_on_loop(self._service_loop, self.open())
+        async with self._exclusive():
             if self._database is None:
-                with audit_recorder.off_record():  # whoever asks first is not the author of what opening brings along
-                    self._database = await self._opened()
+                # guard: audit.connecting_is_not_audited
+                with audit_recorder.unaudited():  # the first caller is not the author of migrations and partitions
+                    self._database = await self._open_shared()
             return self._database
 
-    async def _opened(self) -> Database:
+    async def _open_shared(self) -> Database:
         database = await self.connect()
         try:
-            await partitions.ensure(database, database.clock.now())
+            await partitions.ensure_partitions(database, database.clock.now())
         except BaseException:
             await database.close()
             raise
         return database
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
-        """A database of the caller's own."""
-        refuse_while_a_child_starts()
+        """Open a separate database that the caller closes."""
+        reject_start_during_child_import()
         settings = self._settings()
         url = settings.database
         if url is None:
-            url = await asyncio.to_thread(self._held)
+            url = await asyncio.to_thread(self._embedded_url)
         database = await Database.open(
             url,
             max_connections=20 if for_worker else 10,
             generic_plans=for_worker,
             behind_pooler=settings.behind_pooler,
-            wait=settings.connect_seconds,
+            connect_timeout_seconds=settings.connect_seconds,
         )
         database.recorder = audit_recorder
         if settings.database is None:
-            database.revive = self._start_embedded_again
+            database.restart_server = self._restart_embedded
         if check_schema:
             try:
                 if settings.database is None:
                     await migrator.migrate(database)
-                await migrator.check(database)
+                await migrator.check_schema(database)
             except BaseException:
                 await database.close()
                 raise
         return database
 
-    def are_ours_to_close(self) -> bool:
-        """Whether this is the loop they live on."""
-        return not self._is_away_from_home()
+    def may_close_here(self) -> bool:
+        """Whether the running event loop owns the shared database."""
+        return not self._is_on_other_loop()
 
     async def close(self) -> None:
-        """Let go, if it is ours to let go."""
-        if not self.are_ours_to_close():
+        """Close the shared database, if the running event loop owns it."""
+        if not self.may_close_here():
             return
-        async with self._one_at_a_time():
+        async with self._exclusive():
             database, self._database = self._database, None
             try:
                 if database is not None:
-                    database.revive = None  # whoever still asks it must not take hold anew of what is let go here
+                    database.restart_server = None  # a late query must not start the server again
                     await database.close()
             finally:
-                await asyncio.to_thread(self._let_go)
+                await asyncio.to_thread(self._release_server)
 
     @asynccontextmanager
-    async def _one_at_a_time(self) -> AsyncIterator[None]:
-        """Opening and closing, from whichever loop: a lock of one loop would not keep out another's."""
-        while not self._opening.acquire(blocking=False):  # noqa: ASYNC110 (no event reaches from one loop to another)
+    async def _exclusive(self) -> AsyncIterator[None]:
+        """Serialise opening and closing across event loops, which an asyncio lock cannot do."""
+        while not self._open_lock.acquire(blocking=False):  # noqa: ASYNC110 (an asyncio event works on one loop only)
             await asyncio.sleep(0.01)
         try:
             yield
         finally:
-            self._opening.release()
+            self._open_lock.release()
 
-    # --- the embedded server ----------------------------------------------------------------------------------------
+    # --- embedded server --------------------------------------------------------------------------------------------
 
-    def _held(self) -> str:
-        """The address of the embedded server. Whoever comes first takes hold of it for all."""
-        with self._holding:
-            if self._hold is None:
-                self._hold = self._take_hold()
-            return self._hold.url
+    def _embedded_url(self) -> str:
+        """Return the URL of the embedded server; the first call starts it."""
+        with self._server_lock:
+            if self._server_handle is None:  # guard: embedded.one_hold_per_app
+                self._server_handle = self._start_server()
+            return self._server_handle.url
 
-    async def _start_embedded_again(self) -> None:
-        """Our server has died under us: whoever notices first starts it, the others find it running."""
+    async def _restart_embedded(self) -> None:
+        """Restart the embedded server after it died; only the first of several concurrent calls does."""
         with suppress(StoreError):
-            await asyncio.to_thread(self._hold_anew, self._hold)
+            await asyncio.to_thread(self._replace_server, self._server_handle)
 
-    def _hold_anew(self, before: embedded_server.Hold | None) -> None:
-        with self._holding:
-            if self._hold is before:
-                self._hold = self._take_hold()
+    def _replace_server(self, before: embedded_server.ServerHandle | None) -> None:
+        with self._server_lock:
+            if self._server_handle is before:
+                self._server_handle = self._start_server()
                 if before is not None:
                     before.release()
 
-    def _let_go(self) -> None:
-        with self._holding:
-            held, self._hold = self._hold, None
+    def _release_server(self) -> None:
+        with self._server_lock:
+            held, self._server_handle = self._server_handle, None
             if held is not None:
                 held.release()
 
-    def _take_hold(self) -> embedded_server.Hold:
+    def _start_server(self) -> embedded_server.ServerHandle:
         settings = self._settings()
-        linger = LINGER_SECONDS if settings.embedded_stop == "when_unused" else None
-        return embedded_server.hold(settings.home, linger=linger)
+        linger = EMBEDDED_LINGER_SECONDS if settings.embedded_stop == "when_unused" else None
+        return embedded_server.acquire_server(settings.home, linger_seconds=linger)

@@ -1,90 +1,94 @@
-"""Every error Tenuto raises on purpose.
+"""Exceptions that Tenuto raises on purpose.
 
     TenutoError
-    ├── UserError              something the caller can put right; safe to show to anyone
-    │   ├── Invalid            a value is not acceptable; names the field
-    │   ├── NotFound           no such thing
-    │   ├── Conflict           the state of things does not allow it
-    │   └── Forbidden          the caller may not
+    ├── UserError              the caller can correct it; the text is safe to show to anyone
+    │   ├── Invalid            a value is not acceptable
+    │   ├── NotFound           the object does not exist
+    │   ├── Conflict           the current state does not allow the operation
+    │   └── Forbidden          the caller lacks permission
     ├── StoreError             the database
-    │   ├── Unavailable        cannot be reached just now; trying again may help
-    │   ├── SchemaMismatch     the database's schema is older or newer than this program
-    │   │   └── SchemaBehind   it is missing or older: whoever migrates puts that right
-    │   └── Unsupported        the server cannot carry Tenuto (too old, read-only)
+    │   ├── Unavailable        cannot be reached now; a retry may help
+    │   ├── SchemaMismatch     the schema is older or newer than this program
+    │   │   └── SchemaBehind   the schema is missing or older and must be migrated
+    │   └── Unsupported        the server cannot be used (too old, read-only)
     └── EngineError            inside a running service
-        ├── StaleLease         the task is no longer held by this worker
+        ├── StaleLease         the worker no longer holds the task
         └── UnknownJob         no job of that name is registered in this process
 
-A message says what happened, to which thing; ``remedy`` says what to do about it. This module imports nothing of
-Tenuto's and holds no behaviour beyond the wording of an error.
+Every error has a stable ``code`` such as ``schedule.trigger.never_fires``, which clients and tests match on. The message
+says what is wrong, ``remedy`` says what to do about it; both may be reworded at any time.
 """
 
 from __future__ import annotations
 
 
 class TenutoError(Exception):
-    """The root: catch this to catch everything Tenuto raises on purpose."""
+    """Base class of all errors that Tenuto raises on purpose."""
 
-    def __init__(self, message: str, *, field: str | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str = "unspecified", field: str | None = None, remedy: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
+        """Stable identifier of the error."""
         self.field = field
+        """Name of the input field at fault, for programs; the message does not depend on it."""
         self.remedy = remedy
 
     def __str__(self) -> str:
-        text = f"{self.field}: {self.message}" if self.field else self.message
-        return f"{text} ({self.remedy})" if self.remedy else text
+        return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
 class UserError(TenutoError):
-    """Something the caller can put right."""
+    """The caller can correct it."""
 
 
 class Invalid(UserError):
     """A value is not acceptable."""
 
     item: int | None = None
-    """Of a batch: which of its inputs it was, counted from one. Others after it may have been read by then."""
+    """In a batch: number of the input at fault, counted from 1. Later inputs may have been read already."""
 
 
 class NotFound(UserError):
-    """There is no such thing."""
+    """The object does not exist."""
 
 
 class Conflict(UserError):
-    """The state of things does not allow it."""
+    """The current state does not allow the operation."""
 
 
 class Forbidden(UserError):
-    """The caller may not do that."""
+    """The caller lacks permission."""
 
 
 class StoreError(TenutoError):
-    """Something about the database."""
+    """The database reported or caused a problem."""
 
 
 class Unavailable(StoreError):
-    """The database cannot be reached just now."""
+    """The database cannot be reached now."""
 
 
 class SchemaMismatch(StoreError):
-    """The database's schema does not fit this program."""
+    """The database schema does not fit this program."""
 
 
 class SchemaBehind(SchemaMismatch):
-    """The database's schema is missing or older than this program: it has yet to be migrated."""
+    """The database schema is missing or older than this program and must be migrated."""
 
 
 class Unsupported(StoreError):
-    """The database server cannot carry Tenuto."""
+    """The database server cannot be used by Tenuto."""
 
 
 class EngineError(TenutoError):
-    """Something inside a running service."""
+    """An error inside a running service."""
 
 
 class StaleLease(EngineError):
-    """The task is no longer held by this worker."""
+    """The worker no longer holds the task."""
 
 
 class UnknownJob(EngineError):

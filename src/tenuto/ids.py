@@ -1,7 +1,7 @@
-"""Ids: time-ordered uuids (version 7), made by whoever creates a thing.
+"""Time-ordered ids (UUID version 7).
 
-Made by the caller, not by the database, so that a request repeated after a lost reply names the same row and changes
-nothing. Ordered by time, so that an id alone tells which month's partition holds the record.
+The program that creates a row makes its id, so a statement repeated after a lost reply addresses the same row. The
+order by time lets an id alone identify the monthly partition that holds the row.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from uuid_utils.compat import uuid7
 
 
 def new_id() -> UUID:
-    """A fresh id, greater than the ones made before it."""
+    """Return a new id, greater than all ids made before it in this process."""
     return uuid7()
 
 
-def fresh_ids(count: int) -> list[Any]:
-    """Many fresh ids at once, in a lighter form that the database driver takes as well."""
+def new_ids(count: int) -> list[Any]:
+    """Return many new ids, as a lighter type that the database driver accepts too."""
     return [uuid_utils.uuid7() for _ in range(count)]
 
 
-def first_id_at(instant: datetime) -> UUID:
-    """The smallest id that can carry this instant: where a partition begins."""
+def smallest_id_at(instant: datetime) -> UUID:
+    """Return the smallest possible id of this instant, where a partition begins."""
     milliseconds = int(instant.timestamp() * 1000)
     return UUID(int=milliseconds << 80)

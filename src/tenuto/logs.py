@@ -1,7 +1,7 @@
-"""How services speak: one line per event, on stderr, for people or as JSON. Events are named where they happen.
+"""Structured logging of services: one line per event on stderr, as text or JSON.
 
-Everything goes through standard logging, under ``tenuto.…``: a program that embeds Tenuto decides what becomes of it.
-The data of an event stands in fields, not in its name.
+Events go through standard logging under ``tenuto.…``, so a program that embeds Tenuto controls them. An event is a
+constant text; its data is in fields.
 """
 
 from __future__ import annotations
@@ -13,36 +13,34 @@ from typing import Any, Literal
 
 import structlog
 
-_FIELDS = "tenuto_fields"
-_hide: Callable[[str], str] | None = None
+_FIELDS_ATTRIBUTE = "tenuto_fields"
+_redact: Callable[[str], str] | None = None
+
+ATTEMPT_ATTRIBUTE = "tenuto_about"
+"""Attribute of a log record with the attempt it belongs to: task id, execution id, attempt number."""
+_attempt_fields: Callable[[], Mapping[str, str | int]] = dict
 
 
-ABOUT = "tenuto_about"
-"""Under this name a record carries of which attempt it speaks: the ids of task and execution, and which try it is."""
-_about: Callable[[], Mapping[str, str | int]] = dict
+def set_attempt_fields(fields_of_attempt: Callable[[], Mapping[str, str | int]]) -> None:
+    """Add the fields of the current attempt, if any, to every line from now on."""
+    global _attempt_fields
+    _attempt_fields = fields_of_attempt
 
 
-def tell_about(attempt: Callable[[], Mapping[str, str | int]]) -> None:
-    """From now on let every line say of which attempt it comes, if it comes of one."""
-    global _about
-    _about = attempt
-
-
-def hide_with(hide: Callable[[str], str]) -> None:
-    """From now on let what is reported go through this first: it takes secrets out."""
-    global _hide
-    _hide = hide
+def set_redaction(redact: Callable[[str], str]) -> None:
+    """Apply this function, which removes secrets, to all text fields from now on."""
+    global _redact
+    _redact = redact
 
 
 class Log:
-    """Where one room reports its events."""
+    """Logger of one component."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
     @property
-    def tells_all(self) -> bool:
-        """Whether anybody wants to hear of what happens to each single task."""
+    def is_debug_enabled(self) -> bool:
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -61,29 +59,31 @@ class Log:
         self._report(logging.CRITICAL, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error, with the exception that is being handled."""
+        """Log an error with the exception that is being handled."""
         self._report(logging.ERROR, event, fields, trace=True)
 
     def _report(self, level: int, event: str, fields: dict[str, Any], *, trace: bool = False) -> None:
         if self._logger.isEnabledFor(level):
-            if _hide is not None:
-                fields = {name: _hide(value) if isinstance(value, str) else value for name, value in fields.items()}
+            if _redact is not None:
+                fields = {name: _redact(value) if isinstance(value, str) else value for name, value in fields.items()}
             text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
-            self._logger.log(level, "%s", text, extra={_FIELDS: (event, fields), "captured": True}, exc_info=trace)
+            self._logger.log(
+                level, "%s", text, extra={_FIELDS_ATTRIBUTE: (event, fields), "captured": True}, exc_info=trace
+            )
 
 
-def configure(form: Literal["console", "json"] = "console", level: str = "info") -> None:
-    """Set logging up for a process of ours."""
+def configure(output_format: Literal["console", "json"] = "console", level: str = "info") -> None:
+    """Set up logging for a service process."""
     shared: list[structlog.typing.Processor] = [
         _unpack,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if form == "json":
+    if output_format == "json":
         last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # Plain traces: the pretty ones show every local value, secrets included, and stop the loop for seconds.
+        # The pretty tracebacks show all local variables including secrets, and block the event loop for seconds.
         plain = structlog.dev.plain_traceback
         last += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     handler = logging.StreamHandler(sys.stderr)
@@ -92,14 +92,14 @@ def configure(form: Literal["console", "json"] = "console", level: str = "info")
 
 
 def _unpack(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """An event of ours in its parts; a record of somebody else's keeps the name of its logger."""
+    """Split an event of Tenuto into event and fields; a foreign record keeps the name of its logger."""
     record: logging.LogRecord = event["_record"]
-    packed = getattr(record, _FIELDS, None)
+    packed = getattr(record, _FIELDS_ATTRIBUTE, None)
     if packed is None:
         event["logger"] = record.name
     else:
         event["event"], fields = packed
         event.update(fields)
-    for name, value in (getattr(record, ABOUT, None) or _about()).items():
+    for name, value in (getattr(record, ATTEMPT_ATTRIBUTE, None) or _attempt_fields()).items():
         event.setdefault(name, value)
     return event

@@ -1,7 +1,7 @@
-"""Where Tenuto keeps its files on this machine, and where its settings file lies.
+"""Paths of the home directory and of the settings file.
 
-Apart from the settings, because a health check needs to know no more than this and is asked every few seconds: nothing
-heavy is imported here. The order of what counts is the settings' own: argument, environment, file, default.
+This module is separate from `settings` because health checks run every few seconds and must start fast: it imports
+nothing heavy. The precedence is the one of the settings: argument, environment, file, default.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from tenuto.errors import Invalid
 
 
-def home(given: str | None = None) -> Path:
-    """The home that `Settings.home` would name; as there, what is empty is not given."""
+def find_home(explicit: str | None = None) -> Path:
+    """Return the same home directory as `Settings.home`; empty values count as unset."""
     in_environment = (value for name, value in os.environ.items() if name.upper() == "TENUTO_HOME" and value)
-    named = given or next(in_environment, None) or _home_in_file()
-    return absolute(Path(named) if named else default_home())
+    named = explicit or next(in_environment, None) or _read_home_setting()
+    return expand_path(Path(named) if named else default_home())
 
 
 def default_home() -> Path:
-    """Where data, locks and health files live: as root a folder any service account may pass through."""
+    """Return the default directory for data, locks and health files; for root, one that all accounts can traverse."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/tenuto")
     import platformdirs
@@ -29,46 +29,53 @@ def default_home() -> Path:
     return platformdirs.user_data_path("tenuto")
 
 
-def settings_file() -> Path:
-    """The settings file, whether it is there or not."""
+def settings_file_path() -> Path:
+    """Return the path of the settings file, which may not exist."""
     return Path(os.environ.get("TENUTO_CONFIG") or "tenuto.toml")
 
 
-def settings_in_file() -> dict[str, Any]:
-    """What the settings file says: nothing if there is none; but one that was named must be there."""
+def read_settings_file() -> dict[str, Any]:
+    """Return the contents of the settings file, or {} if there is none. A file named by TENUTO_CONFIG must exist."""
     import tomllib
 
-    file = settings_file()
+    file = settings_file_path()
     try:
         return tomllib.loads(file.read_bytes().decode("utf-8"))
     except FileNotFoundError:
         if not os.environ.get("TENUTO_CONFIG"):
             return {}
-        what, remedy = f"there is no file {file}", "correct it, or leave it out"
+        problem, remedy = f"the settings file {file} does not exist", "correct or unset TENUTO_CONFIG"
     except OSError as error:
-        what = f"{file} cannot be read: {error.strerror}"
-        remedy = "let it be a file that this account may read, or name another one with TENUTO_CONFIG"
+        problem = f"the settings file {file} cannot be read: {error.strerror}"
+        remedy = "make the file readable for this account, or name another one with TENUTO_CONFIG"
     except UnicodeDecodeError as error:
-        what, remedy = f"{file} is not UTF-8: {error.reason} at byte {error.start}", "save it as UTF-8"
-    except (ValueError, RecursionError) as error:  # of TOML, or of a number or a nesting beyond all bounds
-        what, remedy = f"{file} is not TOML: {error}", "correct it there"
-    raise Invalid(what, field="TENUTO_CONFIG", remedy=remedy)
+        problem = f"the settings file {file} is not UTF-8: {error.reason} at byte {error.start}"
+        remedy = "save it as UTF-8"
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+        problem, remedy = f"the settings file {file} is not valid TOML: {error}", "correct the file"
+    raise Invalid(problem, code="settings.file.unreadable", field="TENUTO_CONFIG", remedy=remedy)
 
 
-def absolute(path: Path) -> Path:
-    """The same folder, whatever the working folder will be."""
+def expand_path(path: Path) -> Path:
+    """Return an absolute path with ``~`` expanded."""
     try:
         return path.expanduser().absolute()
-    except RuntimeError:  # of an account nobody knows
+    except RuntimeError:
         raise Invalid(
-            f"{path} begins with the folder of an account that there is not",
+            f"cannot expand '{path}': no such user",
+            code="settings.home.unknown_user",
             field="home",
-            remedy="write the whole path: see TENUTO_HOME",
+            remedy="write an absolute path; see TENUTO_HOME",
         ) from None
 
 
-def _home_in_file() -> str | None:
-    found = settings_in_file().get("home")
+def _read_home_setting() -> str | None:
+    found = read_settings_file().get("home")
     if found is not None and not isinstance(found, str):
-        raise Invalid("must be a path", field="home", remedy=f"see {settings_file()}")
+        raise Invalid(
+            f"the setting 'home' must be a path, not {found!r:.80}",
+            code="settings.value.invalid",
+            field="home",
+            remedy=f"see {settings_file_path()}",
+        )
     return found

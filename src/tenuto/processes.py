@@ -1,8 +1,6 @@
-"""Services: which loops run in this process, from start to stop.
+"""Service processes: the loops that run in a worker, scheduler or web process, from start to shutdown.
 
-A worker service takes and runs tasks; a scheduler service watches over them. Both carry the nets (sweep) and keep the
-house, so that either alone is enough and any number of each may run. The first signal asks for an orderly leave, the
-second for an immediate one (see `service.signals`).
+Every process runs the recovery sweep and housekeeping, so any mix and number of processes is sufficient.
 """
 
 from __future__ import annotations
@@ -14,29 +12,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
-from tenuto.audit.sealer import Sealing
-from tenuto.clock import steady
+from tenuto.audit.sealer import AuditSealer
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, SchemaBehind, StoreError, TenutoError, Unavailable
-from tenuto.jobs.registry import Jobs
+from tenuto.jobs.registry import JobRegistry
 from tenuto.logs import Log
 from tenuto.maintenance.housekeeping import Housekeeping
-from tenuto.maintenance.recovery import sweep
-from tenuto.observability.probe_server import lookout
-from tenuto.observability.status import Observing
+from tenuto.maintenance.recovery import recover_lost_tasks
+from tenuto.observability.probe_server import serve_probes
+from tenuto.observability.status import InstallationStatus
 from tenuto.postgres.database import Database
-from tenuto.scheduling.manifest_manager import Managing
+from tenuto.scheduling.manifest_manager import ManifestManager
 from tenuto.scheduling.scheduler import Scheduler
 from tenuto.service.health_file import HealthFile
-from tenuto.service.polling_loop import Loop, once_the_database_answers
-from tenuto.service.process_identity import Identity, enter_register
-from tenuto.service.signals import Signals
-from tenuto.settings import Settings, WorkerSettings, load_worker
+from tenuto.service.polling_loop import PollingLoop, retry_until_database_answers
+from tenuto.service.process_identity import ProcessIdentity, register_process
+from tenuto.service.signals import ShutdownSignals
+from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store import workers
-from tenuto.worker.executors import MakeServer
-from tenuto.worker.executors.native import Native
+from tenuto.worker.executors import ExecutorFactory
+from tenuto.worker.executors.native import NativeExecutor
+from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
 
-_READY_RETRY_SECONDS = 2.0
+_DATABASE_RETRY_SECONDS = 2.0
 
 log = Log("tenuto.service")
 
@@ -44,102 +43,122 @@ Connect = Callable[[], Awaitable[Database]]
 
 
 async def run_worker(
-    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, server: MakeServer = Native
+    connect: Connect,
+    jobs: JobRegistry,
+    settings: Settings,
+    worker_settings: WorkerSettings,
+    executor: ExecutorFactory = NativeExecutor,
 ) -> None:
-    """A worker process: until a signal; with an error if somebody declares it dead."""
-    identity = Identity.take("worker", settings.home, given.name)
-    async with _process(connect, settings, identity, grace=given.grace_seconds) as process:
+    """Run a worker process until a signal; raise an error if another process ends its registration."""
+    identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
+    async with _service_process(connect, settings, identity, grace_seconds=worker_settings.grace_seconds) as process:
         if process.database is None:
             return
-        worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat, server=server)
-        process.signals.lead_to(worker.stop, worker.stop_now)
-        async with nets(process.database, settings, identity):
+        worker = Worker(
+            process.database,
+            jobs,
+            identity,
+            worker_settings,
+            beat=process.health_files["worker"].write,
+            executor=executor,
+        )
+        process.signals.set_handlers(worker.stop, worker.stop_now)
+        async with maintenance_loops(process.database, settings, identity):
             await worker.run()
 
 
 async def run_scheduler(connect: Connect, settings: Settings, *, name: str | None = None) -> None:
-    """A scheduler process: until a signal; with an error if somebody else has its name."""
-    identity = Identity.take("scheduler", settings.home, name)
-    async with _process(connect, settings, identity) as process:
+    """Run a scheduler process until a signal; raise an error if another process takes its name."""
+    identity = ProcessIdentity.acquire("scheduler", settings.home, name)
+    async with _service_process(connect, settings, identity) as process:
         if process.database is None:
             return
         stopped = asyncio.Event()
-        process.signals.lead_to(stopped.set, stopped.set)
-        beat = process.health["scheduler"].beat
-        async with scheduling(
-            process.database, settings, identity, beat, give_up=process.give_up, stopped=stopped.is_set
+        process.signals.set_handlers(stopped.set, stopped.set)
+        async with scheduler_loops(
+            process.database,
+            settings,
+            identity,
+            process.health_files["scheduler"].write,
+            stop_with_error=process.stop_with_error,
+            is_stopped=stopped.is_set,
         ):
             await stopped.wait()
 
 
-async def run_beside(
+async def run_web(
     connect: Connect,
     settings: Settings,
-    identity: Identity,
+    identity: ProcessIdentity,
     serve: Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]],
 ) -> None:
-    """A process that neither takes tasks nor fires schedules: until a signal. It carries the nets all the same."""
-    async with _process(connect, settings, identity) as process:
+    """Run a web process until a signal; ``serve`` receives the stop event and the health file writer."""
+    async with _service_process(connect, settings, identity) as process:
         if process.database is None:
             return
         stopped = asyncio.Event()
-        process.signals.lead_to(stopped.set, stopped.set)
-        async with nets(process.database, settings, identity):
-            await serve(stopped, process.health[identity.service].beat)
+        process.signals.set_handlers(stopped.set, stopped.set)
+        async with maintenance_loops(process.database, settings, identity):
+            await serve(stopped, process.health_files[identity.service].write)
 
 
 async def run_all(
     connect: Connect,
-    jobs: Jobs,
+    jobs: JobRegistry,
     settings: Settings,
-    given: WorkerSettings,
+    worker_settings: WorkerSettings,
     ready: Callable[[Worker], None],
-    beside: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
+    extra_service: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> None:
-    """Scheduler and worker in one process, with something beside them: until a signal; with an error if one of them
-    cannot go on."""
-    identity = Identity.take("worker", settings.home, given.name)
+    """Run a scheduler, a worker and ``extra_service`` in one process until a signal or until one of them fails."""
+    identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
     try:
-        scheduler = Identity.take("scheduler", settings.home)
+        scheduler = ProcessIdentity.acquire("scheduler", settings.home)
     except BaseException:
         identity.release()
         raise
-    async with _process(connect, settings, identity, scheduler, grace=given.grace_seconds) as process:
+    async with _service_process(
+        connect, settings, identity, scheduler, grace_seconds=worker_settings.grace_seconds
+    ) as process:
         if process.database is None:
             return
-        worker = Worker(process.database, jobs, identity, given, beat=process.health["worker"].beat)
-        process.signals.lead_to(worker.stop, worker.stop_now)
-        beat = process.health["scheduler"].beat
+        worker = Worker(process.database, jobs, identity, worker_settings, beat=process.health_files["worker"].write)
+        process.signals.set_handlers(worker.stop, worker.stop_now)
         async with (
-            scheduling(
+            scheduler_loops(
                 process.database,
                 settings,
                 scheduler,
-                beat,
+                process.health_files["scheduler"].write,
                 identity,
-                give_up=process.give_up,
-                stopped=lambda: worker.stopping,
+                stop_with_error=process.stop_with_error,
+                is_stopped=lambda: worker.stopping,
             ),
-            beside(),
+            extra_service(),
         ):
             ready(worker)
             await worker.run()
 
 
 @asynccontextmanager
-async def worker_beside(
-    connect: Connect, jobs: Jobs, settings: Settings, given: WorkerSettings, server: MakeServer = Native
+async def background_worker(
+    connect: Connect,
+    jobs: JobRegistry,
+    settings: Settings,
+    worker_settings: WorkerSettings,
+    executor: ExecutorFactory = NativeExecutor,
+    timing: WorkerTiming = DEFAULT_TIMING,
 ) -> AsyncIterator[Worker]:
-    """A worker that runs beside the caller's own code for as long as the block lasts."""
+    """Run a worker within the caller's event loop for the duration of the block."""
     database = await connect()
     try:
-        identity = Identity.take("worker", settings.home, given.name)
+        identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
         try:
-            worker = Worker(database, jobs, identity, given, server=server)
-            async with nets(database, settings, identity):
+            worker = Worker(database, jobs, identity, worker_settings, executor=executor, timing=timing)
+            async with maintenance_loops(database, settings, identity):
                 running = asyncio.create_task(worker.run())
                 try:
-                    await worker.is_ready(running)
+                    await worker.wait_until_ready(running)
                     yield worker
                 finally:
                     worker.stop()
@@ -151,14 +170,14 @@ async def worker_beside(
 
 
 @asynccontextmanager
-async def scheduler_beside(connect: Connect, settings: Settings, name: str | None) -> AsyncIterator[None]:
-    """A scheduler that runs beside the caller's own code for as long as the block lasts."""
+async def background_scheduler(connect: Connect, settings: Settings, name: str | None) -> AsyncIterator[None]:
+    """Run a scheduler within the caller's event loop for the duration of the block."""
     errors: list[TenutoError] = []
     database = await connect()
     try:
-        identity = Identity.take("scheduler", settings.home, name)
+        identity = ProcessIdentity.acquire("scheduler", settings.home, name)
         try:
-            async with scheduling(database, settings, identity, lambda: None, give_up=errors.append):
+            async with scheduler_loops(database, settings, identity, lambda: None, stop_with_error=errors.append):
                 yield
         finally:
             identity.release()
@@ -169,75 +188,77 @@ async def scheduler_beside(connect: Connect, settings: Settings, name: str | Non
 
 
 @asynccontextmanager
-async def scheduling(
+async def scheduler_loops(
     database: Database,
     settings: Settings,
-    identity: Identity,
-    beat: Callable[[], None],
-    *others: Identity,
-    give_up: Callable[[TenutoError], None],
-    stopped: Callable[[], bool] = lambda: False,
+    identity: ProcessIdentity,
+    write_health_file: Callable[[], None],
+    *others: ProcessIdentity,
+    stop_with_error: Callable[[TenutoError], None],
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[None]:
-    """The loops of a scheduler, and the nets of its process, in which ``others`` may live too."""
-    silence = timedelta(seconds=load_worker().lease_seconds) * 4
+    """Run the loops of a scheduler and of maintenance; ``others`` are further services of this process."""
+    dead_after = timedelta(seconds=load_worker_settings().lease_seconds) * 4
 
-    async def enter() -> None:
-        await enter_register(database, identity, [], 0, silence=silence)
+    async def register() -> None:
+        await register_process(database, identity, [], 0, silence=dead_after)
 
-    if not await once_the_database_answers(enter, stopped, log):
-        yield  # told to stop before it has begun
+    if not await retry_until_database_answers(register, is_stopped, log):
+        yield  # stopped before the registration
         return
 
-    async def watch() -> float:
-        beat()
-        asked_at = steady()
-        now = await workers.seen(database, identity.id)
+    async def send_heartbeat() -> float:
+        write_health_file()
+        requested_at = monotonic_seconds()
+        now = await workers.record_heartbeat(database, identity.id)
         if now is not None:
-            database.clock.heard(now, asked_at)
-        else:  # it holds nothing, so nothing is lost: it enters anew, unless somebody else has its name by now
-            log.warning("declared dead by somebody else; entering the register anew", name=identity.name)
-            identity.begin_anew()
+            database.clock.synchronize(now, requested_at)
+        else:  # a scheduler holds no tasks, so nothing is lost; it registers again, unless its name is taken by now
+            log.warning("registration expired by another process; registering again", name=identity.name)
+            identity.renew_id()
             try:
-                await enter()
+                await register()
             except Conflict as error:
-                give_up(error)
+                stop_with_error(error)
         return min(settings.scheduler_poll_seconds, 10.0)
 
-    loop = Loop("tenuto-register", watch, log)
-    scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, beat)
-    managing = Managing(database, identity.name, settings.scheduler_poll_seconds)
-    sealing = Sealing(database, settings)
-    async with nets(database, settings, identity, *others):
-        scheduler.start()
-        managing.start()
+    heartbeat_loop = PollingLoop("tenuto-register", send_heartbeat, log)
+    scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, write_health_file)
+    manager = ManifestManager(database, identity.name, settings.scheduler_poll_seconds)
+    sealing = AuditSealer(database, settings)
+    async with maintenance_loops(database, settings, identity, *others):
+        scheduler.loop.start()
+        manager.loop.start()
         sealing.start()
-        loop.start()
-        log.info("scheduler ready", name=identity.name)
+        heartbeat_loop.start()
+        log.info("scheduler started", name=identity.name)
         try:
             yield
         finally:
-            await loop.stop()
+            await heartbeat_loop.stop()
             await sealing.stop()
-            await managing.stop()
-            await scheduler.stop()
+            await manager.loop.stop()
+            await scheduler.loop.stop()
             with contextlib.suppress(StoreError):
-                await workers.leave(database, identity.id)
-            log.info("scheduler left")
+                await workers.deregister_process(database, identity.id)
+            log.info("scheduler stopped", name=identity.name)
 
 
 @asynccontextmanager
-async def nets(database: Database, settings: Settings, *who: Identity) -> AsyncIterator[None]:
-    """Sweep and housekeeping, beside whatever the services of this process do."""
+async def maintenance_loops(
+    database: Database, settings: Settings, *identities: ProcessIdentity
+) -> AsyncIterator[None]:
+    """Run the recovery sweep and housekeeping for the duration of the block."""
 
-    async def sweeping() -> float:
-        await sweep(database, database.clock.now())
-        # Apart from each other, so that many processes do not all look at the same moment.
+    async def sweep() -> float:
+        await recover_lost_tasks(database, database.clock.now())
+        # Random, so that many processes do not sweep at the same time.
         return settings.sweep_seconds * random.uniform(0.7, 1.3)
 
-    housekeeping = Housekeeping(database, database.clock, settings, who)
-    loops = [Loop("tenuto-sweeper", sweeping, log), Loop("tenuto-housekeeping", housekeeping.round, log)]
-    loops[0].start(after=min(1.0, settings.sweep_seconds))
-    loops[1].start(after=min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0))
+    housekeeping = Housekeeping(database, database.clock, settings, identities)
+    loops = [PollingLoop("tenuto-sweeper", sweep, log), PollingLoop("tenuto-housekeeping", housekeeping.run_cycle, log)]
+    loops[0].start(delay_seconds=min(1.0, settings.sweep_seconds))
+    loops[1].start(delay_seconds=min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0))
     try:
         yield
     finally:
@@ -245,62 +266,62 @@ async def nets(database: Database, settings: Settings, *who: Identity) -> AsyncI
             await loop.stop()
 
 
-async def when_ready(connect: Connect, beat: Callable[[], None]) -> Database:
-    """Wait for the database as long as it takes; a service that starts first is not an error."""
+async def wait_for_database(connect: Connect, write_health_file: Callable[[], None]) -> Database:
+    """Connect; wait for a database that is not reachable or not migrated yet."""
     while True:
-        beat()
+        write_health_file()
         try:
             return await connect()
         except StoreError as error:
-            if not _may_pass(error):
+            if not isinstance(error, Unavailable | SchemaBehind):  # another schema mismatch does not go away
                 raise
-            log.warning("database not ready", error=str(error), next_try_in=_READY_RETRY_SECONDS)
-        await asyncio.sleep(_READY_RETRY_SECONDS)
+            log.warning("connection postponed", error=str(error), next_try_in=_DATABASE_RETRY_SECONDS)
+        await asyncio.sleep(_DATABASE_RETRY_SECONDS)
 
 
-def _may_pass(error: StoreError) -> bool:
-    # A schema that is missing or old will be there once somebody has migrated; any other misfit stays one.
-    return isinstance(error, Unavailable | SchemaBehind)
+class ServiceProcess:
+    """Signals, health files and database of a service process; no database if a signal came before the connection."""
 
-
-class Process:
-    """A service process: its database (none if it was told to stop before there was one), signals and health files."""
-
-    def __init__(self, settings: Settings, who: Sequence[Identity], grace: float) -> None:
+    def __init__(self, settings: Settings, identities: Sequence[ProcessIdentity], grace_seconds: float) -> None:
         self.database: Database | None = None
-        self.signals = Signals(grace)
+        self.signals = ShutdownSignals(grace_seconds)
         self.error: TenutoError | None = None
-        self.health = {one.service: HealthFile(settings.home, one.service, _name_of(one)) for one in who}
+        self.health_files = {
+            one.service: HealthFile(settings.home, one.service, _name_getter(one)) for one in identities
+        }
 
-    async def opened(self) -> Database:
-        """The database, once there is one."""
+    async def require_database(self) -> Database:
+        """Return the database, or raise `Unavailable` before it is connected."""
         if self.database is None:
-            raise Unavailable("there is no database yet, or no longer")
+            raise Unavailable("the database is not connected", code="database.not_connected")
         return self.database
 
-    def beat(self) -> None:
-        """A sign of life of all that runs here."""
-        for file in self.health.values():
-            file.beat()
+    def write_health_files(self) -> None:
+        for file in self.health_files.values():
+            file.write()
 
-    def give_up(self, error: TenutoError) -> None:
-        """Leave in good order, and say why at the end."""
+    def stop_with_error(self, error: TenutoError) -> None:
+        """Shut down in order; the process then raises the error."""
         self.error = self.error or error
         self.signals.stop()
 
 
-def _name_of(one: Identity) -> Callable[[], str]:
-    return lambda: one.name
+def _name_getter(identity: ProcessIdentity) -> Callable[[], str]:
+    return lambda: identity.name
 
 
 @asynccontextmanager
-async def _process(connect: Connect, settings: Settings, *who: Identity, grace: float = 0.0) -> AsyncIterator[Process]:
-    """Signals are heard from the first moment on, and the database is waited for as long as it takes."""
-    process = Process(settings, who, grace)
+async def _service_process(
+    connect: Connect, settings: Settings, *identities: ProcessIdentity, grace_seconds: float = 0.0
+) -> AsyncIterator[ServiceProcess]:
+    """Handle signals and wait for the database, then run the block."""
+    process = ServiceProcess(settings, identities, grace_seconds)
     try:
         with process.signals:
-            async with lookout(settings, Observing(process.opened, lambda: settings)):
-                process.database = await process.signals.unless_told(when_ready(connect, process.beat))
+            async with serve_probes(settings, InstallationStatus(process.require_database, lambda: settings)):
+                process.database = await process.signals.run_unless_stopped(
+                    wait_for_database(connect, process.write_health_files)
+                )
                 try:
                     yield process
                 finally:
@@ -310,7 +331,7 @@ async def _process(connect: Connect, settings: Settings, *who: Identity, grace: 
         if process.error is not None:
             raise process.error
     finally:
-        for file in process.health.values():
+        for file in process.health_files.values():
             file.remove()
-        for one in who:
+        for one in identities:
             one.release()

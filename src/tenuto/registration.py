@@ -1,33 +1,32 @@
-"""What a program declares: its jobs, chains, schedules and manifests. Nothing here touches the database."""
+"""Registration of jobs, chains, schedules, manifests and SQL drivers by a program. Does not access the database."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from tenuto.errors import Invalid
-from tenuto.ids import new_id
 from tenuto.jobs.chains import Chain
-from tenuto.jobs.registry import Job, Jobs, Using
+from tenuto.jobs.registry import Job, JobRegistry, TaskOptions
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
-from tenuto.model.policies import Policy, RetryPolicy, retry_policy
-from tenuto.model.schedules import Definition, Misfire
-from tenuto.model.sql_scripts import Driver
+from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
+from tenuto.model.schedules import Misfire, ScheduleDefinition
+from tenuto.model.sql_scripts import ScriptDriver
 from tenuto.model.steps import Step
-from tenuto.model.tasks import NewTask, seconds
+from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers import Trigger
-from tenuto.operations.manifests import Manifests, manifest_of
-from tenuto.operations.schedules import Schedules, definition
+from tenuto.operations.manifests import Manifests, build_manifest
+from tenuto.operations.schedules import Schedules, schedule_definition
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class ChainOptions(TypedDict, total=False):
-    """What may be said of a chain: see `Defining.job`."""
+    """Options of a chain; see `Registration.job`."""
 
     queue: str
     priority: int
@@ -40,14 +39,14 @@ class ChainOptions(TypedDict, total=False):
     tags: Iterable[str]
 
 
-class Defining:
-    """The part of an app with which a program says what there is."""
+class Registration:
+    """The methods of an app that register jobs and declare definitions."""
 
-    jobs: Jobs
+    jobs: JobRegistry
     schedules: Schedules
     manifests: Manifests
     _actor: Actor
-    _drivers: dict[str, Driver]
+    _drivers: dict[str, ScriptDriver]
 
     @overload
     def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
@@ -90,33 +89,37 @@ class Defining:
     ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
         """Register a function as a job.
 
-        ``max_retries`` (3 unless said) is short for ``retry=RetryPolicy(max_retries=…)``: give one of the two.
-        ``limit`` bounds how many of its tasks run at the same time, everywhere; with ``limit_key`` the bound is
-        shared by all tasks of that key. ``isolated`` runs it in a child process that can be killed.
+        ``max_retries`` (default 3) is short for ``retry=RetryPolicy(max_retries=…)``; give only one of them. ``limit``
+        is the maximum number of its tasks that run at the same time over all workers; tasks with the same ``limit_key``
+        share it. ``isolated`` runs the job in a child process that can be killed.
         """
-        policy = Policy(retry_policy(max_retries, retry), seconds(timeout, field="timeout"), on_lost)
+        policy = TaskPolicy(
+            resolve_retry_policy(max_retries, retry), parse_duration_seconds(timeout, field="timeout"), on_lost
+        )
 
         def register(function: Callable[P, R]) -> Job[P, R]:
             job_name = name or function.__name__
             key = limit_key or (f"job:{job_name}" if limit is not None else None)
-            using = Using(
-                queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(stored_values.tags(tags))
+            options = TaskOptions(
+                queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(stored_values.check_tags(tags))
             )
-            job = Job(function, job_name, policy, using, isolated=isolated)
-            self.jobs.add(job)
+            job = Job(function, job_name, policy, options, isolated=isolated)
+            self.jobs.add_job(job)
             return job
 
         return register if function is None else register(function)
 
-    def register_driver(self, name: str, driver: Driver) -> None:
-        """Let SQL scripts be run on databases Tenuto does not know by itself.
+    def register_driver(self, name: str, driver: ScriptDriver) -> None:
+        """Register a driver that runs SQL scripts on other kinds of databases.
 
-        A connection names it with ``driver``, or by what its url begins with. It is an async generator function: it
-        takes a `tenuto.model.sql_scripts.Script` and yields a `tenuto.model.sql_scripts.Ran` after every statement.
+        A connection selects it with ``driver`` or with the scheme of its URL. The driver is an async generator function
+        that takes a `Script` and yields a `StatementResult` (both of `tenuto.model.sql_scripts`) after every statement.
         """
-        stored_values.name(name, field="driver", limit=64)
+        stored_values.check_name(name, field="driver", limit=64)
         if name in self._drivers:
-            raise Invalid(f"a driver named {name} is registered already", field="driver")
+            raise Invalid(
+                f"a driver named {name!r} is already registered", code="app.driver.already_registered", field="driver"
+            )
         self._drivers[name] = driver
 
     def schedule(
@@ -128,23 +131,23 @@ class Defining:
         description: str = "",
         overlap: str = "skip",
         misfire: Misfire | Mapping[str, Any] | str = "once",
-    ) -> Definition:
-        """Declare a schedule: steps one after the other, a list in the list runs side by side.
+    ) -> ScheduleDefinition:
+        """Declare a schedule. Steps run in order; a list inside the list is a step group whose steps run in parallel.
 
-        It comes into force when a service of this program starts (or with ``app.schedules.deploy()``).
+        The schedule is deployed when a service of this program starts, or with ``app.schedules.deploy()``.
         """
         return self.schedules.declare(
-            definition(name, trigger, steps, description=description, overlap=overlap, misfire=misfire)
+            schedule_definition(name, trigger, steps, description=description, overlap=overlap, misfire=misfire)
         )
 
     def chain(self, name: str, *steps: Callable[..., Any], **options: Unpack[ChainOptions]) -> Job[..., Any]:
-        """Register several functions as one job: values flow from one to the next by type.
+        """Register several functions as one job; results are passed to later functions by type.
 
-        What a step returns is stored as it ends; a retry goes on after the last one that is. The options are those of
-        a job, but for ``isolated``: a child process cannot store.
+        The result of each step is stored, and a retry continues after the last stored step. The options are those of
+        `job` except ``isolated``, because a child process cannot store results.
         """
         if unknown := options.keys() - ChainOptions.__optional_keys__:
-            raise Invalid(f"a chain has no option {min(unknown)!r}", field="chain")
+            raise Invalid(f"a chain has no option {min(unknown)!r}", code="chain.option.unknown", field="chain")
         return self.job(name=name, **options)(Chain(name, steps).as_function())
 
     def manifest(
@@ -166,13 +169,13 @@ class Defining:
         group: str | None = None,
         max_active: int | None = None,
     ) -> Manifest:
-        """Declare a manifest: a job with input and rules of its own, run by a clock (``trigger``), after another has
-        succeeded (``after``), for what it is given (``on_demand``), or by hand.
+        """Declare a manifest: a job with its own input and policies.
 
-        It comes into force when a service of this program starts (or with ``app.manifests.deploy()``).
+        It runs on a ``trigger``, ``after`` another manifest has succeeded, for enqueued items (``on_demand``), or
+        manually. It is deployed when a service of this program starts, or with ``app.manifests.deploy()``.
         """
         return self.manifests.declare(
-            manifest_of(
+            build_manifest(
                 job,
                 external_id,
                 trigger=trigger,
@@ -190,26 +193,3 @@ class Defining:
                 max_active=max_active,
             )
         )
-
-
-def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> NewTask:
-    """A task of a job, with the options it is to be run with."""
-    using = job.using_
-    run_at = using.run_at if using.delay is None else now + using.delay
-    return NewTask(
-        new_id(),
-        job.name,
-        input,
-        now,
-        actor,
-        run_at,
-        "job",
-        using.queue,
-        using.priority,
-        job.policy_json,
-        using.key,
-        using.limit_key,
-        using.limit,
-        list(using.tags) or None,
-        using.correlation_id,
-    )

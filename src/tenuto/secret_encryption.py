@@ -1,10 +1,9 @@
-"""Sealing secrets: AES-256-GCM, a data key for every version of a secret, wrapped by the master key.
+"""Encryption of secrets: AES-256-GCM with one data key per version of a secret, wrapped by the master key.
 
-Name and version are bound into both seals, so a row under another name, or with another version's number, does not
-open, nor one of which any byte was changed. Whoever can write the table can still put back a whole row as it once was,
-its version with it: that opens as long as its key is at hand; that there was a newer one stands in the audit alone.
-Where the master key comes from is decided here too: a setting, a file, or, for the embedded database, a file in the
-home. This room never sees the database, and no error of it repeats a key or a value.
+Name and version are authenticated data of both ciphertexts, so a changed row, or a row copied to another name or
+version, cannot be decrypted. An attacker who can write the table can restore an old row as a whole; only the audit log
+shows that a newer version existed. The master key comes from a setting, a file or, for the embedded database, a file in
+the home directory. This module does not access the database, and its errors never contain a key or a value.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from tenuto.settings import Settings
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
-_FILE_IN_HOME = "master.key"
-_LARGEST_FILE = 64 * 1024
-_OTHERS = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
-"""What a key file must not allow: a group may be let in to read it, nobody else."""
-_HOW_TO_MAKE_ONE = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > master.key)"
+_HOME_KEY_FILE = "master.key"
+_MAX_FILE_BYTES = 64 * 1024
+_FORBIDDEN_MODE_BITS = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+"""Permissions that a key file must not have; read permission for the group is allowed."""
+_KEY_CREATION_HINT = "create a key with: (umask 077; head -c 32 /dev/urandom | base64 > master.key)"
 
 
-class CannotOpen(StoreError):
-    """A secret that is there cannot be read: its key is not at hand, or it is not what was stored."""
+class UnreadableSecret(StoreError):
+    """A stored secret cannot be decrypted: its key is missing, or its row was changed."""
 
 
-class UnknownKey(CannotOpen):
-    """A secret is sealed with a key that was not given."""
+class UnknownMasterKey(UnreadableSecret):
+    """A secret is encrypted with a master key that is not configured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """A master key. Its id tells which one it is and nothing about it."""
+class MasterKey:
+    """A master key. Its id identifies the key and reveals nothing about it."""
 
     bytes: bytes = field(repr=False)
     id: str = field(init=False)
@@ -52,76 +51,78 @@ class Key:
         object.__setattr__(self, "id", hashlib.sha256(b"tenuto master key\0" + self.bytes).hexdigest()[:16])
 
     @classmethod
-    def new(cls) -> Key:
+    def new(cls) -> MasterKey:
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @property
     def text(self) -> str:
-        """As it stands in a file."""
+        """The key in the format of key files."""
         return base64.b64encode(self.bytes).decode()
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """A secret as it is stored."""
+class EncryptedSecret:
+    """A secret as stored in the database."""
 
     name: str
     version: int
     key_id: str
-    wrapped: bytes
-    sealed: bytes
+    wrapped_key: bytes
+    ciphertext: bytes
 
 
-class Keys:
-    """The master keys at hand: the first one seals, all of them open."""
+class MasterKeys:
+    """The configured master keys. The first one encrypts, all of them decrypt."""
 
-    def __init__(self, keys: Sequence[Key], origin: str, *, ours: Path | None = None) -> None:
+    def __init__(self, keys: Sequence[MasterKey], origin: str, *, managed_file: Path | None = None) -> None:
         self._by_id = {key.id: key for key in keys}
         self.current = keys[0]
         self.origin = origin
-        """Where they were found, in words."""
-        self.ours = ours
-        """The file they are in, if it is Tenuto's own to change."""
+        """Variable or file that the keys come from, for messages."""
+        self.managed_file = managed_file
+        """Key file that Tenuto created and may change."""
 
-    def __iter__(self) -> Iterator[Key]:
-        """The current one first."""
+    def __iter__(self) -> Iterator[MasterKey]:
+        """Iterate over the keys, the current one first."""
         return iter(self._by_id.values())
 
     def __contains__(self, key_id: object) -> bool:
         return key_id in self._by_id
 
-    def seal(self, name: str, version: int, value: str) -> Sealed:
-        """Lock a value away."""
+    def encrypt(self, name: str, version: int, value: str) -> EncryptedSecret:
+        """Encrypt a value with a new data key."""
         data_key = secrets.token_bytes(KEY_BYTES)
-        sealed = _encrypt(data_key, value.encode(), _bound_to("value", name, version))
-        return Sealed(name, version, self.current.id, self._wrap(data_key, name, version), sealed)
+        sealed = _encrypt(data_key, value.encode(), _associated_data("value", name, version))
+        return EncryptedSecret(name, version, self.current.id, self._wrap(data_key, name, version), sealed)
 
-    def open(self, row: Sealed) -> str:
-        """The value, or a refusal that says what is wrong with the row or the keys."""
+    def decrypt(self, row: EncryptedSecret) -> str:
+        """Return the value of a stored secret."""
         data_key = self._unwrap(row)
-        value = _decrypt(data_key, row.sealed, _bound_to("value", row.name, row.version), row.name)
+        value = _decrypt(data_key, row.ciphertext, _associated_data("value", row.name, row.version), row.name)
         return value.decode()
 
-    def rewrap(self, row: Sealed) -> Sealed:
-        """The same secret under the current key; the value is not touched."""
+    def rewrap(self, row: EncryptedSecret) -> EncryptedSecret:
+        """Wrap the data key with the current master key; the encrypted value stays the same."""
         data_key = self._unwrap(row)
         wrapped = self._wrap(data_key, row.name, row.version)
-        return Sealed(row.name, row.version, self.current.id, wrapped, row.sealed)
+        return EncryptedSecret(row.name, row.version, self.current.id, wrapped, row.ciphertext)
 
     def _wrap(self, data_key: bytes, name: str, version: int) -> bytes:
-        return _encrypt(self.current.bytes, data_key, _bound_to("key", name, version))
+        return _encrypt(self.current.bytes, data_key, _associated_data("key", name, version))
 
-    def _unwrap(self, row: Sealed) -> bytes:
+    def _unwrap(self, row: EncryptedSecret) -> bytes:
         key = self._by_id.get(row.key_id)
         if key is None:
-            raise UnknownKey(
-                f"secret {row.name!r} is sealed with the master key {row.key_id}, which is not in {self.origin}",
-                remedy="give that key too (old keys after the current one); a lost key cannot be made again",
+            raise UnknownMasterKey(
+                f"secret {row.name!r} is encrypted with the master key {row.key_id}, which is not in {self.origin}",
+                code="secret.master_key.unknown",
+                remedy="add that key after the current one; a lost key cannot be recovered",
             )
-        return _decrypt(key.bytes, row.wrapped, _bound_to("key", row.name, row.version), row.name)
+        return _decrypt(key.bytes, row.wrapped_key, _associated_data("key", row.name, row.version), row.name)
 
 
-def _bound_to(what: str, name: str, version: int) -> bytes:
+def _associated_data(what: str, name: str, version: int) -> bytes:
+    # guard: secrets.bound_to_name, secrets.bound_to_version
     return json.dumps(["tenuto", what, name, version]).encode()
 
 
@@ -138,87 +139,99 @@ def _decrypt(key: bytes, sealed: bytes, bound: bytes, name: str) -> bytes:
 
     try:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
-    except (InvalidTag, ValueError):  # a wrong tag, or too short to have one
-        raise CannotOpen(
-            f"secret {name!r} is not as it was stored: its row was damaged or exchanged",
-            remedy=f"set it anew: tenuto secret set {name}",
+    except (InvalidTag, ValueError):  # ValueError: too short to contain a tag
+        raise UnreadableSecret(
+            f"the stored row of secret {name!r} is damaged or was replaced",
+            code="secret.damaged",
+            remedy=f"set the secret again: tenuto secret set {name}",
         ) from None
 
 
-# --- where the keys come from ---------------------------------------------------------------------------------------
+# --- sources of master keys -----------------------------------------------------------------------------------------
 
 
-def find(settings: Settings) -> Keys | None:
-    """The keys that were given, or None if none were and none has been made."""
+def find_keys(settings: Settings) -> MasterKeys | None:
+    """Return the configured keys, or None."""
     if settings.master_key is not None:
         if settings.master_key_file is not None:
-            raise Invalid("both a key and a file are given", field="master_key", remedy="give one of the two")
-        return Keys(_read(settings.master_key.get_secret_value(), "master_key"), "TENUTO_MASTER_KEY")
+            raise Invalid(
+                "the settings master_key and master_key_file are both set",
+                code="settings.master_key.conflict",
+                field="master_key",
+                remedy="set only one of them",
+            )
+        return MasterKeys(_parse_keys(settings.master_key.get_secret_value(), "master_key"), "TENUTO_MASTER_KEY")
     if settings.master_key_file is not None:
-        return Keys(_read(_contents(settings.master_key_file), "master_key_file"), str(settings.master_key_file))
-    ours = settings.home / _FILE_IN_HOME
-    if settings.database is None and ours.exists():
-        return Keys(_read(_contents(ours), "master_key_file"), str(ours), ours=ours)
+        return MasterKeys(
+            _parse_keys(_read_key_file(settings.master_key_file), "master_key_file"), str(settings.master_key_file)
+        )
+    key_file = settings.home / _HOME_KEY_FILE
+    if settings.database is None and key_file.exists():
+        return MasterKeys(
+            _parse_keys(_read_key_file(key_file), "master_key_file"), str(key_file), managed_file=key_file
+        )
     return None
 
 
-def find_or_refuse(settings: Settings) -> Keys:
-    """The keys, or what to do about it that there are none."""
-    keys = find(settings)
+def require_keys(settings: Settings) -> MasterKeys:
+    """Return the configured keys; without any, raise an error."""
+    keys = find_keys(settings)
     if keys is not None:
         return keys
-    ours = settings.home / _FILE_IN_HOME
-    missing = f"{ours} is gone" if settings.database is None else "no master key is given"
+    key_file = settings.home / _HOME_KEY_FILE
+    missing = f"the key file {key_file} does not exist" if settings.database is None else "no master key is configured"
     raise Invalid(
-        f"secrets are sealed with a master key, and {missing}",
+        f"stored secrets are encrypted with a master key, but {missing}",
+        code="settings.master_key.missing",
         field="master_key",
-        remedy="set TENUTO_MASTER_KEY_FILE (or TENUTO_MASTER_KEY) to the key they were sealed with",
+        remedy="set TENUTO_MASTER_KEY_FILE or TENUTO_MASTER_KEY to the key that encrypted the secrets",
     )
 
 
-def find_or_make(settings: Settings) -> Keys:
-    """The keys; for the embedded database, made now if there are none. Only for where no secret is stored yet."""
-    keys = find(settings)
+def find_or_create_keys(settings: Settings) -> MasterKeys:
+    """Return the configured keys; for the embedded database, create one. Call only while no secret is stored."""
+    keys = find_keys(settings)
     if keys is not None:
         return keys
     if settings.database is not None:
         raise Invalid(
-            "secrets need a master key, and none is given",
+            "secrets require a master key, but none is configured",
+            code="settings.master_key.missing",
             field="master_key",
-            remedy=f"set TENUTO_MASTER_KEY_FILE for every service; {_HOW_TO_MAKE_ONE}",
+            remedy=f"set TENUTO_MASTER_KEY_FILE for every service; {_KEY_CREATION_HINT}",
         )
-    ours = settings.home / _FILE_IN_HOME
-    ours.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(ours, [Key.new()]) as fresh, suppress(FileExistsError):
-        os.link(fresh.path, ours)  # whoever comes second takes what the first has made
-    return find_or_refuse(settings)
+    key_file = settings.home / _HOME_KEY_FILE
+    key_file.parent.mkdir(parents=True, exist_ok=True)
+    with _ReplacementFile(key_file, [MasterKey.new()]) as replacement, suppress(FileExistsError):
+        os.link(replacement.path, key_file)  # if another process was faster, its key is used
+    return require_keys(settings)
 
 
-def add_new(keys: Keys) -> Keys:
-    """A new key before those in our own file."""
-    return _rewrite(keys, [Key.new(), *keys._by_id.values()])
+def add_key(keys: MasterKeys) -> MasterKeys:
+    """Add a new current key to the managed key file."""
+    return _rewrite(keys, [MasterKey.new(), *keys._by_id.values()])
 
 
-def drop_unused(keys: Keys, used: Collection[str]) -> Keys:
-    """In our own file only the current key stays, and those that are in use."""
+def drop_unused_keys(keys: MasterKeys, used: Collection[str]) -> MasterKeys:
+    """Remove all keys from the managed key file except the current one and those in use."""
     return _rewrite(keys, [key for key in keys._by_id.values() if key is keys.current or key.id in used])
 
 
-def _rewrite(keys: Keys, ordered: Sequence[Key]) -> Keys:
-    assert keys.ours is not None
-    with _beside(keys.ours, ordered) as fresh:
-        fresh.path.replace(keys.ours)
-    return Keys(ordered, keys.origin, ours=keys.ours)
+def _rewrite(keys: MasterKeys, ordered: Sequence[MasterKey]) -> MasterKeys:
+    assert keys.managed_file is not None
+    with _ReplacementFile(keys.managed_file, ordered) as replacement:
+        replacement.path.replace(keys.managed_file)
+    return MasterKeys(ordered, keys.origin, managed_file=keys.managed_file)
 
 
-class _beside:  # noqa: N801 — reads as a sentence where it is used
-    """A file next to another that is complete and on disk before it takes its place; gone afterwards."""
+class _ReplacementFile:
+    """Temporary file beside a key file, complete and on disk before it takes its place; removed afterwards."""
 
-    def __init__(self, file: Path, keys: Sequence[Key]) -> None:
+    def __init__(self, file: Path, keys: Sequence[MasterKey]) -> None:
         self.path = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
         self._text = "".join(f"{key.text}\n" for key in keys)
 
-    def __enter__(self) -> _beside:
+    def __enter__(self) -> _ReplacementFile:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(self._text)
@@ -228,48 +241,62 @@ class _beside:  # noqa: N801 — reads as a sentence where it is used
 
     def __exit__(self, *_: object) -> None:
         self.path.unlink(missing_ok=True)
-        if hasattr(os, "O_DIRECTORY"):  # the name of the file must outlast a power cut, too
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        if hasattr(os, "O_DIRECTORY"):  # the directory entry must survive a power failure too
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(folder)
+                os.fsync(directory)
             finally:
-                os.close(folder)
+                os.close(directory)
 
 
-def _contents(file: Path) -> str:
+def _read_key_file(file: Path) -> str:
     try:
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise Invalid(
-            f"{file} cannot be read: {error.strerror}",
+            f"the key file {file} cannot be read: {error.strerror}",
+            code="settings.master_key_file.unreadable",
             field="master_key_file",
-            remedy="put the key where the setting says, or correct TENUTO_MASTER_KEY_FILE; a new key opens nothing",
+            remedy="restore the key file or correct TENUTO_MASTER_KEY_FILE; a new key cannot decrypt old secrets",
         ) from None
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise Invalid(f"{file} is not a file", field="master_key_file", remedy="name the file itself")
-        if os.name == "posix" and state.st_mode & _OTHERS:
-            raise Forbidden(
-                f"{file} can be read or changed by others (its mode is {stat.S_IMODE(state.st_mode):04o})",
+            raise Invalid(
+                f"the key file {file} is not a regular file",
+                code="settings.master_key_file.unreadable",
                 field="master_key_file",
-                remedy=f"chmod 600 {file}; if somebody may have seen it, make a new key and rotate",
+                remedy="set TENUTO_MASTER_KEY_FILE to a regular file",
             )
-        return os.read(descriptor, _LARGEST_FILE).decode("ascii", "replace")
+        if os.name == "posix" and state.st_mode & _FORBIDDEN_MODE_BITS:
+            raise Forbidden(
+                f"the key file {file} is accessible to other users (mode {stat.S_IMODE(state.st_mode):04o})",
+                code="settings.master_key_file.exposed",
+                field="master_key_file",
+                remedy=f"run chmod 600 {file}; if another user may have read the key, add a new one and rotate",
+            )
+        return os.read(descriptor, _MAX_FILE_BYTES).decode("ascii", "replace")
     finally:
         os.close(descriptor)
 
 
-def _read(text: str, field: str) -> list[Key]:
-    keys: list[Key] = []
-    for word in text.replace(",", " ").split():
+def _parse_keys(text: str, field: str) -> list[MasterKey]:
+    keys: list[MasterKey] = []
+    for encoded in text.replace(",", " ").split():
         try:
-            raw = base64.b64decode(word, validate=True)
+            raw = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             raw = b""
         if len(raw) != KEY_BYTES:
-            raise Invalid(f"a key is not {KEY_BYTES} bytes in base64", field=field, remedy=_HOW_TO_MAKE_ONE)
-        keys.append(Key(raw))
+            raise Invalid(
+                f"a key in {field} is not {KEY_BYTES} bytes in base64",
+                code="settings.master_key.invalid",
+                field=field,
+                remedy=_KEY_CREATION_HINT,
+            )
+        keys.append(MasterKey(raw))
     if not keys:
-        raise Invalid("holds no key", field=field, remedy=_HOW_TO_MAKE_ONE)
+        raise Invalid(
+            f"{field} contains no key", code="settings.master_key.invalid", field=field, remedy=_KEY_CREATION_HINT
+        )
     return keys

@@ -1,8 +1,7 @@
-"""Traces from whoever asked for work to the code that does it, where a program uses OpenTelemetry.
+"""OpenTelemetry spans from the caller that enqueues a task to the code that runs it.
 
-Nothing is imported on its behalf: a program that has set OpenTelemetry up has it loaded, and without it every call here
-comes back at once. A task carries the trace along in its policy, as a W3C ``traceparent``; so each of its attempts, in
-whichever process, belongs to the trace of the one who asked. Nothing here decides anything, and nobody depends on it.
+This module does not import OpenTelemetry. If the program has not loaded and configured it, every function returns at
+once. A task stores the trace as a W3C ``traceparent`` in its policy, so each of its attempts joins the caller's trace.
 """
 
 from __future__ import annotations
@@ -14,71 +13,71 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-KEY = "traceparent"
-_FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+TRACEPARENT_KEY = "traceparent"
+_TRACEPARENT_PATTERN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
-def is_on() -> bool:
-    """Whether the program has set up where its traces go."""
-    return _api() is not None
+def is_enabled() -> bool:
+    """Return whether the program has configured a tracer provider."""
+    return _trace_api() is not None
 
 
-def traceparent() -> str | None:
-    """The span that is current here, for whoever goes on with it elsewhere; None if there is none."""
-    api = _api()
-    return None if api is None else _written(api.get_current_span())
+def current_traceparent() -> str | None:
+    """Return the current span as a traceparent, or None."""
+    api = _trace_api()
+    return None if api is None else _format_traceparent(api.get_current_span())
 
 
-def asked(for_what: str) -> str | None:
-    """Somebody asks for work: a span of its own, on which the attempts follow; None if nothing is traced."""
-    api = _api()
+def record_enqueue_span(task_name: str) -> str | None:
+    """Record a span for an enqueued task and return its traceparent, or None without tracing."""
+    api = _trace_api()
     if api is None:
         return None
-    span = api.get_tracer("tenuto").start_span(f"enqueue {for_what}", kind=api.SpanKind.PRODUCER)
-    parent = _written(span)
+    span = api.get_tracer("tenuto").start_span(f"enqueue {task_name}", kind=api.SpanKind.PRODUCER)
+    parent = _format_traceparent(span)
     span.end()
     return parent
 
 
-def carrying(policy: str, parent: str | None) -> str:
-    """A policy as stored that carries a trace along, if there is one."""
-    return policy if parent is None else json.dumps({**json.loads(policy), KEY: parent})
+def add_traceparent(policy: str, parent: str | None) -> str:
+    """Return the stored policy with the traceparent added, if there is one."""
+    return policy if parent is None else json.dumps({**json.loads(policy), TRACEPARENT_KEY: parent})
 
 
 @contextmanager
-def running(name: str, policy: str, about: Mapping[str, str | int]) -> Iterator[None]:
-    """A span around the code of an attempt, in the trace its task carries. What the code raises is noted and raised."""
-    api = _api()
+def attempt_span(name: str, policy: str, attempt_fields: Mapping[str, str | int]) -> Iterator[None]:
+    """Run the code of an attempt in a span of the task's trace. The span records an exception and re-raises it."""
+    api = _trace_api()
     if api is None:
         yield
         return
-    attributes = {f"tenuto.{key}": value for key, value in about.items()}
-    tracer, parent = api.get_tracer("tenuto"), _read(api, policy)
+    attributes = {f"tenuto.{key}": value for key, value in attempt_fields.items()}
+    tracer, parent = api.get_tracer("tenuto"), _parent_context(api, policy)
     with tracer.start_as_current_span(f"run {name}", parent, api.SpanKind.CONSUMER, attributes):
         yield
 
 
-def _api() -> Any:
-    """What the program has loaded and set up. Until it has, the provider is one that stands in for another."""
+def _trace_api() -> Any:
+    """Return the loaded `opentelemetry.trace`, or None if no provider is configured (the provider is a proxy)."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
     return api
 
 
-def _written(span: Any) -> str | None:
+def _format_traceparent(span: Any) -> str | None:
     context = span.get_span_context()
     if not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def _read(api: Any, policy: str) -> Any:
-    """The context a policy carries; None, for a trace of its own, if it carries none that can be read."""
-    if KEY not in policy:
+def _parent_context(api: Any, policy: str) -> Any:
+    """Return the trace context stored in a policy; None starts a new trace."""
+    if TRACEPARENT_KEY not in policy:
         return None
     try:
-        found = _FORM.fullmatch(json.loads(policy)[KEY])
+        found = _TRACEPARENT_PATTERN.fullmatch(json.loads(policy)[TRACEPARENT_KEY])
     except (ValueError, TypeError, KeyError):
         return None
     if found is None:

@@ -1,9 +1,10 @@
-"""The web service without a socket: all of it, guards included, on a fresh database, with one key for each role."""
+"""The web service without a socket: the whole application on a fresh database, with one API key for each role."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,54 +14,54 @@ import pytest
 from fastapi import FastAPI
 
 from tenuto import Context, PermanentFailure, Tenuto
-from tenuto.api.application import api, guarded
+from tenuto.api.application import add_middleware, create_api
 from tenuto.model.actors import Role
-from tenuto.settings import load
+from tenuto.settings import load_settings
 
 HOST = "http://localhost"
 MASTER_KEY = base64.b64encode(bytes(range(32))).decode()
 
 
 @dataclass
-class Api:
-    """Somebody who has every key."""
+class ApiClient:
+    """HTTP client with an API key for every role."""
 
     app: Tenuto
-    made: FastAPI
+    api: FastAPI
     keys: dict[Role, str]
     client: httpx2.AsyncClient
 
-    async def send(self, method: str, path: str, role: Role | None = Role.ADMIN, **given: Any) -> httpx2.Response:
-        headers = dict(given.pop("headers", {}))
+    async def send(self, method: str, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
+        headers = dict(options.pop("headers", {}))
         if role is not None:
             headers.setdefault("Authorization", f"Bearer {self.keys[role]}")
-        return await self.client.request(method, path, headers=headers, **given)
+        return await self.client.request(method, path, headers=headers, **options)
 
-    async def get(self, path: str, role: Role | None = Role.ADMIN, **given: Any) -> httpx2.Response:
-        return await self.send("GET", path, role, **given)
+    async def get(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
+        return await self.send("GET", path, role, **options)
 
-    async def post(self, path: str, role: Role | None = Role.ADMIN, **given: Any) -> httpx2.Response:
-        return await self.send("POST", path, role, **given)
+    async def post(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
+        return await self.send("POST", path, role, **options)
 
-    async def put(self, path: str, role: Role | None = Role.ADMIN, **given: Any) -> httpx2.Response:
-        return await self.send("PUT", path, role, **given)
+    async def put(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
+        return await self.send("PUT", path, role, **options)
 
-    async def delete(self, path: str, role: Role | None = Role.ADMIN, **given: Any) -> httpx2.Response:
-        return await self.send("DELETE", path, role, **given)
+    async def delete(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
+        return await self.send("DELETE", path, role, **options)
 
-    async def read(self, path: str, **given: Any) -> Any:
-        """What a GET that must go well answers with."""
-        answer = await self.get(path, **given)
-        assert answer.status_code == 200, (path, answer.text)
-        return answer.json()
+    async def get_json(self, path: str, **options: Any) -> Any:
+        """Return the body of a GET that must succeed."""
+        response = await self.get(path, **options)
+        assert response.status_code == 200, (path, response.text)
+        return response.json()
 
 
-def with_jobs(app: Tenuto) -> Tenuto:
-    """Some jobs to ask for."""
+def register_jobs(app: Tenuto) -> Tenuto:
+    """Register the jobs that the tests use."""
 
     @app.job
     async def double(n: int) -> int:
-        """Twice as much."""
+        """Return the double."""
         return 2 * n
 
     @app.job(name="mail/send", queue="mail")
@@ -81,35 +82,34 @@ def with_jobs(app: Tenuto) -> Tenuto:
 
 
 @pytest.fixture
-async def service(url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(url, tmp_path) as made:
-        yield made
+async def service(url: str, tmp_path: Path) -> AsyncIterator[ApiClient]:
+    async with running_api(url, tmp_path) as client:
+        yield client
 
 
-class serving:  # noqa: N801 — used as a function
-    """The web service on a database, for as long as the block lasts."""
-
-    def __init__(self, url: str, home: Path, **settings: Any) -> None:
-        self._app = with_jobs(Tenuto(settings=load(database=url, home=home, master_key=MASTER_KEY, **settings)))
-
-    async def __aenter__(self) -> Api:
-        app = self._app
-        keys = {role: (await app.keys.make(role.word, role))[1] for role in Role}
-        made = api(app)
-        transport = httpx2.ASGITransport(app=guarded(app, made), client=("127.0.0.1", 50000))
-        return Api(app, made, keys, httpx2.AsyncClient(transport=transport, base_url=HOST))
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._app.close()
+@asynccontextmanager
+async def running_api(url: str, home: Path, **settings: Any) -> AsyncIterator[ApiClient]:
+    """Run the web application on a database for the duration of the block."""
+    all_settings = load_settings(database=url, home=home, master_key=MASTER_KEY, **settings)
+    app = register_jobs(Tenuto(settings=all_settings))
+    try:
+        keys = {role: (await app.api_keys.create(role.key, role))[1] for role in Role}
+        api = create_api(app)
+        transport = httpx2.ASGITransport(app=add_middleware(app, api), client=("127.0.0.1", 50000))
+        yield ApiClient(app, api, keys, httpx2.AsyncClient(transport=transport, base_url=HOST))
+    finally:
+        await app.close()
 
 
-def problem(answer: httpx2.Response, status: int) -> dict[str, Any]:
-    """A problem, told as problems are."""
-    assert answer.status_code == status, (answer.status_code, answer.text)
-    assert answer.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = answer.json()
-    assert told["status"] == status
-    assert told["type"].startswith("urn:tenuto:")
-    assert told["title"]
-    assert told["request_id"] == answer.headers["x-request-id"]
-    return told
+def assert_problem(response: httpx2.Response, status: int, code: str | None = None) -> dict[str, Any]:
+    """Check that a response is a complete problem with this status and code; return its body."""
+    assert response.status_code == status, (response.status_code, response.text)
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert problem["status"] == status
+    assert problem["type"].startswith("urn:tenuto:")
+    assert problem["code"]
+    assert code is None or problem["code"] == code, problem
+    assert problem["title"]
+    assert problem["request_id"] == response.headers["x-request-id"]
+    return problem

@@ -1,4 +1,4 @@
-"""Who may use which route: every route says so, and every role is tried on every one of them."""
+"""Access control: every route declares its role, and every role is request_count on every route."""
 
 from __future__ import annotations
 
@@ -10,75 +10,75 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from tenuto import Tenuto
-from tenuto.api.application import api
+from tenuto.api.application import create_api
 from tenuto.api.strict_route import StrictRoute
 from tenuto.model.actors import Role
-from tests.api.conftest import Api, problem
+from tests.api.conftest import ApiClient, assert_problem
 
-OPEN = {
+OPEN_ROUTES = {
     *(("GET", path) for path in ("/healthz", "/readyz", "/", "/login")),
     *(("POST", path) for path in ("/api/v1/session", "/login")),
 }
-"""Open to all: signs of life, following a one-time link, and the page that says how to get one."""
-UNLESS_SAID = {("GET", "/metrics")}
-"""Asks for a key by itself, unless a setting opens it."""
-STREAMS = {("GET", "/api/v1/events")}
-"""Goes on for as long as one listens."""
+"""Open to all: probes, login with a one-time link, and the pages around it."""
+OPTIONALLY_OPEN_ROUTES = {("GET", "/metrics")}
+"""Requires a key unless a setting opens it."""
+STREAMING_ROUTES = {("GET", "/api/v1/events")}
+"""Responses without an end."""
 
 
-def routes(made: FastAPI) -> Iterator[tuple[str, APIRoute]]:
-    for route in every_route(made):
+def list_methods_and_routes(api: FastAPI) -> Iterator[tuple[str, APIRoute]]:
+    for route in list_routes(api):
         for method in sorted(route.methods or ()):
             if method != "HEAD":
                 yield method, route
 
 
-def every_route(made: FastAPI) -> list[APIRoute]:
-    found = [context.route for context in iter_route_contexts(made.routes)]
+def list_routes(api: FastAPI) -> list[APIRoute]:
+    found = [context.route for context in iter_route_contexts(api.routes)]
     return [route for route in found if isinstance(route, APIRoute)]
 
 
-def test_every_route_says_who_may_use_it_and_as_what_it_goes_on_record() -> None:
-    words = set()
-    for method, route in routes(api(Tenuto())):
-        assert isinstance(route, StrictRoute), f"{method} {route.path} is not read strictly"
-        if (method, route.path) in OPEN | UNLESS_SAID:
+def test_every_route_declares_its_role_and_audit_action() -> None:
+    actions = set()
+    for method, route in list_methods_and_routes(create_api(Tenuto())):
+        assert isinstance(route, StrictRoute), f"{method} {route.path} is not a StrictRoute"
+        if (method, route.path) in OPEN_ROUTES | OPTIONALLY_OPEN_ROUTES:
             continue
-        assert route.needs is not None, f"{method} {route.path} does not say who may use it"
-        assert re.fullmatch(r"[a-z_]+\.[a-z_]+", route.needs.action), route.needs.action
+        assert route.required_role is not None, f"{method} {route.path} declares no role"
+        assert re.fullmatch(r"[a-z_]+\.[a-z_]+", route.required_role.action), route.required_role.action
         if method != "GET":
-            words.add((route.needs.action, route.path))
+            actions.add((route.required_role.action, route.path))
         lowest = Role.VIEWER if method == "GET" else Role.OPERATOR
-        looks = route.needs.action.endswith(".read") or route.needs.action == "session.close"
-        assert route.needs.role >= lowest or looks, f"{method} {route.path} is too open"
-    assert len(words) > 40
+        is_read = route.required_role.action.endswith(".read") or route.required_role.action == "session.close"
+        assert route.required_role.role >= lowest or is_read, f"{method} {route.path} is too open"
+    assert len(actions) > 40
 
 
-async def test_each_role_may_do_what_it_may_on_each_route_and_nothing_else(service: Api) -> None:
-    tried = 0
-    for method, route in routes(service.made):
-        if (method, route.path) in OPEN | UNLESS_SAID or not isinstance(route, StrictRoute):
+async def test_each_role_can_use_exactly_the_routes_of_its_level(service: ApiClient) -> None:
+    request_count = 0
+    for method, route in list_methods_and_routes(service.api):
+        if (method, route.path) in OPEN_ROUTES | OPTIONALLY_OPEN_ROUTES or not isinstance(route, StrictRoute):
             continue
-        assert route.needs is not None
-        path = re.sub(r"\{(\w+)(:\w+)?\}", _some_value, route.path)
-        nobody = await service.send(method, path, role=None, **_body(method, path))
-        problem(nobody, 401)
-        assert nobody.headers["www-authenticate"] == "Bearer"
+        assert route.required_role is not None
+        path = re.sub(r"\{(\w+)(:\w+)?\}", _unknown_id, route.path)
+        anonymous = await service.send(method, path, role=None, **_body(method, path))
+        assert_problem(anonymous, 401, "auth.missing")
+        assert anonymous.headers["www-authenticate"] == "Bearer"
         for role in Role:
-            if role >= route.needs.role and (method, route.path) in STREAMS:
+            if role >= route.required_role.role and (method, route.path) in STREAMING_ROUTES:
                 continue
-            answer = await service.send(method, path, role=role, **_body(method, path))
-            tried += 1
-            if role < route.needs.role:
-                assert route.needs.role.word in problem(answer, 403)["detail"]
+            response = await service.send(method, path, role=role, **_body(method, path))
+            request_count += 1
+            if role < route.required_role.role:
+                assert_problem(response, 403, "auth.role.insufficient")
             else:
-                assert answer.status_code not in (401, 403), (method, path, role, answer.text)
-                assert answer.status_code < 500, (method, path, role, answer.text)
-    assert tried > 300
+                assert response.status_code not in (401, 403), (method, path, role, response.text)
+                assert response.status_code < 500, (method, path, role, response.text)
+    assert request_count > 300
 
 
-def _some_value(part: re.Match[str]) -> str:
-    """Of something that is not there: nothing is to happen here."""
+def _unknown_id(part: re.Match[str]) -> str:
+    """Return an id or name that does not exist, so that nothing changes."""
     return "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1" if part[1] == "id" else "nothing"
 
 

@@ -1,4 +1,4 @@
-"""Nobody fills the memory or the places of the web service before it knows who they are."""
+"""Limits of the HTTP protocol that protect the web service from unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
-from tenuto.api import http_protocol, middleware
-from tenuto.api.server import serving
+from tenuto.api import middleware
+from tenuto.api.server import BoundedHttpProtocol, web_server
 
 
-async def answer_to(address: str, *pieces: bytes) -> bytes:
-    """What a server answers to these bytes; nothing if it hangs up."""
+async def send_raw(address: str, *pieces: bytes) -> bytes:
+    """Send bytes to a server; return its response, empty if it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rsplit(":", 1)[1]))
     try:
         async with asyncio.timeout(10):
@@ -27,21 +27,21 @@ async def answer_to(address: str, *pieces: bytes) -> bytes:
         writer.close()
 
 
-async def test_heads_and_bodies_are_bounded_in_size_and_time(
+async def test_web_server_bounds_heads_and_bodies_in_size_and_time(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Tenuto(url, home=tmp_path)
-    async with app, serving(app, port=0) as address:
+    async with app, web_server(app, port=0) as address:
         head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-        fine = await answer_to(address, head + b"\r\n")
-        large = await answer_to(address, head, *(b"x-%d: " % n + b"a" * 8000 + b"\r\n" for n in range(20)), b"\r\n")
-        long_url = await answer_to(address, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        # Not before: to whoever does not wait for long, a machine that has much to do seems slow as well.
+        fine = await send_raw(address, head + b"\r\n")
+        large = await send_raw(address, head, *(b"x-%d: " % n + b"a" * 8000 + b"\r\n" for n in range(20)), b"\r\n")
+        long_url = await send_raw(address, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        # Short timeouts only here: on a busy machine the requests above could exceed them.
         with monkeypatch.context() as patched:
-            patched.setattr(http_protocol, "HEAD_SECONDS", 0.3)
-            slow_head = await answer_to(address, head)
-        monkeypatch.setattr(middleware, "BODY_SECONDS", 0.3)
-        slow_body = await answer_to(
+            patched.setattr(BoundedHttpProtocol, "head_timeout_seconds", 0.3)
+            slow_head = await send_raw(address, head)
+        monkeypatch.setattr(middleware, "BODY_TIMEOUT_SECONDS", 0.3)
+        slow_body = await send_raw(
             address,
             b"POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             b'Content-Length: 100\r\n\r\n{"link":',

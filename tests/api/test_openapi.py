@@ -1,6 +1,6 @@
-"""The OpenAPI document is valid and complete, and whatever is made up from it is answered: never with a 5xx.
+"""The OpenAPI document is valid and complete, and no request generated from it causes a 5xx.
 
-Requests are made up by schemathesis, some that fit the document and some that do not, for as long as there is time.
+Schemathesis generates valid and invalid requests until the time budget is used up.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from jsonschema_rs import Draft202012Validator, meta
 from schemathesis.generation import GenerationMode
 
 from tenuto import Tenuto
-from tenuto.api.application import api, describe
+from tenuto.api.application import create_api, openapi_document
 from tenuto.model.actors import Role
-from tests.api.conftest import HOST, Api, serving
-from tests.api.test_access import STREAMS, every_route
+from tests.api.conftest import HOST, ApiClient, running_api
+from tests.api.test_access import STREAMING_ROUTES, list_routes
 
-SECONDS = 22.0
-ROUNDS = (
+TIME_BUDGET_SECONDS = 22.0
+MODES = (
     (GenerationMode.POSITIVE, 1),
     (GenerationMode.NEGATIVE, 2),
     (GenerationMode.POSITIVE, 8),
     (GenerationMode.NEGATIVE, 20),
 )
-SENT = ("method", "url", "headers", "params", "json", "data", "files", "cookies")
+REQUEST_OPTIONS = ("method", "url", "headers", "params", "json", "data", "files", "cookies")
 REFUSALS = (400, 401, 403, 404, 405, 409, 413, 415, 422, 429)
 
 
 @schemathesis.serializer("application/x-ndjson")
-def lines(_context: Any, value: Any) -> bytes:
+def serialize_json_lines(_context: Any, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return describe(api(Tenuto()))
+    return openapi_document(create_api(Tenuto()))
 
 
-def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def list_operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield method, path, operation
 
 
-def test_the_document_is_valid_and_every_operation_is_explained(document: dict[str, Any]) -> None:
+def test_openapi_document_is_valid_and_describes_every_operation(document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.1.")
     schemathesis.openapi.from_dict(document).validate()
     for schema in document["components"]["schemas"].values():
@@ -63,12 +63,13 @@ def test_the_document_is_valid_and_every_operation_is_explained(document: dict[s
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(re.findall(r"'\$ref': '([^']+)'", repr(document))) <= known
     ids = []
-    for method, path, operation in operations(document):
+    for method, path, operation in list_operations(document):
         ids.append(operation["operationId"])
-        assert operation.get("description") or operation.get("summary"), (method, path)
+        assert re.match(r"[A-Z][a-z]+ ", operation["summary"]), (method, path)
+        assert operation["description"].endswith("."), (method, path)
         assert operation["tags"], (method, path)
         for body in operation.get("requestBody", {}).get("content", {}).values():
-            assert _has_example(document, body), f"{method} {path} shows no example of its body"
+            assert _has_example(document, body), f"{method} {path} has no example of its body"
     assert len(set(ids)) == len(ids)
 
 
@@ -79,14 +80,15 @@ def _has_example(document: dict[str, Any], body: dict[str, Any]) -> bool:
     return "'example" in text
 
 
-def test_the_document_has_every_route(document: dict[str, Any]) -> None:
-    told = {path for _, path, _ in operations(document)}
-    made = {re.sub(r":\w+\}", "}", route.path) for route in every_route(api(Tenuto())) if route.include_in_schema}
-    assert made == told
+def test_openapi_document_contains_every_route(document: dict[str, Any]) -> None:
+    documented = {path for _, path, _ in list_operations(document)}
+    created = {
+        re.sub(r":\w+\}", "}", route.path) for route in list_routes(create_api(Tenuto())) if route.include_in_schema
+    }
+    assert created == documented
 
 
-def test_examples_of_bodies_are_accepted_as_far_as_they_can_be(document: dict[str, Any]) -> None:
-    """An example that its own schema refuses helps nobody."""
+def test_openapi_examples_of_bodies_match_their_schemas(document: dict[str, Any]) -> None:
     for name, schema in document["components"]["schemas"].items():
         validator = Draft202012Validator({**schema, "components": document["components"]})
         for example in schema.get("examples", []):
@@ -99,37 +101,33 @@ def portal() -> Iterator[BlockingPortal]:
         yield opened
 
 
-def test_no_request_made_up_from_the_document_breaks_anything(
+def test_api_answers_generated_requests_without_server_errors(
     portal: BlockingPortal, url: str, tmp_path: Path, document: dict[str, Any]
 ) -> None:
-    block = serving(url, tmp_path)
-    service = portal.call(block.__aenter__)
-    try:
-        tried = _try_all(service, portal, document)
-    finally:
-        portal.call(block.__aexit__)
-    assert len(tried) >= 90, "every operation was tried"
+    with portal.wrap_async_context_manager(running_api(url, tmp_path)) as service:
+        example_counts = _try_all_operations(service, portal, document)
+    assert len(example_counts) >= 90, "some operations were not tried"
 
 
-def _try_all(service: Api, portal: BlockingPortal, document: dict[str, Any]) -> dict[str, int]:
-    """How often each operation was tried."""
+def _try_all_operations(service: ApiClient, portal: BlockingPortal, document: dict[str, Any]) -> dict[str, int]:
+    """Return the number of generated requests for each operation."""
     found = [result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]  # type: ignore[union-attr]
-    deadline = time.monotonic() + SECONDS
-    tried: dict[str, int] = {}
-    for mode, examples in ROUNDS:
+    deadline = time.monotonic() + TIME_BUDGET_SECONDS
+    example_counts: dict[str, int] = {}
+    for mode, examples in MODES:
         for operation in found:
-            what = f"{operation.method.upper()} {operation.path}"
-            if (operation.method.upper(), operation.path) in STREAMS:
+            name = f"{operation.method.upper()} {operation.path}"
+            if (operation.method.upper(), operation.path) in STREAMING_ROUTES:
                 continue
-            if what in tried and time.monotonic() > deadline:
-                return tried
-            with suppress(Unsatisfiable):  # where nothing can be said, nothing can be said wrong
-                _attempt(service, portal, operation.as_strategy(generation_mode=mode), what, examples)
-            tried[what] = tried.get(what, 0) + examples
-    return tried
+            if name in example_counts and time.monotonic() > deadline:
+                return example_counts
+            with suppress(Unsatisfiable):  # operations without parameters have no invalid requests
+                _try_operation(service, portal, operation.as_strategy(generation_mode=mode), name, examples)
+            example_counts[name] = example_counts.get(name, 0) + examples
+    return example_counts
 
 
-def _attempt(service: Api, portal: BlockingPortal, cases: Any, what: str, examples: int) -> None:
+def _try_operation(service: ApiClient, portal: BlockingPortal, cases: Any, name: str, examples: int) -> None:
     @given(case=cases)
     @settings(
         max_examples=examples,
@@ -141,21 +139,21 @@ def _attempt(service: Api, portal: BlockingPortal, cases: Any, what: str, exampl
         suppress_health_check=list(HealthCheck),
     )
     def attempt(case: Any) -> None:
-        answer = portal.call(_send, service, case)
-        assert answer.status_code < 500, (what, case, answer.text)
-        if answer.status_code >= 400:
-            assert answer.status_code in REFUSALS, (what, answer.status_code)
-            assert answer.headers["content-type"] == "application/problem+json", (what, case)
+        response = portal.call(_send, service, case)
+        assert response.status_code < 500, (name, case, response.text)
+        if response.status_code >= 400:
+            assert response.status_code in REFUSALS, (name, response.status_code)
+            assert response.headers["content-type"] == "application/problem+json", (name, case)
 
     attempt()
 
 
-async def _send(service: Api, case: Any) -> httpx2.Response:
+async def _send(service: ApiClient, case: Any) -> httpx2.Response:
     sent = case.as_transport_kwargs(base_url=HOST)
-    made = requests.Request(**{name: value for name, value in sent.items() if name in SENT}).prepare()
-    headers = {name.encode(): str(value).encode("utf-8") for name, value in made.headers.items()}
+    created = requests.Request(**{name: value for name, value in sent.items() if name in REQUEST_OPTIONS}).prepare()
+    headers = {name.encode(): str(value).encode("utf-8") for name, value in created.headers.items()}
     headers[b"Authorization"] = f"Bearer {service.keys[Role.ADMIN]}".encode()
     service.client.cookies.clear()
-    assert made.method is not None
-    assert made.body is None or isinstance(made.body, str | bytes)
-    return await service.client.request(made.method, str(made.url), content=made.body, headers=headers)
+    assert created.method is not None
+    assert created.body is None or isinstance(created.body, str | bytes)
+    return await service.client.request(created.method, str(created.url), content=created.body, headers=headers)

@@ -1,4 +1,4 @@
-"""Arguments for one run: operators may give them to jobs; what the other steps do is not theirs to say."""
+"""Arguments for one run: an operator may override those of jobs, only an editor those of other steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from tenuto import Step, Tenuto, manual
 from tenuto.model.actors import Role
-from tenuto.operations.schedules import definition
-from tests.api.test_one_shots import calling
+from tenuto.operations.schedules import schedule_definition
+from tests.api.test_one_shots import client_with_role
 
-ELSEWHERE = {
+OTHER_STEPS = {
     "program": Step.executable("/bin/true", name="program"),
     "call": Step.http("https://example.org", name="call"),
     "note": Step.log("a message", log="notes", name="note"),
@@ -24,7 +24,9 @@ async def nightly(app: Tenuto) -> None:
     @app.job
     async def load(full: bool = False) -> None: ...
 
-    await app.schedules.create(definition("nightly", manual(), [Step.job(load, name="load"), *ELSEWHERE.values()]))
+    await app.schedules.create(
+        schedule_definition("nightly", manual(), [Step.job(load, name="load"), *OTHER_STEPS.values()])
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,20 +37,20 @@ async def nightly(app: Tenuto) -> None:
         ("note", {"log": "another"}),
     ],
 )
-async def test_an_operator_cannot_say_what_a_step_does_that_is_no_job(
+async def test_operator_cannot_override_arguments_of_steps_other_than_jobs(
     app: Tenuto, nightly: None, step: str, arguments: dict[str, Any]
 ) -> None:
-    asked = {"arguments": {step: arguments}}
-    async with calling(app, Role.OPERATOR) as operator:
-        refused = await operator.post("/api/v1/schedules/nightly/run", json=asked)
-        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, step)
+    body = {"arguments": {step: arguments}}
+    async with client_with_role(app, Role.OPERATOR) as operator:
+        refused = await operator.post("/api/v1/schedules/nightly/run", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (403, "step.arguments.forbidden")
         assert (await operator.get("/api/v1/executions")).json()["items"] == []
 
 
-async def test_an_operator_gives_arguments_to_jobs_and_an_editor_to_all(app: Tenuto, nightly: None) -> None:
-    async with calling(app, Role.OPERATOR) as operator, calling(app, Role.EDITOR) as editor:
+async def test_operator_overrides_arguments_of_jobs_and_editor_of_all_steps(app: Tenuto, nightly: None) -> None:
+    async with client_with_role(app, Role.OPERATOR) as operator, client_with_role(app, Role.EDITOR) as editor:
         run = await operator.post("/api/v1/schedules/nightly/run", json={"arguments": {"load": {"full": True}}})
         assert run.json()["decision"] == "Fired"
         await app.executions.cancel(UUID(run.json()["execution_id"]))
-        run = await editor.post("/api/v1/schedules/nightly/run", json={"arguments": {"note": {"message": "mine"}}})
+        run = await editor.post("/api/v1/schedules/nightly/run", json={"arguments": {"note": {"message": "auth"}}})
         assert run.json()["decision"] == "Fired"

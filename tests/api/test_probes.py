@@ -1,4 +1,4 @@
-"""What those who watch are told: /healthz, /readyz, /metrics."""
+"""Probes and metrics of the web service: /healthz, /readyz, /metrics."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tenuto import PermanentFailure, RetryPolicy, Step, Tenuto, every
-from tenuto.api.application import api, guarded
+from tenuto.api.application import add_middleware, create_api
 from tenuto.model.actors import Role
-from tenuto.observability.process_metrics import counters
-from tenuto.observability.prometheus import OF_THE_INSTALLATION, OF_THIS_PROCESS
+from tenuto.observability.process_metrics import process_metrics
+from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.postgres.database import Database
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tenuto.store import workers
 from tenuto.store.reports import metrics
 from tests.races.servers import Server
 from tests.support.waiting import eventually
 
-Figures = dict[tuple[str, ...], float]
+Samples = dict[tuple[str, ...], float]
 
 
 @asynccontextmanager
-async def asking(app: Tenuto) -> AsyncIterator[httpx2.AsyncClient]:
-    transport = httpx2.ASGITransport(app=guarded(app, api(app)), raise_app_exceptions=False)
+async def open_client(app: Tenuto) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=add_middleware(app, create_api(app)), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
-def figures(text: str) -> Figures:
-    """Every sample by its name and the values of its labels, in the order of their names."""
+def parse_samples(text: str) -> Samples:
+    """Return every sample by its name and the values of its labels, sorted by label name."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -45,20 +45,19 @@ def figures(text: str) -> Figures:
 
 
 @pytest.fixture
-def watched(url: str, tmp_path: Path) -> Tenuto:
-    return Tenuto(settings=load(database=url, home=tmp_path, metrics_open=True))
+def open_metrics_app(url: str, tmp_path: Path) -> Tenuto:
+    return Tenuto(settings=load_settings(database=url, home=tmp_path, metrics_open=True))
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are gathered whenever somebody asks."""
-    monkeypatch.setattr("tenuto.observability.status.GATHER_EVERY", 0.0)
-    monkeypatch.setattr("tenuto.observability.cached_query._SHARE", 0)
+def uncached_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the metrics for each request."""
+    monkeypatch.setattr("tenuto.observability.status.METRICS_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("tenuto.observability.cached_query._MIN_INTERVAL_FACTOR", 0)
 
 
-async def test_figures_follow_the_work(url: str, tmp_path: Path, at_once: None) -> None:
-    """From asking to running to failing for good: what is counted is what has happened."""
-    app = Tenuto(settings=load(database=url, home=tmp_path, metrics_open=True))
+async def test_metrics_follow_tasks_from_enqueue_to_failure(url: str, tmp_path: Path, uncached_metrics: None) -> None:
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path, metrics_open=True))
     hold = threading.Event()
 
     @app.job
@@ -72,13 +71,13 @@ async def test_figures_follow_the_work(url: str, tmp_path: Path, at_once: None) 
     def long() -> None:
         hold.wait(20)
 
-    async with app, asking(app) as client:
+    async with app, open_client(app) as client:
 
-        async def read() -> Figures:
-            answer = await client.get("/metrics")
-            assert answer.status_code == 200
-            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-            return figures(answer.text)
+        async def read() -> Samples:
+            response = await client.get("/metrics")
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+            return parse_samples(response.text)
 
         before = await read()
         assert before[("tenuto_database_up",)] == 1
@@ -98,196 +97,200 @@ async def test_figures_follow_the_work(url: str, tmp_path: Path, at_once: None) 
         await app.enqueue(hopeless)
         await app.enqueue(long)
         async with app.worker(queues="default,slow", slots=5):
-            running = await eventually(lambda: _when(read, _only_the_long_one_is_left))
+            running = await eventually(lambda: _sample_if(read, _only_long_task_is_left))
             assert running[("tenuto_leases", "live", "slow")] == 1
             assert running[("tenuto_services", "worker", "alive")] == 1
             assert running[("tenuto_slots",)] == 5
             hold.set()
-            await eventually(lambda: _when(read, lambda now: now[("tenuto_tasks", "running")] == 0))
-        after = await read()  # when the worker has left: what is in the database is counted a moment later
+            await eventually(lambda: _sample_if(read, lambda now: now[("tenuto_tasks", "running")] == 0))
+        after = await read()  # after the worker: it counts shortly after its commits
 
-        def grown(*key: str) -> float:
+        def growth(*key: str) -> float:
             return after.get(key, 0) - before.get(key, 0)
 
-        assert grown("tenuto_claimed_tasks_total") == 7
-        assert 0 < grown("tenuto_claims_total") <= 7
-        assert grown("tenuto_attempts_ended_total", "", "completed") == 5
-        assert grown("tenuto_attempts_ended_total", "error", "failed") == 2
-        assert grown("tenuto_attempt_seconds_count") == 7
-        assert grown("tenuto_attempt_seconds_bucket", "+Inf") == 7
-        assert grown("tenuto_start_late_seconds_count") == 7
-        assert grown("tenuto_attempt_seconds_sum") > 0
-        assert grown("tenuto_outcomes_stale_total") == 0
+        assert growth("tenuto_claimed_tasks_total") == 7
+        assert 0 < growth("tenuto_claims_total") <= 7
+        assert growth("tenuto_attempts_ended_total", "", "completed") == 5
+        assert growth("tenuto_attempts_ended_total", "error", "failed") == 2
+        assert growth("tenuto_attempt_seconds_count") == 7
+        assert growth("tenuto_attempt_seconds_bucket", "+Inf") == 7
+        assert growth("tenuto_start_delay_seconds_count") == 7
+        assert growth("tenuto_attempt_seconds_sum") > 0
+        assert growth("tenuto_outcomes_stale_total") == 0
         assert after[("tenuto_recent_attempts", "", "completed")] == 5
         assert after[("tenuto_recent_attempts", "error", "failed")] == 2
-        assert after[("tenuto_recent_longest_seconds",)] > 0
+        assert after[("tenuto_recent_max_run_seconds",)] > 0
         assert ("tenuto_leases", "live", "slow") not in after
     await app.close()
 
 
-async def _when(read: Any, so: Any) -> Figures | None:
-    now: Figures = await read()
-    return now if so(now) else None
+async def _sample_if(read: Any, condition: Any) -> Samples | None:
+    now: Samples = await read()
+    return now if condition(now) else None
 
 
-def _only_the_long_one_is_left(now: Figures) -> bool:
-    """And what is for later: the hopeless one is not between its attempts either."""
+def _only_long_task_is_left(now: Samples) -> bool:
+    """Besides the delayed task; the failing task is not between its attempts."""
     return [now[("tenuto_tasks", state)] for state in ("queued", "scheduled", "running")] == [0, 1, 1]
 
 
-async def test_the_figures_tell_of_schedules_letters_repairs_and_what_is_held_back(
-    at_once: None, app: Tenuto, db: Database
+async def test_metrics_include_schedules_dead_letters_repairs_and_held_tasks(
+    uncached_metrics: None, app: Tenuto, db: Database
 ) -> None:
     @app.job
     async def broken() -> None:
         raise PermanentFailure("no")
 
     app.schedule("hourly", every("1h"), [Step.job(broken), Step.job(broken, name="again")])
-    app.manifest("wanted", broken, on_demand=True)
+    app.manifest("on-demand", broken, on_demand=True)
     await app.schedules.deploy()
     await app.manifests.deploy()
     await app.schedules.run("hourly")
-    await app.bulk_enqueue("wanted", [{}])
-    await db.all("UPDATE tenuto.schedules SET next_run_at = now() - interval '90 s', planned = true")
+    await app.bulk_enqueue("on-demand", [{}])
+    await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '90 s', planned = true")
     await db.transaction(lambda connection: workers.count_repair(connection, "lease_expired", 3))
-    before = figures(await app.observing.metrics())
+    before = parse_samples(await app.status.metrics())
     assert before[("tenuto_executions_in_progress",)] == 1
     assert before[("tenuto_tasks", "waiting")] == 1
     assert before[("tenuto_due", "schedule")] == 1
-    assert before[("tenuto_due_late_seconds", "schedule")] >= 90
+    assert before[("tenuto_due_delay_seconds", "schedule")] >= 90
     assert before[("tenuto_repairs_total", "lease_expired")] == 3
 
-    said = await app.observing.readiness()
-    assert not said.ready
-    assert [check.name for check in said.checks if not check.ok] == ["scheduler"]
+    readiness = await app.status.readiness()
+    assert not readiness.ready
+    assert [check.name for check in readiness.checks if not check.ok] == ["scheduler"]
     async with app.worker(slots=2):
-        await eventually(lambda: _when(_read_of(app), lambda now: now[("tenuto_dead_letters_open",)] == 1))
+        await eventually(lambda: _sample_if(_metrics_reader(app), lambda now: now[("tenuto_dead_letters_open",)] == 1))
     async with app.scheduler():
-        await eventually(lambda: _when(_read_of(app), lambda now: now[("tenuto_due", "schedule")] == 0))
-    fired = figures(await app.observing.metrics())  # when the scheduler has left: it counts a moment later
+        await eventually(lambda: _sample_if(_metrics_reader(app), lambda now: now[("tenuto_due", "schedule")] == 0))
+    fired = parse_samples(await app.status.metrics())  # after the scheduler: it counts shortly after its commits
     assert fired[("tenuto_schedules_fired_total",)] > before[("tenuto_schedules_fired_total",)]
-    batch = await app.bulk_enqueue("wanted", [{}, {}])
+    batch = await app.bulk_enqueue("on-demand", [{}, {}])
     await app.batches.pause(batch.id)
-    held = figures(await app.observing.metrics())
-    assert held[("tenuto_tasks", "waiting")] == 2 + 1  # of the execution that has just begun
+    held = parse_samples(await app.status.metrics())
+    assert held[("tenuto_tasks", "waiting")] == 2 + 1  # of the new execution
 
 
-def _read_of(app: Tenuto) -> Any:
-    async def read() -> Figures:
-        return figures(await app.observing.metrics())
+def _metrics_reader(app: Tenuto) -> Any:
+    async def read() -> Samples:
+        return parse_samples(await app.status.metrics())
 
     return read
 
 
 @pytest.fixture
-def gathered(monkeypatch: pytest.MonkeyPatch) -> list[Database]:
-    """Whom the apps made from here on ask for figures, once for each time; they are never too old."""
-    monkeypatch.setattr("tenuto.observability.status.GATHER_EVERY", 3600.0)
-    asked: list[Database] = []
-    gather = metrics.gather
+def metric_queries(monkeypatch: pytest.MonkeyPatch) -> list[Database]:
+    """Return a list of the databases queried for metrics; cached metrics never expire."""
+    monkeypatch.setattr("tenuto.observability.status.METRICS_INTERVAL_SECONDS", 3600.0)
+    databases: list[Database] = []
+    load = metrics.load_metrics
 
     async def counted(database: Database) -> Any:
-        asked.append(database)
-        return await gather(database)
+        databases.append(database)
+        return await load(database)
 
-    monkeypatch.setattr(metrics, "gather", counted)
-    return asked
+    monkeypatch.setattr(metrics, "load_metrics", counted)
+    return databases
 
 
-async def test_many_scrapes_cost_one_gathering(gathered: list[Database], watched: Tenuto) -> None:
-    async with watched, asking(watched) as client:
-        answers = await asyncio.gather(*(client.get("/metrics") for _ in range(50)))
-        assert {answer.status_code for answer in answers} == {200}
+async def test_concurrent_scrapes_share_one_metrics_query(
+    metric_queries: list[Database], open_metrics_app: Tenuto
+) -> None:
+    async with open_metrics_app, open_client(open_metrics_app) as client:
+        responses = await asyncio.gather(*(client.get("/metrics") for _ in range(50)))
+        assert {response.status_code for response in responses} == {200}
         assert (await client.get("/metrics")).status_code == 200
-    assert len(gathered) == 1
+    assert len(metric_queries) == 1
 
 
-async def test_every_figure_there_is_is_told_and_none_that_is_not_in_the_table(at_once: None, watched: Tenuto) -> None:
-    async with watched:
-        families = {family.name for family in text_string_to_metric_families(await watched.observing.metrics())}
-    known = {metric.name.removesuffix("_total") for metric in OF_THIS_PROCESS + OF_THE_INSTALLATION}
+async def test_metrics_are_exactly_those_of_the_tables(uncached_metrics: None, open_metrics_app: Tenuto) -> None:
+    async with open_metrics_app:
+        families = {family.name for family in text_string_to_metric_families(await open_metrics_app.status.metrics())}
+    known = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS + DATABASE_METRICS}
     assert families == known
 
 
-async def test_figures_need_a_viewers_key_unless_they_are_open(app: Tenuto) -> None:
-    async with asking(app) as client:
+async def test_metrics_require_a_viewer_key_unless_open(app: Tenuto) -> None:
+    async with open_client(app) as client:
         assert (await client.get("/healthz")).text == "ok\n"
         assert (await client.get("/readyz")).status_code == 200
         refused = await client.get("/metrics")
         assert refused.status_code == 401
         assert refused.headers["content-type"] == "application/problem+json"
-        _, text = await app.keys.make("prometheus", Role.VIEWER)
+        _, text = await app.api_keys.create("prometheus", Role.VIEWER)
         key = {"Authorization": f"Bearer {text}"}
         assert (await client.get("/metrics", headers=key)).status_code == 200
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def own_database_server() -> Iterator[Server]:
     server = Server()
     yield server
     server.close()
 
 
-async def test_a_service_whose_database_is_gone_lives_and_is_not_ready_until_it_is_back(
-    own_server: Server, tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+async def test_web_service_without_database_is_alive_and_not_ready(
+    own_database_server: Server, tmp_path: Path, uncached_metrics: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenuto.observability.status.READINESS_EVERY", 0.0)
-    app = Tenuto(settings=load(database=own_server.url, home=tmp_path, metrics_open=True, connect_seconds=1))
-    async with asking(app) as client:
+    monkeypatch.setattr("tenuto.observability.status.READINESS_INTERVAL_SECONDS", 0.0)
+    app = Tenuto(
+        settings=load_settings(database=own_database_server.url, home=tmp_path, metrics_open=True, connect_seconds=1)
+    )
+    async with open_client(app) as client:
 
         async def ready() -> dict[str, Any]:
-            answer = await client.get("/readyz")
-            told: dict[str, Any] = answer.json()
-            assert answer.status_code == (200 if told["ready"] else 503)
-            return told
+            response = await client.get("/readyz")
+            body: dict[str, Any] = response.json()
+            assert response.status_code == (200 if body["ready"] else 503)
+            return body
 
-        no_schema = await eventually(lambda: _when(ready, lambda told: told["checks"][0]["ok"]))
+        no_schema = await eventually(lambda: _sample_if(ready, lambda body: body["checks"][0]["ok"]))
         assert (no_schema["ready"], no_schema["checks"][-1]["name"]) == (False, "schema")
-        await own_server.make_schema()
-        told = await eventually(lambda: _when(ready, lambda told: told["ready"]))
-        assert [check["name"] for check in told["checks"]] == ["database", "schema", "claims", "scheduler"]
+        await own_database_server.make_schema()
+        body = await eventually(lambda: _sample_if(ready, lambda body: body["ready"]))
+        assert [check["name"] for check in body["checks"]] == ["database", "schema", "claims", "scheduler"]
 
-        await own_server.crash()
-        told = await ready()
-        assert told == {"ready": False, "checks": [{"name": "database", "ok": False, "detail": "does not answer"}]}
+        await own_database_server.crash()
+        body = await ready()
+        assert not body["ready"]
+        assert [(check["name"], check["ok"]) for check in body["checks"]] == [("database", False)]
         assert (await client.get("/healthz")).status_code == 200
-        gone = await client.get("/metrics")
-        assert gone.status_code == 200
-        assert figures(gone.text)[("tenuto_database_up",)] == 0
-        assert not [name for name, *_ in figures(gone.text) if name.startswith("tenuto_queue")]
+        metrics_response = await client.get("/metrics")
+        assert metrics_response.status_code == 200
+        assert parse_samples(metrics_response.text)[("tenuto_database_up",)] == 0
+        assert not [name for name, *_ in parse_samples(metrics_response.text) if name.startswith("tenuto_queue")]
 
-        await own_server.start()
-        await eventually(lambda: _when(ready, lambda told: told["ready"]), timeout=20)
+        await own_database_server.start()
+        await eventually(lambda: _sample_if(ready, lambda body: body["ready"]), timeout=20)
         async with (await app.open()).connection() as connection:
             await connection.execute("DELETE FROM tenuto.migrations WHERE number > 1")
-        told = await ready()
-        (wrong,) = [check for check in told["checks"] if not check["ok"]]
+        body = await ready()
+        (wrong,) = [check for check in body["checks"] if not check["ok"]]
         assert wrong["name"] == "schema"
-        assert "the schema is at 1" in wrong["detail"]
     await app.close()
 
 
-async def test_a_worker_that_gets_no_answers_makes_its_process_unready(
+async def test_worker_without_recent_claims_makes_its_process_unready(
     app: Tenuto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with app:
         async with app.worker(slots=1):
-            await eventually(lambda: counters.polled_at is not None)
-            (claims,) = [check for check in (await app.observing.readiness()).checks if check.name == "claims"]
-            assert (claims.ok, "last looked for work" in claims.detail) == (True, True)
-        assert counters.polled_at is None
-        monkeypatch.setattr(counters, "polled_at", counters.polled_at or -1e9)
-        monkeypatch.setattr("tenuto.observability.cached_query.steady", lambda: 1e12)
-        said = await app.observing.readiness()
-        assert [check.name for check in said.checks if not check.ok] == ["claims"]
+            await eventually(lambda: process_metrics.polled_at is not None)
+            (claims,) = [check for check in (await app.status.readiness()).checks if check.name == "claims"]
+            assert claims.ok
+        assert process_metrics.polled_at is None
+        monkeypatch.setattr(process_metrics, "polled_at", process_metrics.polled_at or -1e9)
+        monkeypatch.setattr("tenuto.observability.cached_query.monotonic_seconds", lambda: 1e12)
+        readiness = await app.status.readiness()
+        assert [check.name for check in readiness.checks if not check.ok] == ["claims"]
 
 
-async def test_workers_nobody_hears_of_make_the_installation_unready(app: Tenuto, db: Database) -> None:
+async def test_silent_workers_make_the_installation_unready(app: Tenuto, db: Database) -> None:
     async with app, app.worker(slots=1):
         pass
-    await db.all("UPDATE tenuto.workers SET ended_at = NULL, seen_at = now() - interval '5 min'")
-    signs = await metrics.signs(db)
+    await db.fetch_all("UPDATE tenuto.workers SET ended_at = NULL, seen_at = now() - interval '5 min'")
+    signs = await metrics.load_liveness_signs(db)
     assert (signs.services[0]["alive"], signs.services[0]["silent"]) == (0, 1)
-    said = await app.observing.readiness()
-    assert [check.name for check in said.checks if not check.ok] == ["claims"]
+    readiness = await app.status.readiness()
+    assert [check.name for check in readiness.checks if not check.ok] == ["claims"]
     await app.close()

@@ -19,15 +19,15 @@ import pytest
 from tenuto import Step, Tenuto, manual
 from tenuto.audit import checkpoints
 from tenuto.audit import keys as auditkeys
-from tenuto.audit.sealer import Sealing, seal_some
+from tenuto.audit.sealer import AuditSealer, seal_entries
 from tenuto.audit.verifier import Verification
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model import audit_chain
 from tenuto.model.actors import Actor, Role
-from tenuto.model.secrets import masked
+from tenuto.model.secrets import redact_sensitive_fields
 from tenuto.postgres.database import Database, DatabaseError
-from tenuto.settings import Settings, load
-from tenuto.store.access.audit_recorder import Deed, on_record
+from tenuto.settings import Settings, load_settings
+from tenuto.store.access.audit_recorder import AuditContext, audited
 from tests.support.waiting import eventually
 
 EVE = Actor.user("eve")
@@ -37,7 +37,7 @@ MASTER = base64.b64encode(bytes(range(32))).decode()
 
 @pytest.fixture
 def settings(url: str, tmp_path: Path) -> Settings:
-    return load(database=url, home=tmp_path, master_key=MASTER)
+    return load_settings(database=url, home=tmp_path, master_key=MASTER)
 
 
 @pytest.fixture
@@ -47,21 +47,21 @@ async def app(settings: Settings) -> AsyncIterator[Tenuto]:
     await app.close()
 
 
-def deed(action: str = "queue.limit", **given: Any) -> Deed:
-    return Deed(EVE, action, "test", **given)
+def deed(action: str = "queue.limit", **given: Any) -> AuditContext:
+    return AuditContext(EVE, action, "test", **given)
 
 
 async def fill(app: Tenuto, count: int = 5) -> None:
     """So many entries, sealed, and the head remembered."""
     for number in range(1, count + 1):
-        with on_record(deed(target=f"queue-{number}")):
+        with audited(deed(target=f"queue-{number}")):
             await app.limit_queue(f"queue-{number}", number)
     await seal(app)
-    await checkpoints.drop(await app.open(), app.settings.home)
+    await checkpoints.record_checkpoint(await app.open(), app.settings.home)
 
 
 async def seal(app: Tenuto) -> int:
-    return await seal_some(await app.open(), auditkeys.at_hand(app.settings))
+    return await seal_entries(await app.open(), auditkeys.load_audit_keys(app.settings))
 
 
 async def kinds(app: Tenuto) -> list[tuple[str, int | None]]:
@@ -79,7 +79,7 @@ async def tamper(app: Tenuto, *statements: str) -> None:
 
 
 async def entries(app: Tenuto) -> int:
-    count: int = await (await app.open()).value("SELECT count(*) FROM tenuto.audit")
+    count: int = await (await app.open()).fetch_value("SELECT count(*) FROM tenuto.audit")
     return count
 
 
@@ -87,7 +87,7 @@ async def entries(app: Tenuto) -> int:
 
 
 async def test_a_change_leaves_one_entry_that_says_who_what_and_from_where(app: Tenuto) -> None:
-    with app.acting_as(EVE), on_record(deed("queue.pause", request_id="r-1")):
+    with app.acting_as(EVE), audited(deed("queue.pause", request_id="r-1")):
         await app.pause_queue("mail", "server is down")
 
     [entry] = await app.audit.list()
@@ -110,27 +110,27 @@ async def test_what_fails_is_rolled_back_or_changes_nothing_leaves_no_entry(app:
         await connection.execute("INSERT INTO tenuto.queues (name) VALUES ('x')")
         raise Conflict("no")
 
-    with on_record(deed()), pytest.raises(Conflict):
+    with audited(deed()), pytest.raises(Conflict):
         await database.transaction(fails)
-    with on_record(deed()), pytest.raises(Invalid):
+    with audited(deed()), pytest.raises(Invalid):
         await app.limit_queue("mail", 0)
-    with on_record(deed()):
+    with audited(deed()):
         await app.queues()
-    with on_record(deed("schedule.delete")), pytest.raises(NotFound):
+    with audited(deed("schedule.delete")), pytest.raises(NotFound):
         await app.schedules.delete("nothing")
     assert await entries(app) == 0
-    assert await database.value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
+    assert await database.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
 
 
 async def test_opening_the_database_is_nobodys_deed(app: Tenuto) -> None:
     database = await app.open()
-    ahead = await database.value(
+    ahead = await database.fetch_value(
         "SELECT max(inhrelid::regclass::text) FROM pg_inherits"
         " WHERE inhparent = 'tenuto.activities'::regclass AND inhrelid::regclass::text ~ '_[0-9]{2}$'"
     )
     await tamper(app, f"DROP TABLE {ahead}")
     await app.close()
-    with on_record(deed()):
+    with audited(deed()):
         await app.queues()  # makes the month that is missing on the way
         assert await entries(app) == 0
         await app.limit_queue("mail", 3)
@@ -148,14 +148,14 @@ async def test_the_trail_is_written_once(app: Tenuto) -> None:
             "UPDATE tenuto.audit_chain SET position = position + 5",
         ):
             with pytest.raises(DatabaseError, match="written once"):
-                await database.all(statement)
+                await database.fetch_all(statement)
     assert await kinds(app) == []
 
 
 async def test_the_list_is_narrowed_and_paged(app: Tenuto) -> None:
     await fill(app, 3)
-    with app.acting_as(EVE), on_record(deed("key.add")):
-        await app.keys.make("ci", Role.VIEWER)
+    with app.acting_as(EVE), audited(deed("key.add")):
+        await app.api_keys.create("ci", Role.VIEWER)
     newest, *rest = await app.audit.list()
     assert (newest["action"], newest["target"], newest["after"]["role"]) == ("key.add", "ci", "viewer")
     assert [entry["target"] for entry in await app.audit.list(action="queue")] == ["queue-3", "queue-2", "queue-1"]
@@ -180,7 +180,7 @@ def test_what_sounds_secret_is_masked_and_the_data_itself_stays() -> None:
         "url": "https://x", "headers": {"Authorization": "Bearer abc", "Accept": "x"}, "PASSWORD": "p",
         "args": [{"api_key": "k", "n": 1}], "secret": None, "auth": {"secret": {"deep": "value"}},
     }  # fmt: skip
-    after = masked(before)
+    after = redact_sensitive_fields(before)
     assert after["headers"] == {"Authorization": "***", "Accept": "x"}
     assert after["PASSWORD"] == "***"
     assert after["args"] == [{"api_key": "***", "n": 1}]
@@ -195,12 +195,12 @@ async def test_the_only_argument_of_a_job_is_masked_in_the_trail_if_it_is_named_
 
     app.manifest("log-in", log_in, on_demand=True, properties={"secret": "canary-3"})
     app.schedule("nightly", manual(), [Step.job(log_in, "canary-4"), Step.http({"secret": "address"})])
-    with on_record(deed("manifest.deploy")):
+    with audited(deed("manifest.deploy")):
         await app.manifests.deploy()
-    with on_record(deed("schedule.deploy")):
+    with audited(deed("schedule.deploy")):
         await app.schedules.deploy()
     text = "".join(
-        [row["line"] for row in await (await app.open()).all("SELECT audit::text AS line FROM tenuto.audit")]
+        [row["line"] for row in await (await app.open()).fetch_all("SELECT audit::text AS line FROM tenuto.audit")]
     )
     assert "log_in" in text
     assert "canary" not in text
@@ -208,13 +208,13 @@ async def test_the_only_argument_of_a_job_is_masked_in_the_trail_if_it_is_named_
 
 
 async def test_what_sounds_secret_is_masked_in_the_trail(app: Tenuto) -> None:
-    with on_record(
+    with audited(
         deed("queue.pause", before={"token": "canary-1"}, after=[{"headers": {"authorization": "canary-2"}}])
     ):
         await app.pause_queue("mail")
     [entry] = await app.audit.list()
     assert (entry["before"], entry["after"]) == ({"token": "***"}, [{"headers": {"authorization": "***"}}])
-    assert "canary" not in await (await app.open()).value("SELECT audit::text FROM tenuto.audit")
+    assert "canary" not in await (await app.open()).fetch_value("SELECT audit::text FROM tenuto.audit")
 
 
 # --- the chain ------------------------------------------------------------------------------------------------------
@@ -223,22 +223,22 @@ async def test_what_sounds_secret_is_masked_in_the_trail(app: Tenuto) -> None:
 async def test_entries_are_sealed_in_order_and_verify(app: Tenuto) -> None:
     await fill(app, 7)
     found = await app.audit.verify()
-    assert found == Verification(links=7, position=7, keyed=True, anchored=7)
-    assert found.sound
-    assert (await app.audit.verify(newest=3)).links == 3
+    assert found == Verification(checked_links=7, end_position=7, is_keyed=True, checkpoint_position=7)
+    assert found.is_sound
+    assert (await app.audit.verify(newest=3)).checked_links == 3
     assert await seal(app) == 0
     with pytest.raises(Invalid):
         await app.audit.verify(newest=0)
 
 
 async def test_a_scheduler_seals_by_itself_and_remembers_the_head(app: Tenuto, tmp_path: Path) -> None:
-    with on_record(deed()):
+    with audited(deed()):
         await app.limit_queue("mail", 3)
-    sealer = Sealing(await app.open(), app.settings)
-    await sealer.round()
-    await sealer.round()
-    assert (await app.audit.verify()).anchored == 1
-    file = tmp_path / checkpoints.FILE
+    sealer = AuditSealer(await app.open(), app.settings)
+    await sealer.run_cycle()
+    await sealer.run_cycle()
+    assert (await app.audit.verify()).checkpoint_position == 1
+    file = tmp_path / checkpoints.FILE_NAME
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert len(file.read_text().splitlines()) == 1  # once an hour
     await fill(app, 2)
@@ -247,27 +247,27 @@ async def test_a_scheduler_seals_by_itself_and_remembers_the_head(app: Tenuto, t
 
 async def test_a_running_scheduler_seals_within_a_moment(app: Tenuto) -> None:
     async with app.scheduler():
-        with on_record(deed()):
+        with audited(deed()):
             await app.limit_queue("mail", 3)
 
         async def sealed() -> bool:
-            return (await app.audit.verify()).anchored == 1
+            return (await app.audit.verify()).checkpoint_position == 1
 
         await eventually(sealed)
     assert (await app.audit.list())[0]["position"] == 1
     public = "SELECT has_function_privilege('public', 'pg_control_system()', 'execute')"
-    assert await (await app.open()).value(public), "whoever runs the service can tell which database it is"
+    assert await (await app.open()).fetch_value(public), "whoever runs the service can tell which database it is"
 
 
 async def test_the_doctor_looks_at_the_trail(app: Tenuto, tmp_path: Path) -> None:
     async def told() -> tuple[str, list[str]]:
         [finding] = [each for each in await app.doctor() if each.name == "audit"]
-        return finding.verdict, finding.details
+        return finding.severity, finding.details
 
     assert await told() == ("ok", ["0 links looked at"])
     await fill(app, 2)
     assert (await told())[0] == "ok"
-    with on_record(deed()):
+    with audited(deed()):
         await app.limit_queue("mail", 3)
     await tamper(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
     verdict, (says,) = await told()
@@ -275,7 +275,7 @@ async def test_the_doctor_looks_at_the_trail(app: Tenuto, tmp_path: Path) -> Non
     assert "has been waiting" in says
     await tamper(app, "UPDATE tenuto.audit SET reason = 'x' WHERE target = 'queue-2'")
     assert (await told())[0] == "problem"
-    (tmp_path / checkpoints.FILE).write_text("nonsense\n")
+    (tmp_path / checkpoints.FILE_NAME).write_text("nonsense\n")
     assert (await told())[0] == "warning"
 
 
@@ -365,7 +365,7 @@ async def test_every_tampering_is_found(app: Tenuto) -> None:
         assert await kinds(app) == expected, name
         await restoring(app, saved)
         assert await kinds(app) == [], name
-    assert await database.value("SELECT count(*) FROM tenuto.audit") == 6
+    assert await database.fetch_value("SELECT count(*) FROM tenuto.audit") == 6
 
 
 async def saving(app: Tenuto) -> dict[str, list[Any]]:
@@ -386,12 +386,12 @@ async def restoring(app: Tenuto, saved: dict[str, list[Any]]) -> None:
 
 async def test_what_is_tampered_with_before_it_is_sealed_is_found_too(app: Tenuto) -> None:
     await fill(app, 2)
-    with on_record(deed()):
+    with audited(deed()):
         await app.limit_queue("mail", 3)
     await tamper(app, "DELETE FROM tenuto.audit WHERE target = 'mail'")
     assert await kinds(app) == [("deleted", None)]
     await tamper(app, "DELETE FROM tenuto.audit_unsealed")
-    with on_record(deed()):
+    with audited(deed()):
         await app.limit_queue("mail", 4)
     assert await kinds(app) == []  # it waits, and may
     await tamper(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
@@ -405,7 +405,7 @@ async def test_a_trail_made_anew_without_a_key_disagrees_with_the_remembered_hea
     app = Tenuto(url, home=tmp_path)
     await fill(app, 3)
     found = await app.audit.verify()
-    assert (found.sound, found.keyed) == (True, False)
+    assert (found.is_sound, found.is_keyed) == (True, False)
     await tamper(app, "UPDATE tenuto.audit SET actor_name = 'adam' WHERE target = 'queue-2'")
     await tamper(
         app,
@@ -424,18 +424,18 @@ async def test_a_chain_with_a_key_is_not_continued_without_and_one_without_goes_
     await fill(plain, 2)
     await fill(app, 2)
     found = await app.audit.verify()
-    assert (found.sound, found.position, found.keyed) == (True, 4, True)
+    assert (found.is_sound, found.end_position, found.is_keyed) == (True, 4, True)
     assert await kinds(plain) == [("unknown_key", 3), ("unknown_key", 4)]
-    with on_record(deed()):
+    with audited(deed()):
         await plain.limit_queue("mail", 3)
     with pytest.raises(Conflict, match="master_key"):
         await seal(plain)
     assert await seal(app) == 1
     rotated = Tenuto(
-        settings=load(database=url, home=tmp_path, master_key=f"{base64.b64encode(b'x' * 32).decode()},{MASTER}")
+        settings=load_settings(database=url, home=tmp_path, master_key=f"{base64.b64encode(b'x' * 32).decode()},{MASTER}")
     )
     await fill(rotated, 1)
-    assert (await rotated.audit.verify()).sound
+    assert (await rotated.audit.verify()).is_sound
     assert await kinds(app) == [("unknown_key", 6)]
     for each in (plain, rotated):
         await each.close()
@@ -444,22 +444,22 @@ async def test_a_chain_with_a_key_is_not_continued_without_and_one_without_goes_
 async def test_after_our_own_key_was_replaced_what_the_old_one_sealed_still_verifies(tmp_path: Path) -> None:
     from tenuto import secret_encryption as sealing
 
-    settings = load(home=tmp_path)
-    sealing.find_or_make(settings)
-    before = auditkeys.at_hand(settings)
-    seal = audit_chain.seal(b"", {"id": "x"}, before.current)
-    keys = sealing.find_or_refuse(settings)
-    added = sealing.add_new(keys)
-    sealing.drop_unused(added, [added.current.id])
-    after = auditkeys.at_hand(settings)
+    settings = load_settings(home=tmp_path)
+    sealing.find_or_create_keys(settings)
+    before = auditkeys.load_audit_keys(settings)
+    seal = audit_chain.make_seal(b"", {"id": "x"}, before.current)
+    keys = sealing.require_keys(settings)
+    added = sealing.add_key(keys)
+    sealing.drop_unused_keys(added, [added.current.id])
+    after = auditkeys.load_audit_keys(settings)
     assert after.current != before.current
-    assert after.is_right(seal, b"", {"id": "x"})
-    assert stat.S_IMODE((tmp_path / auditkeys.KEPT).stat().st_mode) == 0o600
-    assert not auditkeys.at_hand(settings).is_right(seal, b"", {"id": "y"})
+    assert after.is_valid_seal(seal, b"", {"id": "x"})
+    assert stat.S_IMODE((tmp_path / auditkeys.FILE_NAME).stat().st_mode) == 0o600
+    assert not auditkeys.load_audit_keys(settings).is_valid_seal(seal, b"", {"id": "y"})
     for line in (b"nonsense", b"\xff", b"00" * 8 + b" 01", b"00 " + b"00" * 32):
-        (tmp_path / auditkeys.KEPT).write_bytes(line + b"\n")
+        (tmp_path / auditkeys.FILE_NAME).write_bytes(line + b"\n")
         with pytest.raises(Invalid, match="no key"):
-            auditkeys.at_hand(settings)
+            auditkeys.load_audit_keys(settings)
 
 
 @pytest.mark.parametrize("length", [1, 16, 17, 47, 48, 80])
@@ -468,14 +468,14 @@ def test_a_key_whose_line_was_cut_off_by_a_crash_is_written_anew_and_our_own_sea
 ) -> None:
     from tenuto import secret_encryption as sealing
 
-    settings = load(home=tmp_path)
-    sealing.find_or_make(settings)
-    keys = auditkeys.at_hand(settings)
-    seal = audit_chain.seal(b"", {"id": "x"}, keys.current)
-    file = tmp_path / auditkeys.KEPT
+    settings = load_settings(home=tmp_path)
+    sealing.find_or_create_keys(settings)
+    keys = auditkeys.load_audit_keys(settings)
+    seal = audit_chain.make_seal(b"", {"id": "x"}, keys.current)
+    file = tmp_path / auditkeys.FILE_NAME
     whole = file.read_bytes()
     file.write_bytes(whole[:length])
-    assert auditkeys.at_hand(settings).is_right(seal, b"", {"id": "x"})
+    assert auditkeys.load_audit_keys(settings).is_valid_seal(seal, b"", {"id": "x"})
     assert file.read_bytes() == whole
 
 
@@ -485,20 +485,20 @@ def test_a_kept_key_whose_line_lost_its_end_still_checks_and_survives_the_next_r
 ) -> None:
     from tenuto import secret_encryption as sealing
 
-    settings = load(home=tmp_path)
+    settings = load_settings(home=tmp_path)
 
     def rotate() -> None:
-        added = sealing.add_new(sealing.find_or_refuse(settings))
-        sealing.drop_unused(added, [added.current.id])
+        added = sealing.add_key(sealing.require_keys(settings))
+        sealing.drop_unused_keys(added, [added.current.id])
 
-    sealing.find_or_make(settings)
-    seal = audit_chain.seal(b"", {"id": "x"}, auditkeys.at_hand(settings).current)
-    file = tmp_path / auditkeys.KEPT
+    sealing.find_or_create_keys(settings)
+    seal = audit_chain.make_seal(b"", {"id": "x"}, auditkeys.load_audit_keys(settings).current)
+    file = tmp_path / auditkeys.FILE_NAME
     (old,) = file.read_bytes().splitlines()
     rotate()
     file.write_bytes(old + end)  # put back from a store of secrets
     for _ in range(2):
-        assert auditkeys.at_hand(settings).is_right(seal, b"", {"id": "x"})
+        assert auditkeys.load_audit_keys(settings).is_valid_seal(seal, b"", {"id": "x"})
         rotate()
     assert file.read_bytes().startswith(old + end + b"\n")
     assert len(file.read_bytes().splitlines()) == 3
@@ -507,25 +507,25 @@ def test_a_kept_key_whose_line_lost_its_end_still_checks_and_survives_the_next_r
 def test_a_key_at_hand_counts_before_one_of_the_same_id_that_was_read() -> None:
     right, wrong = audit_chain.AuditKey("00" * 8, b"r" * 32), audit_chain.AuditKey("00" * 8, b"w" * 32)
     keys = audit_chain.AuditKeys(right, [wrong])
-    assert keys.is_right(audit_chain.seal(b"", {"id": "x"}, right), b"", {"id": "x"})
+    assert keys.is_valid_seal(audit_chain.make_seal(b"", {"id": "x"}, right), b"", {"id": "x"})
 
 
 async def test_sealers_at_once_make_one_chain_and_a_killed_one_leaves_it_sound(app: Tenuto, db: Database) -> None:
-    keys = auditkeys.at_hand(app.settings)
+    keys = auditkeys.load_audit_keys(app.settings)
     stop = asyncio.Event()
 
     async def write(name: str) -> None:
         for number in range(1, 31):
-            with on_record(Deed(EVE, "queue.limit", "test", target=name)):
+            with audited(AuditContext(EVE, "queue.limit", "test", target=name)):
                 await app.limit_queue(name, number)
 
     async def sealing() -> None:
         while not stop.is_set():
-            await seal_some(db, keys, 7)
+            await seal_entries(db, keys, 7)
 
     async def dying() -> None:
         while not stop.is_set():
-            task = asyncio.create_task(seal_some(db, keys, 7))
+            task = asyncio.create_task(seal_entries(db, keys, 7))
             await asyncio.sleep(0.003)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -534,10 +534,10 @@ async def test_sealers_at_once_make_one_chain_and_a_killed_one_leaves_it_sound(a
     await asyncio.gather(*(write(f"q{number}") for number in range(4)))
     stop.set()
     await asyncio.gather(*sealers)
-    while await seal_some(db, keys):
+    while await seal_entries(db, keys):
         pass
     found = await app.audit.verify()
-    assert (found.links, found.position, found.faults) == (120, 120, [])
+    assert (found.checked_links, found.end_position, found.faults) == (120, 120, [])
 
 
 # --- out of the house -----------------------------------------------------------------------------------------------
@@ -548,10 +548,10 @@ async def test_an_export_is_whole_private_and_can_be_checked_by_anybody_with_the
 ) -> None:
     await fill(app, 3)
     database = await app.open()
-    with on_record(deed(target="mail", after={"größe": 1.0, "b": [1, 2]})):
-        await database.all("UPDATE tenuto.queues SET max_running = 5")
+    with audited(deed(target="mail", after={"größe": 1.0, "b": [1, 2]})):
+        await database.fetch_all("UPDATE tenuto.queues SET max_running = 5")
     await seal(app)
-    with on_record(deed(target="waits")):
+    with audited(deed(target="waits")):
         await app.limit_queue("mail", 4)
     file = tmp_path / "trail.jsonl"
     file.write_text("an older one")
@@ -563,7 +563,7 @@ async def test_an_export_is_whole_private_and_can_be_checked_by_anybody_with_the
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert [line["position"] for line in lines] == [1, 2, 3, 4, None]
     assert json.loads(lines[3]["entry"]["after"]) == {"größe": 1.0, "b": [1, 2]}
-    current = auditkeys.at_hand(app.settings).current
+    current = auditkeys.load_audit_keys(app.settings).current
     assert current is not None
     previous = b""
     for line in lines[:4]:  # as docs/how-to/audit.md tells to do it
@@ -577,20 +577,20 @@ async def test_an_export_is_whole_private_and_can_be_checked_by_anybody_with_the
 
 async def test_nothing_in_an_export_commands_a_terminal_and_its_seals_hold(app: Tenuto, tmp_path: Path) -> None:
     nasty = "größe \x9b31m \u202egnp.exe \u2066 \x7f \x1b]0;title\x07"
-    with on_record(deed(target="mail", reason=nasty, after={nasty: nasty})):
+    with audited(deed(target="mail", reason=nasty, after={nasty: nasty})):
         await app.limit_queue("mail", 4)
     await seal(app)
     file = tmp_path / "trail.jsonl"
     await app.audit.export(file)
 
-    (line,) = [line async for line in app.audit.lines()]
+    (line,) = [line async for line in app.audit.export_lines()]
 
     assert file.read_text(encoding="utf-8") == f"{line}\n"
     assert line.isascii()
     assert line.isprintable()
     told = json.loads(line)
     assert told["entry"]["reason"] == nasty
-    assert auditkeys.at_hand(app.settings).is_right(bytes.fromhex(told["seal"]), b"", told["entry"])
+    assert auditkeys.load_audit_keys(app.settings).is_valid_seal(bytes.fromhex(told["seal"]), b"", told["entry"])
 
 
 async def test_an_export_that_fails_leaves_the_old_file(app: Tenuto, tmp_path: Path) -> None:
@@ -605,14 +605,14 @@ async def test_an_export_that_fails_leaves_the_old_file(app: Tenuto, tmp_path: P
 
 async def test_a_file_of_heads_that_is_damaged_is_told(app: Tenuto, tmp_path: Path) -> None:
     await fill(app, 1)
-    (tmp_path / checkpoints.FILE).write_text("{}\n")
+    (tmp_path / checkpoints.FILE_NAME).write_text("{}\n")
     with pytest.raises(Invalid, match="no head"):
         await app.audit.verify()
 
 
 async def test_heads_of_another_database_are_none_of_ours(app: Tenuto, tmp_path: Path) -> None:
-    (tmp_path / checkpoints.FILE).write_text(
+    (tmp_path / checkpoints.FILE_NAME).write_text(
         json.dumps({"database": "1/2", "position": 99, "seal": "00", "at": "2031-01-01T00:00:00+00:00"}) + "\n"
     )
     await fill(app, 1)
-    assert (await app.audit.verify()).sound
+    assert (await app.audit.verify()).is_sound

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.api.conftest import service
-from tests.support.store_fixtures import swept, url, used_again
+from tests.support.store_fixtures import truncated_url, url, reusable_database
 
-__all__ = ["service", "swept", "url", "used_again"]
+__all__ = ["service", "truncated_url", "url", "reusable_database"]

@@ -17,17 +17,17 @@ TASKS = "/api/v1/tasks"
 SECRETS = "/api/v1/secrets"
 
 
-class Asked(NamedTuple):
+class HttpCase(NamedTuple):
     """One request."""
 
     number: str
     method: str
     path: str
-    given: dict[str, Any]
+    options: dict[str, Any]
     status: int
     field: str = ""
     """How the name of the field begins that the problem speaks of."""
-    says: tuple[str, ...] = ()
+    expected_texts: tuple[str, ...] = ()
     """What must stand in it."""
     role: Role | None = Role.ADMIN
 
@@ -38,28 +38,28 @@ def token(header: dict[str, Any], **claims: Any) -> str:
     return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
 
 
-def bearing(number: str, text: str) -> Asked:
+def bearing(number: str, text: str) -> HttpCase:
     """We take no tokens of others: whatever they say of themselves, they open nothing."""
-    return Asked(number, "GET", SCHEDULES, {"headers": {"Authorization": f"Bearer {text}"}}, 401, role=None)
+    return HttpCase(number, "GET", SCHEDULES, {"headers": {"Authorization": f"Bearer {text}"}}, 401, role=None)
 
 
-def step(number: str, kind: str, field: str, *says: str, **arguments: Any) -> Asked:
+def step(number: str, kind: str, field: str, *says: str, **arguments: Any) -> HttpCase:
     one = {"kind": kind, "name": "s", "arguments": arguments}
-    return Asked(number, "POST", SCHEDULES, {"json": {"name": "bad", "steps": [one]}}, 422, field, says)
+    return HttpCase(number, "POST", SCHEDULES, {"json": {"name": "bad", "steps": [one]}}, 422, field, says)
 
 
-def call(number: str, url: Any, *says: str) -> Asked:
+def call(number: str, url: Any, *says: str) -> HttpCase:
     return step(number, "http.call", "steps.s.url", *says, url=url)
 
 
-def program(number: str, field: str, *says: str, **arguments: Any) -> Asked:
+def program(number: str, field: str, *says: str, **arguments: Any) -> HttpCase:
     return step(number, "executable", f"steps.s.{field}", *says, **arguments)
 
 
 REFUSED = [
-    Asked("B18", "POST", TASKS, {"json": {"job": "double"}, "headers": {"Cookie": "tenuto_session=x"}}, 403,
-          says=("another site", "send a key"), role=None),
-    Asked("B22", "GET", "/api/v1/events", {"headers": {"Origin": "http://evil", "Cookie": "tenuto_session=x"}}, 401,
+    HttpCase("B18", "POST", TASKS, {"json": {"job": "double"}, "headers": {"Cookie": "tenuto_session=x"}}, 403,
+          expected_texts=("another site", "send a key"), role=None),
+    HttpCase("B22", "GET", "/api/v1/events", {"headers": {"Origin": "http://evil", "Cookie": "tenuto_session=x"}}, 401,
           role=None),
     bearing("B31", token({"alg": "none", "typ": "JWT"})),
     bearing("B31", token({"alg": "None"}).rpartition(".")[0] + "."),
@@ -93,10 +93,10 @@ REFUSED = [
     # Directories: there is no connector, and nothing pretends to be one.
     step("B65", "ldap", "steps.s", "ldap", filter="*)(uid=*))(|(uid=*"),
     step("B70", "ldap", "steps.s", "ldap", base="a,ou=admins"),
-    Asked("B68", "PUT", f"{SECRETS}/ldap-password", {"json": {"value": ""}}, 422, "value"),
+    HttpCase("B68", "PUT", f"{SECRETS}/ldap-password", {"json": {"value": ""}}, 422, "value"),
     # Secrets.
-    *(Asked("B93", "PUT", f"{SECRETS}/x", {"json": {"value": value}}, 422, "value") for value in ("a", "x" * 70_000)),
-    Asked("B93", "PUT", f"{SECRETS}/x", {"json": {"value": "a\0bcdefgh"}}, 422, says=("NUL", "base64")),
+    *(HttpCase("B93", "PUT", f"{SECRETS}/x", {"json": {"value": value}}, 422, "value") for value in ("a", "x" * 70_000)),
+    HttpCase("B93", "PUT", f"{SECRETS}/x", {"json": {"value": "a\0bcdefgh"}}, 422, expected_texts=("NUL", "base64")),
     call("B94", {"secret": {"secret": "x"}}),
     call("B94", {"secret": "x", "of": "another project"}),
     program("B98", "args.0", "env or stdin", program="echo", args=[{"secret": "x"}]),

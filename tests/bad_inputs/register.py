@@ -74,7 +74,7 @@ _RUNS = "tests/steps/test_executable.py"
 _SQL = "tests/steps/test_sql_scripts.py"
 _SECRETS = "tests/operations/test_secrets.py"
 
-ELSEWHERE: dict[str, tuple[str, ...]] = {
+COVERED_BY_TESTS: dict[str, tuple[str, ...]] = {
     "B3": ("tests/api/test_access.py::test_each_role_may_do_what_it_may_on_each_route_and_nothing_else",),
     "B4": (f"{_API}::test_a_key_that_has_expired_or_was_revoked_opens_nothing",
            "tests/api/test_events.py::test_a_revoked_key_cuts_the_line"),
@@ -86,7 +86,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "B27": ("tests/bad_inputs/test_bad_inputs.py"
             "::test_no_page_of_another_site_can_frame_it_sniff_it_or_take_what_it_shows_for_a_page",),
     "B24": (f"{_API}::test_hostile_text_is_shown_as_the_text_it_is",),
-    "B25": ("tests/cli/test_commands.py::test_control_characters_of_others_do_not_reach_the_terminal",),
+    "B25": ("tests/cli/test_commands.py::test_control_characters_in_data_do_not_reach_the_terminal",),
     "B26": (f"{_API}::test_hostile_text_is_shown_as_the_text_it_is",),
     "B28": (f"{_API}::test_hostile_text_is_shown_as_the_text_it_is",),
     "B29": ("tests/jobs/test_output_capture.py::test_one_endless_line_is_cut_in_its_middle",
@@ -128,9 +128,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "B76": ("tests/bad_inputs/test_bad_inputs.py"
             "::test_a_batch_that_is_submitted_again_under_its_key_doubles_nothing",),
     "B77": (f"{_HTTP}::test_whatever_a_server_sends_time_and_memory_stay_bounded",
-            "tests/definitions/test_strict_yaml.py::test_a_file_has_a_largest_size"),
-    "B81": ("tests/definitions/test_strict_yaml.py::test_what_could_surprise_is_refused",
-            "tests/definitions/test_strict_yaml.py::test_copies_made_by_aliases_are_counted"),
+            "tests/definitions/test_document_parser.py::test_a_file_has_a_largest_size"),
+    "B81": ("tests/definitions/test_document_parser.py::test_what_could_surprise_is_refused",
+            "tests/definitions/test_document_parser.py::test_copies_made_by_aliases_are_counted"),
     "B82": ("tests/api/test_http_protocol.py::test_heads_and_bodies_are_bounded_in_size_and_time",),
     "B87": (f"{_API}::test_hostile_text_is_shown_as_the_text_it_is",),
     "B88": ("tests/api/test_requests.py::test_a_request_that_is_sent_twice_is_done_once_and_answered_alike",),
@@ -146,11 +146,11 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
             f"{_RUNS}::test_secrets_are_masked_in_whatever_it_leaves_behind"),
 }  # fmt: skip
 
-SAID_BY_THE_TEST = ("B29", "B86")
+MENTIONED_IN_TESTS = ("B29", "B86")
 """Tried by tests of the web service that say so, whatever their names are."""
 
 
-def missing(found: Iterable[str]) -> list[str]:
+def find_missing(found: Iterable[str]) -> list[str]:
     """Which of them are tried nowhere, in order."""
     known = set(found)
     return [number for number in TITLES if number not in known]

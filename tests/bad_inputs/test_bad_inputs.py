@@ -20,12 +20,12 @@ import pytest
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command_tree import run
-from tests.api.conftest import Api, problem
+from tests.api.conftest import ApiClient, assert_problem
 from tests.api.test_bad_inputs import REQUESTS
 from tests.bad_inputs import cli_cases, http_cases
-from tests.bad_inputs.cli_cases import Typed
-from tests.bad_inputs.register import ELSEWHERE, SAID_BY_THE_TEST, TITLES, missing
-from tests.cli.conftest import TASKS, Ended, bare_environment
+from tests.bad_inputs.cli_cases import CliCase
+from tests.bad_inputs.register import COVERED_BY_TESTS, MENTIONED_IN_TESTS, TITLES, find_missing
+from tests.cli.conftest import TASKS, CommandResult, clean_environment
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -48,18 +48,18 @@ def test_every_one_of_the_98_is_tried_and_it_is_said_where() -> None:
         places[asked.number].add("api: tests/bad_inputs/http_cases.py")
     for typed in cli_cases.REFUSED:
         places[typed.number].add("cli: tests/bad_inputs/cli_cases.py")
-    for number in cli_cases.KEPT:
+    for number in cli_cases.KEPT_NUMBERS:
         places[number].add("cli: tests/bad_inputs/cli_cases.py (kept)")
-    for number, tests in ELSEWHERE.items():
+    for number, tests in COVERED_BY_TESTS.items():
         for test in tests:
             assert _is_there(test), f"{number}: there is no {test}"
             places[number].add(f"python: {test}")
-    for number in SAID_BY_THE_TEST:
+    for number in MENTIONED_IN_TESTS:
         places[number] |= {f"api: {test}" for test in _tests_that_say(number)}
     for number, title in TITLES.items():
         print(f"{number:4} {title}: " + "; ".join(sorted(places[number]) or ["NOWHERE"]))
     assert set(places) <= set(TITLES)
-    assert missing(number for number, found in places.items() if found) == []
+    assert find_missing(number for number, found in places.items() if found) == []
 
 
 def _is_there(test: str) -> bool:
@@ -88,34 +88,34 @@ def _tests_that_say(number: str) -> list[str]:
 
 
 async def test_over_http_each_is_refused_by_field_with_a_remedy_and_nothing_is_stored(
-    service: Api, monkeypatch: pytest.MonkeyPatch
+    service: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.made.state.rates, "guessed", lambda _address: None)  # tried elsewhere
+    monkeypatch.setattr(service.api.state.rates, "guessed", lambda _address: None)  # tried elsewhere
     database = await service.app.open()
     wrong: list[str] = []
-    before = await database.one(_counting())
+    before = await database.fetch_one(_counting())
     for asked in http_cases.REFUSED:
         began = time.monotonic()
-        answer = await service.send(asked.method, asked.path, asked.role, **asked.given)
-        about = f"{asked.number} {asked.method} {asked.path} {str(asked.given)[:120]}"
+        answer = await service.send(asked.method, asked.path, asked.role, **asked.options)
+        about = f"{asked.number} {asked.method} {asked.path} {str(asked.options)[:120]}"
         if answer.status_code != asked.status or time.monotonic() - began > SLOWEST:
             wrong.append(f"{about}: {answer.status_code} {answer.text[:300]}")
             continue
-        told = problem(answer, asked.status)
+        told = assert_problem(answer, asked.status)
         fields = [each["field"] for each in told.get("errors", [])]
         if asked.field and not any(field.startswith(asked.field) for field in fields):
             wrong.append(f"{about}: speaks of {fields}, not {asked.field}: {answer.text[:300]}")
         wrong += [
-            f"{about}: does not say {words!r}: {answer.text[:300]}" for words in asked.says if words not in answer.text
+            f"{about}: does not say {words!r}: {answer.text[:300]}" for words in asked.expected_texts if words not in answer.text
         ]
-        after = await database.one(_counting())
+        after = await database.fetch_one(_counting())
         if after != before:
             wrong.append(f"{about}: changed {before} to {after}")
             before = after
     assert wrong == []
 
 
-async def test_no_page_of_another_site_can_frame_it_sniff_it_or_take_what_it_shows_for_a_page(service: Api) -> None:
+async def test_no_page_of_another_site_can_frame_it_sniff_it_or_take_what_it_shows_for_a_page(service: ApiClient) -> None:
     """B21, B23, B27: headers on every answer; an output that is a page or a picture is text within JSON; nothing of an
     address leads on to another."""
     hostile = "<svg onload=alert(1)><html>"
@@ -146,13 +146,13 @@ class Prompt:
         (folder / "tasks.py").write_text(TASKS)
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(str(folder))
-        own = bare_environment(TENUTO_DATABASE=url, TENUTO_HOME=str(folder / "home"), TENUTO_APP="tasks:app")
+        own = clean_environment(TENUTO_DATABASE=url, TENUTO_HOME=str(folder / "home"), TENUTO_APP="tasks:app")
         for name in [name for name in __import__("os").environ if name not in own]:
             monkeypatch.delenv(name)
         for name, value in own.items():
             monkeypatch.setenv(name, value)
 
-    def __call__(self, typed: Typed) -> Ended:
+    def __call__(self, typed: CliCase) -> CommandResult:
         for name, content in typed.files.items():
             (self._folder / name).write_bytes(content)
         sys.modules.pop("tasks", None)
@@ -161,8 +161,8 @@ class Prompt:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.stdin.encode())))
             for name, value in typed.env.items():
                 patch.setenv(name, value)
-            code = run(typed.words)
-        return Ended(code, out.getvalue(), err.getvalue())
+            code = run(typed.arguments)
+        return CommandResult(code, out.getvalue(), err.getvalue())
 
     def ask(self, asking: Callable[[Any], Awaitable[T]]) -> T:
         async def asked() -> T:
@@ -192,12 +192,12 @@ def _counting() -> str:
 
 
 def test_at_the_prompt_each_is_refused_by_field_with_a_remedy_and_nothing_is_stored(prompt: Prompt) -> None:
-    made = prompt(Typed("", ("manifest", "add", "demand", "--job", "double", "--on-demand")))
+    made = prompt(CliCase("", ("manifest", "add", "demand", "--job", "double", "--on-demand")))
     assert made.code == exit_codes.OK, made.err
     wrong: list[str] = []
     before = prompt.counts()
     for typed in cli_cases.REFUSED:
-        about = f"{typed.number} {' '.join(typed.words)[:160]!r}"
+        about = f"{typed.number} {' '.join(typed.arguments)[:160]!r}"
         began = time.monotonic()
         try:
             ended = prompt(typed)
@@ -208,7 +208,7 @@ def test_at_the_prompt_each_is_refused_by_field_with_a_remedy_and_nothing_is_sto
         if ended.code != typed.code or seconds > SLOWEST:
             wrong.append(f"{about}: ended with {ended.code} after {seconds:.1f} s: {(ended.err or ended.out)[:300]}")
         wrong += [
-            f"{about}: does not say {words!r}: {ended.err[:300]}" for words in typed.says if words not in ended.err
+            f"{about}: does not say {words!r}: {ended.err[:300]}" for words in typed.expected_texts if words not in ended.err
         ]
         if len(ended.err) > 10_000 or OBEYED.search(ended.err):
             wrong.append(f"{about}: says too much, or what a terminal obeys: {ended.err[:300]!r}")
@@ -222,35 +222,35 @@ def test_at_the_prompt_each_is_refused_by_field_with_a_remedy_and_nothing_is_sto
 def test_at_the_prompt_hostile_text_is_kept_as_it_is_and_shown_without_what_a_terminal_obeys(prompt: Prompt) -> None:
     """B24–B26, B30, B58, B63, B65, B66, B74, B84, B87: as descriptions, reasons, messages, inputs, searches; as names,
     unless a terminal would obey them."""
-    for number, text in enumerate(cli_cases.TEXTS):
+    for number, text in enumerate(cli_cases.HOSTILE_TEXTS):
         name = f"{text} {number}"
         added = ("--manual", "--step", 'double:{"n": 1}', "--description", text, "--reason", text)
         if OBEYED.search(name):
-            refused = prompt(Typed("", ("schedule", "add", name, *added)))
+            refused = prompt(CliCase("", ("schedule", "add", name, *added)))
             assert (refused.code, "contains U+" in refused.err) == (exit_codes.USAGE, True), refused.err
             name = f"text {number}"
-        assert prompt(Typed("", ("schedule", "add", name, *added))).code == exit_codes.OK, text
-        assert prompt(Typed("", ("log", "append", "texts", text))).code == exit_codes.OK, text
+        assert prompt(CliCase("", ("schedule", "add", name, *added))).code == exit_codes.OK, text
+        assert prompt(CliCase("", ("log", "append", "texts", text))).code == exit_codes.OK, text
         for words in (("schedule", "show", name), ("schedule", "list", f"--search={name}"), ("log", "show", "texts")):
-            shown = prompt(Typed("", words))
+            shown = prompt(CliCase("", words))
             assert shown.code == exit_codes.OK, (text, shown.err)
             assert not OBEYED.search(shown.out + shown.err), (text, words)
-        found = prompt(Typed("", ("schedule", "list", f"--search={name}", "--output", "json"))).json
+        found = prompt(CliCase("", ("schedule", "list", f"--search={name}", "--output", "json"))).json
         assert [each["name"] for each in found] == [name], "a wildcard stands for itself"
     kept = prompt.ask(lambda connection: connection.fetch("SELECT message FROM tenuto.log_entries ORDER BY id"))
-    assert [row["message"] for row in kept] == list(cli_cases.TEXTS)
+    assert [row["message"] for row in kept] == list(cli_cases.HOSTILE_TEXTS)
     described = prompt.ask(lambda connection: connection.fetch("SELECT description AS text FROM tenuto.schedules"))
-    assert {row["text"] for row in described} == set(cli_cases.TEXTS)
+    assert {row["text"] for row in described} == set(cli_cases.HOSTILE_TEXTS)
 
 
 def test_a_batch_that_is_submitted_again_under_its_key_doubles_nothing(prompt: Prompt) -> None:
     """B76, B88: nor does another file under the same key change anything, and it is told so."""
-    assert prompt(Typed("", ("manifest", "add", "demand", "--job", "double", "--on-demand"))).code == exit_codes.OK
+    assert prompt(CliCase("", ("manifest", "add", "demand", "--job", "double", "--on-demand"))).code == exit_codes.OK
     submit = ("batch", "submit", "demand", "--from", "rows.csv", "--batch-key", "once")
-    first = prompt(Typed("", submit, files={"rows.csv": b"n\n1\n2\n"}))
+    first = prompt(CliCase("", submit, files={"rows.csv": b"n\n1\n2\n"}))
     assert first.code == exit_codes.OK, first.err
-    again = prompt(Typed("", submit, files={"rows.csv": b"n\n1\n2\n"}))
+    again = prompt(CliCase("", submit, files={"rows.csv": b"n\n1\n2\n"}))
     assert (again.code, prompt.counts()["tasks"]) == (exit_codes.OK, 2)
-    other = prompt(Typed("", submit, files={"rows.csv": b"n\n7\n8\n9\n"}))
+    other = prompt(CliCase("", submit, files={"rows.csv": b"n\n7\n8\n9\n"}))
     assert (other.code, prompt.counts()["tasks"]) == (exit_codes.CONFLICT, 2)
     assert "other inputs came in under this key" in other.err

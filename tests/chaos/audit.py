@@ -16,9 +16,10 @@ import asyncpg
 
 from tenuto.audit import checkpoints, verifier
 from tenuto.audit import keys as auditkeys
-from tenuto.diagnostics.checks import INVARIANTS, Verdict
-from tenuto.diagnostics.doctor import Bounds
-from tenuto.ids import first_id_at
+from tenuto.diagnostics.checks import CHECKS as DOCTOR_CHECKS
+from tenuto.diagnostics.checks import Severity
+from tenuto.diagnostics.doctor import Limits
+from tenuto.ids import smallest_id_at
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log as trail
@@ -147,34 +148,34 @@ class Auditor:
 
     async def _doctors(self, connection: asyncpg.Connection) -> list[Finding | None]:
         """The doctor's questions, of the whole past."""
-        bounds = Bounds.of(self._settings)
-        values: dict[str, Any] = {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}
-        values |= {"looked_at": 2**31 - 1, "followed": 2**31 - 1, "late_lease": timedelta(0), "left": timedelta(0)}
-        values["horizon"] = values["history"] = first_id_at(await _a_year_ago(connection))
+        bounds = Limits.from_settings(self._settings)
+        values: dict[str, Any] = {name: getattr(bounds, name) for name in Limits.__dataclass_fields__}
+        values |= {"max_rows": 2**31 - 1, "max_histories": 2**31 - 1, "lease_delay": timedelta(0), "recovery_delay": timedelta(0)}
+        values["horizon"] = values["history"] = smallest_id_at(await _a_year_ago(connection))
         found: list[Finding | None] = []
-        for invariant in INVARIANTS:
-            if invariant.otherwise is Verdict.NOTE:
+        for check in DOCTOR_CHECKS:
+            if check.severity is Severity.NOTE:
                 continue
-            given = [values[name] for name in invariant.given]
-            rows = await connection.fetch(getattr(doctor.SQL, invariant.name), *given, _MANY)
+            given = [values[name] for name in check.limits]
+            rows = await connection.fetch(getattr(doctor.SQL, check.name), *given, _MANY)
             if rows:
-                figure = DOCTORS.get(invariant.name, "else")
-                shown = [invariant.says.format(**row) for row in rows[:_SHOWN]]
-                found.append(Finding(figure, f"{invariant.holds} ({invariant.name})", len(rows), shown))
+                figure = DOCTORS.get(check.name, "else")
+                shown = [check.row.format(**row) for row in rows[:_SHOWN]]
+                found.append(Finding(figure, f"{check.passed} ({check.name})", len(rows), shown))
         return found
 
     async def _trail(self) -> list[Finding]:
         """The whole audit trail, link by link."""
         database = await Database.open(self._url)
         try:
-            keys = auditkeys.at_hand(self._settings)
-            known = checkpoints.read(self._settings.home, await trail.identity(database))
-            told = await verifier.verify(database, keys, known)
+            keys = auditkeys.load_audit_keys(self._settings)
+            known = checkpoints.read_checkpoints(self._settings.home, await trail.load_database_identity(database))
+            told = await verifier.verify_chain(database, keys, known)
         finally:
             await database.close()
-        if told.sound and told.links:
+        if told.is_sound and told.checked_links:
             return []
-        says = [fault.says for fault in told.faults[:_SHOWN]] or ["the trail is empty"]
+        says = [fault.description for fault in told.faults[:_SHOWN]] or ["the trail is empty"]
         return [Finding("missing_ledger_rows", "the audit trail is as it was written (I14)", len(says), says)]
 
     async def _canary(self, connection: asyncpg.Connection) -> list[Finding]:

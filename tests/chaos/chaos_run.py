@@ -105,7 +105,7 @@ class Storm:
         last: tuple[int, ...] = ()
         moved = said = time.monotonic()
         while True:
-            row = await self._load.insist(lambda: database.one(_LEFT))
+            row = await self._load.insist(lambda: database.fetch_one(_LEFT))
             assert row is not None
             left = tuple(row.values())
             if not any(left[:-1]):

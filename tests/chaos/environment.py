@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tests.chaos.work import CANARY, PORT, SECRET, SKEW, app
 from tests.races.ledger import Ledger
 from tests.races.processes import Nursery, WorkerProcess, Workers
 from tests.races.proxy import Proxy
 from tests.races.servers import Server
-from tests.support.temp_dirs import new_folder
+from tests.support.temp_dirs import new_temp_dir
 
 LEASE = 4.0
 SWEEP = 0.5
@@ -87,7 +87,7 @@ class Stage:
         ]
         key = base64.b64encode(chance.randbytes(32)).decode()
         self._environment = {**_ENVIRONMENT, "TENUTO_MASTER_KEY": key}
-        self.settings = load(database=self.url, home=folder, master_key=key, sweep_seconds=SWEEP)
+        self.settings = load_settings(database=self.url, home=folder, master_key=key, sweep_seconds=SWEEP)
         app.settings = self.settings
 
     # --- lives ------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ async def raised(chance: random.Random, say: Callable[[str], None], *, keep: boo
     level = driver.level
     driver.setLevel(logging.CRITICAL)  # it tells of every line that is cut here
     server = await asyncio.to_thread(Server)
-    folder = new_folder("tenuto-chaos-")
+    folder = new_temp_dir("tenuto-chaos-")
     try:
         async with Proxy(server.url) as proxy:
             stage = Stage(server, proxy, folder, chance, say)

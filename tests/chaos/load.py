@@ -69,7 +69,7 @@ class Load:
 
     async def run(self, may_go_on: Callable[[], bool]) -> None:
         """Ask until told that it is over, or until as many were asked for as there were to be."""
-        _, key = await self.insist(lambda: app.keys.make(f"chaos-{uuid4()}", Role.OPERATOR))
+        _, key = await self.insist(lambda: app.api_keys.create(f"chaos-{uuid4()}", Role.OPERATOR))
         client = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
         async with client, asyncio.TaskGroup() as group:
             for act in (self._a_batch, self._some_singles, lambda: self._some_one_shots(client)):
@@ -87,7 +87,7 @@ class Load:
         database = await app.open()
         count = "SELECT count(*) FROM (SELECT FROM tenuto.tasks LIMIT $1) AS open"
         most = AHEAD * self._scale
-        open_now: int = await self.insist(lambda: database.value(count, most))
+        open_now: int = await self.insist(lambda: database.fetch_value(count, most))
         return open_now >= most
 
     async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:

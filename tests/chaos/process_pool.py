@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto import clock, ids, logs
-from tenuto.api.server import run_web
+from tenuto.api.server import run_web_service
 from tenuto.settings import Settings
 from tests.chaos.work import PORT, SKEW, app
 from tests.races import process_pool
@@ -35,7 +35,7 @@ def _schedule(order: dict[str, Any]) -> None:
 
 def _web(order: dict[str, Any]) -> None:
     _prepare(order)
-    asyncio.run(run_web(app, port=int(os.environ[PORT]), name=order["worker"]["name"]))
+    asyncio.run(run_web_service(app, port=int(os.environ[PORT]), name=order["worker"]["name"]))
 
 
 def _prepare(order: dict[str, Any]) -> None:

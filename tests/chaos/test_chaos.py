@@ -26,7 +26,7 @@ from tests.chaos.report import ALLOWED, MUST_BE_ZERO
 from tests.chaos.work import CANARY, EACH_FIRES, NARROW
 from tests.races.processes import ROOT
 from tests.support.proofs import seed, times
-from tests.support.waiting import eventually_here
+from tests.support.waiting import eventually_blocking
 
 TASKS = times(300, in_a_proof=5000)
 KILLS = times(20, in_a_proof=300)
@@ -233,7 +233,7 @@ DAMAGES = (
         "INSERT INTO tenuto.repairs VALUES ('execution_stuck', 1, now())",
     ),
     Damage("a secret in a record", "else", f"UPDATE tenuto.repairs SET net = net || '{CANARY}'"),
-    Damage("a net that found something", "else", "INSERT INTO tenuto.repairs VALUES ('letter_missing', 1, now())"),
+    Damage("a net that found something", "else", "INSERT INTO tenuto.repairs VALUES ('dead_letter_missing', 1, now())"),
     Damage("a guard that is off", "else", "ALTER TABLE tenuto.executions DISABLE TRIGGER executions_end_once"),
     Damage("work that was recorded and not done", "missing_ledger_rows", "", _without_the_end_of_an_item),
     Damage("two runs of one task at once", "doubled", "", _a_second_run_in_the_middle_of_the_first),
@@ -319,14 +319,14 @@ def test_a_storm_that_is_broken_off_leaves_nothing_running(number: signal.Signal
             [sys.executable, "-m", "tests.chaos", "--seconds", "300"], cwd=ROOT, stderr=stderr, stdout=stderr
         )
     try:
-        eventually_here(lambda: " kills" in told.read_text(), timeout=90)
+        eventually_blocking(lambda: " kills" in told.read_text(), timeout=90)
         family: list[psutil.Process] = []
 
         def is_complete() -> bool:  # the storm kills them, too: at some moments there are few
             family[:] = psutil.Process(process.pid).children(recursive=True)
             return len(family) >= 7
 
-        eventually_here(is_complete, timeout=30)
+        eventually_blocking(is_complete, timeout=30)
         os.kill(process.pid, number)
         assert process.wait(timeout=90) == code, told.read_text()
     finally:

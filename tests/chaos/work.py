@@ -9,7 +9,7 @@ import asyncio
 from enum import StrEnum
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, every
-from tenuto.model.schedules import Late, Misfire, Overlap
+from tenuto.model.schedules import MisfirePolicy, Misfire, OverlapPolicy
 from tests.races.work import effect
 
 SKEW, PORT = "TENUTO_TEST_SKEW", "TENUTO_TEST_PORT"
@@ -57,7 +57,7 @@ async def item(number: int, ctx: Context, fate: Fate = Fate.FINE, seconds: float
 def in_thread(number: int, ctx: Context, fate: Fate = Fate.FINE, seconds: float = 0.0) -> int:
     with effect(ctx, "thread"):
         ctx.wait(seconds)
-        ctx.check()
+        ctx.raise_if_cancelled()
         _meet(fate, ctx)
     return number
 
@@ -105,9 +105,9 @@ def _plan(number: int) -> list[Step | list[Step]]:
     ]
 
 
-def _rules(number: int) -> tuple[Overlap, Late]:
+def _rules(number: int) -> tuple[OverlapPolicy, MisfirePolicy]:
     """All four overlap rules, each with both of these."""
-    return list(Overlap)[number % 4], (Late.ALL, Late.ONCE)[number // 4 % 2]
+    return list(OverlapPolicy)[number % 4], (MisfirePolicy.ALL, MisfirePolicy.ONCE)[number // 4 % 2]
 
 
 INTERVALS = {f"schedule-{number}": 1 + number % 3 for number in range(SCHEDULES)}
@@ -120,12 +120,12 @@ for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
         overlap=_rules(_number)[0],
         misfire=Misfire(_rules(_number)[1]),
     )
-CANCELLING = [name for number, name in enumerate(INTERVALS) if _rules(number)[0] is Overlap.CANCEL_PREVIOUS]
+CANCELLING = [name for number, name in enumerate(INTERVALS) if _rules(number)[0] is OverlapPolicy.CANCEL_PREVIOUS]
 """Those whose runs are cancelled by the next; nobody else cancels anything."""
-EACH_FIRES = [name for number, name in enumerate(INTERVALS) if _rules(number) == (Overlap.ALLOW, Late.ALL)]
+EACH_FIRES = [name for number, name in enumerate(INTERVALS) if _rules(number) == (OverlapPolicy.ALLOW, MisfirePolicy.ALL)]
 """Those that run at every due instant, however late."""
 INTERVALS["nested"] = 4
-app.schedule("inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=Overlap.ALLOW)
+app.schedule("inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=OverlapPolicy.ALLOW)
 app.schedule("nested", every("4s"), [Step.schedule("inner"), Step.job(step, name="after")])
 
 app.manifest(BULK, item, on_demand=True, max_active=BULK_MAX, retry=_soon)

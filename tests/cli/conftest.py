@@ -1,6 +1,7 @@
-"""The command line from outside: real processes, a folder with an app in it, an environment of nothing but ours.
+"""Fixtures that run the command line in real processes, in a folder with an app and a clean environment.
 
-The processes begin warm (see `tests.support.warm_process`). What depends on how an interpreter starts is run `cold`.
+Processes are forked from one with preloaded modules (see `tests.support.warm_process`); tests of the start of an
+interpreter use `Shell.run_in_fresh_interpreter`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.support import warm_process
 from tests.support.warm_process import Process
 
 TASKS = '''
-"""An app, as somebody might write it."""
+"""An app as a user might write it."""
 
 import time
 
@@ -64,8 +65,8 @@ async def hopeless() -> None:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What a command came to."""
+class CommandResult:
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -75,42 +76,48 @@ class Ended:
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of a command with ``-o json``."""
+        error: dict[str, Any] = json.loads(self.err.splitlines()[-1])["error"]
+        return error
+
 
 class Service:
-    """A command that goes on until it is told to stop."""
+    """A command that runs until it is stopped."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._reader = threading.Thread(target=self._read_lines, daemon=True)
+        self._reader.start()
 
-    def _listen(self) -> None:
+    def _read_lines(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.put(line)
         self._lines.put(None)
 
-    def until(self, words: str) -> str:
-        """Wait until it says this; the line."""
+    def wait_for_line(self, text: str) -> str:
+        """Wait for a line on stderr that contains this text; return the line."""
         while (line := self._lines.get(timeout=60)) is not None:
-            self.said.append(line)
-            if words in line:
+            self.lines.append(line)
+            if text in line:
                 return line
-        raise AssertionError(f"it ended without saying {words!r}: {''.join(self.said)}")
+        raise AssertionError(f"the service ended without a line that contains {text!r}: {''.join(self.lines)}")
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Tell it to stop; its exit code."""
+        """Send a signal; return the exit code."""
         self.process.send_signal(how)
         return self.process.wait(timeout=60)
 
-    def end(self) -> None:
-        """Leave nothing of it behind."""
+    def clean_up(self) -> None:
+        """Kill the process and close its streams."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._listener.join()
+        self._reader.join()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -118,23 +125,23 @@ class Service:
 
 @dataclass(frozen=True)
 class Shell:
-    """Somebody's terminal: a working folder and an environment."""
+    """A working folder and an environment in which commands run."""
 
     folder: Path
     environment: dict[str, str]
     services: list[Service]
 
-    def __call__(self, *words: str, stdin: str = "", **environment: str) -> Ended:
+    def __call__(self, *arguments: str, stdin: str = "", **environment: str) -> CommandResult:
         """Run a command to its end."""
-        surroundings = {**self.environment, **environment}
-        done = warm_process.run(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, input=stdin, timeout=100)
+        variables = {**self.environment, **environment}
+        done = warm_process.run(["-m", "tenuto", *arguments], cwd=self.folder, env=variables, input=stdin, timeout=100)
         assert "Traceback" not in done.stderr or "TENUTO_DEBUG" in environment, done.stderr
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def cold(self, *words: str, stdin: str = "", **environment: str) -> Ended:
-        """Run a command to its end, in an interpreter that starts for it."""
+    def run_in_fresh_interpreter(self, *arguments: str, stdin: str = "", **environment: str) -> CommandResult:
+        """Run a command to its end in a new interpreter, without preloaded modules."""
         done = subprocess.run(
-            [sys.executable, "-m", "tenuto", *words],
+            [sys.executable, "-m", "tenuto", *arguments],
             cwd=self.folder,
             env={**self.environment, **environment},
             input=stdin,
@@ -143,23 +150,22 @@ class Shell:
             timeout=100,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def begin(self, *words: str, environment: Mapping[str, str] | None = None, **streams: int) -> Process:
-        """Begin a command and leave it to the test."""
-        surroundings = {**self.environment, **(environment or {})}
-        return warm_process.start(["-m", "tenuto", *words], cwd=self.folder, env=surroundings, **streams)
+    def start_process(self, *arguments: str, environment: Mapping[str, str] | None = None, **streams: int) -> Process:
+        """Start a command and return its process."""
+        variables = {**self.environment, **(environment or {})}
+        return warm_process.start(["-m", "tenuto", *arguments], cwd=self.folder, env=variables, **streams)
 
-    def start(self, *words: str) -> Service:
-        """Run a command that does not end by itself."""
-        self.services.append(Service(self.begin(*words)))
+    def start_service(self, *arguments: str) -> Service:
+        """Start a service; it is killed after the test."""
+        self.services.append(Service(self.start_process(*arguments)))
         return self.services[-1]
 
 
-def bare_environment(**more: str) -> dict[str, str]:
-    """Ours without anything that would steer Tenuto or colour its words; several may be up at once, each at a port of
-    its own."""
-    kept: Mapping[str, str] = {
+def clean_environment(**more: str) -> dict[str, str]:
+    """Return the environment without variables that change Tenuto or its output; web services use any free port."""
+    kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("TENUTO_", "PG")) and name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
@@ -169,29 +175,29 @@ def bare_environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def open_shell(tmp_path: Path) -> Iterator[Callable[..., Shell]]:
-    """A terminal in a folder with ``tasks.py``; its services are ended with the test."""
+    """Factory of shells in a folder with ``tasks.py``; their services are killed after the test."""
     (tmp_path / "tasks.py").write_text(TASKS)
     services: list[Service] = []
 
     def open_one(**environment: str) -> Shell:
-        return Shell(tmp_path, bare_environment(**environment), services)
+        return Shell(tmp_path, clean_environment(**environment), services)
 
     yield open_one
     for service in services:
-        service.end()
+        service.clean_up()
 
 
 @pytest.fixture
 def shell(open_shell: Callable[..., Shell], url: str, tmp_path: Path) -> Shell:
-    """A terminal whose database is the test's, with the app at hand."""
+    """A shell with the test database and the app of ``tasks.py``."""
     return open_shell(TENUTO_DATABASE=url, TENUTO_HOME=str(tmp_path / "home"), TENUTO_APP="tasks:app")
 
 
 @pytest.fixture
 def embedded_home() -> Iterator[Path]:
-    """A home in which a server can run, also as root; nothing is left of it."""
-    home = Path(tempfile.mkdtemp(prefix="tnt-cli-", dir="/tmp"))  # a disk, as everybody's
+    """A home folder in which an embedded server can run, also as root; it is removed after the test."""
+    home = Path(tempfile.mkdtemp(prefix="tnt-cli-", dir="/tmp"))  # on disk
     home.chmod(0o755)
     yield home
-    embedded_server.stop_now(home)
+    embedded_server.stop_server(home)
     shutil.rmtree(home, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Every command that changes something goes on record, under its own name and that of the person at the terminal."""
+"""Audit entries of commands: every change is recorded once, with the name of the command and the user."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.audit.sealer import Sealing
+from tenuto.audit.sealer import AuditSealer
 from tenuto.cli import command_tree
 from tenuto.model.actors import Role
 from tests.cli.conftest import TASKS
 from tests.docs.generate import commands
 
-LOOK = {
+READ_ONLY_COMMANDS = {
     "", "plan", "simulate", "health", "doctor", "version", "worker list", "schedule", "schedule list", "schedule show",
     "schedule next", "schedule history", "schedule ledger", "execution", "execution list", "execution show",
     "execution watch", "cron", "cron explain", "manifest", "manifest list", "manifest show", "manifest history",
@@ -31,9 +31,9 @@ LOOK = {
     "queue", "queue list", "key", "key list", "audit", "audit list", "audit verify", "audit export", "secret",
     "secret list",
 }  # fmt: skip
-"""These change nothing."""
-SERVE = {"up", "worker", "scheduler", "web", "migrate"}
-"""What these change is no person's doing; `migrate` comes before there is a record."""
+"""Commands that change nothing."""
+SERVICE_COMMANDS = {"up", "worker", "scheduler", "web", "migrate"}
+"""Services have no user; `migrate` runs before there is an audit log."""
 PLAN = """
 schedules: [{name: weekly, every: 7d, steps: [{job: third_time}]}]
 """
@@ -43,7 +43,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def tenuto(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """A command in this process, for the sake of speed; what it answers, as data."""
+    """Function that runs a command in this process, for speed, and returns its JSON output."""
     (tmp_path / "on_record_tasks.py").write_text(TASKS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -54,18 +54,18 @@ def tenuto(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    def run(*words: str, stdin: str = "", code: int = 0) -> Any:
+    def run(*arguments: str, stdin: str = "", code: int = 0) -> Any:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         out = io.StringIO()
         with redirect_stdout(out):
-            assert command_tree.run([*words, "-o", "json"]) == code, words
+            assert command_tree.run([*arguments, "-o", "json"]) == code, arguments
         return json.loads(out.getvalue()) if out.getvalue().strip() else None
 
     yield run
     sys.modules.pop("on_record_tasks", None)
 
 
-def entries(url: str, home: Path) -> list[tuple[str, str | None]]:
+def list_audit_entries(url: str, home: Path) -> list[tuple[str, str | None]]:
     async def ask() -> list[tuple[str, str | None]]:
         async with Tenuto(url, home=home) as app:
             found = await app.audit.list(limit=200)
@@ -77,7 +77,7 @@ def entries(url: str, home: Path) -> list[tuple[str, str | None]]:
     return asyncio.run(ask())
 
 
-def fail_all(url: str, home: Path, batch: str) -> None:
+def run_batch(url: str, home: Path, batch: str) -> None:
     async def work() -> None:
         import on_record_tasks  # type: ignore[import-not-found]
 
@@ -89,12 +89,14 @@ def fail_all(url: str, home: Path, batch: str) -> None:
     asyncio.run(work())
 
 
-def test_every_command_is_known_to_change_something_or_not() -> None:
-    doubtful = set(commands()) - LOOK - SERVE - {" ".join(words) for words in CHANGE}
-    assert not doubtful, f"put them into LOOK, or have them tried below: {doubtful}"
+def test_every_command_is_classified_as_changing_or_read_only() -> None:
+    unclassified = (
+        set(commands()) - READ_ONLY_COMMANDS - SERVICE_COMMANDS - {" ".join(arguments) for arguments in CHANGING_COMMANDS}
+    )
+    assert not unclassified, f"add them to READ_ONLY_COMMANDS, or to the test below: {unclassified}"
 
 
-CHANGE = {
+CHANGING_COMMANDS = {
     ("schedule", "add"), ("schedule", "edit"), ("schedule", "enable"), ("schedule", "disable"), ("schedule", "delete"),
     ("schedule", "run"), ("execution", "pause"), ("execution", "resume"), ("execution", "cancel"),
     ("execution", "retry"), ("apply",), ("run",), ("task", "cancel"), ("manifest", "add"), ("manifest", "edit"),
@@ -107,34 +109,34 @@ CHANGE = {
 }  # fmt: skip
 
 
-def test_every_change_is_on_record_once_under_its_name(
+def test_every_change_has_one_audit_entry_with_the_command_name(
     tenuto: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
     expected: list[tuple[str, str | None]] = []
 
-    def change(*words: str, target: str | None, stdin: str = "") -> Any:
-        """One command, one entry; the command is the words it begins with that are a command."""
-        name = next(" ".join(words[:n]) for n in (2, 1) if tuple(words[:n]) in CHANGE)
+    def change(*arguments: str, target: str | None, stdin: str = "") -> Any:
+        """Run a changing command and expect one audit entry with its name."""
+        name = next(" ".join(arguments[:n]) for n in (2, 1) if tuple(arguments[:n]) in CHANGING_COMMANDS)
         expected.append((name.replace(" ", ".").replace("-", "_"), target))
-        return tenuto(*words, stdin=stdin)
+        return tenuto(*arguments, stdin=stdin)
 
     change("schedule", "add", "nightly", "--at", "03:00", "--step", 'double:{"n": 1}', target="nightly")
     change("schedule", "edit", "nightly", "--at", "04:00", "--reason", "too early", target="nightly")
-    tenuto("schedule", "enable", "nightly")  # it is: nothing changes
+    tenuto("schedule", "enable", "nightly")  # already enabled: no entry
     change("schedule", "disable", "nightly", target="nightly")
     change("schedule", "enable", "nightly", target="nightly")
     ran = change("schedule", "run", "nightly", target="nightly")
     execution = ran["execution_id"]
     change("execution", "pause", execution, target=execution)
     change("execution", "resume", execution, target=execution)
-    tenuto("execution", "resume", execution, code=7)  # refused
+    tenuto("execution", "resume", execution, code=7)  # rejected: no entry
     change("execution", "cancel", execution, target=execution)
     again = change("execution", "retry", execution, target=execution)["id"]
     change("execution", "cancel", again, target=again)
     (tmp_path / "plan.yaml").write_text(PLAN)
     change("apply", "plan.yaml", "--yes", target="weekly")
-    tenuto("apply", "plan.yaml", "--yes")  # nothing new
+    tenuto("apply", "plan.yaml", "--yes")  # unchanged: no entry
     change("schedule", "delete", "nightly", target="nightly")
     task = change("run", "double", "--input", '{"n": 1}', target="double")
     change("task", "cancel", task["id"], target=task["id"])
@@ -149,9 +151,9 @@ def test_every_change_is_on_record_once_under_its_name(
     batch = tenuto("batch", "show", "b")["id"]
     change("batch", "pause", batch, target=batch)
     change("batch", "resume", batch, target=batch)
-    fail_all(url, home, "b")
-    first, second, _ = (letter["id"] for letter in tenuto("dead-letter", "list"))
-    expected.append(("dead_letter.acknowledge", first))  # two at once are two deeds
+    run_batch(url, home, "b")
+    first, second, _ = (dead_letter["id"] for dead_letter in tenuto("dead-letter", "list"))
+    expected.append(("dead_letter.acknowledge", first))  # two dead letters are two entries
     change("dead-letter", "acknowledge", first, second, target=second)
     change("batch", "retry-failed", batch, target=batch)
     change("batch", "cancel", batch, target=batch)
@@ -159,9 +161,9 @@ def test_every_change_is_on_record_once_under_its_name(
     task_id = tenuto("task", "list")[0]["id"]
     change("task", "cancel", task_id, target=task_id)
     change("batch", "submit", "bad", "--from", "rows.jsonl", "--batch-key", "c", target="bad")
-    fail_all(url, home, "c")
-    letter = tenuto("dead-letter", "list")[0]["id"]
-    change("dead-letter", "retry", letter, "--note", "once more", target=letter)
+    run_batch(url, home, "c")
+    dead_letter = tenuto("dead-letter", "list")[0]["id"]
+    change("dead-letter", "retry", dead_letter, "--note", "once more", target=dead_letter)
     tenuto("manifest", "delete", "bad", code=7)  # it has open tasks
     change("manifest", "add", "good", "--job", "double", "--on-demand", "--set", "n=1", target="good")
     change("manifest", "delete", "good", target="good")
@@ -173,13 +175,13 @@ def test_every_change_is_on_record_once_under_its_name(
     made = change("key", "add", "ci", "--role", "editor", target="ci")
     change("login", "--key", "ci", target="ci")
     change("key", "revoke", "ci", target="ci")
-    tenuto("key", "revoke", made["prefix"])  # it is
+    tenuto("key", "revoke", made["prefix"])  # already revoked: no entry
 
     change("secret", "set", "hr-password", stdin="open sesame", target="hr-password")
-    tenuto("secret", "rotate")  # under this key already
+    tenuto("secret", "rotate")  # already under this key: no entry
     keys = [base64.b64encode(letter * 32).decode() for letter in (b"n", b"k")]
     monkeypatch.setenv("TENUTO_MASTER_KEY", " ".join(keys))
-    sys.modules.pop("on_record_tasks")  # it has read its settings
+    sys.modules.pop("on_record_tasks")  # it has loaded its settings
     change("secret", "rotate", target=None)
     change("secret", "delete", "hr-password", target="hr-password")
     change("log", "append", "orders", "stock counted", target="orders")
@@ -191,48 +193,48 @@ def test_every_change_is_on_record_once_under_its_name(
     expected[-1] = ("once.add", other)
     change("once", "wipe", "--yes", target=None)
 
-    assert entries(url, home) == expected
+    assert list_audit_entries(url, home) == expected
     by_target: dict[tuple[str, str | None], dict[str, Any]] = {}
 
-    async def look() -> None:
+    async def read_entries() -> None:
         async with Tenuto(url, home=home) as app:
             for entry in await app.audit.list(limit=200):
                 by_target.setdefault((entry["action"], entry["target"]), entry)
             assert made["key"] not in json.dumps(await app.audit.list(limit=200), default=str)
 
-    asyncio.run(look())
+    asyncio.run(read_entries())
     edited = by_target["schedule.edit", "nightly"]
     assert edited["reason"] == "too early"
     assert edited["before"]["trigger"] != edited["after"]["trigger"]
     assert by_target["schedule.delete", "nightly"]["after"] is None
     assert by_target["manifest.group", "reports"]["after"]["max_active"] == 3
     assert by_target["queue.pause", "mail"]["reason"] == "server is down"
-    assert by_target["dead_letter.retry", letter]["reason"] == "once more"
-    assert by_target["key.add", "ci"]["after"]["role"] == Role.EDITOR.word
+    assert by_target["dead_letter.retry", dead_letter]["reason"] == "once more"
+    assert by_target["key.add", "ci"]["after"]["role"] == Role.EDITOR.key
 
 
-def test_the_trail_and_the_keys_are_shown_checked_and_written_out(
+def test_audit_log_and_api_keys_are_listed_verified_and_exported(
     tenuto: Run, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def typed(*words: str) -> tuple[int, str, str]:
-        code = command_tree.run([*words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = command_tree.run([*arguments])
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
-    assert typed("audit", "list") == (0, "", "nothing is on record\n")
-    assert "nothing is sealed yet" in typed("audit", "verify")[2]
-    assert "tenuto key add NAME" in typed("key", "list")[2]
-    code, key, said = typed("key", "add", "ci", "--role", "operator", "--expires", "2131-12-31T00:00:00Z")
+    assert run("audit", "list") == (0, "", "no audit entries\n")
+    assert "no entry is sealed yet" in run("audit", "verify")[2]
+    assert "tenuto key add NAME" in run("key", "list")[2]
+    code, key, said = run("key", "add", "ci", "--role", "operator", "--expires", "2131-12-31T00:00:00Z")
     assert (code, len(key.strip())) == (0, 56)
     assert "not shown again" in said
-    code, link, _ = typed("login", "--key", "ci")
+    code, link, _ = run("login", "--key", "ci")
     assert (code, link.partition("tnl_")[0]) == (0, "http://127.0.0.1:8321/login?link=")
-    code, listed, _ = typed("key", "list")
+    code, listed, _ = run("key", "list")
     assert (code, key.strip() in listed) == (0, False)
-    assert all(word in listed for word in ("ci", key[4:12], "operator", "in use", "never", "eve"))
-    assert "is revoked, by eve" in typed("key", "revoke", key[4:12])[2]
-    assert "revoked" in typed("key", "list")[1]
-    for words, field in (
+    assert all(word in listed for word in ("ci", key[4:12], "operator", "valid", "never", "eve"))
+    assert "revoked by eve" in run("key", "revoke", key[4:12])[2]
+    assert "revoked" in run("key", "list")[1]
+    for arguments, field in (
         (("key", "add", "a b"), "name"),
         (("key", "add", "x", "--role", "king"), "role"),
         (("key", "add", "x", "--expires", "soon"), "--expires"),
@@ -241,23 +243,23 @@ def test_the_trail_and_the_keys_are_shown_checked_and_written_out(
         (("audit", "verify", "--newest", "0"), "newest"),
         (("audit", "export", "nowhere/trail.jsonl"), "file"),
     ):
-        code, _, said = typed(*words)
-        assert (code, field in said) == (2, True), words
-    assert typed("login", "--key", "nobody")[0] == 3
+        code, _, said = run(*arguments)
+        assert (code, field in said) == (2, True), arguments
+    assert run("login", "--key", "nobody")[0] == 3
 
-    code, listed, _ = typed("audit", "list", "--action", "key", "--actor", "eve", "--target", "ci")
+    code, listed, _ = run("audit", "list", "--action", "key", "--actor", "eve", "--target", "ci")
     assert (code, "key.add" in listed, "key.revoke" in listed, "login" in listed) == (0, True, True, False)
-    assert typed("audit", "list", "--action", "nothing")[2] == "nothing like that is on record\n"
+    assert run("audit", "list", "--action", "nothing")[2] == "no matching audit entries\n"
 
     async def seal() -> None:
         async with Tenuto(url, home=tmp_path / "home") as app:
-            await Sealing(await app.open(), app.settings).round()
+            await AuditSealer(await app.open(), app.settings).run_cycle()
 
     asyncio.run(seal())
-    code, _, said = typed("audit", "verify")
-    assert (code, "3 entries looked at of 3, sealed with a key, remembered outside up to 3" in said) == (0, True)
-    assert "3 entries are in trail.jsonl" in typed("audit", "export", "trail.jsonl")[2]
-    out = typed("audit", "export", "-")[1]
+    code, _, said = run("audit", "verify")
+    assert (code, "3 of 3 entries verified, sealed with a key, checkpoint at 3" in said) == (0, True)
+    assert "3 entries exported to trail.jsonl" in run("audit", "export", "trail.jsonl")[2]
+    out = run("audit", "export", "-")[1]
     assert out == (tmp_path / "trail.jsonl").read_text()
     assert [json.loads(line)["position"] for line in out.splitlines()] == [1, 2, 3]
 
@@ -267,27 +269,27 @@ def test_the_trail_and_the_keys_are_shown_checked_and_written_out(
             await connection.execute("UPDATE tenuto.audit SET actor_name = 'adam' WHERE action = 'login'")
 
     asyncio.run(tamper())
-    code, told, said = typed("audit", "verify")
-    assert (code, "changed" in told, "is not as it was written" in said) == (1, True, True)
+    code, told, said = run("audit", "verify")
+    assert (code, "changed" in told, "was altered" in said) == (1, True, True)
     found = tenuto("audit", "verify", code=1)
     assert [(fault["kind"], fault["position"]) for fault in found["faults"]] == [("changed", 2)]
 
 
-def test_a_link_leads_to_where_the_web_service_listens(
+def test_login_link_has_the_address_of_the_web_service(
     tenuto: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def link(*words: str, code: int = 0) -> str:
-        assert command_tree.run(["login", "--key", "ci", *words]) == code
+    def link(*arguments: str, code: int = 0) -> str:
+        assert command_tree.run(["login", "--key", "ci", *arguments]) == code
         said = capsys.readouterr()
         return said.err if code else said.out.partition("tnl_")[0]
 
     tenuto("key", "add", "ci")
     assert link("--port", "9000") == "http://127.0.0.1:9000/login?link="
     assert link("--host", "::1", "--port", "9000") == "http://[::1]:9000/login?link="
-    monkeypatch.delenv("TENUTO_APP")  # that one has read its settings
+    monkeypatch.delenv("TENUTO_APP")  # that app has loaded its settings
     monkeypatch.setenv("TENUTO_WEB_PORT", "0")
     assert link("--port", "9001") == "http://127.0.0.1:9001/login?link="
     refused = link(code=2)
     assert "web_port" in refused
     assert "--port NUMBER" in refused
-    assert len(tenuto("audit", "list", "--action", "login")) == 3, "what leads nowhere is not made"
+    assert len(tenuto("audit", "list", "--action", "login")) == 3, "a rejected login has no entry"

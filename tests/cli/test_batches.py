@@ -1,4 +1,4 @@
-"""``tenuto batch``, as people type it."""
+"""`tenuto batch`: submit rows, watch, control and export a batch; reading of rows and drawing of progress."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenuto.cli.work.batch_progress import bar, counts, share
-from tenuto.cli.work.batch_submit import Rows
-from tenuto.errors import Invalid
+from tenuto.cli.work.batch_progress import count_summary, finished_share, progress_bar
+from tenuto.cli.work.batch_submit import RowReader
 from tests.cli.conftest import Shell
+from tests.support.errors import raises_code
 
-ADD = ("manifest", "add", "doubles", "--job", "double", "--on-demand")
+ADD_MANIFEST = ("manifest", "add", "doubles", "--job", "double", "--on-demand")
 
 
-def rows(shell: Shell, *lines: Any, name: str = "rows.jsonl") -> None:
+def write_rows(shell: Shell, *lines: Any, name: str = "rows.jsonl") -> None:
     (shell.folder / name).write_text(
         "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
     )
 
 
-# ---- submitting
+# ---- submit
 
 
-def test_rows_become_a_batch_that_can_be_watched_to_its_end(shell: Shell) -> None:
-    shell(*ADD)
-    rows(shell, {"n": 1}, 2, {"n": 3})
+def test_batch_submit_creates_a_batch_that_can_be_watched_to_its_end(shell: Shell) -> None:
+    shell(*ADD_MANIFEST)
+    write_rows(shell, {"n": 1}, 2, {"n": 3})
     submitted = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--name", "three", LOGNAME="ana")
     id = submitted.out.strip()
     assert (submitted.code, submitted.err) == (
         0,
-        f"3 items of doubles are in; follow them:\n  tenuto batch watch {id}\n",
+        f"3 items of doubles submitted; watch them with:\n  tenuto batch watch {id}\n",
     )
     shown = shell("batch", "show", id[:18]).out
     assert shown.startswith(f"● in progress  doubles  three  {id}\n")
     assert "✓ 0 done  ◌ 3 waiting" in shown
-    shell.start("worker").until("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     watched = shell("batch", "watch", id)
     assert watched.code == 0
     assert watched.out.splitlines()[-1].split("  ")[0].endswith("ended 100 %")
@@ -66,69 +66,77 @@ def test_rows_become_a_batch_that_can_be_watched_to_its_end(shell: Shell) -> Non
     ]
 
 
-def test_a_bad_row_is_named_by_its_line_and_what_went_before_stands(shell: Shell) -> None:
-    shell(*ADD)
-    rows(shell, {"n": 1}, {"n": 2}, "", {"n": "x"}, {"n": 4})
-    refused = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k")
-    assert (refused.code, refused.out) == (2, "")
-    assert "2 items before it are in; their batch waits for the rest" in refused.err
-    assert "error: rows.jsonl, line 4: n: Input should be a valid integer" in refused.err
-    assert "tenuto batch submit doubles --from rows.jsonl --batch-key k" in refused.err
+def test_batch_submit_names_the_line_of_an_invalid_row_and_keeps_the_rows_before(shell: Shell) -> None:
+    shell(*ADD_MANIFEST)
+    write_rows(shell, {"n": 1}, {"n": 2}, "", {"n": "x"}, {"n": 4})
+    rejected = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k")
+    assert (rejected.code, rejected.out) == (2, "")
+    assert "2 items before it submitted; the batch waits for the remaining rows" in rejected.err
+    assert "error: rows.jsonl, line 4: " in rejected.err
+    assert "tenuto batch submit doubles --from rows.jsonl --batch-key k" in rejected.err
     found = shell("batch", "show", "k", "-o", "json").json
     assert (found["state"], found["total"]) == ("filling", 2)
-    rows(shell, {"n": 1}, {"n": 2}, "", {"n": 3}, {"n": 4})
-    mended = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k", "-o", "json").json
-    assert (mended["id"], mended["state"], mended["total"]) == (found["id"], "in_progress", 4)
+    write_rows(shell, {"n": 1}, {"n": 2}, "", {"n": 3}, {"n": 4})
+    corrected = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k", "-o", "json").json
+    assert (corrected["id"], corrected["state"], corrected["total"]) == (found["id"], "in_progress", 4)
     inputs = [json.loads(line)["input"] for line in shell("batch", "items", "k", "-o", "jsonl").out.splitlines()]
-    assert inputs == [{"n": n} for n in (1, 2, 3, 4)], "each once"
+    assert inputs == [{"n": n} for n in (1, 2, 3, 4)], "each row once"
 
 
-def test_a_bad_row_among_thousands_is_named_by_its_line(shell: Shell) -> None:
-    shell(*ADD)
-    rows(shell, *({"n": n} for n in range(2100)), "", {"n": "x"}, *({"n": n} for n in range(50)), "not json")
-    refused = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k")
-    assert "2,100 items before it are in" in refused.err
-    assert "error: rows.jsonl, line 2102: n: Input should be a valid integer" in refused.err
+def test_batch_submit_names_the_line_of_an_invalid_row_among_thousands(shell: Shell) -> None:
+    shell(*ADD_MANIFEST)
+    write_rows(shell, *({"n": n} for n in range(2100)), "", {"n": "x"}, *({"n": n} for n in range(50)), "not json")
+    rejected = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k")
+    assert "2,100 items before it submitted" in rejected.err
+    assert "error: rows.jsonl, line 2102: " in rejected.err
 
 
-def test_of_an_atomic_batch_nothing_stands_and_of_a_file_that_does_not_fit_neither(shell: Shell) -> None:
-    shell(*ADD)
-    rows(shell, {"n": 1}, "not json")
-    refused = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--atomic")
-    assert (refused.code, "error: rows.jsonl, line 2: is not JSON" in refused.err) == (2, True)
-    rows(shell, "[")
-    assert "error: rows.jsonl, line 1: is not JSON" in shell("batch", "submit", "doubles", "--from", "rows.jsonl").err
-    rows(shell)
-    assert "holds no rows" in shell("batch", "submit", "doubles", "--from", "rows.jsonl").err
-    assert "cannot be read" in shell("batch", "submit", "doubles", "--from", "gone.csv").err
+@pytest.mark.parametrize(
+    ("lines", "options", "code", "message"),
+    [
+        (({"n": 1}, "not json"), ("--atomic",), "batch.row.not_json", "rows.jsonl, line 2: "),
+        (("[",), (), "batch.row.not_json", "rows.jsonl, line 1: "),
+        ((), (), "batch.source.empty", "rows.jsonl"),
+        ((), ("--from", "missing.csv"), "batch.source.not_readable", "missing.csv"),
+    ],
+    ids=["atomic", "first row invalid", "empty", "missing"],
+)
+def test_batch_submit_of_an_unsuitable_or_atomic_file_leaves_no_batch(
+    shell: Shell, lines: tuple[Any, ...], options: tuple[str, ...], code: str, message: str
+) -> None:
+    shell(*ADD_MANIFEST)
+    write_rows(shell, *lines)
+    rejected = shell("batch", "submit", "doubles", "--from", "rows.jsonl", *options, "-o", "json")
+    assert (rejected.code, rejected.error["code"]) == (2, code)
+    assert message in rejected.error["message"]
     assert shell("batch", "list", "-o", "json").json == []
 
 
-def test_items_that_are_open_already_are_left_out_by_their_key(shell: Shell) -> None:
-    shell(*ADD)
-    rows(shell, "id,n", "a,1", "b,2", name="rows.csv")
+def test_batch_submit_skips_items_whose_key_is_open(shell: Shell) -> None:
+    shell(*ADD_MANIFEST)
+    write_rows(shell, "id,n", "a,1", "b,2", name="rows.csv")
     first = shell("batch", "submit", "doubles", "--from", "rows.csv", "--key", "id", "-o", "json").json
     assert (first["total"], first["duplicates"]) == (2, 0)
     second = shell(
         "batch", "submit", "doubles", "--from", "-", "--key", "id", stdin='{"id": "b", "n": 2}\n{"id": "c", "n": 3}\n'
     )
-    assert "1 items of doubles are in (1 left out: they are open already)" in second.err
+    assert "1 items of doubles submitted (1 skipped: already open)" in second.err
     keyless = shell("batch", "submit", "doubles", "--from", "-", "--key", "id", stdin='{"n": 2}\n')
-    assert (keyless.code, "error: stdin, line 1: has no 'id'" in keyless.err) == (2, True)
+    assert (keyless.code, keyless.err.startswith("error: stdin, line 1: ")) == (2, True)
 
 
 # ---- control
 
 
-def test_a_batch_is_paused_resumed_and_cancelled(shell: Shell) -> None:
-    shell(*ADD)
-    rows(shell, 1, 2, 3)
+def test_batch_pause_resume_and_cancel(shell: Shell) -> None:
+    shell(*ADD_MANIFEST)
+    write_rows(shell, 1, 2, 3)
     id = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "-q").out.strip()
     paused = shell("batch", "pause", id, LOGNAME="ana")
-    assert f"batch {id} is paused, by ana\n" in paused.err
+    assert f"batch {id} paused by ana\n" in paused.err
     assert shell("batch", "pause", id).code == 7
     assert shell("batch", "show", id).out.startswith("‖ paused  doubles")
-    assert "goes on" in shell("batch", "resume", id).err
+    assert f"batch {id} resumed" in shell("batch", "resume", id).err
     assert "3 cancelled" in shell("batch", "cancel", id, LOGNAME="bo").err
     found = shell("batch", "show", id, "-o", "json").json
     assert (found["state"], found["cancelled_by"], found["left"]) == ("cancelled", "bo", 0)
@@ -137,10 +145,10 @@ def test_a_batch_is_paused_resumed_and_cancelled(shell: Shell) -> None:
     assert shell("batch", "show", "00000000").code == 3
 
 
-def test_what_failed_is_run_again_and_the_watching_tells_by_its_exit_code(shell: Shell) -> None:
+def test_batch_retry_failed_retries_failures_and_watch_reports_them_by_exit_code(shell: Shell) -> None:
     shell("manifest", "add", "bad", "--job", "hopeless", "--on-demand")
-    rows(shell, {}, {})
-    shell.start("worker").until("worker ready")
+    write_rows(shell, {}, {})
+    shell.start_service("worker").wait_for_line("worker started")
     watched = shell("batch", "submit", "bad", "--from", "rows.jsonl", "--watch", "--batch-key", "b")
     assert (watched.code, "✕ 2 failed" in watched.out) == (1, True)
     assert "tenuto batch retry-failed" in watched.err
@@ -148,100 +156,100 @@ def test_what_failed_is_run_again_and_the_watching_tells_by_its_exit_code(shell:
     assert shown.startswith("▲ some failed  bad")
     assert "2 × tenuto.PermanentFailure: this cannot be done" in shown or "PermanentFailure" in shown
     again = shell("batch", "retry-failed", "b", "--watch", "--note", "once more")
-    assert (again.code, "2 items run again" in again.err) == (1, True)
+    assert (again.code, "2 items retried" in again.err) == (1, True)
     found = shell("batch", "show", "b", "-o", "json").json
     assert (found["total"], found["failed"], found["retried"]) == (2, 2, 2)
     assert len(shell("batch", "items", "b", "--status", "failed", "-o", "json").json) == 2
 
 
-LETTERS = """
+INSERT_DEAD_LETTERS = """
 INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at,
     reason, fingerprint, attempts, input)
 SELECT gen_random_uuid(), gen_random_uuid(), 'doubles', '', id, gen_random_uuid(), gen_random_uuid(),
        created_at + seconds * interval '1 second', reason, reason, 1, '{}'
-FROM tenuto.batches, (VALUES (1, 'refused', 600), (2, 'too late', 1200)) AS kind (seconds, reason, number),
+FROM tenuto.batches, (VALUES (1, 'rejected', 600), (2, 'too late', 1200)) AS kind (seconds, reason, number),
      generate_series(1, number)
 """
 
 
-def test_all_failures_of_a_batch_are_counted_by_their_kind_however_many(shell: Shell, url: str) -> None:
-    async def fail() -> None:
+def test_batch_show_counts_all_failures_by_kind(shell: Shell, url: str) -> None:
+    async def insert_dead_letters() -> None:
         connection = await asyncpg.connect(url)
-        await connection.execute(LETTERS)
+        await connection.execute(INSERT_DEAD_LETTERS)
         await connection.close()
 
-    shell(*ADD)
-    rows(shell, 1)
+    shell(*ADD_MANIFEST)
+    write_rows(shell, 1)
     shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "b")
-    asyncio.run(fail())
+    asyncio.run(insert_dead_letters())
     shown = [line.strip() for line in shell("batch", "show", "b").out.splitlines()]
-    assert shown[shown.index("why items failed") + 1 :][:2] == ["1,200 × too late", "600 × refused"]
+    assert shown[shown.index("failures") + 1 :][:2] == ["1,200 × too late", "600 × rejected"]
 
 
-# ---- in a spreadsheet
+# ---- items as CSV
 
 
-def test_text_that_a_spreadsheet_would_take_for_a_formula_is_marked_unless_a_program_reads_it(shell: Shell) -> None:
+def test_batch_items_as_csv_marks_text_that_a_spreadsheet_would_run_as_a_formula(shell: Shell) -> None:
     keys = ["=cmd|' /c calc'!A1", "@SUM(A1)", "+1", "-1", "\uff1d1", "a=b"]
-    shell(*ADD)
-    rows(shell, *({"id": key, "n": -5} for key in keys))
-    shell.start("worker").until("worker ready")
+    shell(*ADD_MANIFEST)
+    write_rows(shell, *({"id": key, "n": -5} for key in keys))
+    shell.start_service("worker").wait_for_line("worker started")
     watched = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--key", "id", "--batch-key", "b", "--watch")
     assert watched.code == 0
     marked, raw = (
         [(line["key"], line["output"]) for line in csv.DictReader(io.StringIO(ended.out))]
         for ended in (shell("batch", "items", "b", "-o", "csv"), shell("batch", "items", "b", "-o", "csv", "--raw"))
     )
-    assert marked == [(key if key == "a=b" else f"'{key}", "-10") for key in keys], "numbers are as they are"
+    assert marked == [(key if key == "a=b" else f"'{key}", "-10") for key in keys], "numbers stay unchanged"
     assert raw == [(key, "-10") for key in keys]
-    assert "--raw: goes with -o csv" in shell("batch", "items", "b", "-o", "jsonl", "--raw").err
+    assert "--raw requires -o csv" in shell("batch", "items", "b", "-o", "jsonl", "--raw").err
 
 
-# ---- rows
+# ---- reading of rows
 
 
-def test_lines_of_json_are_read_one_by_one(tmp_path: Path) -> None:
+def test_row_reader_reads_json_lines_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n[2]\nnope\n')
-    reader = Rows(str(path), None, None, drop_key=False)
+    reader = RowReader(str(path), None, None, drop_key=False)
     found = iter(reader)
     assert (next(found), reader.line) == ({"a": 1}, 1)
     assert (next(found), reader.line) == ([2], 3)
-    with pytest.raises(Invalid, match="is not JSON"):
+    with raises_code("batch.row.not_json"):
         next(found)
-    assert reader.place == f"{path}, line 4"
+    assert reader.line == 4
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "words"),
+    ("text", "line", "code"),
     [
-        ("a,a\n1,2\n", 1, "different names"),
-        ("a,\n1,2\n", 1, "different names"),
-        ("a,b\n1,2\n1,2,3\n", 3, "has 3 cells, and there are 2 columns"),
-        ('a,b\n"1\n2",3\n4,5,6\n', 4, "has 3 cells"),
-        ('a\n"1\n', 2, "is not CSV"),
+        ("a,a\n1,2\n", 1, "batch.csv.header_invalid"),
+        ("a,\n1,2\n", 1, "batch.csv.header_invalid"),
+        ("a,b\n1,2\n1,2,3\n", 3, "batch.csv.too_many_cells"),
+        ('a,b\n"1\n2",3\n4,5,6\n', 4, "batch.csv.too_many_cells"),
+        ('a\n"1\n', 2, "batch.csv.invalid"),
     ],
 )
-def test_a_mistake_in_a_csv_file_is_told_by_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_row_reader_knows_the_line_of_an_error_in_csv(tmp_path: Path, text: str, line: int, code: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text)
-    reader = Rows(str(path), None, None, drop_key=False)
-    with pytest.raises(Invalid, match=words):
+    reader = RowReader(str(path), None, None, drop_key=False)
+    with raises_code(code):
         list(reader)
     assert reader.line == line
 
 
-def test_cells_are_text_and_an_empty_one_says_nothing(tmp_path: Path) -> None:
+def test_row_reader_takes_csv_cells_as_text_and_drops_empty_ones(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('\ufeffid,a,b\n1,"x, y",\n\n2,,z\n', encoding="utf-8")
-    found = list(Rows(str(path), None, "id", drop_key=True))
+    found = list(RowReader(str(path), None, "id", drop_key=True))
     assert [(row, row.key) for row in found] == [({"a": "x, y"}, "1"), ({"b": "z"}, "2")]
 
 
-# ---- drawing
+# ---- drawing of progress
 
 
-def looks() -> Iterator[dict[str, Any]]:
+def make_batches() -> Iterator[dict[str, Any]]:
     whole = {"complete_at": 1, "open": {}, "state": "in_progress"}
     for done, failed, cancelled, running, waiting in (
         (0, 0, 0, 0, 0),
@@ -260,12 +268,14 @@ def looks() -> Iterator[dict[str, Any]]:
         }
 
 
-def test_the_bar_is_as_long_as_it_may_be_and_leaves_nothing_out() -> None:
-    for look in looks():
+def test_progress_bar_fills_its_width_and_shows_every_state() -> None:
+    for batch in make_batches():
         for width in (10, 33, 74):
-            drawn = bar(look, width)
-            assert len(drawn.plain) == width
-            styles = {str(span.style) for span in drawn.spans}
-            assert ("red" in styles) == bool(look["failed"]), "one failure in a million is seen"
-    assert share({"done": 1, "failed": 1, "cancelled": 0, "left": 2, "complete_at": None}) == 0.5
-    assert counts(list(looks())[1]).plain == "✓ 1 done  ✕ 1 failed  ⊘ 1 cancelled  ● 1 running  ◌ 1 waiting"
+            bar = progress_bar(batch, width)
+            assert len(bar.plain) == width
+            styles = {str(span.style) for span in bar.spans}
+            assert ("red" in styles) == bool(batch["failed"]), "one failure in a million is visible"
+    assert finished_share({"done": 1, "failed": 1, "cancelled": 0, "left": 2, "complete_at": None}) == 0.5
+    assert (
+        count_summary(list(make_batches())[1]).plain == "✓ 1 done  ✕ 1 failed  ⊘ 1 cancelled  ● 1 running  ◌ 1 waiting"
+    )

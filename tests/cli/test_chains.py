@@ -1,4 +1,4 @@
-"""What a chain has come to, at the prompt."""
+"""`tenuto task show` of a chain."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ replicate = app.chain("replicate", extract, load)
 """
 
 
-def test_a_task_is_shown_with_the_steps_done_so_far(shell: Shell) -> None:
+def test_task_show_lists_the_completed_steps_of_a_chain(shell: Shell) -> None:
     (shell.folder / "chains.py").write_text(CHAINS)
     shell.environment["TENUTO_APP"] = "chains:app"
-    worker = shell.start("worker")
-    worker.until("worker ready")
+    worker = shell.start_service("worker")
+    worker.wait_for_line("worker started")
     task_id = shell("run", "replicate", "--input", '{"table": "users"}', "-q").out.strip()
-    worker.until("loading")
+    worker.wait_for_line("loading")
     assert worker.stop() == 0
 
     shown = shell("task", "show", task_id)

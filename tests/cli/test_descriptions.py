@@ -1,4 +1,4 @@
-"""Schedules in words, and what a change has changed."""
+"""Descriptions of schedules, and of the difference between two versions."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import Any
 
 from tenuto import Step, cron, every
 from tenuto.cli import descriptions
-from tenuto.model.policies import Policy, RetryPolicy
-from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
 
 
-def of(*steps: Any, **more: Any) -> Definition:
-    return Definition("nightly", cron("0 2 * * *"), Plan.of(steps), **more)
+def make_schedule(*steps: Any, **more: Any) -> ScheduleDefinition:
+    return ScheduleDefinition("nightly", cron("0 2 * * *"), Plan.from_steps(steps), **more)
 
 
-def told(before: Definition, after: Definition) -> dict[str, list[str]]:
-    return dict(descriptions.differences(before.to_fields(), after.to_fields()))
+def describe_changes(before: ScheduleDefinition, after: ScheduleDefinition) -> dict[str, list[str]]:
+    return dict(descriptions.describe_changes(before.to_fields(), after.to_fields()))
 
 
 A, B, C, D = (Step("job", name) for name in "abcd")
 
 
-def test_a_step_says_only_what_is_not_as_usual() -> None:
-    assert descriptions.step(A.to_fields()) == "a"
-    policy = Policy(RetryPolicy(max_retries=5), 300.0, "fail")
+def test_step_description_omits_default_values() -> None:
+    assert descriptions.describe_step(A.to_fields()) == "a"
+    policy = TaskPolicy(RetryPolicy(max_retries=5), 300.0, "fail")
     odd = Step("job", "a", {"n": 1}, "other", True, policy, queue="slow", priority=3)
-    assert descriptions.step(odd.to_fields()) == (
-        'other {"n": 1} (runs a, goes on if it fails, at most 5 min, 5 attempts, on lost: fail, queue slow, priority 3)'
+    assert descriptions.describe_step(odd.to_fields()) == (
+        'other {"n": 1} (runs a, continues on failure, timeout 5 min, 5 attempts, on lost: fail, queue slow, '
+        "priority 3)"
     )
-    assert descriptions.step(Step.schedule("Nightly").to_fields()) == "Nightly (schedule)"
+    assert descriptions.describe_step(Step.schedule("Nightly").to_fields()) == "Nightly (schedule)"
 
 
-def test_a_step_that_is_tried_once_has_one_attempt() -> None:
+def test_step_with_up_to_one_retry_has_one_attempt() -> None:
     for retries in (0, 1):
-        once = Step("job", "a", policy=Policy(RetryPolicy(max_retries=retries)))
-        assert descriptions.step(once.to_fields()) == "a (1 attempt)"
+        once = Step("job", "a", policy=TaskPolicy(RetryPolicy(max_retries=retries)))
+        assert descriptions.describe_step(once.to_fields()) == "a (1 attempt)"
 
 
-def test_a_plan_is_drawn_with_a_bracket_around_what_runs_side_by_side() -> None:
-    assert descriptions.plan(Plan.of([A, [B, C, D]]).to_fields()) == [
+def test_steps_of_a_group_are_joined_by_a_bracket() -> None:
+    assert descriptions.describe_steps(Plan.from_steps([A, [B, C, D]]).to_fields()) == [
         ("1 ─", "a"),
         ("2 ┬", "b"),
         ("  ├", "c"),
@@ -48,52 +49,52 @@ def test_a_plan_is_drawn_with_a_bracket_around_what_runs_side_by_side() -> None:
     ]
 
 
-def test_a_step_put_in_before_the_others_is_one_change() -> None:
-    assert told(of(A, B, C), of(D, A, B, C)) == {"steps": ["+ ─ d", "  ─ a", "  ─ b"]}
+def test_step_inserted_before_others_is_one_change() -> None:
+    assert describe_changes(make_schedule(A, B, C), make_schedule(D, A, B, C)) == {"steps": ["+ ─ d", "  ─ a", "  ─ b"]}
 
 
-def test_what_differs_stands_under_its_name_in_a_fixed_order() -> None:
-    before = of(A)
+def test_changed_fields_are_described_in_a_fixed_order() -> None:
+    before = make_schedule(A)
     after = replace(
         before,
         trigger=every("15m"),
         description="why",
-        overlap=Overlap.QUEUE_ONE,
-        misfire=Misfire(Late.SKIP, grace_seconds=600),
+        overlap=OverlapPolicy.QUEUE_ONE,
+        misfire=Misfire(MisfirePolicy.SKIP, grace_seconds=600),
     )
-    assert list(told(before, after).items()) == [
+    assert list(describe_changes(before, after).items()) == [
         ("description", ["+ why"]),
         ("when", ["- Every day at 02:00, UTC", "+ Every 15 minutes, UTC"]),
         (
             "overlap",
             [
-                "- skip: if it is due while it runs, that run is skipped",
-                "+ queue_one: if it is due while it runs, one run waits for the end",
+                "- skip: a run that is due while another is active is skipped",
+                "+ queue_one: one run that is due while another is active waits for its end",
             ],
         ),
         (
             "missed runs",
             [
-                "- once: one run stands for all that were missed",
-                "+ skip: a run more than 10 min late does not take place",
+                "- once: one run replaces all missed runs",
+                "+ skip: a run more than 10 min late is skipped",
             ],
         ),
     ]
 
 
-def test_a_change_the_words_do_not_show_is_shown_as_data() -> None:
-    changed = told(of(A), of(replace(A, limit_key="one", limit_max=1)))
+def test_change_without_effect_on_the_description_is_shown_as_fields() -> None:
+    changed = describe_changes(make_schedule(A), make_schedule(replace(A, limit_key="one", limit_max=1)))
     assert changed["steps"] == [
         '- {"kind": "job", "name": "a", "target": "a"}',
         '+ {"kind": "job", "limit_key": "one", "limit_max": 1, "name": "a", "target": "a"}',
     ]
 
 
-def test_a_trigger_of_a_later_version_is_shown_as_it_is() -> None:
-    assert descriptions.trigger({"kind": "moon"}) == '{"kind": "moon"}'
+def test_trigger_of_a_later_version_is_shown_as_fields() -> None:
+    assert descriptions.describe_trigger({"kind": "moon"}) == '{"kind": "moon"}'
 
 
-def test_an_instant_is_told_on_the_clock_of_its_zone() -> None:
+def test_instant_is_formatted_in_its_time_zone() -> None:
     instant = datetime(2031, 7, 1, 1, 0, 30, tzinfo=UTC)
-    assert descriptions.on_the_wall(instant, "Europe/London") == "Tue 01 Jul 2031 02:00:30 BST"
-    assert descriptions.on_the_wall(instant.replace(second=0), "Asia/Kathmandu") == "Tue 01 Jul 2031 06:45 +0545"
+    assert descriptions.format_in_zone(instant, "Europe/London") == "Tue 01 Jul 2031 02:00:30 BST"
+    assert descriptions.format_in_zone(instant.replace(second=0), "Asia/Kathmandu") == "Tue 01 Jul 2031 06:45 +0545"

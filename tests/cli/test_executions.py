@@ -1,4 +1,4 @@
-"""``tenuto execution``, as people type it: looking, following live and in a pipe, cancelling, pausing, retrying."""
+"""`tenuto execution`: list, show, watch on a terminal and in a pipe, cancel, pause, retry."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tenuto.cli.work import executions
 from tenuto.errors import Conflict
 from tenuto.model.executions import ExecutionState
 from tests.cli.conftest import Shell
-from tests.support.waiting import eventually_here
+from tests.support.waiting import eventually_blocking
 
 
 @pytest.fixture
-def slow(shell: Shell) -> str:
-    """An execution that goes on until it is cancelled, with a step after it."""
+def slow_execution(shell: Shell) -> str:
+    """The id of an execution whose first step runs until it is cancelled, with a second step after it."""
     shell("schedule", "add", "slow", "--manual", "--step", "last", "--step", 'double:{"n": 1}')
     return shell("schedule", "run", "slow", "-q").out.strip()
 
 
-def test_executions_are_listed_narrowed_and_paged(shell: Shell) -> None:
+def test_execution_list_filters_and_pages(shell: Shell) -> None:
     assert shell("execution", "list", "-o", "json").json == []
-    assert shell("execution", "list").err == "no executions yet\n"
+    assert shell("execution", "list").err == "no executions\n"
     shell("schedule", "add", "many", "--manual", "--overlap", "allow", "--step", "last")
     ids = [shell("schedule", "run", "many", "-q").out.strip() for _ in range(3)]
     assert [each["id"] for each in shell("execution", "list", "--limit", "2", "-o", "json").json] == ids[:0:-1]
@@ -43,17 +43,17 @@ def test_executions_are_listed_narrowed_and_paged(shell: Shell) -> None:
     assert row.split()[:7] == [ids[2], "●", "in", "progress", "many", "1", "of"]
 
 
-# `hopeless` says "be \x9bdone": the sequence goes as a whole, and takes the d with it
+# The error of `hopeless` contains "\x9bd", a control sequence, which the output drops as a whole.
 
 
-def test_an_execution_is_shown_with_every_step(shell: Shell) -> None:
+def test_execution_show_lists_every_step(shell: Shell) -> None:
     shell("schedule", "add", "bad", "--manual", "--step", "third_time, hopeless", "--step", 'double:{"n": 1}')
-    shell.start("worker", "--name", "w1").until("worker ready")
+    shell.start_service("worker", "--name", "w1").wait_for_line("worker started")
     shell("schedule", "run", "bad", "--wait", "--timeout", "90")
     (execution,) = shell("execution", "list", "-o", "json").json
     shown = shell("execution", "show", execution["id"][:16]).out
     assert shown.startswith(f"✕ failed  bad  {execution['id']}\n")
-    assert "came to  step 'hopeless' failed: this cannot be one" in shown
+    assert "step 'hopeless' failed: this cannot be one" in shown
     header, *rows = shown.partition("\ngroup  step")[2].splitlines()
     assert header.split() == ["state", "attempt", "waited", "ran", "worker", "activity", "error"]
     steps = [row.split() for row in rows[:3]]
@@ -68,19 +68,20 @@ def test_an_execution_is_shown_with_every_step(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("schedule", "run", "slow"), ("run", "last"), ("manifest", "run", "m"), ("execution", "retry", "019a")]
+    "arguments",
+    [("schedule", "run", "slow"), ("run", "last"), ("manifest", "run", "m"), ("execution", "retry", "019a")],
 )
-def test_a_limit_on_waiting_goes_with_waiting(shell: Shell, words: tuple[str, ...]) -> None:
-    ended = shell(*words, "--timeout", "3")
+def test_timeout_option_requires_wait(shell: Shell, arguments: tuple[str, ...]) -> None:
+    ended = shell(*arguments, "--timeout", "3")
     assert ended.code == 2
-    assert "--timeout: goes with --wait" in ended.err
+    assert "--timeout requires --wait" in ended.err
 
 
-def test_an_execution_nobody_runs_says_why(shell: Shell, slow: str) -> None:
-    assert "why it does not go on" in shell("execution", "show", slow).out
-    (reason,) = shell("execution", "show", slow, "-o", "json").json["why"]
+def test_execution_without_a_worker_is_explained_by_show_and_watch(shell: Shell, slow_execution: str) -> None:
+    assert "why it does not continue" in shell("execution", "show", slow_execution).out
+    (reason,) = shell("execution", "show", slow_execution, "-o", "json").json["why"]
     assert reason["code"] == "no_worker"
-    watching = shell.begin("execution", "watch", slow, stderr=subprocess.DEVNULL)
+    watching = shell.start_process("execution", "watch", slow_execution, stderr=subprocess.DEVNULL)
     assert watching.stdout is not None
     try:
         assert watching.stdout.readline() == "◐ slow: running\n"
@@ -92,111 +93,111 @@ def test_an_execution_nobody_runs_says_why(shell: Shell, slow: str) -> None:
         watching.stdout.close()
         watching.wait()
     (still,) = shell("execution", "list", "-o", "json").json
-    assert still["state"] == "in_progress", "Ctrl-C stops the watching, not what is watched"
+    assert still["state"] == "in_progress", "Ctrl-C stops watching, not the execution"
 
 
-def test_watching_has_an_end(shell: Shell, slow: str) -> None:
-    ended = shell("execution", "watch", slow, "--timeout", "0.3")
+def test_execution_watch_ends_after_its_timeout(shell: Shell, slow_execution: str) -> None:
+    ended = shell("execution", "watch", slow_execution, "--timeout", "0.3")
     assert ended.code == 7
     assert "has not ended after 0.3 s" in ended.err
-    assert f"tenuto execution watch {slow}" in ended.err
+    assert f"tenuto execution watch {slow_execution}" in ended.err
 
 
-def test_a_paused_one_goes_on_when_resumed_and_a_cancelled_one_is_retried(shell: Shell, slow: str) -> None:
-    paused = shell("execution", "pause", slow, LOGNAME="ana")
-    assert f"is paused, by ana; go on with: tenuto execution resume {slow}" in paused.err
-    assert shell("execution", "pause", slow).code == 7
+def test_execution_pause_resume_cancel_and_retry(shell: Shell, slow_execution: str) -> None:
+    paused = shell("execution", "pause", slow_execution, LOGNAME="ana")
+    assert f"paused by ana; resume with: tenuto execution resume {slow_execution}" in paused.err
+    assert shell("execution", "pause", slow_execution).code == 7
     assert "‖ paused" in shell("execution", "list").out
-    assert shell("execution", "resume", slow, "-o", "json").json["paused_at"] is None
-    ended = shell("execution", "cancel", slow, "--reason", "wrong file", "-o", "json", LOGNAME="bo")
-    assert ended.json == {"id": slow, "outcome": "cancelled", "by": "bo"}
-    shown = shell("execution", "show", slow).out
+    assert shell("execution", "resume", slow_execution, "-o", "json").json["paused_at"] is None
+    ended = shell("execution", "cancel", slow_execution, "--reason", "wrong file", "-o", "json", LOGNAME="bo")
+    assert ended.json == {"id": slow_execution, "outcome": "cancelled", "by": "bo"}
+    shown = shell("execution", "show", slow_execution).out
     assert "by bo: wrong file" in shown
-    assert shell("execution", "cancel", slow).code == 7
-    again = shell("execution", "retry", slow)
+    assert shell("execution", "cancel", slow_execution).code == 7
+    again = shell("execution", "retry", slow_execution)
     new = shell("execution", "show", again.out.strip(), "-o", "json").json
-    assert (new["retry_of"], new["origin"], new["state"]) == (slow, "retry", "in_progress")
-    assert shell("execution", "retry", slow).code == 7
+    assert (new["retry_of"], new["origin"], new["state"]) == (slow_execution, "retry", "in_progress")
+    assert shell("execution", "retry", slow_execution).code == 7
 
 
-def test_what_runs_is_told_to_stop(shell: Shell, slow: str) -> None:
-    shell.start("worker", "--queues", "default,slow").until("under way")
-    ended = shell("execution", "cancel", slow)
-    assert "what runs of it has been told to stop" in ended.err
-    watched = shell("execution", "watch", slow, "--timeout", "60")
+def test_execution_cancel_stops_running_steps(shell: Shell, slow_execution: str) -> None:
+    shell.start_service("worker", "--queues", "default,slow").wait_for_line("under way")
+    ended = shell("execution", "cancel", slow_execution)
+    assert "running steps are being stopped" in ended.err
+    watched = shell("execution", "watch", slow_execution, "--timeout", "60")
     assert watched.code == 1
     assert "⊘ cancelled at group 1 of 2" in watched.err
 
 
-def test_in_a_terminal_it_is_drawn_live_in_eighty_columns(shell: Shell) -> None:
+def test_execution_watch_draws_live_in_eighty_columns(shell: Shell) -> None:
     steps = ("--step", "third_time, hopeless continue_on_failure", "--step", 'double:{"n": 1}')
     shell("schedule", "add", "Nightly HR Sync", "--manual", *steps)
-    shell.start("worker").until("worker ready")
-    code, text = in_a_terminal(shell, "schedule", "run", "Nightly HR Sync", "--wait", "--timeout", "90")
+    shell.start_service("worker").wait_for_line("worker started")
+    code, text = run_in_terminal(shell, "schedule", "run", "Nightly HR Sync", "--wait", "--timeout", "90")
     assert code == 0
-    assert "\x1b[" in text, "drawn over"
-    last = plain(text).rpartition("Nightly HR Sync")[2]
+    assert "\x1b[" in text, "drawn live"
+    last = strip_escapes(text).rpartition("Nightly HR Sync")[2]
     assert re.search(r"✗━━●  group 2 of 2", last)
     assert re.search(r"1 ● third_time +done +attempt 3 .* m?s\r\n", last)
     assert re.search(r"\n  ✗ hopeless +failed: this cannot be one .* m?s\r\n2 ● double +done", last)
-    assert max(len(line) for line in plain(text).splitlines()) <= 80
-    for words in (("schedule", "list"), ("schedule", "show", "Nightly HR Sync"), ("execution", "list")):
-        code, text = in_a_terminal(shell, *words)
+    assert max(len(line) for line in strip_escapes(text).splitlines()) <= 80
+    for arguments in (("schedule", "list"), ("schedule", "show", "Nightly HR Sync"), ("execution", "list")):
+        code, text = run_in_terminal(shell, *arguments)
         assert code == 0
         assert "Nightly HR Sync" in text
-        assert max(len(line) for line in plain(text).splitlines()) <= 80
-    bare = in_a_terminal(shell, "execution", "list", NO_COLOR="1")[1]
+        assert max(len(line) for line in strip_escapes(text).splitlines()) <= 80
+    bare = run_in_terminal(shell, "execution", "list", NO_COLOR="1")[1]
     assert "✓ completed" in bare
 
 
-def in_a_terminal(shell: Shell, *words: str, **environment: str) -> tuple[int, str]:
-    """A command with a terminal of 80 by 24 before it: its exit code, and all that came to the screen."""
-    ours, theirs = pty.openpty()
+def run_in_terminal(shell: Shell, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run a command in a terminal of 80 by 24; return its exit code and all its output."""
+    terminal, child_terminal = pty.openpty()
     size = {"COLUMNS": "80", "LINES": "24", "TERM": "xterm-256color"}
     environment = {**size, **environment}
-    process = shell.begin(*words, stdout=theirs, stderr=subprocess.DEVNULL, environment=environment)
-    os.close(theirs)
-    seen = b""
+    process = shell.start_process(*arguments, stdout=child_terminal, stderr=subprocess.DEVNULL, environment=environment)
+    os.close(child_terminal)
+    output = b""
     deadline = time.monotonic() + 100
     try:
         while time.monotonic() < deadline:
             try:
-                piece = os.read(ours, 65536)
-            except OSError:  # how Linux says that nobody holds the other end any more
+                piece = os.read(terminal, 65536)
+            except OSError:  # Linux reports so that the other end was closed
                 break
             if not piece:
                 break
-            seen += piece
-        return process.wait(60), seen.decode()
+            output += piece
+        return process.wait(60), output.decode()
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+        os.close(terminal)
 
 
-def plain(text: str) -> str:
-    """Without colours and movements."""
+def strip_escapes(text: str) -> str:
+    """Return the text without colours and cursor movements."""
     return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", text)
 
 
-async def test_an_id_is_found_by_its_beginning(shell: Shell, slow: str, app: Tenuto) -> None:
-    assert str(await app.executions.find(slow[:20])) == slow
+async def test_execution_is_found_by_the_beginning_of_its_id(shell: Shell, slow_execution: str, app: Tenuto) -> None:
+    assert str(await app.executions.find(slow_execution[:20])) == slow_execution
     await asyncio.to_thread(shell, "schedule", "edit", "slow", "--overlap", "allow")
     await app.schedules.run("slow")
     with pytest.raises(Conflict, match="several ids begin"):
-        await app.executions.find(slow[:2])
+        await app.executions.find(slow_execution[:2])
 
 
-def test_the_states_that_can_be_asked_for_are_the_states_there_are() -> None:
+def test_execution_list_accepts_every_state_as_filter() -> None:
     assert set(get_args(executions.State)) == set(ExecutionState)
 
 
-def test_the_end_of_a_schedule_within_a_schedule_is_followed(shell: Shell) -> None:
+def test_schedule_run_waits_for_a_schedule_step(shell: Shell) -> None:
     shell("schedule", "add", "inner", "--manual", "--step", 'double:{"n": 1}')
     shell("schedule", "add", "outer", "--manual", "--step", "inner kind=schedule name=within")
-    shell.start("up").until("worker ready")
+    shell.start_service("up").wait_for_line("worker started")
     ended = shell("schedule", "run", "outer", "--wait", "--timeout", "90")
     assert ended.code == 0
     assert "● 1 of 1 within: done" in ended.out
-    found = eventually_here(lambda: shell("execution", "list", "--schedule", "inner", "-o", "json").json)
+    found = eventually_blocking(lambda: shell("execution", "list", "--schedule", "inner", "-o", "json").json)
     assert found[0]["origin"] == "step"

@@ -1,4 +1,4 @@
-"""Help comes at once, shows before it explains, and tells the truth."""
+"""Help of the command line: it is fast, starts with valid examples and matches the commands."""
 
 from __future__ import annotations
 
@@ -10,65 +10,64 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import pytest
-import typer
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command_tree import root
+from tenuto.cli.command_tree import COMMANDS, build_full_tree
 from tenuto.cli.work import activities, tasks
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
-from tenuto.model.tasks import Status, TaskState
-from tests.cli.conftest import Shell, bare_environment
+from tenuto.model.tasks import OutcomeStatus, TaskState
+from tests.cli.conftest import Shell, clean_environment
 
+TREE = build_full_tree()
 HEAVY = ("asyncpg", "pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "tenuto.app")
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command and group of commands, by the words that lead to it."""
+    """Every command and group of commands with the arguments that call it."""
 
-    def below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    def walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield path, command
         for name, child in getattr(command, "commands", {}).items():
-            yield from below(f"{path} {name}", child)
+            yield from walk(f"{path} {name}", child)
 
-    yield from below("tenuto", typer.main.get_command(root))
+    yield from walk("tenuto", TREE)
 
 
 def examples_of(command: Any) -> list[str]:
-    """The examples its help begins with."""
+    """Return the examples at the start of the help."""
     opening, _, rest = command.help.partition("\b\n")
     assert opening.strip() == "Examples:", command.help
     return [line.strip() for line in rest.partition("\n\n")[0].splitlines()]
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_main_help_imports_no_heavy_module() -> None:
     script = (
         "import sys; from tenuto.cli import main\n"
         "try: main(['--help'])\n"
         f"except SystemExit: print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=bare_environment())
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=clean_environment())
     assert done.stderr.strip() == "[]"
 
 
 @pytest.mark.parametrize(
-    "words", [["worker"], ["scheduler", "--name", "s1", "-q"], ["worker", "--home=/tmp/nowhere", "-o", "json"]]
+    "arguments", [["worker"], ["scheduler", "--name", "s1", "-q"], ["worker", "--home=/tmp/nowhere", "-o", "json"]]
 )
-def test_a_health_check_loads_next_to_nothing(words: list[str]) -> None:
-    """It is asked every few seconds, in every container."""
+def test_health_check_imports_no_heavy_module(arguments: list[str]) -> None:
+    """A container runs the health check every few seconds."""
     heavy = (*HEAVY, "typer", "platformdirs", "tenuto.settings", "tenuto.store")
     script = (
         "import sys; from tenuto.cli import main\n"
-        f"try: main(['health', *{words!r}])\n"
+        f"try: main(['health', *{arguments!r}])\n"
         f"except SystemExit as end: print(end.code, [it for it in {heavy!r} if it in sys.modules], file=sys.stderr)"
     )
-    environment = bare_environment(TENUTO_HOME="/tmp/nowhere")
+    environment = clean_environment(TENUTO_HOME="/tmp/nowhere")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.stderr.splitlines()[-1] == "1 []"
 
 
-def test_help_is_quick_or_costs_little_more_than_loading_what_it_stands_on() -> None:
-    """By the processor's time, the best of a few: three tenths of a second; where everything is slow, two and a half
-    times what it takes to load typer."""
+def test_main_help_costs_little_more_cpu_time_than_importing_typer() -> None:
+    """At most 0.3 s of CPU time, best of five; on a slow machine 2.5 times the import of typer."""
 
     def cost(*arguments: str) -> float:
         before = os.times()
@@ -84,22 +83,23 @@ def test_help_is_quick_or_costs_little_more_than_loading_what_it_stands_on() -> 
     assert min(costs) < 2.5 * min(cost("-c", "import typer.main") for _ in range(3))
 
 
-def test_a_command_can_be_had_from_a_cold_start(shell: Shell) -> None:
-    """Most tests run commands that begin warm: nothing is amiss there that was imported beforehand."""
-    assert shell.cold("run", "double", "--input", '{"n": 1}', "-q").code == 0
-    assert "no schedules yet" in shell.cold("schedule", "list").err
-    assert shell.cold("doctor", "-o", "json").json["healthy"]
+@pytest.mark.slow
+def test_commands_run_in_a_fresh_interpreter(shell: Shell) -> None:
+    """Most tests run commands in a process with preloaded modules, which hides missing imports."""
+    assert shell.run_in_fresh_interpreter("run", "double", "--input", '{"n": 1}', "-q").code == 0
+    assert "no schedules; create one" in shell.run_in_fresh_interpreter("schedule", "list").err
+    assert shell.run_in_fresh_interpreter("doctor", "-o", "json").json["healthy"]
 
 
-def test_the_command_alone_and_a_group_alone_show_their_help(open_shell: Callable[..., Shell]) -> None:
+def test_tenuto_and_groups_without_subcommand_print_their_help(open_shell: Callable[..., Shell]) -> None:
     shell = open_shell()
-    for words in ((), ("task",), ("queue",)):
-        ended = shell(*words)
+    for arguments in ((), ("task",), ("queue",)):
+        ended = shell(*arguments)
         assert (ended.code, ended.err) == (0, "")
-        assert ended.out == shell(*words, "--help").out
+        assert ended.out == shell(*arguments, "--help").out
 
 
-def test_help_can_be_asked_for_first(open_shell: Callable[..., Shell]) -> None:
+def test_help_word_before_a_command_prints_its_help(open_shell: Callable[..., Shell]) -> None:
     shell = open_shell()
     assert shell("help", "task", "list").out == shell("task", "list", "--help").out
     assert shell("help", "exit-codes").out == shell("help").out == shell("--help").out
@@ -108,19 +108,26 @@ def test_help_can_be_asked_for_first(open_shell: Callable[..., Shell]) -> None:
 @pytest.mark.parametrize(
     ("path", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_every_help_begins_with_two_examples_that_can_be_typed(path: str, command: Any) -> None:
+def test_every_help_begins_with_two_valid_examples(path: str, command: Any) -> None:
     examples = examples_of(command)
     assert len(examples) >= 2
     for example in examples:
         typed = example.partition(" | ")[0].partition(" > ")[0].partition("    ")[0]
-        words = shlex.split(typed)[1:]
-        found = typer.main.get_command(root)
-        while words and words[0] in getattr(found, "commands", {}):
-            found = found.commands[words.pop(0)]  # type: ignore[attr-defined]
-        found.make_context("tenuto", words)
+        arguments = shlex.split(typed)[1:]
+        found: Any = TREE
+        while arguments and arguments[0] in getattr(found, "commands", {}):
+            found = found.commands[arguments.pop(0)]
+        found.make_context("tenuto", arguments)
 
 
-def test_the_help_lists_every_command_and_every_exit_code(open_shell: Callable[..., Shell]) -> None:
+@pytest.mark.parametrize(
+    ("name", "summary"), [(name, row[1]) for section in COMMANDS.values() for name, row in section.items()]
+)
+def test_command_table_has_the_first_help_line_of_each_command(name: str, summary: str) -> None:
+    assert TREE.commands[name].short_help == summary
+
+
+def test_main_help_lists_every_command_and_exit_code(open_shell: Callable[..., Shell]) -> None:
     shown = open_shell()("--help").out
     for path, _ in commands():
         if path.count(" ") == 1:
@@ -142,19 +149,19 @@ def test_the_help_lists_every_command_and_every_exit_code(open_shell: Callable[.
         (SchemaMismatch("x"), exit_codes.DATABASE),
     ],
 )
-def test_each_kind_of_error_has_its_exit_code(error: Any, code: int) -> None:
-    assert exit_codes.code_of(error) == code
+def test_every_error_class_has_an_exit_code(error: Any, code: int) -> None:
+    assert exit_codes.exit_code_of(error) == code
     assert code in exit_codes.MEANINGS
 
 
-def test_the_states_that_can_be_asked_for_are_the_states_there_are() -> None:
+def test_state_filters_accept_all_states() -> None:
     assert set(get_args(tasks.TaskState)) == set(TaskState)
-    assert set(get_args(activities.Status)) == set(Status)
+    assert set(get_args(activities.Status)) == set(OutcomeStatus)
 
 
-@pytest.mark.parametrize("words", [("version",), ("--version",)])
-def test_the_version_is_told(open_shell: Callable[..., Shell], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("version",), ("--version",)])
+def test_version_is_printed(open_shell: Callable[..., Shell], arguments: tuple[str, ...]) -> None:
     from tenuto import __version__
 
-    ended = open_shell()(*words)
+    ended = open_shell()(*arguments)
     assert (ended.code, ended.out) == (0, f"tenuto {__version__}\n")

@@ -1,4 +1,4 @@
-"""A manifest by the options of a command line: what was typed, and which option is to blame."""
+"""Options of ``manifest add`` and ``manifest edit``: the manifest they build, and the option named in an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from tenuto.app import Tenuto
-from tenuto.cli.definitions.manifest_options import OPTIONS, by_option, changed, new_manifest
+from tenuto.cli.definitions.manifest_options import (
+    OPTIONS,
+    change_manifest,
+    manifest_from_options,
+    translate_manifest_errors,
+)
 from tenuto.errors import Invalid
 from tenuto.model.policies import RetryPolicy
 
@@ -18,43 +23,47 @@ app = Tenuto()
 async def copy(number: int, days: int = 1) -> None: ...
 
 
-def given(**options: Any) -> dict[str, Any]:
+def make_options(**options: Any) -> dict[str, Any]:
     return {name: default for name, (_, default) in OPTIONS.items()} | options
 
 
-def test_what_is_not_said_is_as_the_job_has_it() -> None:
-    made = new_manifest("x", copy, given(settings=["number=7"]))
+def test_job_provides_the_defaults_of_a_manifest() -> None:
+    made = manifest_from_options("x", copy, make_options(settings=["number=7"]))
     assert (made.properties, made.policy, made.on_demand, made.name) == ({"number": 7}, copy.policy, False, "x")
 
 
-def test_every_option_finds_its_place() -> None:
-    made = new_manifest(
+def test_manifest_is_built_from_all_options() -> None:
+    made = manifest_from_options(
         "x",
         copy,
-        given(
+        make_options(
             every="2h", zone="Europe/London", properties='{"number": 1}', settings=["days=3"], title="X", max_retries=9,
             retry_wait="30s", timeout="5m", queue="slow", priority=4, group="g", max_active="6",
         ),
     )  # fmt: skip
-    assert made.trigger.words() == "Every 2 hours, Europe/London"
+    assert made.trigger.describe() == "Every 2 hours, Europe/London"
     assert made.properties == {"number": 1, "days": 3}
     retry = made.policy.retry
     assert (made.name, retry.max_retries, retry.base_seconds, made.policy.timeout_seconds) == ("X", 9, 30, 300)
     assert (made.queue, made.priority, made.group, made.max_active) == ("slow", 4, "g", 6)
 
 
-def test_a_change_leaves_all_else_and_none_takes_away() -> None:
-    before = new_manifest("x", copy, given(cron="0 2 * * *", settings=["number=1"], group="g", max_active="3"))
-    after = changed(before, given(after="y", group="none", max_active="none", timeout="none"))
+def test_edit_changes_only_the_given_options_and_none_removes_values() -> None:
+    before = manifest_from_options(
+        "x", copy, make_options(cron="0 2 * * *", settings=["number=1"], group="g", max_active="3")
+    )
+    after = change_manifest(before, make_options(after="y", group="none", max_active="none", timeout="none"))
     assert (after.depends_on, after.trigger.kind, after.group, after.max_active) == ("y", "manual", None, None)
     assert (after.policy.timeout_seconds, after.policy.retry, after.properties) == (
         None,
         before.policy.retry,
         {"number": 1},
     )
-    assert changed(after, given(after="none")).depends_on is None
-    assert changed(before, given(zone="Asia/Tokyo")).trigger.words() == "Every day at 02:00, Asia/Tokyo"
-    assert changed(before, given()) == before
+    assert change_manifest(after, make_options(after="none")).depends_on is None
+    assert (
+        change_manifest(before, make_options(zone="Asia/Tokyo")).trigger.describe() == "Every day at 02:00, Asia/Tokyo"
+    )
+    assert change_manifest(before, make_options()) == before
 
 
 @pytest.mark.parametrize(
@@ -78,7 +87,7 @@ def test_a_change_leaves_all_else_and_none_takes_away() -> None:
         ({"timeout": "0s"}, "--timeout"),
     ],
 )
-def test_a_refusal_names_the_option(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refused, by_option():
-        new_manifest("x", copy, given(**options))
-    assert refused.value.field == field
+def test_error_names_the_option(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as caught, translate_manifest_errors():
+        manifest_from_options("x", copy, make_options(**options))
+    assert caught.value.field == field

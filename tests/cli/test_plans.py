@@ -1,4 +1,4 @@
-"""``tenuto plan`` and ``tenuto apply`` as typed: files in, a plan and an exit code out."""
+"""The commands ``tenuto plan`` and ``tenuto apply``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def file(shell: Shell) -> Path:
     return path
 
 
-def test_a_plan_ends_with_2_while_something_would_change_and_with_0_when_nothing_would(
-    shell: Shell, file: Path
-) -> None:
+def test_plan_ends_with_2_if_there_are_changes_and_with_0_otherwise(shell: Shell, file: Path) -> None:
     first = shell("plan", "schedules.yaml")
     assert (first.code, first.err) == (2, "1 to create\n")
     assert first.out.startswith("+ nightly  created\n    Every day at 02:00, Europe/London\n    1 ─ double {")
@@ -43,8 +41,8 @@ def test_a_plan_ends_with_2_while_something_would_change_and_with_0_when_nothing
     assert shell("schedule", "list", "-o", "json").json == []
 
     applied = shell("apply", "schedules.yaml", "--reason", "release 42", LOGNAME="ana")
-    assert (applied.code, applied.out) == (0, first.out), "the same plan first"
-    assert applied.err == "1 to create\ndone, by ana\n"
+    assert (applied.code, applied.out) == (0, first.out), "apply prints the plan first"
+    assert applied.err == "1 to create\napplied by ana\n"
     (version,) = shell("schedule", "history", "nightly", "-o", "json").json
     assert (version["reason"], version["actor"]["name"]) == ("release 42", "ana")
 
@@ -53,7 +51,7 @@ def test_a_plan_ends_with_2_while_something_would_change_and_with_0_when_nothing
     assert shell("apply", "schedules.yaml").err == "1 unchanged\n"
 
 
-def test_a_change_is_shown_as_it_was_and_as_it_will_be(shell: Shell, file: Path) -> None:
+def test_plan_shows_a_change_as_a_difference(shell: Shell, file: Path) -> None:
     shell("apply", "schedules.yaml")
     file.write_text(FILE.replace("0 2 *", "30 3 *").replace("n: 21", "n: 22"))
     shown = shell("plan", "schedules.yaml").out
@@ -61,18 +59,18 @@ def test_a_change_is_shown_as_it_was_and_as_it_will_be(shell: Shell, file: Path)
     assert '      - ─ double {"n": 21}\n      + ─ double {"n": 22}\n' in shown
     runs = shown.partition("    next runs\n")[2].splitlines()
     assert sorted(line.split()[0] for line in runs) == ["+", "+", "+", "-", "-", "-"]
-    assert "".join(line.split()[0] for line in runs) in ("-+-+-+", "+-+-+-"), "in their order"
+    assert "".join(line.split()[0] for line in runs) in ("-+-+-+", "+-+-+-"), "in time order"
 
 
-def test_a_run_that_only_moves_down_the_list_does_not_count_as_gone(shell: Shell, file: Path) -> None:
+def test_run_that_only_moves_down_the_list_is_not_shown_as_removed(shell: Shell, file: Path) -> None:
     shell("apply", "schedules.yaml")
     file.write_text(FILE.replace("0 2 *", "0 2,14 *"))
     runs = shell("plan", "schedules.yaml").out.partition("    next runs\n")[2].splitlines()
     signs = [line[6] for line in runs]
-    assert signs in (["+", " ", "+"], [" ", "+", " "]), "every day at two stays"
+    assert signs in (["+", " ", "+"], [" ", "+", " "]), "the run at two is kept"
 
 
-def test_a_plan_for_programs_is_one_document(shell: Shell, file: Path) -> None:
+def test_plan_as_json_is_one_document(shell: Shell, file: Path) -> None:
     shell("apply", "schedules.yaml", "-q")
     file.write_text(FILE.replace("0 2 *", "30 3 *"))
     ended = shell("plan", "schedules.yaml", "-o", "json")
@@ -89,98 +87,98 @@ def test_a_plan_for_programs_is_one_document(shell: Shell, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "line", "path"),
     [
-        (FILE.replace("n: 21", "n: many"), "schedules.yaml, line 8: schedules[0].steps[0].input.n: "),
-        (
-            FILE.replace("job: last", "job: lost"),
-            "schedules.yaml, line 9: schedules[0].steps[1][0]: no job named 'lost'",
-        ),
-        (FILE.replace("zone:", "zome:"), "schedules.yaml, line 5: schedules[0].zome: a schedule has no such field"),
-        (FILE.replace('"0 2 * * *"', "*/5 * * * *"), "schedules.yaml, line 4: is not YAML"),
-        (FILE.replace('cron: "0 2 * * *"', "times: [18:30]"), "line 4: schedules[0].times[0]: 18:30 without quotes"),
-        ("jobs: []", "schedules.yaml, line 1: jobs: a file has no such field"),
+        (FILE.replace("n: 21", "n: many"), "line 8", "schedules[0].steps[0].input.n"),
+        (FILE.replace("job: last", "job: lost"), "line 9", "schedules[0].steps[1][0]"),
+        (FILE.replace("zone:", "zome:"), "line 5", "zome"),
+        (FILE.replace('"0 2 * * *"', "*/5 * * * *"), "line 4", "YAML"),
+        (FILE.replace('cron: "0 2 * * *"', "times: [18:30]"), "line 4", "schedules[0].times[0]"),
+        ("jobs: []", "line 1", "jobs"),
     ],
 )
-def test_what_is_wrong_is_told_by_file_line_and_path_and_nothing_is_done(
-    shell: Shell, file: Path, text: str, told: str
+def test_error_in_a_file_has_file_line_and_path_and_nothing_is_applied(
+    shell: Shell, file: Path, text: str, line: str, path: str
 ) -> None:
     file.write_text(text)
     planned, applied = shell("plan", "schedules.yaml"), shell("apply", "schedules.yaml")
-    assert told in planned.err
-    assert told in applied.err
-    assert (planned.code, applied.code) == (1, 2), "2 of a plan means that something would change, and nothing else"
+    for ended in (planned, applied):
+        assert all(part in ended.err for part in ("schedules.yaml", line, path)), ended.err
+    assert (planned.code, applied.code) == (1, 2), "2 of a plan means that there are changes, and nothing else"
     assert shell("schedule", "list", "-o", "json").json == []
 
 
-def test_2_of_a_plan_never_means_that_it_was_not_understood(shell: Shell) -> None:
+def test_usage_error_of_plan_never_ends_with_2(shell: Shell) -> None:
     assert shell("plan", "--wat", "x.yaml").code == 1
     assert shell("plan").code == 1
     assert shell("plan", "nothing.yaml").code == 1
     assert shell("plan", "tasks.py").code == 1
     assert shell("plan", "x.yaml", "--app", "nothing:app").code == 1
     assert shell("plan", "--help").code == 0
-    assert shell("apply", "nothing.yaml").err == (
-        "error: FILE: nothing.yaml cannot be read: No such file or directory\n  try: look at the path\n"
-    )
+    unreadable = shell("apply", "nothing.yaml", "-o", "json")
+    assert unreadable.error == {
+        "code": "definition_file.unreadable",
+        "message": "nothing.yaml cannot be read: No such file or directory",
+        "field": "FILE",
+        "remedy": "check the path and its permissions",
+    }
 
 
-def test_without_the_app_its_jobs_are_not_known_and_the_remedy_says_so(shell: Shell, file: Path) -> None:
+def test_plan_without_app_names_the_option_app_in_the_remedy(shell: Shell, file: Path) -> None:
     ended = shell("plan", "schedules.yaml", TENUTO_APP="")
     assert ended.code == 1
-    assert "try: name the app that has it: --app module:object" in ended.err
+    assert "--app" in ended.err.partition("\n  try: ")[2]
 
 
-def test_several_files_and_folders_are_one_declaration(shell: Shell, file: Path) -> None:
+def test_files_and_folders_are_planned_together(shell: Shell, file: Path) -> None:
     folder = shell.folder / "more"
     folder.mkdir()
-    assert "more holds no YAML or TOML" in shell("plan", "more").err
+    assert shell("plan", "more", "-o", "json").error["code"] == "definition_file.none_in_folder"
     (folder / "a.toml").write_text('[[schedules]]\nname = "small"\nsteps = [{schedule = "nightly"}]\n')
     (folder / "notes.txt").write_text("not a definition")
     assert shell("apply", "more", "schedules.yaml").err.startswith("2 to create\n")
     only = shell("plan", "schedules.yaml")
-    assert (only.code, only.err) == (0, "1 unchanged, 1 not declared any more\n")
-    assert "? small  not declared any more; it stays\n" in only.out
+    assert (only.code, only.err) == (0, "1 unchanged, 1 no longer declared\n")
+    assert "? small  no longer declared; kept\n" in only.out
 
 
-def test_pruning_asks_and_without_anybody_there_needs_yes(shell: Shell, file: Path) -> None:
+def test_prune_asks_for_confirmation_and_needs_yes_without_a_terminal(shell: Shell, file: Path) -> None:
     (shell.folder / "small.yaml").write_text(SMALL)
     shell("apply", "schedules.yaml", "small.yaml")
     planned = shell("plan", "small.yaml", "--prune")
     assert (planned.code, planned.err) == (2, "1 to delete, 1 unchanged\n")
-    assert "- nightly  deleted: the files do not declare it\n" in planned.out
-    refused = shell("apply", "small.yaml", "--prune")
-    assert refused.code == 2
-    assert "would delete nightly, and nobody is there to be asked" in refused.err
-    assert _at_a_terminal(shell, "n", "apply", "small.yaml", "--prune") == 1
+    assert "- nightly  deleted: not declared in the files\n" in planned.out
+    rejected = shell("apply", "small.yaml", "--prune", "-o", "json")
+    assert (rejected.code, rejected.error["code"]) == (2, "cli.prune.not_confirmed")
+    assert _run_at_terminal(shell, "n", "apply", "small.yaml", "--prune") == 1
     assert len(shell("schedule", "list", "-o", "json").json) == 2
-    assert _at_a_terminal(shell, "y", "apply", "small.yaml", "--prune") == 0
+    assert _run_at_terminal(shell, "y", "apply", "small.yaml", "--prune") == 0
     assert [row["name"] for row in shell("schedule", "list", "-o", "json").json] == ["small"]
     shell("apply", "schedules.yaml", "small.yaml")
     assert shell("apply", "schedules.yaml", "--prune", "--yes").code == 0
     assert [row["name"] for row in shell("schedule", "list", "-o", "json").json] == ["nightly"]
 
 
-def _at_a_terminal(shell: Shell, answer: str, *words: str) -> int:
-    """The exit code, with somebody at the keyboard."""
+def _run_at_terminal(shell: Shell, answer: str, *arguments: str) -> int:
+    """Run a command at a terminal, type the answer, and return the exit code."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, f"{answer}\n".encode())
-        return shell.begin(*words, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(60)
+        return shell.start_process(*arguments, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(60)
     finally:
         os.close(ours)
         os.close(theirs)
 
 
-def test_what_an_operator_switched_off_or_changed_stays_and_is_said(shell: Shell, file: Path) -> None:
+def test_changes_of_operators_are_kept_and_reported(shell: Shell, file: Path) -> None:
     (shell.folder / "small.yaml").write_text(SMALL)
     shell("apply", "schedules.yaml", "small.yaml")
     shell("schedule", "disable", "small")
     shell("schedule", "edit", "nightly", "--cron", "0 5 * * *")
     ended = shell("apply", "schedules.yaml", "small.yaml")
-    assert (ended.code, ended.err) == (0, "1 unchanged, 1 kept as an operator changed them\n")
-    assert "! nightly  kept\n    changed by an operator, and the file says nothing new" in ended.out
-    assert "= small  unchanged\n    disabled, and stays so\n" in ended.out
+    assert (ended.code, ended.err) == (0, "1 unchanged, 1 kept with changes of operators\n")
+    assert "! nightly  kept\n    " in ended.out
+    assert "= small  unchanged\n    disabled" in ended.out
     shown = {row["name"]: row for row in shell("schedule", "list", "-o", "json").json}
     assert shown["nightly"]["trigger"]["cron"] == "0 5 * * *"
     assert shown["small"]["enabled"] is False

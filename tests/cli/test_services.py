@@ -1,4 +1,4 @@
-"""Services as an operator meets them: they start, work, leave on a signal, and can be asked how they are."""
+"""Services and their commands: start, stop by signal, health check, migration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pytest
 from tests.cli.conftest import Shell
 
 
-def test_a_worker_leaves_in_good_order_on_a_signal(shell: Shell) -> None:
-    worker = shell.start("worker", "--name", "mail-1", "--queues", "default,slow", "--slots", "7", "--grace", "20")
-    worker.until("worker ready")
+def test_worker_stops_on_a_signal(shell: Shell) -> None:
+    worker = shell.start_service(
+        "worker", "--name", "mail-1", "--queues", "default,slow", "--slots", "7", "--grace", "20"
+    )
+    worker.wait_for_line("worker started")
     assert shell("health", "worker").code == 0
     (listed,) = shell("worker", "list", "-o", "json").json
     assert (listed["name"], listed["queues"], listed["slots"], listed["state"]) == (
@@ -29,48 +31,50 @@ def test_a_worker_leaves_in_good_order_on_a_signal(shell: Shell) -> None:
     assert shell("run", "double", "--input", '{"n": 1}', "--wait", "--timeout", "60").out == "2\n"
     assert worker.stop(signal.SIGTERM) == 0
     assert shell("worker", "list", "-o", "json").json == []
-    assert [one["state"] for one in shell("worker", "list", "--all", "-o", "json").json] == ["ended"]
+    assert [each["state"] for each in shell("worker", "list", "--all", "-o", "json").json] == ["ended"]
     assert shell("health", "worker").code == 1
 
 
-def test_a_worker_told_twice_hands_its_work_back(shell: Shell) -> None:
-    worker = shell.start("worker", "--queues", "slow", "--grace", "1000")
-    worker.until("worker ready")
+def test_worker_hands_its_tasks_back_on_the_second_signal(shell: Shell) -> None:
+    worker = shell.start_service("worker", "--queues", "slow", "--grace", "1000")
+    worker.wait_for_line("worker started")
     task_id = shell("run", "last", "-q").out.strip()
-    worker.until("under way")
+    worker.wait_for_line("under way")
     worker.process.send_signal(signal.SIGTERM)
-    worker.until("draining")
+    worker.wait_for_line("drain started")
     assert worker.stop(signal.SIGTERM) == 0
     shown = shell("task", "show", task_id, "-o", "json").json
     assert [attempt["reason"] for attempt in shown["attempts"]] == ["handed_back", None]
     assert shown["task"]["state"] == "queued"
 
 
-def test_two_workers_do_not_share_a_name(shell: Shell) -> None:
-    shell.start("worker", "--name", "one").until("worker ready")
+def test_worker_rejects_a_name_in_use(shell: Shell) -> None:
+    shell.start_service("worker", "--name", "one").wait_for_line("worker started")
     second = shell("worker", "--name", "one")
     assert second.code == 7
     assert "a worker named one is running on this machine already" in second.err
     assert "--name" in second.err.partition("  try: ")[2]
 
 
-def test_a_scheduler_runs_without_an_app(shell: Shell) -> None:
+def test_scheduler_runs_without_an_app(shell: Shell) -> None:
     del shell.environment["TENUTO_APP"]
-    scheduler = shell.start("scheduler", "--name", "s1")
-    scheduler.until("scheduler ready")
+    scheduler = shell.start_service("scheduler", "--name", "s1")
+    scheduler.wait_for_line("scheduler started")
     assert shell("health", "scheduler", "--name", "s1").code == 0
     (listed,) = shell("worker", "list", "-o", "json").json
     assert (listed["service"], listed["name"]) == ("scheduler", "s1")
     assert scheduler.stop(signal.SIGINT) == 0
 
 
-def test_a_worker_without_jobs_says_so_and_runs_the_steps_that_need_none(shell: Shell) -> None:
+def test_worker_without_jobs_says_so_and_runs_built_in_steps(shell: Shell) -> None:
     del shell.environment["TENUTO_APP"]
     (shell.folder / "empty.py").write_text("from tenuto import Tenuto\napp = Tenuto()\n")
-    shell.start("worker", "--app", "empty:app", "--name", "w1").until("empty:app has no jobs; register functions")
-    worker = shell.start("worker", "--name", "w2")
-    worker.until("no jobs of your own are known here; name your app with --app MODULE:OBJECT")
-    worker.until("worker ready")
+    shell.start_service("worker", "--app", "empty:app", "--name", "w1").wait_for_line(
+        "empty:app has no jobs; register functions"
+    )
+    worker = shell.start_service("worker", "--name", "w2")
+    worker.wait_for_line("no app is named, so only built-in steps run; name one with --app MODULE:OBJECT")
+    worker.wait_for_line("worker started")
     step = 'note:{"log": "orders", "message": "counted"} kind=log.append'
     added = shell("schedule", "add", "stock", "--manual", "--step", step)
     assert added.code == 0, added.err
@@ -81,98 +85,96 @@ def test_a_worker_without_jobs_says_so_and_runs_the_steps_that_need_none(shell: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "field", "words"),
+    ("settings", "field", "message"),
     [
         ({"TENUTO_WEB_TLS_CERTIFICATE": "/nowhere.crt"}, "web_tls_certificate", "No such file"),
         ({"TENUTO_WEB_TLS_KEY": "/nowhere.key"}, "web_tls_certificate", "is missing"),
     ],
 )
-def test_a_web_service_without_its_certificate_says_which_setting_is_wrong(
-    shell: Shell, settings: dict[str, str], field: str, words: str
+def test_web_service_names_the_wrong_tls_setting(
+    shell: Shell, settings: dict[str, str], field: str, message: str
 ) -> None:
     ended = shell("web", **settings)
     assert (ended.code, ended.out) == (2, "")
     assert f"error: {field}: " in ended.err
-    assert words in ended.err
+    assert message in ended.err
 
 
 @pytest.mark.parametrize("service", ["web", "up"])
-def test_a_taken_port_is_told_with_the_ways_out_and_the_key_is_made_when_somebody_hears_of_it(
-    shell: Shell, service: str
-) -> None:
+def test_web_service_reports_a_taken_port_before_it_creates_the_first_key(shell: Shell, service: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ended = shell(service, "--port", str(taken.getsockname()[1]))
     assert (ended.code, "cannot listen on 127.0.0.1:" in ended.err) == (7, True), ended.err
     remedy = ended.err.partition("  try: ")[2]
-    assert all(word in remedy for word in ("--port N", "TENUTO_WEB_PORT", "--no-web")), ended.err
-    started = shell.start(service, "--port", "0")
-    assert started.until("an administrator's, in ").endswith("admin.key\n")
+    assert all(part in remedy for part in ("--port N", "TENUTO_WEB_PORT", "--no-web")), ended.err
+    started = shell.start_service(service, "--port", "0")
+    assert started.wait_for_line("administrator key in ").endswith("admin.key\n")
     assert started.stop(signal.SIGTERM) == 0
 
 
-def test_services_use_the_faster_loop(shell: Shell) -> None:
+def test_services_use_uvloop(shell: Shell) -> None:
     pytest.importorskip("uvloop")
     (shell.folder / "loop.py").write_text(
         "import asyncio, sys\nfrom tasks import app\n"
         "connect = app.connect\n"
-        "async def telling(**given):\n"
+        "async def reporting_connect(**options):\n"
         "    print('loop:', type(asyncio.get_running_loop()).__module__, file=sys.stderr, flush=True)\n"
-        "    return await connect(**given)\n"
-        "app.connect = telling\n"
+        "    return await connect(**options)\n"
+        "app.connect = reporting_connect\n"
     )
-    assert "uvloop" in shell.start("worker", "--app", "loop:app").until("loop:")
+    assert "uvloop" in shell.start_service("worker", "--app", "loop:app").wait_for_line("loop:")
 
 
-# ---- everything at once, on an embedded database
+# ---- all services in one process
 
 
-def test_up_serves_an_app_on_a_database_of_its_own(open_shell: Callable[..., Shell], embedded_home: Path) -> None:
+def test_up_runs_an_app_on_an_embedded_database(open_shell: Callable[..., Shell], embedded_home: Path) -> None:
     shell = open_shell(TENUTO_HOME=str(embedded_home), TENUTO_APP="tasks:app")
-    everything = shell.start("up", "--queues", "default,slow")
-    everything.until(f"making an embedded PostgreSQL in {embedded_home}")
-    assert f"embedded PostgreSQL in {embedded_home}/postgres" in everything.until("database  ")
-    assert "queues default, slow" in everything.until("worker ")
-    assert "double, hopeless, last, third_time" in everything.until("jobs ")
-    everything.until("worker ready")
+    services = shell.start_service("up", "--queues", "default,slow")
+    services.wait_for_line(f"making an embedded PostgreSQL in {embedded_home}")
+    assert f"embedded PostgreSQL in {embedded_home}/postgres" in services.wait_for_line("database  ")
+    assert "queues default, slow" in services.wait_for_line("worker ")
+    assert "double, hopeless, last, third_time" in services.wait_for_line("jobs ")
+    services.wait_for_line("worker started")
     assert shell("run", "double", "--input", '{"n": 4}', "--wait", "--timeout", "60").out == "8\n"
-    services = {one["service"] for one in shell("worker", "list", "-o", "json").json}
-    assert services == {"worker", "scheduler"}
+    listed = {each["service"] for each in shell("worker", "list", "-o", "json").json}
+    assert listed == {"worker", "scheduler"}
     assert [shell("health", service).code for service in ("worker", "scheduler")] == [0, 0]
     examined = shell("doctor", "-o", "json")
     assert (examined.code, examined.json["healthy"]) == (0, True)
     assert {check["verdict"] for check in examined.json["checks"]} == {"ok"}
-    assert everything.stop(signal.SIGTERM) == 0
-    assert everything.process.stdout is not None
-    assert everything.process.stdout.read() == ""
+    assert services.stop(signal.SIGTERM) == 0
+    assert services.process.stdout is not None
+    assert services.process.stdout.read() == ""
 
 
-def test_up_without_an_app_runs_nothing_and_says_so(shell: Shell) -> None:
+def test_up_without_an_app_runs_no_jobs_and_says_so(shell: Shell) -> None:
     del shell.environment["TENUTO_APP"]
     waiting = shell("run", "double", "--app", "tasks:app", "--input", '{"n": 1}', "-q").out.strip()
-    everything = shell.start("up")
-    everything.until("name your app with --app MODULE:OBJECT")
-    everything.until("scheduler ready")
-    assert everything.stop() == 0
+    services = shell.start_service("up")
+    services.wait_for_line("name one with --app MODULE:OBJECT")
+    services.wait_for_line("scheduler started")
+    assert services.stop() == 0
     assert shell("task", "show", waiting, "-o", "json").json["task"]["state"] == "queued"
 
 
-def test_a_password_is_not_shown(shell: Shell, url: str) -> None:
+def test_up_prints_no_password(shell: Shell, url: str) -> None:
     head, at, tail = url.partition("@")
-    everything = shell.start("up", "--database", f"{head}:se%20cret{at}{tail}")
-    assert "cret" not in everything.until("database  ")
-    assert everything.stop() == 0
+    services = shell.start_service("up", "--database", f"{head}:se%20cret{at}{tail}")
+    assert "cret" not in services.wait_for_line("database  ")
+    assert services.stop() == 0
 
 
 # ---- health
 
 
-def test_health_goes_stale_with_its_file(shell: Shell, tmp_path: Path) -> None:
+def test_health_reports_missing_and_stale_files(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "home" / "run" / "worker-w1.health"
     none = shell("health", "worker")
     assert none.code == 1
-    assert "no worker runs here" in none.err
+    assert "no worker runs on this machine" in none.err
 
     file.parent.mkdir(parents=True)
     file.write_text(datetime.now(UTC).isoformat())
@@ -183,12 +185,12 @@ def test_health_goes_stale_with_its_file(shell: Shell, tmp_path: Path) -> None:
     file.write_text((datetime.now(UTC) - timedelta(seconds=61)).isoformat())
     stale = shell("health", "worker", "-o", "json")
     assert (stale.code, stale.json[0]["name"], stale.json[0]["healthy"]) == (1, "w1", False)
-    assert "worker w1 has given no sign of life for too long" in stale.err
-    file.write_text("what is this")
+    assert "worker w1 has not updated its health file in time" in stale.err
+    file.write_text("not a time")
     assert shell("health", "worker").code == 1
 
 
-def test_health_asks_neither_the_database_nor_the_app(shell: Shell, tmp_path: Path) -> None:
+def test_health_needs_neither_database_nor_app(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "home" / "run" / "scheduler-s1.health"
     file.parent.mkdir(parents=True)
     file.write_text(datetime.now(UTC).isoformat())
@@ -196,38 +198,38 @@ def test_health_asks_neither_the_database_nor_the_app(shell: Shell, tmp_path: Pa
     assert ended.code == 0
 
 
-def test_health_says_of_each_service_how_it_is(shell: Shell, tmp_path: Path) -> None:
+def test_health_prints_a_line_for_each_service(shell: Shell, tmp_path: Path) -> None:
     folder = tmp_path / "home" / "run"
     folder.mkdir(parents=True)
     (folder / "worker-a.health").write_text(datetime.now(UTC).isoformat())
     (folder / "worker-b.health").write_text((datetime.now(UTC) - timedelta(minutes=2)).isoformat())
     first, second = shell("health", "worker").out.splitlines()
-    assert first.startswith("● alive  a  heard of ")
-    assert second.startswith("✕ stale  b  heard of 2 min")
+    assert first.startswith("● alive  a  last seen ")
+    assert second.startswith("✕ stale  b  last seen 2 min")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [[], ["woker"], ["worker", "worker"], ["worker", "--name"], ["worker", "-o", "xml"], ["worker", "--what"]],
 )
-def test_a_health_check_that_is_mistyped_is_refused_like_any_command(shell: Shell, words: list[str]) -> None:
-    ended = shell("health", *words)
+def test_health_rejects_invalid_arguments_like_any_command(shell: Shell, arguments: list[str]) -> None:
+    ended = shell("health", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert "--help" in ended.err.partition("  try: tenuto ")[2]
 
 
-def test_a_service_that_cannot_start_leaves_no_sign_of_life(shell: Shell, tmp_path: Path) -> None:
+def test_service_that_fails_to_start_leaves_no_health_file(shell: Shell, tmp_path: Path) -> None:
     assert shell("worker", "--database", "nonsense://x").code == 8
     assert list((tmp_path / "home" / "run").glob("*.health")) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_that_waits_for_its_database_is_well_and_can_be_stopped(
+def test_worker_waiting_for_its_database_is_healthy_and_can_be_stopped(
     how: signal.Signals, shell: Shell, tmp_path: Path
 ) -> None:
-    shell.environment["TENUTO_CONNECT_SECONDS"] = "0.3"  # until it says that it waits
-    worker = shell.start("worker", "--database", "postgresql://127.0.0.1:1/none")
-    worker.until("database not ready")
+    shell.environment["TENUTO_CONNECT_SECONDS"] = "0.3"  # time until the log line
+    worker = shell.start_service("worker", "--database", "postgresql://127.0.0.1:1/none")
+    worker.wait_for_line("database not ready")
     assert shell("health", "worker").code == 0
     assert worker.stop(how) == 0
     assert list((tmp_path / "home" / "run").glob("*.health")) == []
@@ -236,7 +238,7 @@ def test_a_worker_that_waits_for_its_database_is_well_and_can_be_stopped(
 # ---- migrate
 
 
-def test_a_database_without_a_schema_says_how_to_get_one(shell: Shell, empty_url: str) -> None:
+def test_database_without_schema_is_reported_with_remedy(shell: Shell, empty_url: str) -> None:
     ended = shell("task", "list", "--database", empty_url)
     assert ended.code == 8
     assert "has no Tenuto schema yet" in ended.err
@@ -246,17 +248,17 @@ def test_a_database_without_a_schema_says_how_to_get_one(shell: Shell, empty_url
     assert examined.json["checks"][-1]["remedy"] == "run `tenuto migrate`"
 
 
-async def test_migrating_twice_at_once_is_safe(shell: Shell, empty_url: str) -> None:
+async def test_migrate_may_run_concurrently(shell: Shell, empty_url: str) -> None:
     ended = await asyncio.gather(
         *(asyncio.to_thread(shell, "migrate", "--database", empty_url, "-o", "json") for _ in range(3))
     )
-    assert [one.code for one in ended] == [0, 0, 0]
-    assert sorted(len(one.json["applied"]) for one in ended)[:2] == [0, 0]
+    assert [result.code for result in ended] == [0, 0, 0]
+    assert sorted(len(result.json["applied"]) for result in ended)[:2] == [0, 0]
     assert shell("task", "list", "--database", empty_url, "-o", "json").json == []
     assert "is up to date" in shell("migrate", "--database", empty_url).err
 
 
-async def test_the_printed_script_makes_the_same_schema(shell: Shell, empty_url: str) -> None:
+async def test_migrate_print_creates_the_same_schema(shell: Shell, empty_url: str) -> None:
     del shell.environment["TENUTO_APP"]
     printed = shell("migrate", "--print")
     assert (printed.code, printed.err) == (0, "")
@@ -267,12 +269,12 @@ async def test_the_printed_script_makes_the_same_schema(shell: Shell, empty_url:
     assert shell("doctor", "--database", empty_url).code == 0
 
 
-async def test_a_worker_declared_dead_ends_with_an_error(shell: Shell, url: str) -> None:
-    worker = shell.start("worker", "--name", "gone", "--lease", "2")
-    await asyncio.to_thread(worker.until, "worker ready")
+async def test_worker_whose_registration_expired_ends_with_an_error(shell: Shell, url: str) -> None:
+    worker = shell.start_service("worker", "--name", "gone", "--lease", "2")
+    await asyncio.to_thread(worker.wait_for_line, "worker started")
     connection = await asyncpg.connect(url)
     await connection.execute("UPDATE tenuto.workers SET ended_at = now()")
     await connection.close()
-    said = await asyncio.to_thread(worker.until, "error: ")
-    assert "worker gone was declared dead" in said
+    line = await asyncio.to_thread(worker.wait_for_line, "error: ")
+    assert "worker gone was declared dead" in line
     assert await asyncio.to_thread(worker.process.wait, 60) == 1

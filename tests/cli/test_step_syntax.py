@@ -1,4 +1,4 @@
-"""Steps as somebody types them."""
+"""Syntax of ``--step`` and of ``--set step.argument=value``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tenuto.cli.definitions.step_syntax import group_of, overrides_of
+from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
 from tenuto.errors import Invalid
+from tests.support.errors import raises_code
 
 
 @pytest.mark.parametrize(
@@ -24,56 +25,61 @@ from tenuto.errors import Invalid
         ('small name="count, then \\"stop\\""', [("job", "small", {}, 'count, then "stop"')]),
     ],
 )
-def test_a_step_is_read(text: str, expected: list[tuple[str, str, dict[str, Any], str]]) -> None:
-    assert [(step.kind, step.target, dict(step.arguments), step.name) for step in group_of(text)] == expected
+def test_step_is_parsed(text: str, expected: list[tuple[str, str, dict[str, Any], str]]) -> None:
+    assert [(step.kind, step.target, dict(step.arguments), step.name) for step in parse_step_group(text)] == expected
 
 
-def test_the_options_of_a_step_have_the_names_they_have_in_code() -> None:
-    (step,) = group_of("a continue_on_failure timeout=5m max_retries=7 queue=slow priority=-2")
+def test_step_options_have_the_names_of_the_code() -> None:
+    (step,) = parse_step_group("a continue_on_failure timeout=5m max_retries=7 queue=slow priority=-2")
     assert step.continue_on_failure
     assert (dict(step.rules), step.queue, step.priority) == ({"timeout": "5m", "max_retries": 7}, "slow", -2)
-    assert not group_of("a continue_on_failure=false")[0].continue_on_failure
+    assert not parse_step_group("a continue_on_failure=false")[0].continue_on_failure
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "code", "message"),
     [
-        ("", "what to run was expected, at the end"),
-        ("a,", "what to run was expected, at the end"),
-        (",a", "what to run was expected, at ',a'"),
-        ("a:{", "arguments as a JSON object was expected"),
-        ("a:{'n': 1}", "arguments as a JSON object was expected"),
-        ('"a":[1]', "arguments are a JSON object"),
-        ('"a', "a text in double quotes was expected"),
-        ("a colour=red", "a step has no option 'colour'"),
-        ("a b", "a step has no option 'b'"),
-        ("a name", "name needs a value"),
-        ("a name=", "a value for name was expected"),
-        ("a priority=high", "priority is a whole number"),
-        ("a continue_on_failure=maybe", "continue_on_failure is true or false"),
-        ("a timeout=soon", "'soon' is not a span"),
-        ('a name="x"y', "a step has no option 'y'"),
+        ("", "step.syntax.invalid", "expected the target of the step, at the end"),
+        ("a,", "step.syntax.invalid", "expected the target of the step, at the end"),
+        (",a", "step.syntax.invalid", "expected the target of the step, at ',a'"),
+        ("a:{", "step.syntax.invalid", "expected arguments as a JSON object"),
+        ("a:{'n': 1}", "step.syntax.invalid", "expected arguments as a JSON object"),
+        ('"a":[1]', "step.syntax.invalid", "not a JSON object"),
+        ('"a', "step.syntax.invalid", "expected a text in double quotes"),
+        ("a colour=red", "step.option.unknown", "'colour'"),
+        ("a b", "step.option.unknown", "'b'"),
+        ("a name", "step.syntax.invalid", "name needs a value"),
+        ("a name=", "step.syntax.invalid", "a value for name"),
+        ("a priority=high", "step.syntax.invalid", "priority must be a whole number"),
+        ("a continue_on_failure=maybe", "step.syntax.invalid", "continue_on_failure must be true or false"),
+        ('a name="x"y', "step.option.unknown", "'y'"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_place(text: str, what: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        group_of(text)
-    assert what in refused.value.message
-    assert refused.value.field
-    assert refused.value.remedy
+def test_step_with_invalid_syntax_is_rejected_with_the_place(text: str, code: str, message: str) -> None:
+    with raises_code(code, Invalid) as caught:
+        parse_step_group(text)
+    assert message in caught.value.message
+    assert caught.value.field == "--step"
+    assert caught.value.remedy
 
 
-def test_a_value_for_an_argument_is_json_or_else_text() -> None:
-    given = ["a.n=5", "a.of=five", "HR v1.2.n=[1]", 'a.text="5"', "a.nothing=null", "a.line=x=y"]
-    assert overrides_of(given) == {
+def test_step_with_an_invalid_option_value_is_rejected_by_the_option() -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_step_group("a timeout=soon")
+    assert caught.value.field == "--step, timeout"
+
+
+def test_override_value_is_json_or_else_text() -> None:
+    texts = ["a.n=5", "a.of=five", "HR v1.2.n=[1]", 'a.text="5"', "a.nothing=null", "a.line=x=y"]
+    assert parse_overrides(texts) == {
         "a": {"n": 5, "of": "five", "text": "5", "nothing": None, "line": "x=y"},
         "HR v1.2": {"n": [1]},
     }
-    assert overrides_of(None) == {}
+    assert parse_overrides(None) == {}
 
 
-@pytest.mark.parametrize("given", ["a", "a.n", "n=1", ".n=1", "a.=1"])
-def test_an_argument_of_no_step_is_refused(given: str) -> None:
-    with pytest.raises(Invalid, match="which argument of which step") as refused:
-        overrides_of([given])
-    assert refused.value.field == "--set"
+@pytest.mark.parametrize("text", ["a", "a.n", "n=1", ".n=1", "a.=1"])
+def test_override_without_step_or_argument_is_rejected(text: str) -> None:
+    with raises_code("cli.set.invalid") as caught:
+        parse_overrides([text])
+    assert caught.value.field == "--set"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto, cron
-from tenuto.definitions.strict_yaml import Document
+from tenuto.definitions.document_parser import Document
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.manifests import Manifest
-from tenuto.operations.plans import Declarations, WholePlan, declarations_of
+from tenuto.operations.plans import Declarations, ApplyPlan, read_declarations
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
 
@@ -33,16 +33,16 @@ def manifest(external_id: str, **fields: Any) -> dict[str, Any]:
 
 
 def files(*manifests: dict[str, Any], **sections: Any) -> Declarations:
-    return declarations_of([Document("file.yaml", {"manifests": list(manifests), **sections})])
+    return read_declarations([Document("file.yaml", {"manifests": list(manifests), **sections})])
 
 
-async def applied(app: Tenuto, wanted: Declarations, *, prune: bool = False) -> WholePlan:
+async def applied(app: Tenuto, wanted: Declarations, *, prune: bool = False) -> ApplyPlan:
     planned = await app.plans.plan(wanted, prune=prune)
-    await app.plans.carry_out(planned, reason="because")
+    await app.plans.apply(planned, reason="because")
     return planned
 
 
-def effects(planned: WholePlan) -> dict[str, str]:
+def effects(planned: ApplyPlan) -> dict[str, str]:
     return {change.key: change.effect for change in planned.manifests.changes}
 
 
@@ -55,12 +55,12 @@ async def test_a_plan_changes_nothing_and_doing_it_again_neither(app: Tenuto, sq
     planned = await app.plans.plan(wanted)
     assert list(effects(planned)) == ["a", "b"], "what others run after comes first"
     assert await sql("SELECT * FROM tenuto.manifests") == []
-    await app.plans.carry_out(planned)
+    await app.plans.apply(planned)
     assert await names(app) == ["a", "b"]
     assert [group["max_active"] for group in await app.manifests.groups()] == [3]
     before = await sql("SELECT * FROM tenuto.manifests ORDER BY id")
     again = await applied(app, wanted)
-    assert (again.changes_something, effects(again)) == (False, {"a": "unchanged", "b": "unchanged"})
+    assert (again.has_changes, effects(again)) == (False, {"a": "unchanged", "b": "unchanged"})
     assert await sql("SELECT * FROM tenuto.manifests ORDER BY id") == before
     assert len(await app.manifests.versions("a")) == 1
 
@@ -119,7 +119,7 @@ async def test_what_changed_since_it_was_planned_is_refused_and_nothing_is_done(
     planned = await app.plans.plan(files(manifest("x", cron="@daily"), manifest("y"), schedules=[step]))
     await app.manifests.disable("x")
     with pytest.raises(Conflict, match="'x' was changed while this was planned"):
-        await app.plans.carry_out(planned)
+        await app.plans.apply(planned)
     assert await names(app) == ["x"]
     assert await app.schedules.list() == []
 
@@ -128,7 +128,7 @@ async def test_only_what_a_file_declared_is_pruned_dependents_first(app: Tenuto)
     await app.manifests.create((await app.plans.plan(files(manifest("by-hand")))).manifests.changes[0].definition)
     await applied(app, files(manifest("a"), manifest("b", after="a"), manifest("c", after="b")))
     named = await applied(app, files(manifest("a")))
-    assert [each.external_id for each in named.manifests.others] == ["b", "c"]
+    assert [each.external_id for each in named.manifests.undeclared] == ["b", "c"]
     assert await names(app) == ["a", "b", "by-hand", "c"]
     with pytest.raises(Invalid, match="there is no manifest 'b'"):
         await app.plans.plan(files(manifest("z", after="b")), prune=True)
@@ -157,7 +157,7 @@ async def test_a_circle_through_what_is_stored_is_refused(app: Tenuto) -> None:
 
 
 async def test_what_code_declares_is_not_declared_in_a_file_too(app: Tenuto) -> None:
-    app.manifest("x", app.jobs.get("load"))
+    app.manifest("x", app.jobs.get_job("load"))
     with pytest.raises(Invalid, match="declared in code too"):
         await app.plans.plan(files(manifest("x")))
 
@@ -165,7 +165,7 @@ async def test_what_code_declares_is_not_declared_in_a_file_too(app: Tenuto) -> 
 async def test_many_who_apply_the_same_file_at_once_make_it_once(app: Tenuto) -> None:
     wanted = files(manifest("a"), manifest("b", after="a"), groups=[{"name": "g", "max_active": 1}])
     planned = [await app.plans.plan(wanted) for _ in range(6)]
-    await asyncio.gather(*(app.plans.carry_out(each) for each in planned))
+    await asyncio.gather(*(app.plans.apply(each) for each in planned))
     assert await names(app) == ["a", "b"]
     assert len(await app.manifests.versions("b")) == 1
 
@@ -173,7 +173,7 @@ async def test_many_who_apply_the_same_file_at_once_make_it_once(app: Tenuto) ->
 async def test_a_service_starts_though_a_manifest_of_its_program_is_over_by_now(app: Tenuto, sql: Sql) -> None:
     database = await app.open()
     soon: date = (database.clock.now() + timedelta(days=2)).date()
-    app.manifest("short", app.jobs.get("load"), trigger=cron("@daily", end=soon))
+    app.manifest("short", app.jobs.get_job("load"), trigger=cron("@daily", end=soon))
     assert await app.manifests.deploy() == {"short": "created"}
     past = cron("@daily", end=(database.clock.now() - timedelta(days=2)).date())
     over = replace(app.manifests.declared["short"], trigger=past)

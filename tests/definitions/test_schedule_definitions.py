@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from tenuto import Actor, Step, Tenuto, cron, every, manual
-from tenuto.definitions.schedule_definitions import create, declare, delete, edit, get, switch
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.schedule_definitions import create, declare, delete, edit, get, set_enabled
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.diagnostics import deep_checks
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.lifecycle import execution_control
-from tenuto.model.schedules import Definition, changes
-from tenuto.operations.schedules import definition
+from tenuto.model.schedules import ScheduleDefinition, changed_fields
+from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto.store import schedules
 from tests.support.model_values import NOON
@@ -24,171 +24,171 @@ from tests.support.schedules import (
     ANA,
     MINUTE,
     NAME,
-    a_definition,
-    author,
-    fire,
-    play,
-    run_now,
-    saved,
-    started,
-    table,
-    take,
-    the_execution,
+    make_definition,
+    make_change_context,
+    fire_due_schedules,
+    run_claimable_steps,
+    run_schedule_now,
+    create_schedule,
+    start_execution,
+    read_table,
+    claim_steps,
+    load_execution,
 )
 from tests.support.tasks import Register
 
 LATER = NOON + MINUTE
-CODE = Author(Actor.system("deploy"), LATER, "declared in code", "code")
+CODE = ChangeContext(Actor.system("deploy"), LATER, "declared in code", "code")
 
 
 async def versions(db: Database, name: str = NAME) -> list[tuple[int, str]]:
-    return [(each.version, each.change) for each in await schedules.versions(db, name, 50)]
+    return [(each.version, each.change) for each in await schedules.list_versions(db, name, 50)]
 
 
 # --- creating -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_new_schedule_has_its_next_run_and_its_first_version(db: Database) -> None:
-    made = await create(db, a_definition(), author(reason="because"))
+    made = await create(db, make_definition(), make_change_context(reason="because"))
     assert (made.enabled, made.version, made.origin, made.next_run_at) == (True, 1, "hand", LATER)
-    (version,) = await schedules.versions(db, NAME, 50)
+    (version,) = await schedules.list_versions(db, NAME, 50)
     assert (version.version, version.change, version.at, version.reason) == (1, "created", NOON, "because")
     assert (version.actor, version.definition_id) == (ANA, made.id)
     assert version.before is None
-    assert version.after == {**a_definition().to_fields(), "enabled": True}
+    assert version.after == {**make_definition().to_fields(), "enabled": True}
 
 
 async def test_what_was_made_and_deleted_is_not_made_again_by_the_same_request(db: Database) -> None:
-    made = await create(db, a_definition(), author())
-    await delete(db, NAME, author(LATER))
+    made = await create(db, make_definition(), make_change_context())
+    await delete(db, NAME, make_change_context(LATER))
     with pytest.raises(Conflict, match="has been deleted since") as refused:
-        await create(db, a_definition(), author(LATER), id=made.id)
+        await create(db, make_definition(), make_change_context(LATER), id=made.id)
     assert refused.value.field == "request_id"
     assert [change for _, change in await versions(db)] == ["deleted", "created"]
 
 
 async def test_one_that_is_made_switched_off_has_no_next_run(db: Database) -> None:
-    made = await create(db, a_definition(), author(), enabled=False)
+    made = await create(db, make_definition(), make_change_context(), enabled=False)
     assert (made.enabled, made.next_run_at) == (False, None)
 
 
 async def test_a_name_is_given_once(db: Database) -> None:
-    await saved(db, a_definition())
+    await create_schedule(db, make_definition())
     with pytest.raises(Conflict) as refused:
-        await saved(db, a_definition("x"))
+        await create_schedule(db, make_definition("x"))
     assert refused.value.field == "name"
-    answers = await asyncio.gather(*(saved(db, a_definition(name="other")) for _ in range(4)), return_exceptions=True)
+    answers = await asyncio.gather(*(create_schedule(db, make_definition(name="other")) for _ in range(4)), return_exceptions=True)
     assert sum(isinstance(answer, Conflict) for answer in answers) == 3
 
 
 async def test_a_trigger_that_never_fires_from_now_on_is_refused_with_the_reason(db: Database) -> None:
     with pytest.raises(Invalid, match="never runs up to its end") as refused:
-        await saved(db, a_definition(trigger=every("1h", end="2031-05-16")))
+        await create_schedule(db, make_definition(trigger=every("1h", end="2031-05-16")))
     assert refused.value.field == "end"
-    assert await table(db, "schedules") == []
+    assert await read_table(db, "schedules") == []
 
 
 async def test_a_step_that_runs_a_schedule_there_is_not_is_refused(db: Database) -> None:
     with pytest.raises(Invalid, match="no schedule named 'nothing'"):
-        await saved(db, a_definition(Step.schedule("nothing")))
+        await create_schedule(db, make_definition(Step.schedule("nothing")))
 
 
 # --- changing -------------------------------------------------------------------------------------------------------
 
 
 async def test_an_edit_is_a_version_with_before_and_after(db: Database) -> None:
-    await saved(db, a_definition("a"))
-    made = await edit(db, NAME, a_definition("b", description="new"), author(LATER, "a better way"))
-    assert (made.version, made.plan.step(0).name, made.updated_at) == (2, "b", LATER)
-    newest = (await schedules.versions(db, NAME, 50))[0]
+    await create_schedule(db, make_definition("a"))
+    made = await edit(db, NAME, make_definition("b", description="new"), make_change_context(LATER, "a better way"))
+    assert (made.version, made.plan.step_at(0).name, made.updated_at) == (2, "b", LATER)
+    newest = (await schedules.list_versions(db, NAME, 50))[0]
     assert (newest.version, newest.change, newest.reason, newest.actor) == (2, "edited", "a better way", ANA)
-    assert set(changes(newest.before, newest.after)) == {"steps", "description"}
+    assert set(changed_fields(newest.before, newest.after)) == {"steps", "description"}
 
 
 async def test_an_edit_that_changes_nothing_is_no_version(db: Database) -> None:
-    await saved(db, a_definition())
-    assert (await edit(db, NAME, a_definition(), author(LATER))).version == 1
+    await create_schedule(db, make_definition())
+    assert (await edit(db, NAME, make_definition(), make_change_context(LATER))).version == 1
     assert await versions(db) == [(1, "created")]
 
 
 async def test_an_edit_of_what_somebody_else_has_changed_meanwhile_is_refused(db: Database) -> None:
-    await saved(db, a_definition())
-    await edit(db, NAME, a_definition("b"), author(LATER), version=1)
+    await create_schedule(db, make_definition())
+    await edit(db, NAME, make_definition("b"), make_change_context(LATER), version=1)
     with pytest.raises(Conflict, match="at version 2, not 1"):
-        await edit(db, NAME, a_definition("c"), author(LATER + MINUTE), version=1)
+        await edit(db, NAME, make_definition("c"), make_change_context(LATER + MINUTE), version=1)
 
 
 async def test_a_schedule_can_be_renamed_but_not_onto_another_nor_away_from_who_runs_it(db: Database) -> None:
-    made = await saved(db, a_definition())
-    await saved(db, a_definition(name="other"))
+    made = await create_schedule(db, make_definition())
+    await create_schedule(db, make_definition(name="other"))
     with pytest.raises(Conflict) as refused:
-        await edit(db, NAME, a_definition(name="other"), author(LATER))
+        await edit(db, NAME, make_definition(name="other"), make_change_context(LATER))
     assert refused.value.field == "name"
-    assert (await edit(db, NAME, a_definition(name="renamed"), author(LATER))).id == made.id
+    assert (await edit(db, NAME, make_definition(name="renamed"), make_change_context(LATER))).id == made.id
     with pytest.raises(NotFound):
         await get(db, NAME)
-    await saved(db, a_definition(Step.schedule("renamed"), name="outer"))
+    await create_schedule(db, make_definition(Step.schedule("renamed"), name="outer"))
     with pytest.raises(Conflict, match="is a step of 'outer'"):
-        await edit(db, "renamed", a_definition(name="again"), author(LATER))
+        await edit(db, "renamed", make_definition(name="again"), make_change_context(LATER))
 
 
 @pytest.mark.parametrize("origin", ["code", "file"])
 async def test_one_that_is_declared_is_renamed_only_where_it_is_declared(db: Database, origin: str) -> None:
-    declared = Author(CODE.actor, NOON, None, origin)
-    await declare(db, a_definition("a"), declared)
+    declared = ChangeContext(CODE.actor, NOON, None, origin)
+    await declare(db, make_definition("a"), declared)
     with pytest.raises(Conflict, match=f"declared in {'code' if origin == 'code' else 'a file'}") as refused:
-        await edit(db, NAME, a_definition("a", name="renamed"), author(LATER))
+        await edit(db, NAME, make_definition("a", name="renamed"), make_change_context(LATER))
     assert refused.value.field == "name"
     assert "where it is declared" in (refused.value.remedy or "")
-    assert await declare(db, a_definition("a"), declared) == "unchanged"
-    assert [row["name"] for row in await table(db, "schedules")] == [NAME], "else the work would be there twice"
-    assert (await edit(db, NAME, a_definition("b"), author(LATER))).version == 2, "all else may be changed"
+    assert await declare(db, make_definition("a"), declared) == "unchanged"
+    assert [row["name"] for row in await read_table(db, "schedules")] == [NAME], "else the work would be there twice"
+    assert (await edit(db, NAME, make_definition("b"), make_change_context(LATER))).version == 2, "all else may be changed"
 
 
 async def test_switching_is_a_version_and_doing_it_twice_is_not(db: Database) -> None:
-    await saved(db, a_definition())
-    assert await switch(db, NAME, author(NOON, "holidays"), enabled=False)
-    assert not await switch(db, NAME, author(LATER), enabled=False)
-    assert await switch(db, NAME, author(LATER), enabled=True)
+    await create_schedule(db, make_definition())
+    assert await set_enabled(db, NAME, make_change_context(NOON, "holidays"), enabled=False)
+    assert not await set_enabled(db, NAME, make_change_context(LATER), enabled=False)
+    assert await set_enabled(db, NAME, make_change_context(LATER), enabled=True)
     assert await versions(db) == [(3, "enabled"), (2, "disabled"), (1, "created")]
     assert (await get(db, NAME)).next_run_at == LATER + MINUTE
 
 
 async def the_missed(db: Database) -> list[tuple[Any, ...]]:
-    rows = await table(db, "occurrences", "decision = 'missed'")
+    rows = await read_table(db, "occurrences", "decision = 'missed'")
     return [(row["due_at"], row["until"], row["reason"], row["decided_by"]) for row in rows]
 
 
 async def test_what_fell_due_while_it_was_off_leaves_one_row_when_it_is_switched_on(db: Database) -> None:
-    await saved(db, a_definition())
-    await switch(db, NAME, author(NOON, "holidays"), enabled=False)
+    await create_schedule(db, make_definition())
+    await set_enabled(db, NAME, make_change_context(NOON, "holidays"), enabled=False)
     on = NOON + 10.5 * MINUTE
-    await edit(db, NAME, a_definition(description="an edit of something else"), author(NOON + 3 * MINUTE))
-    await switch(db, NAME, Author(Actor.system("bo"), on), enabled=True)
+    await edit(db, NAME, make_definition(description="an edit of something else"), make_change_context(NOON + 3 * MINUTE))
+    await set_enabled(db, NAME, ChangeContext(Actor.system("bo"), on), enabled=True)
     assert await the_missed(db) == [(LATER, on, "it was disabled by Ana", "bo")]
-    await fire(db, on + MINUTE)
-    assert [row["due_at"] for row in await table(db, "occurrences", "decision = 'fired'")] == [NOON + 11 * MINUTE]
-    assert (await deep_checks.ledger(db)).verdict == "ok"
+    await fire_due_schedules(db, on + MINUTE)
+    assert [row["due_at"] for row in await read_table(db, "occurrences", "decision = 'fired'")] == [NOON + 11 * MINUTE]
+    assert (await deep_checks.check_ledger(db)).severity == "ok"
 
 
 async def test_a_pause_in_which_nothing_fell_due_leaves_no_row_and_one_instant_stands_for_itself(db: Database) -> None:
-    await saved(db, a_definition())
-    await switch(db, NAME, author(NOON), enabled=False)
-    await switch(db, NAME, author(NOON + 0.5 * MINUTE), enabled=True)
+    await create_schedule(db, make_definition())
+    await set_enabled(db, NAME, make_change_context(NOON), enabled=False)
+    await set_enabled(db, NAME, make_change_context(NOON + 0.5 * MINUTE), enabled=True)
     assert await the_missed(db) == []
-    await switch(db, NAME, author(NOON + 0.6 * MINUTE), enabled=False)
-    await switch(db, NAME, author(NOON + 1.5 * MINUTE), enabled=True)
+    await set_enabled(db, NAME, make_change_context(NOON + 0.6 * MINUTE), enabled=False)
+    await set_enabled(db, NAME, make_change_context(NOON + 1.5 * MINUTE), enabled=True)
     assert await the_missed(db) == [(LATER, None, "it was disabled by Ana", "Ana")]
-    await saved(db, a_definition(name="by hand", trigger=manual()), enabled=False)
-    await switch(db, "by hand", author(NOON + timedelta(days=9)), enabled=True)
+    await create_schedule(db, make_definition(name="by hand", trigger=manual()), enabled=False)
+    await set_enabled(db, "by hand", make_change_context(NOON + timedelta(days=9)), enabled=True)
     assert len(await the_missed(db)) == 1
 
 
 async def test_what_was_overdue_at_the_switch_is_not_told_twice(db: Database) -> None:
-    await saved(db, a_definition())
+    await create_schedule(db, make_definition())
     off, on = NOON + 2.5 * MINUTE, NOON + 4.5 * MINUTE
-    await switch(db, NAME, author(off), enabled=False)
-    await switch(db, NAME, author(on), enabled=True)
+    await set_enabled(db, NAME, make_change_context(off), enabled=False)
+    await set_enabled(db, NAME, make_change_context(on), enabled=True)
     assert await the_missed(db) == [
         (LATER, off, "it was disabled before it fired", "Ana"),
         (NOON + 3 * MINUTE, on, "it was disabled by Ana", "Ana"),
@@ -196,10 +196,10 @@ async def test_what_was_overdue_at_the_switch_is_not_told_twice(db: Database) ->
 
 
 async def test_a_trigger_that_is_changed_while_it_is_off_is_not_held_against_the_time_before(db: Database) -> None:
-    await saved(db, a_definition(), enabled=False)
+    await create_schedule(db, make_definition(), enabled=False)
     changed, on = NOON + 2.5 * MINUTE, NOON + 6 * MINUTE
-    await edit(db, NAME, a_definition(trigger=every("2m")), author(changed))
-    await switch(db, NAME, author(on), enabled=True)
+    await edit(db, NAME, make_definition(trigger=every("2m")), make_change_context(changed))
+    await set_enabled(db, NAME, make_change_context(on), enabled=True)
     assert await the_missed(db) == [
         (LATER, changed, "it was disabled", "Ana"),
         (NOON + 4 * MINUTE, on, "it was disabled", "Ana"),
@@ -208,20 +208,20 @@ async def test_a_trigger_that_is_changed_while_it_is_off_is_not_held_against_the
 
 async def test_one_that_has_come_to_its_end_can_still_be_edited_and_switched_off_but_not_on(db: Database) -> None:
     over = every("1h", end="2031-05-17")
-    await saved(db, a_definition(trigger=over))
+    await create_schedule(db, make_definition(trigger=over))
     much_later = NOON + timedelta(days=30)
-    await edit(db, NAME, a_definition(trigger=over, description="over"), author(much_later))
-    assert await switch(db, NAME, author(much_later), enabled=False)
+    await edit(db, NAME, make_definition(trigger=over, description="over"), make_change_context(much_later))
+    assert await set_enabled(db, NAME, make_change_context(much_later), enabled=False)
     with pytest.raises(Invalid):
-        await switch(db, NAME, author(much_later), enabled=True)
+        await set_enabled(db, NAME, make_change_context(much_later), enabled=True)
 
 
 @pytest.mark.parametrize("act", ["edit", "switch", "delete"])
 async def test_what_is_not_there_cannot_be_changed(db: Database, act: str) -> None:
     work: dict[str, Any] = {
-        "edit": lambda: edit(db, NAME, a_definition(), author()),
-        "switch": lambda: switch(db, NAME, author(), enabled=False),
-        "delete": lambda: delete(db, NAME, author()),
+        "edit": lambda: edit(db, NAME, make_definition(), make_change_context()),
+        "switch": lambda: set_enabled(db, NAME, make_change_context(), enabled=False),
+        "delete": lambda: delete(db, NAME, make_change_context()),
     }
     with pytest.raises(NotFound):
         await work[act]()
@@ -232,108 +232,108 @@ async def test_what_is_not_there_cannot_be_changed(db: Database, act: str) -> No
 
 async def test_a_running_schedule_cannot_be_deleted_from_under_its_run(db: Database, register_worker: Register) -> None:
     me = await register_worker()
-    run = await started(db, "a", "b")
+    run = await start_execution(db, "a", "b")
     with pytest.raises(Conflict, match=str(run)) as refused:
-        await delete(db, NAME, author(LATER))
+        await delete(db, NAME, make_change_context(LATER))
     assert "wait for" in (refused.value.remedy or "")
-    await take(db, me)
-    await execution_control.cancel(db, run, LATER, ANA)
+    await claim_steps(db, me)
+    await execution_control.cancel_execution(db, run, LATER, ANA)
     with pytest.raises(Conflict):
-        await delete(db, NAME, author(LATER))
-    (task,) = await table(db, "tasks")
-    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
-    from tenuto.maintenance.recovery import sweep
+        await delete(db, NAME, make_change_context(LATER))
+    (task,) = await read_table(db, "tasks")
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
+    from tenuto.maintenance.recovery import recover_lost_tasks
 
-    await sweep(db, db.clock.now())
-    await delete(db, NAME, author(LATER))
+    await recover_lost_tasks(db, db.clock.now())
+    await delete(db, NAME, make_change_context(LATER))
     assert task["execution_id"] == run
 
 
 async def test_what_a_deleted_schedule_did_stays_on_record(db: Database, register_worker: Register) -> None:
     me = await register_worker()
-    run = await started(db, "a")
-    await play(db, me)
-    await delete(db, NAME, author(LATER, "no longer needed"))
-    assert (await the_execution(db, run))["state"] == "completed"
-    newest = (await schedules.versions(db, NAME, 1))[0]
+    run = await start_execution(db, "a")
+    await run_claimable_steps(db, me)
+    await delete(db, NAME, make_change_context(LATER, "no longer needed"))
+    assert (await load_execution(db, run))["state"] == "completed"
+    newest = (await schedules.list_versions(db, NAME, 1))[0]
     assert (newest.change, newest.version, newest.reason, newest.after) == ("deleted", 2, "no longer needed", None)
     assert newest.before is not None
-    assert len(await table(db, "occurrences", "origin = 'manual'")) == 1
-    made = await saved(db, a_definition(), LATER)
+    assert len(await read_table(db, "occurrences", "origin = 'manual'")) == 1
+    made = await create_schedule(db, make_definition(), LATER)
     assert made.version == 1
 
 
 async def test_a_due_instant_of_a_deleted_schedule_leaves_its_row(db: Database) -> None:
-    await saved(db, a_definition())
-    await delete(db, NAME, author(LATER))
-    (row,) = await table(db, "occurrences")
+    await create_schedule(db, make_definition())
+    await delete(db, NAME, make_change_context(LATER))
+    (row,) = await read_table(db, "occurrences")
     assert (row["due_at"], row["decision"]) == (LATER, "missed")
     assert row["reason"] == "the schedule was deleted before it fired"
 
 
 async def test_a_schedule_that_is_a_step_of_another_cannot_be_deleted(db: Database) -> None:
-    await saved(db, a_definition())
-    await saved(db, a_definition(Step.schedule(NAME), name="outer"))
+    await create_schedule(db, make_definition())
+    await create_schedule(db, make_definition(Step.schedule(NAME), name="outer"))
     with pytest.raises(Conflict, match="is a step of 'outer'"):
-        await delete(db, NAME, author())
-    await delete(db, "outer", author())
-    await delete(db, NAME, author())
+        await delete(db, NAME, make_change_context())
+    await delete(db, "outer", make_change_context())
+    await delete(db, NAME, make_change_context())
 
 
 # --- declaring ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_declaration_makes_changes_and_leaves_alone(db: Database) -> None:
-    assert await declare(db, a_definition("a"), CODE) == "created"
-    assert await declare(db, a_definition("a"), CODE) == "unchanged"
-    assert await declare(db, a_definition("b"), CODE) == "changed"
+    assert await declare(db, make_definition("a"), CODE) == "created"
+    assert await declare(db, make_definition("a"), CODE) == "unchanged"
+    assert await declare(db, make_definition("b"), CODE) == "changed"
     present = await get(db, NAME)
-    assert (present.origin, present.version, present.plan.step(0).name) == ("code", 2, "b")
+    assert (present.origin, present.version, present.plan.step_at(0).name) == ("code", 2, "b")
 
 
 async def test_what_an_operator_has_edited_stays_until_the_code_says_something_new(db: Database) -> None:
-    await declare(db, a_definition("a"), CODE)
-    await edit(db, NAME, a_definition("operator"), author(LATER))
-    assert await declare(db, a_definition("a"), CODE) == "kept"
-    assert (await get(db, NAME)).plan.step(0).name == "operator"
-    assert await declare(db, a_definition("new code"), CODE) == "changed"
-    assert (await get(db, NAME)).plan.step(0).name == "new code"
+    await declare(db, make_definition("a"), CODE)
+    await edit(db, NAME, make_definition("operator"), make_change_context(LATER))
+    assert await declare(db, make_definition("a"), CODE) == "kept"
+    assert (await get(db, NAME)).plan.step_at(0).name == "operator"
+    assert await declare(db, make_definition("new code"), CODE) == "changed"
+    assert (await get(db, NAME)).plan.step_at(0).name == "new code"
 
 
 async def test_whether_it_is_on_is_the_operators_alone(db: Database) -> None:
-    await declare(db, a_definition("a"), CODE)
-    await switch(db, NAME, author(LATER), enabled=False)
-    assert await declare(db, a_definition("a"), CODE) == "unchanged"
-    assert await declare(db, a_definition("b"), CODE) == "changed"
+    await declare(db, make_definition("a"), CODE)
+    await set_enabled(db, NAME, make_change_context(LATER), enabled=False)
+    assert await declare(db, make_definition("a"), CODE) == "unchanged"
+    assert await declare(db, make_definition("b"), CODE) == "changed"
     present = await get(db, NAME)
     assert (present.enabled, present.next_run_at) == (False, None)
 
 
 async def test_declaring_what_somebody_made_by_hand_takes_it_over(db: Database) -> None:
-    await saved(db, a_definition("a"))
-    assert await declare(db, a_definition("a"), CODE) == "unchanged"
-    await edit(db, NAME, a_definition("operator"), author(LATER))
-    assert await declare(db, a_definition("a"), CODE) == "kept"
+    await create_schedule(db, make_definition("a"))
+    assert await declare(db, make_definition("a"), CODE) == "unchanged"
+    await edit(db, NAME, make_definition("operator"), make_change_context(LATER))
+    assert await declare(db, make_definition("a"), CODE) == "kept"
 
 
 async def test_a_declared_schedule_that_has_come_to_its_end_does_not_stop_a_deployment(db: Database) -> None:
-    over = a_definition(trigger=every("1h", end="2031-05-17"))
+    over = make_definition(trigger=every("1h", end="2031-05-17"))
     await declare(db, over, CODE)
-    later = Author(CODE.actor, NOON + timedelta(days=300), "declared in code", "code")
+    later = ChangeContext(CODE.actor, NOON + timedelta(days=300), "declared in code", "code")
     assert await declare(db, over, later) == "unchanged"
 
 
 async def test_a_deployment_that_changes_nothing_leaves_the_next_run_and_the_overdue_alone(db: Database) -> None:
-    await declare(db, a_definition("a"), Author(CODE.actor, NOON, None, "code"))
-    late = Author(CODE.actor, NOON + timedelta(hours=1), None, "code")
-    await declare(db, a_definition("a"), late)
+    await declare(db, make_definition("a"), ChangeContext(CODE.actor, NOON, None, "code"))
+    late = ChangeContext(CODE.actor, NOON + timedelta(hours=1), None, "code")
+    await declare(db, make_definition("a"), late)
     assert (await get(db, NAME)).next_run_at == LATER
-    await declare(db, a_definition("b"), late)
+    await declare(db, make_definition("b"), late)
     assert (await get(db, NAME)).next_run_at == LATER, "only a new trigger works it out anew"
 
 
 async def test_processes_that_start_at_the_same_moment_declare_once(db: Database) -> None:
-    effects = await asyncio.gather(*(declare(db, a_definition(), CODE) for _ in range(6)))
+    effects = await asyncio.gather(*(declare(db, make_definition(), CODE) for _ in range(6)))
     assert sorted(effects) == ["created", *["unchanged"] * 5]
     assert await versions(db) == [(1, "created")]
 
@@ -343,7 +343,7 @@ async def test_nothing_is_deleted_because_somebody_did_not_declare_it(app: Tenut
     async def bake() -> None: ...
 
     app.schedule("mine", manual(), [Step.job(bake)])
-    await app.schedules.create(definition("theirs", manual(), [Step.job(bake)]))
+    await app.schedules.create(schedule_definition("theirs", manual(), [Step.job(bake)]))
     assert await app.schedules.deploy() == {"mine": "created"}
     assert [row["name"] for row in await app.schedules.list()] == ["mine", "theirs"]
 
@@ -355,7 +355,7 @@ async def test_what_is_declared_is_in_force_once_a_service_has_started(app: Tenu
     app.schedule("mine", cron("0 2 * * *"), [Step.job(bake, max_retries=2)], description="bread")
     async with app.scheduler():
         made = await app.schedules.get("mine")
-    step = made.plan.step(0)
+    step = made.plan.step_at(0)
     assert (made.origin, made.definition.description) == ("code", "bread")
     assert (step.queue, step.priority, dict(step.arguments)) == ("oven", 4, {"loaves": 3})
     assert step.policy is not None
@@ -368,7 +368,7 @@ async def test_steps_are_checked_when_a_schedule_is_saved(app: Tenuto) -> None:
 
     async def refused(*steps: Any) -> str:
         with pytest.raises(Invalid) as refusal:
-            await app.schedules.create(definition(NAME, manual(), steps))
+            await app.schedules.create(schedule_definition(NAME, manual(), steps))
         return refusal.value.field or ""
 
     assert await refused(Step("job", "unknown")) == "steps.unknown"
@@ -383,19 +383,19 @@ async def test_steps_are_checked_when_a_schedule_is_saved(app: Tenuto) -> None:
 
 
 async def test_a_circle_is_refused_when_it_is_closed(db: Database) -> None:
-    await saved(db, a_definition(name="C"))
-    await saved(db, a_definition(Step.schedule("C"), name="B"))
-    await saved(db, a_definition(Step.schedule("B"), name="A"))
+    await create_schedule(db, make_definition(name="C"))
+    await create_schedule(db, make_definition(Step.schedule("C"), name="B"))
+    await create_schedule(db, make_definition(Step.schedule("B"), name="A"))
     with pytest.raises(Invalid, match="C → A → B → C"):
-        await edit(db, "C", a_definition(Step.schedule("A"), name="C"), author(LATER))
+        await edit(db, "C", make_definition(Step.schedule("A"), name="C"), make_change_context(LATER))
     with pytest.raises(Invalid, match="C → C"):
-        await edit(db, "C", a_definition(Step.schedule("C"), name="C"), author(LATER))
+        await edit(db, "C", make_definition(Step.schedule("C"), name="C"), make_change_context(LATER))
     assert (await get(db, "C")).version == 1
 
 
 async def test_a_circle_in_what_is_applied_together_is_refused_whatever_the_order(app: Tenuto) -> None:
-    def wanted(name: str, *others: str) -> Definition:
-        return definition(name, manual(), [Step.schedule(other) for other in others])
+    def wanted(name: str, *others: str) -> ScheduleDefinition:
+        return schedule_definition(name, manual(), [Step.schedule(other) for other in others])
 
     for circle in ([wanted("A", "B"), wanted("B", "A")], [wanted("B", "A"), wanted("A", "B")], [wanted("A", "A")]):
         with pytest.raises(Invalid, match="runs itself"):
@@ -407,30 +407,30 @@ async def test_what_others_run_is_applied_before_them(app: Tenuto) -> None:
     @app.job
     async def bake() -> None: ...
 
-    outer = definition("A", manual(), [Step.schedule("B")])
-    middle = definition("B", manual(), [Step.schedule("C")])
-    inner = definition("C", manual(), [Step.job(bake)])
+    outer = schedule_definition("A", manual(), [Step.schedule("B")])
+    middle = schedule_definition("B", manual(), [Step.schedule("C")])
+    inner = schedule_definition("C", manual(), [Step.job(bake)])
     assert list(await app.schedules.apply([outer, middle, inner])) == ["C", "B", "A"]
 
 
 async def test_two_that_close_a_circle_at_the_same_moment_do_not(db: Database) -> None:
     for turn in range(10):
         one, two = f"A{turn}", f"B{turn}"
-        await saved(db, a_definition(name=one))
-        await saved(db, a_definition(name=two))
+        await create_schedule(db, make_definition(name=one))
+        await create_schedule(db, make_definition(name=two))
         answers = await asyncio.gather(
-            edit(db, one, a_definition(Step.schedule(two), name=one), author(LATER)),
-            edit(db, two, a_definition(Step.schedule(one), name=two), author(LATER)),
+            edit(db, one, make_definition(Step.schedule(two), name=one), make_change_context(LATER)),
+            edit(db, two, make_definition(Step.schedule(one), name=two), make_change_context(LATER)),
             return_exceptions=True,
         )
         assert sum(isinstance(answer, Invalid) for answer in answers) == 1
 
 
 async def test_a_plan_nobody_can_read_does_not_stop_others_from_running_schedules(db: Database) -> None:
-    await saved(db, a_definition(name="inner"))
-    await saved(db, a_definition(Step.schedule("inner"), name="bad"))
-    await db.all("""UPDATE tenuto.schedules SET plan = '[[{"kind": "schedule", "colour": 5}]]' WHERE name = 'bad'""")
-    assert (await saved(db, a_definition(Step.schedule("inner"), name="good"))).version == 1
+    await create_schedule(db, make_definition(name="inner"))
+    await create_schedule(db, make_definition(Step.schedule("inner"), name="bad"))
+    await db.fetch_all("""UPDATE tenuto.schedules SET plan = '[[{"kind": "schedule", "colour": 5}]]' WHERE name = 'bad'""")
+    assert (await create_schedule(db, make_definition(Step.schedule("inner"), name="good"))).version == 1
 
 
 # --- one run with other arguments -----------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ async def test_a_run_with_other_arguments_is_checked_and_changes_nothing_else(ap
     @app.job
     async def bake(loaves: int, kind: str = "rye") -> None: ...
 
-    await app.schedules.create(definition(NAME, manual(), [Step.job(bake, 3), Step.job(bake, 4, name="more")]))
+    await app.schedules.create(schedule_definition(NAME, manual(), [Step.job(bake, 3), Step.job(bake, 4, name="more")]))
     given: list[dict[str, dict[str, Any]]] = [{"bake": {"loaves": "many"}}, {"cook": {}}, {"bake": {"loaf": 1}}]
     for wrong in given:
         with pytest.raises(Invalid):
@@ -448,20 +448,20 @@ async def test_a_run_with_other_arguments_is_checked_and_changes_nothing_else(ap
     assert await app.executions.list() == []
     answer = await app.schedules.run(NAME, arguments={"bake": {"loaves": 9}})
     database = await app.open()
-    inputs = await database.all("SELECT input FROM tenuto.tasks ORDER BY step_index")
+    inputs = await database.fetch_all("SELECT input FROM tenuto.tasks ORDER BY step_index")
     assert [row["input"] for row in inputs] == ['{"kind": "rye", "loaves": 9}', '{"kind": "rye", "loaves": 4}']
     assert answer.execution_id is not None
-    assert dict((await app.schedules.get(NAME)).plan.step(0).arguments)["loaves"] == 3
+    assert dict((await app.schedules.get(NAME)).plan.step_at(0).arguments)["loaves"] == 3
 
 
 async def test_a_change_made_while_it_runs_is_seen_by_the_next_run_alone(
     db: Database, register_worker: Register
 ) -> None:
     me: UUID = await register_worker()
-    run = await started(db, "a", "b")
-    await edit(db, NAME, a_definition("x"), author(LATER))
-    assert await play(db, me) == {"a"}
-    assert await play(db, me) == {"b"}
-    assert (await the_execution(db, run))["state"] == "completed"
-    await run_now(db, now=LATER)
-    assert await play(db, me) == {"x"}
+    run = await start_execution(db, "a", "b")
+    await edit(db, NAME, make_definition("x"), make_change_context(LATER))
+    assert await run_claimable_steps(db, me) == {"a"}
+    assert await run_claimable_steps(db, me) == {"b"}
+    assert (await load_execution(db, run))["state"] == "completed"
+    await run_schedule_now(db, now=LATER)
+    assert await run_claimable_steps(db, me) == {"x"}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tenuto import Step, Tenuto, cron, manual
-from tenuto.definitions.schedule_files import Declared, schedules_of
-from tenuto.definitions.schedule_plan import Planned
-from tenuto.definitions.strict_yaml import Document
+from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
+from tenuto.definitions.schedule_plan import SchedulePlan
+from tenuto.definitions.document_parser import Document
 from tenuto.errors import Conflict, Invalid
-from tenuto.model.schedules import Definition, Plan
-from tenuto.operations.plans import WholePlan
+from tenuto.model.schedules import ScheduleDefinition, Plan
+from tenuto.operations.plans import ApplyPlan
 from tests.support.waiting import eventually
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -35,17 +35,17 @@ def schedule(name: str, *steps: Any, **fields: Any) -> dict[str, Any]:
     return {"name": name, "steps": list(steps) or [{"job": "tidy"}], **fields}
 
 
-def files(*schedules: dict[str, Any]) -> list[Declared]:
-    return schedules_of([Document("file.yaml", {"schedules": list(schedules)})])
+def files(*schedules: dict[str, Any]) -> list[DeclaredSchedule]:
+    return parse_schedules([Document("file.yaml", {"schedules": list(schedules)})])
 
 
-async def applied(app: Tenuto, *schedules: dict[str, Any], prune: bool = False) -> Planned:
+async def applied(app: Tenuto, *schedules: dict[str, Any], prune: bool = False) -> SchedulePlan:
     planned = await app.schedules.plan(files(*schedules), prune=prune)
-    await app.plans.carry_out(WholePlan(planned), reason="because")
+    await app.plans.apply(ApplyPlan(planned), reason="because")
     return planned
 
 
-def effects(planned: Planned) -> dict[str, str]:
+def effects(planned: SchedulePlan) -> dict[str, str]:
     return {change.key: change.effect for change in planned.changes}
 
 
@@ -65,9 +65,9 @@ async def test_a_plan_changes_nothing(app: Tenuto, sql: Sql) -> None:
 async def test_a_created_schedule_is_shown_with_its_next_three_runs(app: Tenuto) -> None:
     planned = await app.schedules.plan(files(schedule("x", cron="0 2 * * *", zone="Europe/London")))
     (change,) = planned.changes
-    assert (change.effect, change.present, list(change.runs_before)) == ("created", None, [])
+    assert (change.effect, change.current, list(change.runs_before)) == ("created", None, [])
     assert list(change.runs_after) == cron("0 2 * * *", zone="Europe/London").preview(planned.at, 3)
-    assert planned.changes_something
+    assert planned.has_changes
 
 
 async def test_what_was_planned_is_what_is_then_in_force(app: Tenuto) -> None:
@@ -88,7 +88,7 @@ async def test_doing_it_again_changes_nothing(app: Tenuto, sql: Sql) -> None:
     before = await sql("SELECT * FROM tenuto.schedules ORDER BY name")
     again = await applied(app, *declared)
     assert set(effects(again).values()) == {"unchanged"}
-    assert not again.changes_something
+    assert not again.has_changes
     assert await sql("SELECT * FROM tenuto.schedules ORDER BY name") == before
     assert len(await sql("SELECT * FROM tenuto.schedule_versions")) == 2
 
@@ -108,14 +108,14 @@ async def test_a_change_is_told_field_by_field_with_the_runs_before_and_after(ap
     }
     assert list(change.runs_before) == cron("0 2 * * *").preview(planned.at, 3)
     assert list(change.runs_after) == cron("0 3 * * *").preview(planned.at, 3)
-    await app.plans.carry_out(WholePlan(planned))
+    await app.plans.apply(ApplyPlan(planned))
     assert (await app.schedules.get("x")).next_run_at == change.runs_after[0]
 
 
 async def test_a_run_with_jitter_is_foretold_at_its_very_instant(app: Tenuto) -> None:
     await applied(app, schedule("x", cron="0 2 * * *", jitter="1h"))
     planned = await app.schedules.plan(files(schedule("x", cron="0 4 * * *", jitter="1h")))
-    await app.plans.carry_out(WholePlan(planned))
+    await app.plans.apply(ApplyPlan(planned))
     assert (await app.schedules.get("x")).next_run_at == planned.changes[0].runs_after[0]
 
 
@@ -140,12 +140,12 @@ async def test_an_operators_disable_survives(app: Tenuto) -> None:
 
 async def test_what_an_operator_changed_is_kept_until_the_file_says_something_new(app: Tenuto) -> None:
     await applied(app, schedule("x", cron="@daily"))
-    edited = Definition("x", cron("@weekly"), Plan.of([Step("job", "tidy")]))
+    edited = ScheduleDefinition("x", cron("@weekly"), Plan.from_steps([Step("job", "tidy")]))
     await app.schedules.edit("x", edited)
 
     kept = await applied(app, schedule("x", cron="@daily"))
     assert effects(kept) == {"x": "kept"}
-    assert not kept.changes_something
+    assert not kept.has_changes
     assert list(kept.changes[0].differences) == ["trigger"]
     assert (await app.schedules.get("x")).definition.trigger == cron("@weekly")
 
@@ -156,7 +156,7 @@ async def test_what_an_operator_changed_is_kept_until_the_file_says_something_ne
 
 
 async def test_a_schedule_made_by_hand_is_taken_over_and_that_is_said(app: Tenuto) -> None:
-    await app.schedules.create(Definition("x", manual(), Plan.of([Step("job", "tidy")])))
+    await app.schedules.create(ScheduleDefinition("x", manual(), Plan.from_steps([Step("job", "tidy")])))
     planned = await applied(app, schedule("x"))
     assert effects(planned) == {"x": "unchanged"}
     assert planned.changes[0].notes == ["made by hand: from now on the file keeps it"]
@@ -175,16 +175,16 @@ async def test_what_code_declares_too_is_refused(app: Tenuto) -> None:
 
 async def test_what_is_not_declared_any_more_is_named_and_stays(app: Tenuto) -> None:
     await applied(app, schedule("a"), schedule("b"))
-    await app.schedules.create(Definition("by hand", manual(), Plan.of([Step("job", "tidy")])))
+    await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step("job", "tidy")])))
     planned = await applied(app, schedule("a"))
-    assert [each.name for each in planned.others] == ["b"], "and not what no file ever declared"
-    assert (planned.deleted, planned.changes_something) == ((), False)
+    assert [each.name for each in planned.undeclared] == ["b"], "and not what no file ever declared"
+    assert (planned.deleted, planned.has_changes) == ((), False)
     assert await names(app) == ["a", "b", "by hand"]
 
 
 async def test_pruning_deletes_what_files_declared_and_nothing_else(app: Tenuto) -> None:
     await applied(app, schedule("a"), schedule("z inner"), schedule("outer", {"schedule": "z inner"}))
-    await app.schedules.create(Definition("by hand", manual(), Plan.of([Step("job", "tidy")])))
+    await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step("job", "tidy")])))
     planned = await applied(app, schedule("a"), prune=True)
     assert [each.name for each in planned.deleted] == ["outer", "z inner"], "those that run others first"
     assert await names(app) == ["a", "by hand"]
@@ -194,7 +194,7 @@ async def test_pruning_deletes_what_files_declared_and_nothing_else(app: Tenuto)
 
 async def test_what_is_still_a_step_of_another_is_not_pruned_and_nothing_is_done(app: Tenuto) -> None:
     await applied(app, schedule("a"), schedule("b"))
-    await app.schedules.create(Definition("by hand", manual(), Plan.of([Step.schedule("b")])))
+    await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step.schedule("b")])))
     with pytest.raises(Conflict, match="'b' is a step of 'by hand'"):
         await applied(app, schedule("a"), schedule("c"), prune=True)
     assert await names(app) == ["a", "b", "by hand"]
@@ -255,7 +255,7 @@ async def test_a_circle_over_several_files_and_the_database_is_refused(app: Tenu
 async def test_who_runs_whom_can_be_turned_round_in_one_go(app: Tenuto) -> None:
     await applied(app, schedule("b"), schedule("a", {"schedule": "b"}))
     await applied(app, schedule("a"), schedule("b", {"schedule": "a"}))
-    assert (await app.schedules.get("b")).plan.targets("schedule") == {"a"}
+    assert (await app.schedules.get("b")).plan.targets_of_kind("schedule") == {"a"}
 
 
 async def test_the_order_in_the_file_does_not_matter(app: Tenuto) -> None:
@@ -273,7 +273,7 @@ async def test_nothing_is_done_if_somebody_has_changed_something_in_between(app:
     )
     await app.schedules.disable("a")
     with pytest.raises(Conflict, match="'a' was changed while this was planned"):
-        await app.plans.carry_out(WholePlan(planned))
+        await app.plans.apply(ApplyPlan(planned))
     assert await names(app) == ["a", "b"]
     assert (await app.schedules.get("b")).definition.trigger == manual()
 
@@ -283,14 +283,14 @@ async def test_nothing_is_deleted_if_it_was_changed_in_between(app: Tenuto) -> N
     planned = await app.schedules.plan(files(schedule("b")), prune=True)
     await app.schedules.disable("a")
     with pytest.raises(Conflict, match="'a' was changed while this was planned"):
-        await app.plans.carry_out(WholePlan(planned))
+        await app.plans.apply(ApplyPlan(planned))
     assert await names(app) == ["a"]
 
 
 async def test_many_who_apply_the_same_at_once_change_it_once(app: Tenuto, sql: Sql) -> None:
     declared = [schedule("a", cron="@daily"), schedule("b", {"schedule": "a"}), schedule("c")]
     planned = [await app.schedules.plan(files(*declared)) for _ in range(8)]
-    await asyncio.gather(*(app.plans.carry_out(WholePlan(each)) for each in planned))
+    await asyncio.gather(*(app.plans.apply(ApplyPlan(each)) for each in planned))
     assert len(await sql("SELECT * FROM tenuto.schedule_versions")) == 3
 
 
@@ -302,18 +302,18 @@ async def test_many_who_apply_different_files_at_once_all_come_through_or_are_to
     for number, line in enumerate(crons):
         order = sorted("abcdef", reverse=bool(number % 2))
         plans.append(await app.schedules.plan(files(*(schedule(name, cron=line) for name in order))))
-    ended = await asyncio.gather(*(app.plans.carry_out(WholePlan(each)) for each in plans), return_exceptions=True)
+    ended = await asyncio.gather(*(app.plans.apply(ApplyPlan(each)) for each in plans), return_exceptions=True)
     assert ended.count(None) == 1
     assert all(isinstance(each, Conflict) for each in ended if each is not None)
-    assert len({str((await app.schedules.get(name)).definition.trigger.fields()) for name in "abcdef"}) == 1
+    assert len({str((await app.schedules.get(name)).definition.trigger.to_fields()) for name in "abcdef"}) == 1
 
 
 async def test_a_plan_that_is_carried_out_already_is_no_conflict(app: Tenuto) -> None:
     """As when the first commit went through and only its reply was lost."""
     await applied(app, schedule("a"), schedule("gone"))
     planned = await app.schedules.plan(files(schedule("a", cron="@daily"), schedule("new")), prune=True)
-    await app.plans.carry_out(WholePlan(planned))
-    await app.plans.carry_out(WholePlan(planned))
+    await app.plans.apply(ApplyPlan(planned))
+    await app.plans.apply(ApplyPlan(planned))
     assert await names(app) == ["a", "new"]
     assert [version.change for version in await app.schedules.versions("a")] == ["edited", "created"]
 

@@ -14,15 +14,14 @@ from typing import Any
 
 import httpx2
 import pytest
-import typer
 import yaml
 
 from tenuto import secret_encryption
-from tenuto.cli.command_tree import root
+from tenuto.cli.command_tree import build_full_tree
 from tenuto.service.health_file import STALE_AFTER
-from tenuto.settings import Settings, WorkerSettings, load
+from tenuto.settings import Settings, WorkerSettings, load_settings
 from tests.cli.conftest import Shell
-from tests.support.waiting import eventually_here
+from tests.support.waiting import eventually_blocking
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPOSED = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
@@ -39,7 +38,7 @@ VARIABLES = (
 
 def parse(words: list[str]) -> str:
     """Have the command line read these words, to the last option, without doing anything; the command's name."""
-    command: Any = typer.main.get_command(root)
+    command: Any = build_full_tree()
     name, rest, context = "tenuto", words, None
     while True:
         context = command.make_context(name, list(rest), parent=context)
@@ -110,9 +109,9 @@ def test_every_service_of_compose_has_the_same_master_key_which_lies_outside(tmp
     (made,) = re.findall(r"^#     (\(umask .+?\)) && sudo chown (\d+) master.key$", COMPOSED, re.MULTILINE)
     assert f"--uid {made[1]} " in DOCKERFILE
     subprocess.run(["sh", "-c", made[0]], cwd=tmp_path, check=True)
-    settings = load(home=tmp_path, database="postgresql://database/tenuto", master_key_file=tmp_path / "master.key")
-    keys = secret_encryption.find_or_refuse(settings)
-    assert keys.open(keys.seal("password", 1, "hush")) == "hush"
+    settings = load_settings(home=tmp_path, database="postgresql://database/tenuto", master_key_file=tmp_path / "master.key")
+    keys = secret_encryption.require_keys(settings)
+    assert keys.decrypt(keys.encrypt("password", 1, "hush")) == "hush"
     ignored = (DEPLOY.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert "/deploy/master.key" in ignored
 
@@ -122,8 +121,8 @@ def test_the_proxy_of_compose_can_be_made_known(tmp_path: Path) -> None:
     assert environment["TENUTO_WEB_BEHIND_PROXY"] == "true"
     for name in ("TENUTO_WEB_HOSTS", "TENUTO_WEB_PROXIES"):
         assert environment[name] == f"${{{name}:-}}", "what is set where compose is called arrives"
-    assert load(home=tmp_path, web_proxies="").web_proxies == (), "not being set is the same as none"
-    assert load(home=tmp_path, web_proxies="172.18.0.1, 10.0.0.0/8").web_proxies == ("172.18.0.1", "10.0.0.0/8")
+    assert load_settings(home=tmp_path, web_proxies="").web_proxies == (), "not being set is the same as none"
+    assert load_settings(home=tmp_path, web_proxies="172.18.0.1, 10.0.0.0/8").web_proxies == ("172.18.0.1", "10.0.0.0/8")
 
 
 # --- image ----------------------------------------------------------------------------------------------------------
@@ -232,18 +231,18 @@ def test_the_commands_of_compose_work_together_outside_a_container(shell: Shell,
     shell.environment["TENUTO_LOG_FORMAT"] = "json"
     shell.environment["TENUTO_METRICS_OPEN"] = "true"
     shell.environment["TENUTO_METRICS_PORT"] = "0"
-    started = [shell.start(*OURS[name]["command"]) for name in ("scheduler", "worker")]
-    window = f"http://{json.loads(started[1].until('figures told'))['address']}"
-    started[1].until("database not ready")  # before the schema: they wait
+    started = [shell.start_service(*OURS[name]["command"]) for name in ("scheduler", "worker")]
+    window = f"http://{json.loads(started[1].wait_for_line('figures told'))['address']}"
+    started[1].wait_for_line("database not ready")  # before the schema: they wait
     assert httpx2.get(f"{window}/readyz").status_code == 503
     assert shell(*OURS["migrate"]["command"]).code == 0
     elsewhere = {"0.0.0.0": "127.0.0.1", "8321": "0"}  # this machine is no container
-    started.append(shell.start(*(elsewhere.get(word, word) for word in OURS["web"]["command"])))
-    address = json.loads(started[2].until("web ready"))["address"]
-    json.loads(started[0].until("scheduler ready"))
-    json.loads(started[1].until("worker ready"))
+    started.append(shell.start_service(*(elsewhere.get(word, word) for word in OURS["web"]["command"])))
+    address = json.loads(started[2].wait_for_line("web service started"))["address"]
+    json.loads(started[0].wait_for_line("scheduler ready"))
+    json.loads(started[1].wait_for_line("worker ready"))
     for name in ("scheduler", "web"):
-        eventually_here(lambda name=name: shell(*OURS[name]["healthcheck"]["test"][2:]).code == 0)  # type: ignore[misc]
+        eventually_blocking(lambda name=name: shell(*OURS[name]["healthcheck"]["test"][2:]).code == 0)  # type: ignore[misc]
     (check,) = instructions("HEALTHCHECK")
     assert shell(*json.loads(check[check.index("[") :])[1:]).code == 0
     assert shell("run", "greet", "--input", '{"name": "you"}', "--wait", "--timeout", "30").out == '"Hello, you"\n'

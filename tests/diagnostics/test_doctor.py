@@ -18,11 +18,12 @@ import pytest
 from tenuto import PermanentFailure, RetryPolicy, Tenuto
 from tenuto.clock import SystemClock
 from tenuto.diagnostics import doctor
-from tenuto.diagnostics.checks import INVARIANTS, Verdict
-from tenuto.diagnostics.doctor import Bounds, Finding, examine
-from tenuto.ids import first_id_at, new_id
+from tenuto.diagnostics.checks import CHECKS, Severity
+from tenuto.diagnostics.checks import Finding
+from tenuto.diagnostics.doctor import Limits, examine
+from tenuto.ids import smallest_id_at, new_id
 from tenuto.postgres.database import Database
-from tenuto.settings import Settings, load
+from tenuto.settings import Settings, load_settings
 from tenuto.store.reports import doctor as store
 from tests.support.waiting import eventually
 
@@ -30,18 +31,18 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 ROUTINE = {"server"}  # the tests' server does not force commits to disk, and the doctor says so
 
 
-def at_once(settings: Settings) -> Bounds:
-    return replace(Bounds.of(settings), asked_again=timedelta(0))
+def at_once(settings: Settings) -> Limits:
+    return replace(Limits.from_settings(settings), recheck_delay=timedelta(0))
 
 
 async def findings(database: Database, settings: Settings, **given: Any) -> dict[str, Finding]:
     """What the doctor has to say, but for the tests' own server. What it asks for twice, it asks for at once. On a busy
     machine it may take a while until it hears what time it is at the database."""
-    given["bounds"] = replace(given.get("bounds") or at_once(settings), skew=timedelta(minutes=1))
+    given["bounds"] = replace(given.get("bounds") or at_once(settings), clock_skew=timedelta(minutes=1))
     return {
         finding.name: finding
         for finding in await examine(database, settings, **given)
-        if finding.verdict is not Verdict.OK and finding.name not in ROUTINE
+        if finding.severity is not Severity.OK and finding.name not in ROUTINE
     }
 
 
@@ -87,7 +88,7 @@ async def hold(database: Database, worker_id: UUID | None, **columns: Any) -> UU
         **columns,
     }
     places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
-    await database.all(f"INSERT INTO tenuto.tasks ({', '.join(values)}) VALUES ({places})", *values.values())
+    await database.fetch_all(f"INSERT INTO tenuto.tasks ({', '.join(values)}) VALUES ({places})", *values.values())
     return task_id
 
 
@@ -108,18 +109,18 @@ async def test_sound_data_leaves_the_doctor_nothing_to_say(app: Tenuto, database
             await app.wait(await app.enqueue(job), timeout=60)
         await app.enqueue(fine.using(delay=timedelta(hours=1)))
         assert await findings(database, settings) == {}
-    assert {finding.name for finding in await app.doctor()} >= {rule.name for rule in INVARIANTS}
+    assert {finding.name for finding in await app.doctor()} >= {rule.name for rule in CHECKS}
 
 
 def test_every_question_in_the_file_is_asked() -> None:
-    asked = {rule.name for rule in INVARIANTS} | {"server", "history_begins", "ledgers", "texts"}
+    asked = {rule.name for rule in CHECKS} | {"server", "history_begins", "ledgers", "texts"}
     asked |= {"enabled_schedules", "enabled_manifests", "queued_requests"}
     assert asked == {name for name, _ in store.SQL}
 
 
 def test_every_answer_says_what_it_means_and_what_to_do() -> None:
-    for rule in INVARIANTS:
-        assert rule.means.endswith(".")
+    for rule in CHECKS:
+        assert rule.meaning.endswith(".")
         assert rule.remedy
 
 
@@ -128,8 +129,8 @@ def test_every_answer_says_what_it_means_and_what_to_do() -> None:
 
 async def test_a_task_held_by_a_worker_nobody_knows_is_found(database: Database, settings: Settings) -> None:
     task_id = await hold(database, new_id())
-    found = (await findings(database, settings))["held_by_nobody"]
-    assert found.verdict is Verdict.PROBLEM
+    found = (await findings(database, settings))["task_held_by_missing_worker"]
+    assert found.severity is Severity.PROBLEM
     assert str(task_id) in found.details[0]
 
 
@@ -138,20 +139,20 @@ async def test_a_task_held_by_a_worker_that_left_long_ago_is_found(
 ) -> None:
     worker_id = await register_worker()
     await hold(database, worker_id)
-    await database.all("UPDATE tenuto.workers SET ended_at = now() - interval '1 s' WHERE id = $1", worker_id)
-    assert "held_by_nobody" not in await findings(database, settings)
-    await database.all("UPDATE tenuto.workers SET ended_at = now() - interval '1 min' WHERE id = $1", worker_id)
-    assert "held_by_nobody" in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.workers SET ended_at = now() - interval '1 s' WHERE id = $1", worker_id)
+    assert "task_held_by_missing_worker" not in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.workers SET ended_at = now() - interval '1 min' WHERE id = $1", worker_id)
+    assert "task_held_by_missing_worker" in await findings(database, settings)
 
 
 async def test_a_lease_that_ran_out_is_found_once_the_sweep_has_missed_it_twice(
     database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     task_id = await hold(database, await register_worker(), lease_until=datetime.now(UTC) - timedelta(seconds=5))
-    assert "lease_run_out" not in await findings(database, settings)
-    await database.all("UPDATE tenuto.tasks SET lease_until = now() - interval '11 s'")
-    found = (await findings(database, settings))["lease_run_out"]
-    assert found.verdict is Verdict.PROBLEM
+    assert "lease_expired" not in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '11 s'")
+    found = (await findings(database, settings))["lease_expired"]
+    assert found.severity is Severity.PROBLEM
     assert str(task_id) in found.details[0]
 
 
@@ -171,7 +172,7 @@ async def test_a_gap_in_the_attempts_is_found(
 async def test_a_gap_that_retention_has_made_is_none(app: Tenuto, database: Database, settings: Settings) -> None:
     """A month that was dropped took the first attempts along; the later ones are younger and still there."""
     task_id = await history(app)
-    old = first_id_at(datetime.now(UTC) - timedelta(days=100))
+    old = smallest_id_at(datetime.now(UTC) - timedelta(days=100))
     await damage(database, "DELETE FROM tenuto.activities WHERE id = $1", task_id)
     await damage(database, "UPDATE tenuto.activities SET task_id = $1", old)
     assert await findings(database, settings) == {}
@@ -185,8 +186,8 @@ async def test_an_open_task_without_its_last_attempt_is_found(
     async def later() -> None: ...
 
     task = await app.enqueue(later.using(delay=timedelta(hours=1)))
-    await database.all("UPDATE tenuto.tasks SET attempt = $1, activity_id = gen_random_uuid()", attempt)
-    found = (await findings(database, settings))["attempt_missing_before_open"]
+    await database.fetch_all("UPDATE tenuto.tasks SET attempt = $1, activity_id = gen_random_uuid()", attempt)
+    found = (await findings(database, settings))["attempt_missing_of_open_task"]
     assert f"task {task.id} (later) is at attempt {attempt}" in found.details[0]
 
 
@@ -213,7 +214,7 @@ async def test_a_first_attempt_with_an_id_of_its_own_is_found(
     task_id = await history(app)
     other = new_id()
     await damage(database, "UPDATE tenuto.activities SET id = $2 WHERE id = $1", task_id, other)
-    found = (await findings(database, settings))["first_attempt_misnamed"]
+    found = (await findings(database, settings))["first_attempt_id_wrong"]
     assert f"activity {other} (third_time) is attempt 1 of task {task_id}" in found.details[0]
 
 
@@ -221,16 +222,16 @@ async def test_a_task_that_ended_twice_is_found(app: Tenuto, database: Database,
     task_id = await history(app)
     await damage(database, "UPDATE tenuto.activities SET final = true WHERE task_id = $1 AND attempt = 1", task_id)
     found = await findings(database, settings)
-    assert f"task {task_id} (third_time) has ended 2 times" in found["ended_twice"].details[0]
-    assert "attempt 2 came after the last one" in found["went_on_after_its_end"].details[0]
+    assert f"task {task_id} (third_time) has ended 2 times" in found["task_ended_twice"].details[0]
+    assert "attempt 2 came after the last one" in found["attempt_after_end"].details[0]
 
 
 async def test_an_attempt_after_the_last_one_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
     task_id = await history(app)
     await damage(database, "UPDATE tenuto.activities SET final = (attempt = 2) WHERE task_id = $1", task_id)
     found = await findings(database, settings)
-    assert "attempt 3 came after the last one" in found["went_on_after_its_end"].details[0]
-    assert "ended_twice" not in found
+    assert "attempt 3 came after the last one" in found["attempt_after_end"].details[0]
+    assert "task_ended_twice" not in found
 
 
 @pytest.mark.parametrize("attempt", [1, 3, 4])
@@ -240,9 +241,9 @@ async def test_an_open_task_that_has_ended_is_found(
     task_id = await history(app)
     if attempt == 1:
         await damage(database, "DELETE FROM tenuto.activities WHERE attempt > 1")
-    last = await database.value("SELECT id FROM tenuto.activities WHERE attempt = $1", attempt)
+    last = await database.fetch_value("SELECT id FROM tenuto.activities WHERE attempt = $1", attempt)
     await hold(database, None, id=task_id, activity_id=last or new_id(), attempt=attempt)
-    found = (await findings(database, settings))["open_and_ended"]
+    found = (await findings(database, settings))["task_open_and_ended"]
     assert f"task {task_id} (work) is open" in found.details[0]
 
 
@@ -251,7 +252,7 @@ async def test_a_task_that_vanished_between_two_attempts_is_found(
 ) -> None:
     task_id = await history(app)
     await damage(database, "DELETE FROM tenuto.activities WHERE task_id = $1 AND attempt = 3", task_id)
-    found = (await findings(database, settings))["vanished"]
+    found = (await findings(database, settings))["task_lost"]
     assert f"task {task_id} (third_time) was to be tried again after attempt 2, and is gone" in found.details[0]
 
 
@@ -265,9 +266,9 @@ async def test_a_key_over_its_limit_is_found_counting_live_leases(
     for lease in (30, 30, -5):
         until = datetime.now(UTC) + timedelta(seconds=lease)
         await hold(database, worker_id, limit_key="printer", limit_max=2, lease_until=until)
-    assert "key_over_limit" not in await findings(database, settings)
+    assert "key_limit_exceeded" not in await findings(database, settings)
     await hold(database, worker_id, limit_key="printer", limit_max=2)
-    found = (await findings(database, settings))["key_over_limit"]
+    found = (await findings(database, settings))["key_limit_exceeded"]
     assert found.details == ["key printer: 3 running, 2 allowed"]
 
 
@@ -278,8 +279,8 @@ async def test_a_queue_over_its_limit_is_found(
     for _ in range(2):
         await hold(database, worker_id)
     await app.limit_queue("default", 1)
-    found = (await findings(database, settings))["queue_over_limit"]
-    assert (found.verdict, found.details) == (Verdict.WARNING, ["queue default: 2 running, 1 allowed"])
+    found = (await findings(database, settings))["queue_limit_exceeded"]
+    assert (found.severity, found.details) == (Severity.WARNING, ["queue default: 2 running, 1 allowed"])
 
 
 @pytest.mark.parametrize("limit", [None, 1])
@@ -291,13 +292,13 @@ async def test_a_queue_without_a_worker_is_found(
 
     await register_worker()
     await app.enqueue(send)
-    found = (await findings(database, settings))["queue_unserved"]
-    assert found.verdict is Verdict.WARNING
+    found = (await findings(database, settings))["queue_without_worker"]
+    assert found.severity is Severity.WARNING
     assert found.details == ["queue mail: 1 waiting, and no living worker"]
-    await database.all("UPDATE tenuto.workers SET queues = '{default,mail}'")
-    assert "queue_unserved" not in await findings(database, settings)
-    await database.all("UPDATE tenuto.workers SET seen_at = now() - interval '10 min'")
-    assert "queue_unserved" in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.workers SET queues = '{default,mail}'")
+    assert "queue_without_worker" not in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '10 min'")
+    assert "queue_without_worker" in await findings(database, settings)
 
 
 async def test_a_task_that_waits_beside_an_idle_worker_is_found(
@@ -307,15 +308,15 @@ async def test_a_task_that_waits_beside_an_idle_worker_is_found(
     async def work() -> None: ...
 
     await register_worker("idle")
-    await database.all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
+    await database.fetch_all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
     await app.enqueue(work)
-    assert "waiting_beside_idle_workers" not in await findings(database, settings)
-    await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
-    found = (await findings(database, settings))["waiting_beside_idle_workers"]
+    assert "task_waits_beside_idle_worker" not in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
+    found = (await findings(database, settings))["task_waits_beside_idle_worker"]
     assert "worker idle has free slots" in found.details[0]
-    await database.all("UPDATE tenuto.workers SET slots = 1")
-    await hold(database, await database.value("SELECT id FROM tenuto.workers"))
-    assert "waiting_beside_idle_workers" not in await findings(database, settings)
+    await database.fetch_all("UPDATE tenuto.workers SET slots = 1")
+    await hold(database, await database.fetch_value("SELECT id FROM tenuto.workers"))
+    assert "task_waits_beside_idle_worker" not in await findings(database, settings)
 
 
 async def test_a_queue_that_is_being_worked_off_is_none_that_nobody_takes_from(
@@ -331,17 +332,17 @@ async def test_a_queue_that_is_being_worked_off_is_none_that_nobody_takes_from(
     async def work() -> None: ...
 
     await register_worker("busy")
-    await database.all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
+    await database.fetch_all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
     for _ in range(5):
         await app.enqueue(work)
-    await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 h'")
+    await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '1 h'")
 
     taken = 0
 
     async def take() -> None:
         nonlocal taken
         while True:
-            await database.all(
+            await database.fetch_all(
                 "UPDATE tenuto.tasks SET id = $1, activity_id = $1, run_at = run_at + interval '1 ms' WHERE id ="
                 " (SELECT id FROM tenuto.tasks ORDER BY run_at, id LIMIT 1)",
                 new_id(),
@@ -355,7 +356,7 @@ async def test_a_queue_that_is_being_worked_off_is_none_that_nobody_takes_from(
 
     monkeypatch.setattr(doctor, "asyncio", SimpleNamespace(sleep=until_some_are_taken, to_thread=asyncio.to_thread))
     taking = asyncio.create_task(take())
-    assert "waiting_beside_idle_workers" not in await findings(database, settings, bounds=Bounds.of(settings))
+    assert "task_waits_beside_idle_worker" not in await findings(database, settings, limits=Limits.from_settings(settings))
     taking.cancel()
 
 
@@ -366,10 +367,10 @@ async def test_a_queue_that_is_paused_or_full_has_a_reason_to_wait(
     async def work() -> None: ...
 
     worker_id = await register_worker()
-    await database.all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
+    await database.fetch_all("UPDATE tenuto.workers SET started_at = now() - interval '1 h'")
     await hold(database, worker_id)
     await app.enqueue(work)
-    await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
+    await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
     await app.limit_queue("default", 1)
     assert await findings(database, settings) == {}
     await app.limit_queue("default", None)
@@ -380,7 +381,7 @@ async def test_a_queue_that_is_paused_or_full_has_a_reason_to_wait(
 async def test_a_paused_queue_is_noted(app: Tenuto, database: Database, settings: Settings) -> None:
     await app.pause_queue("mail", "server is down")
     found = (await findings(database, settings))["queue_paused"]
-    assert (found.verdict, found.details) == (Verdict.NOTE, ["queue mail was paused by app: server is down"])
+    assert (found.severity, found.details) == (Severity.NOTE, ["queue mail was paused by app: server is down"])
 
 
 async def test_a_task_nobody_promotes_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
@@ -389,15 +390,15 @@ async def test_a_task_nobody_promotes_is_found(app: Tenuto, database: Database, 
 
     task = await app.enqueue(work.using(delay=timedelta(hours=1)))
     assert await findings(database, settings) == {}
-    await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
-    found = (await findings(database, settings))["overdue"]
-    assert (found.verdict, str(task.id) in found.details[0]) == (Verdict.WARNING, True)
+    await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
+    found = (await findings(database, settings))["task_overdue"]
+    assert (found.severity, str(task.id) in found.details[0]) == (Severity.WARNING, True)
 
 
 async def test_what_the_nets_have_repaired_is_noted(database: Database, settings: Settings) -> None:
-    await database.all("INSERT INTO tenuto.repairs VALUES ('lease_expired', 3, now())")
-    found = (await findings(database, settings))["repaired"]
-    assert found.verdict is Verdict.NOTE
+    await database.fetch_all("INSERT INTO tenuto.repairs VALUES ('lease_expired', 3, now())")
+    found = (await findings(database, settings))["repairs_made"]
+    assert found.severity is Severity.NOTE
     assert found.details[0].startswith("lease_expired: 3 tasks so far")
 
 
@@ -405,7 +406,7 @@ async def test_only_some_of_many_offenders_are_named(database: Database, setting
     worker_id = new_id()
     for _ in range(25):
         await hold(database, worker_id)
-    found = (await findings(database, settings))["held_by_nobody"]
+    found = (await findings(database, settings))["task_held_by_missing_worker"]
     assert len(found.details) == 21
     assert found.details[-1] == "… and more"
 
@@ -428,9 +429,9 @@ async def test_only_some_of_many_offenders_are_named(database: Database, setting
 async def test_a_past_that_can_be_rewritten_is_found(
     database: Database, settings: Settings, change: str, said: str
 ) -> None:
-    await database.all(change)
-    found = (await findings(database, settings))["triggers_off"]
-    assert found.verdict is Verdict.PROBLEM
+    await database.fetch_all(change)
+    found = (await findings(database, settings))["triggers_missing"]
+    assert found.severity is Severity.PROBLEM
     assert [detail for detail in found.details if detail.endswith(said)]
 
 
@@ -440,30 +441,30 @@ async def test_a_transaction_left_open_is_found_and_how_to_end_it(
     connection = await asyncpg.connect(url, server_settings={"application_name": "forgetful"})
     await connection.execute("BEGIN")
     await connection.fetch("SELECT FROM tenuto.tasks")
-    bounds = replace(Bounds.of(settings), snapshot=timedelta(0))
-    found = (await findings(database, settings, bounds=bounds))["old_snapshot"]
-    assert found.verdict is Verdict.WARNING
+    bounds = replace(Limits.from_settings(settings), transaction_age=timedelta(0))
+    found = (await findings(database, settings, limits=bounds))["long_transaction"]
+    assert found.severity is Severity.WARNING
     assert "forgetful, idle in transaction" in found.details[0]
     assert f"pg_terminate_backend({connection.get_server_pid()})" in found.details[0]
-    assert "old_snapshot" not in await findings(database, settings)
+    assert "long_transaction" not in await findings(database, settings)
     await connection.close()
 
 
 async def test_a_missing_partition_is_found(database: Database, settings: Settings) -> None:
     month = datetime.now(UTC).strftime("activities_%Y_%m")
-    await database.all(f"DROP TABLE tenuto.{month}")
+    await database.fetch_all(f"DROP TABLE tenuto.{month}")
     found = (await findings(database, settings))["partitions"]
-    assert (found.verdict, found.details) == (Verdict.WARNING, [f"{month} is missing"])
+    assert (found.severity, found.details) == (Severity.WARNING, [f"{month} is missing"])
 
 
 async def test_a_server_that_may_lose_commits_is_found(database: Database, settings: Settings) -> None:
     """The tests' own server is one."""
     found = {finding.name: finding for finding in await examine(database, settings)}["server"]
-    if await database.value("SELECT current_setting('fsync')") == "off":
-        assert found.verdict is Verdict.WARNING
+    if await database.fetch_value("SELECT current_setting('fsync')") == "off":
+        assert found.severity is Severity.WARNING
         assert "fsync is off" in found.details
     else:
-        assert found.verdict is Verdict.OK
+        assert found.severity is Severity.OK
 
 
 class Shifted(SystemClock):
@@ -490,11 +491,11 @@ async def test_a_clock_that_is_off_is_found(
 
 
 async def test_a_full_disk_under_an_embedded_database_is_found(database: Database, tmp_path: Path) -> None:
-    embedded = load(home=tmp_path).model_copy(update={"database": None})
-    bounds = replace(Bounds.of(embedded), free_disk=2**62)
-    found = (await findings(database, embedded, bounds=bounds))["disk"]
+    embedded = load_settings(home=tmp_path).model_copy(update={"database": None})
+    bounds = replace(Limits.from_settings(embedded), free_disk_bytes=2**62)
+    found = (await findings(database, embedded, limits=bounds))["disk"]
     assert "GiB free of" in found.details[0]
-    assert "disk" not in await findings(database, embedded, bounds=Bounds.of(embedded))
+    assert "disk" not in await findings(database, embedded, limits=Limits.from_settings(embedded))
 
 
 async def test_without_a_schema_nothing_more_is_asked(empty_url: str, settings: Settings) -> None:
@@ -508,8 +509,8 @@ async def test_without_a_schema_nothing_more_is_asked(empty_url: str, settings: 
 async def test_a_question_that_takes_too_long_is_a_warning(url: str, database: Database, settings: Settings) -> None:
     locker = await asyncpg.connect(url)
     await locker.execute("BEGIN; LOCK TABLE tenuto.repairs IN ACCESS EXCLUSIVE MODE")
-    found = (await findings(database, settings))["repaired"]
-    assert (found.verdict, found.details) == (Verdict.WARNING, ["the question took too long"])
+    found = (await findings(database, settings))["repairs_made"]
+    assert (found.severity, found.details) == (Severity.WARNING, ["the question took too long"])
     await locker.close()
 
 

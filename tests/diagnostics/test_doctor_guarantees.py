@@ -13,30 +13,31 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.diagnostics import deep_checks
-from tenuto.diagnostics.checks import INVARIANTS, Verdict
-from tenuto.diagnostics.doctor import Finding, examine
-from tenuto.model.schedules import Definition
+from tenuto.diagnostics.checks import CHECKS, Severity
+from tenuto.diagnostics.checks import Finding
+from tenuto.diagnostics.doctor import examine
+from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
-from tenuto.settings import Settings, load
+from tenuto.settings import Settings, load_settings
 from tests.diagnostics.test_doctor import damage, findings, history, hold
 from tests.races.runs import plan_of, run_to_the_end
 from tests.races.tasks import SOMEBODY
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
-BESIDE = {"server", "clock", "schema", "disk", "partitions", "audit", "ledger_has_gaps", "secret_in_the_open"}
-BESIDE |= {"next_run_lost"}
+BESIDE = {"server", "clock", "schema", "disk", "partitions", "audit", "occurrence_missing", "secret_exposed"}
+BESIDE |= {"next_run_unknown"}
 """What the doctor looks at beside the list of rules."""
 
 
 def test_every_promise_has_its_checks_and_tests_that_plant_the_damage() -> None:
     rows = re.findall(r"^\| I(\d+) \| .+? \| (.+?) \| (.+?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert [int(number) for number, *_ in rows] == list(range(1, 17))
-    known = {rule.name for rule in INVARIANTS} | BESIDE
+    known = {rule.name for rule in CHECKS} | BESIDE
     for number, checks, tests in rows:
         named = set(re.findall(r"`(\w+)`", checks))
         assert named, f"I{number} has no check"
@@ -53,8 +54,8 @@ def test_every_promise_has_its_checks_and_tests_that_plant_the_damage() -> None:
 async def test_an_attempt_after_a_success_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
     task = await history(app)
     await damage(database, "UPDATE tenuto.activities SET status = 'completed' WHERE task_id = $1 AND attempt = 1", task)
-    found = (await findings(database, settings))["tried_after_success"]
-    assert found.verdict is Verdict.PROBLEM
+    found = (await findings(database, settings))["attempt_after_success"]
+    assert found.severity is Severity.PROBLEM
     assert str(task) in found.details[0]
     assert found.details[0].endswith("attempt 2 came after one that had completed")
 
@@ -62,7 +63,7 @@ async def test_an_attempt_after_a_success_is_found(app: Tenuto, database: Databa
 async def test_an_attempt_under_an_old_fence_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
     task = await history(app)
     await damage(database, "UPDATE tenuto.activities SET fence = 1 WHERE task_id = $1 AND attempt = 3", task)
-    found = (await findings(database, settings))["fence_not_grown"]
+    found = (await findings(database, settings))["fence_not_increased"]
     assert "has fence 1, the one before it 2" in found.details[0]
 
 
@@ -70,10 +71,10 @@ async def test_a_task_that_should_have_been_set_aside_is_found(
     app: Tenuto, database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     task = await hold(database, None)
-    await database.all(
+    await database.fetch_all(
         "UPDATE tenuto.tasks SET attempt = 4, losses = 3, activity_id = gen_random_uuid() WHERE id = $1", task
     )
-    found = (await findings(database, settings))["not_set_aside"]
+    found = (await findings(database, settings))["poison_task_open"]
     assert f"task {task} (work) has lost 3 workers and is queued" in found.details
 
 
@@ -88,7 +89,7 @@ async def test_a_task_that_should_have_been_set_aside_is_found(
 async def test_a_condition_that_is_gone_is_found(
     database: Database, settings: Settings, statement: str, named: str
 ) -> None:
-    await database.all(statement)
+    await database.fetch_all(statement)
     found = (await findings(database, settings))["constraints_missing"]
     assert found.details == [f"{named} is missing or not valid"]
 
@@ -102,23 +103,23 @@ async def ran(db: Database, register_worker: RegisterWorker) -> UUID:
     worker = await register_worker()
     began = db.clock.now() - timedelta(minutes=6)
     made = await schedule_definitions.create(
-        db, Definition("Nightly", every("1m"), plan_of(2, 1)), Author(SOMEBODY, began)
+        db, ScheduleDefinition("Nightly", every("1m"), plan_of(2, 1)), ChangeContext(SOMEBODY, began)
     )
     for minute in range(1, 6):
-        assert await firing.fire_due(db, began + timedelta(minutes=minute), "test")
+        assert await firing.fire_due_schedules(db, began + timedelta(minutes=minute), "test")
         await run_to_the_end(db, worker)
-    await db.all("DELETE FROM tenuto.tasks")
+    await db.fetch_all("DELETE FROM tenuto.tasks")
     return made.id
 
 
 async def test_a_ledger_without_gaps_is_sound_and_a_row_that_is_missing_is_found(
     database: Database, settings: Settings, ran: UUID
 ) -> None:
-    assert "ledger_has_gaps" not in await findings(database, settings)
-    (third,) = await database.all("SELECT due_at FROM tenuto.occurrences ORDER BY due_at OFFSET 2 LIMIT 1")
+    assert "occurrence_missing" not in await findings(database, settings)
+    (third,) = await database.fetch_all("SELECT due_at FROM tenuto.occurrences ORDER BY due_at OFFSET 2 LIMIT 1")
     await damage(database, "DELETE FROM tenuto.occurrences WHERE due_at = $1", third["due_at"])
-    found = (await findings(database, settings))["ledger_has_gaps"]
-    assert found.verdict is Verdict.PROBLEM
+    found = (await findings(database, settings))["occurrence_missing"]
+    assert found.severity is Severity.PROBLEM
     assert found.details == [f"Nightly: nothing is told of {third['due_at']:%Y-%m-%d %H:%M:%S} UTC"]
     assert "tenuto schedule run" in (found.remedy or "")
 
@@ -126,8 +127,8 @@ async def test_a_ledger_without_gaps_is_sound_and_a_row_that_is_missing_is_found
 async def test_a_next_run_that_leaps_over_a_due_instant_is_found(
     database: Database, settings: Settings, ran: UUID
 ) -> None:
-    await database.all("UPDATE tenuto.schedules SET next_run_at = next_run_at + interval '2 minutes'")
-    found = (await findings(database, settings))["ledger_has_gaps"]
+    await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = next_run_at + interval '2 minutes'")
+    found = (await findings(database, settings))["occurrence_missing"]
     assert len(found.details) == 1
 
 
@@ -135,7 +136,7 @@ async def test_a_step_that_began_before_its_turn_is_found(database: Database, se
     await damage(
         database, "UPDATE tenuto.activities SET claimed_at = claimed_at - interval '1 hour' WHERE group_index = 1"
     )
-    found = (await findings(database, settings))["group_before_its_turn"]
+    found = (await findings(database, settings))["step_started_too_early"]
     assert len(found.details) == 5
     assert "step 2 of group 1 began before step 0 had ended" in found.details[0]
 
@@ -143,7 +144,7 @@ async def test_a_step_that_began_before_its_turn_is_found(database: Database, se
 async def test_a_plan_that_was_changed_under_way_is_found(database: Database, settings: Settings, ran: UUID) -> None:
     await damage(database, "UPDATE tenuto.executions SET plan = plan - 1 WHERE due_at = (SELECT max(due_at) FROM"
                            " tenuto.executions)")  # fmt: skip
-    found = (await findings(database, settings))["plan_not_as_begun"]
+    found = (await findings(database, settings))["plan_changed"]
     assert "(Nightly): 1 groups and 2 steps, begun with 2 and 3" in found.details[0]
 
 
@@ -154,13 +155,13 @@ async def test_a_secret_in_the_open_is_found_and_not_told(
     app: Tenuto, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENUTO_MASTER_KEY", "bWFzdGVyIGtleSBmb3IgdGVzdHMsIDMyIGJ5dGVzISE=")
-    settings = load(database=settings.database, home=settings.home)
+    settings = load_settings(database=settings.database, home=settings.home)
     app.settings = settings
     await app.secrets.set("password", "hush-hush-4711")
-    assert "secret_in_the_open" not in await findings(database, settings)
+    assert "secret_exposed" not in await findings(database, settings)
     task = await hold(database, None, input='{"login": "aHVzaC1odXNoLTQ3MTE="}')
-    found = (await findings(database, settings))["secret_in_the_open"]
-    assert found.verdict is Verdict.PROBLEM
+    found = (await findings(database, settings))["secret_exposed"]
+    assert found.severity is Severity.PROBLEM
     assert found.details == [f"the value of 'password' stands in task {task}"]
     assert "hush" not in str(found)
 
@@ -169,17 +170,17 @@ async def test_texts_of_any_number_are_searched_in_little_memory(
     app: Tenuto, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENUTO_MASTER_KEY", "bWFzdGVyIGtleSBmb3IgdGVzdHMsIDMyIGJ5dGVzISE=")
-    settings = load(database=settings.database, home=settings.home)
+    settings = load_settings(database=settings.database, home=settings.home)
     app.settings = settings
     await app.secrets.set("password", "hush-hush-4711")
-    await database.all(
+    await database.fetch_all(
         "INSERT INTO tenuto.log_entries (log, at, message, key)"
         " SELECT 'long ' || n, now(), repeat('x', 200000) || CASE n WHEN 299 THEN 'hush-hush-4711' ELSE '' END,"
         " gen_random_uuid() FROM generate_series(1, 300) AS n"
     )
     tracemalloc.start()
     try:
-        found = await deep_checks.secrets_in_the_open(database, settings, 5_000)
+        found = await deep_checks.check_exposed_secrets(database, settings, 5_000)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -196,7 +197,7 @@ async def test_the_doctor_tells_how_far_he_has_come(database: Database, settings
     def hear(finding: Finding, number: int, of: int) -> None:
         told.append((finding.name, number, of))
 
-    findings = await examine(database, settings, told=hear)
+    findings = await examine(database, settings, report=hear)
     assert [name for name, *_ in told] == [finding.name for finding in findings]
     assert [number for _, number, _ in told] == list(range(1, len(findings) + 1))
     assert {of for *_, of in told} == {len(findings)}

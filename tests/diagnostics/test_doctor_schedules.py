@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
-from tenuto.diagnostics.checks import Verdict
+from tenuto.definitions.versioned import ChangeContext
+from tenuto.diagnostics.checks import Severity
 from tenuto.ids import new_id
-from tenuto.model.schedules import Definition
+from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
-from tenuto.scheduling.firing import Started
+from tenuto.scheduling.firing import RunResult
 from tenuto.settings import Settings
 from tests.diagnostics.test_doctor import damage, findings
 from tests.races.runs import plan_of, run_to_the_end
@@ -26,17 +26,17 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "Nightly"
 
 
-async def run(db: Database) -> Started:
+async def run(db: Database) -> RunResult:
     now, request = db.clock.now(), new_id()
-    return await db.transaction(lambda connection: firing.run_now(connection, NAME, now, SOMEBODY, request_id=request))
+    return await db.transaction(lambda connection: firing.run_schedule(connection, NAME, now, SOMEBODY, request_id=request))
 
 
 @pytest.fixture
 async def open_run(db: Database, register_worker: RegisterWorker) -> UUID:
     """A schedule with a run that has ended, and one of whose steps two are held and one waits."""
     worker = await register_worker()
-    author = Author(SOMEBODY, db.clock.now())
-    await schedule_definitions.create(db, Definition(NAME, every("1h"), plan_of(2, 1)), author)
+    author = ChangeContext(SOMEBODY, db.clock.now())
+    await schedule_definitions.create(db, ScheduleDefinition(NAME, every("1h"), plan_of(2, 1)), author)
     await run(db)
     await run_to_the_end(db, worker)
     started = await run(db)
@@ -46,7 +46,7 @@ async def open_run(db: Database, register_worker: RegisterWorker) -> UUID:
 
 
 async def be_a_scheduler(db: Database, *, started: timedelta = timedelta(hours=1)) -> None:
-    await db.all(
+    await db.fetch_all(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
         " VALUES ($1, 'punctual', 'scheduler', 'here', 'boot', 1, '0', '{}', 0, $2, now())",
         new_id(),
@@ -62,50 +62,50 @@ async def test_sound_runs_leave_the_doctor_nothing_to_say(
 
 
 async def test_a_paused_run_has_a_reason_to_stand_still(database: Database, settings: Settings, open_run: UUID) -> None:
-    await database.all(
+    await database.fetch_all(
         "UPDATE tenuto.tasks SET state = 'waiting', worker_id = NULL, lease_until = NULL, claimed_at = NULL"
     )
-    assert set(await findings(database, settings)) == {"execution_stands_still"}
-    await database.all("UPDATE tenuto.executions SET paused_at = now() WHERE ended_at IS NULL")
+    assert set(await findings(database, settings)) == {"execution_stuck"}
+    await database.fetch_all("UPDATE tenuto.executions SET paused_at = now() WHERE ended_at IS NULL")
     assert await findings(database, settings) == {}
 
 
 DAMAGE = {
-    "execution_stands_still": (
+    "execution_stuck": (
         "DELETE FROM tenuto.tasks WHERE group_index = 0",
         "(Nightly) is in_progress in group 0",
     ),
-    "step_out_of_turn": (
+    "step_before_its_group": (
         "UPDATE tenuto.tasks SET state = 'queued' WHERE group_index = 1",
         "of group 1 is queued while group 0 is the current one",
     ),
-    "step_out_of_turn: left behind": (
+    "step_before_its_group: left behind": (
         "UPDATE tenuto.executions SET current_group = 1 WHERE ended_at IS NULL",
         "of group 0 is running while group 1 is the current one",
     ),
     "step_without_execution": ("DELETE FROM tenuto.executions WHERE ended_at IS NULL", "which is not there"),
-    "step_after_the_end": (
+    "step_after_execution_end": (
         "UPDATE tenuto.executions SET state = 'completed', ended_at = now() WHERE ended_at IS NULL",
         "has ended as completed",
     ),
-    "step_not_told_to_stop": (
+    "cancelled_step_not_stopping": (
         "UPDATE tenuto.executions SET state = 'cancelled' WHERE ended_at IS NULL",
         "is waiting, and its execution",
     ),
-    "step_recorded_otherwise": (
+    "step_end_not_recorded_once": (
         "DELETE FROM tenuto.activities WHERE step_index = 1",
         "(Nightly) has 3 steps and 2 last records",
     ),
-    "step_recorded_otherwise: twice": (
+    "step_end_not_recorded_once: twice": (
         "UPDATE tenuto.activities SET step_index = 0",
         "(Nightly) has 3 steps and 3 last records",
     ),
-    "step_waits_for_nothing": (
+    "step_waits_for_ended_execution": (
         "UPDATE tenuto.tasks SET waits_for = gen_random_uuid() WHERE group_index = 1",
         "which is over",
     ),
     "fired_without_execution": ("DELETE FROM tenuto.executions WHERE ended_at IS NOT NULL", "Nightly, due at"),
-    "run_not_in_the_ledger": ("DELETE FROM tenuto.occurrences", "was started by manual"),
+    "execution_without_occurrence": ("DELETE FROM tenuto.occurrences", "was started by manual"),
 }
 
 
@@ -114,30 +114,30 @@ async def test_damage_to_a_run_is_found(database: Database, settings: Settings, 
     name, (statement, said) = named.partition(":")[0], DAMAGE[named]
     await damage(database, statement)
     found = (await findings(database, settings))[name]
-    assert found.verdict is (Verdict.WARNING if name == "step_waits_for_nothing" else Verdict.PROBLEM)
+    assert found.severity is (Severity.WARNING if name == "step_waits_for_ended_execution" else Severity.PROBLEM)
     assert [detail for detail in found.details if said in detail]
 
 
 async def test_two_runs_of_what_must_run_alone_are_found_and_so_is_the_lack_of_a_key(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
-    await database.all("DROP INDEX tenuto.executions_one_active")
-    assert (await findings(database, settings))["keys_missing"].details == [
+    await database.fetch_all("DROP INDEX tenuto.executions_one_active")
+    assert (await findings(database, settings))["unique_keys_missing"].details == [
         "executions_one_active is missing, not unique or not valid"
     ]
     await damage(
         database,
         "UPDATE tenuto.executions SET ended_at = NULL, state = 'in_progress' WHERE ended_at IS NOT NULL",
     )
-    assert (await findings(database, settings))["run_not_alone"].details == ["Nightly: 2 runs are active"]
+    assert (await findings(database, settings))["overlapping_executions"].details == ["Nightly: 2 runs are active"]
 
 
 @pytest.mark.parametrize("key", ["occurrences_once", "occurrences_one_queued"])
 async def test_a_key_that_is_no_longer_unique_is_found(database: Database, settings: Settings, key: str) -> None:
-    await database.all(f"DROP INDEX tenuto.{key}")
-    await database.all(f"CREATE INDEX {key} ON tenuto.occurrences (schedule_id)")
-    found = (await findings(database, settings))["keys_missing"]
-    assert (found.verdict, found.details) == (Verdict.PROBLEM, [f"{key} is missing, not unique or not valid"])
+    await database.fetch_all(f"DROP INDEX tenuto.{key}")
+    await database.fetch_all(f"CREATE INDEX {key} ON tenuto.occurrences (schedule_id)")
+    found = (await findings(database, settings))["unique_keys_missing"]
+    assert (found.severity, found.details) == (Severity.PROBLEM, [f"{key} is missing, not unique or not valid"])
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ async def test_a_key_that_is_no_longer_unique_is_found(database: Database, setti
 async def test_a_guard_that_is_switched_off_is_found(
     database: Database, settings: Settings, table: str, guard: str
 ) -> None:
-    await database.all(f"ALTER TABLE tenuto.{table} DISABLE TRIGGER {guard}")
-    assert (await findings(database, settings))["triggers_off"].details == [
+    await database.fetch_all(f"ALTER TABLE tenuto.{table} DISABLE TRIGGER {guard}")
+    assert (await findings(database, settings))["triggers_missing"].details == [
         f"{guard} is switched off on tenuto.{table}"
     ]
 
@@ -155,17 +155,17 @@ async def test_a_guard_that_is_switched_off_is_found(
 async def test_a_schedule_that_does_not_fire_is_found_while_a_scheduler_lives_and_that_none_does_otherwise(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
-    await database.all("UPDATE tenuto.schedules SET next_run_at = now() - interval '61 s'")
+    await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '61 s'")
     found = (await findings(database, settings))["scheduler_missing"]
-    assert found.verdict is Verdict.WARNING
+    assert found.severity is Severity.WARNING
     assert found.details[0].startswith("Nightly was due 6")
 
     await be_a_scheduler(database)
     found = (await findings(database, settings))["schedule_overdue"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.severity is Severity.PROBLEM
     assert found.details[0].endswith(" s ago, and scheduler punctual is alive")
 
-    await database.all("UPDATE tenuto.schedules SET next_run_at = now() - interval '30 s'")
+    await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '30 s'")
     assert await findings(database, settings) == {}
 
 
@@ -173,27 +173,27 @@ async def test_a_scheduler_that_has_just_come_is_given_time(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
     await be_a_scheduler(database, started=timedelta(seconds=5))
-    await database.all("UPDATE tenuto.schedules SET next_run_at = now() - interval '2 h'")
+    await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '2 h'")
     assert await findings(database, settings) == {}
 
 
 async def test_a_schedule_nobody_plans_is_found(database: Database, settings: Settings, open_run: UUID) -> None:
-    await database.all("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
+    await database.fetch_all("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
     assert await findings(database, settings) == {}
-    await database.all("UPDATE tenuto.schedules SET updated_at = now() - interval '2 min'")
-    assert set(await findings(database, settings)) == {"schedule_not_planned"}
+    await database.fetch_all("UPDATE tenuto.schedules SET updated_at = now() - interval '2 min'")
+    assert set(await findings(database, settings)) == {"schedule_without_next_run"}
 
 
 async def test_a_next_run_that_is_lost_is_found_and_what_to_do_brings_it_back(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
-    await database.all("UPDATE tenuto.schedules SET next_run_at = NULL, planned = true")
-    found = (await findings(database, settings))["next_run_lost"]
-    assert found.verdict is Verdict.PROBLEM
+    await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = NULL, planned = true")
+    found = (await findings(database, settings))["next_run_unknown"]
+    assert found.severity is Severity.PROBLEM
     assert found.details[0].startswith("schedule Nightly would run at ")
     assert "tenuto schedule disable NAME" in (found.remedy or "")
     for enabled in (False, True):
-        await schedule_definitions.switch(database, NAME, Author(SOMEBODY, database.clock.now()), enabled=enabled)
+        await schedule_definitions.set_enabled(database, NAME, ChangeContext(SOMEBODY, database.clock.now()), enabled=enabled)
     assert await findings(database, settings) == {}
 
 
@@ -202,29 +202,29 @@ async def test_a_schedule_this_version_cannot_read_is_found_and_one_that_is_over
     database: Database, settings: Settings, open_run: UUID, planned: str
 ) -> None:
     over = """next_run_at = NULL, trigger = trigger || '{"end": "2020-01-01"}'"""
-    await database.all(f"UPDATE tenuto.schedules SET {over}")
+    await database.fetch_all(f"UPDATE tenuto.schedules SET {over}")
     assert await findings(database, settings) == {}
-    await database.all(f"UPDATE tenuto.schedules SET plan = '[[{{}}]]', planned = {planned}")
-    found = (await findings(database, settings))["next_run_lost"]
-    assert found.verdict is Verdict.WARNING
+    await database.fetch_all(f"UPDATE tenuto.schedules SET plan = '[[{{}}]]', planned = {planned}")
+    found = (await findings(database, settings))["next_run_unknown"]
+    assert found.severity is Severity.WARNING
     assert found.details[0].startswith("schedule Nightly cannot be read by this version: ")
 
 
 async def test_a_request_that_waits_and_that_this_version_cannot_read_is_found(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
-    await database.all("UPDATE tenuto.schedules SET overlap = 'queue_one'")
+    await database.fetch_all("UPDATE tenuto.schedules SET overlap = 'queue_one'")
     assert (await run(database)).decision == "queued"
     assert await findings(database, settings) == {}
-    await database.all("""UPDATE tenuto.occurrences SET request = '{"a": 1}' WHERE decision = 'queued'""")
-    found = (await findings(database, settings))["next_run_lost"]
-    assert found.verdict is Verdict.WARNING
+    await database.fetch_all("""UPDATE tenuto.occurrences SET request = '{"a": 1}' WHERE decision = 'queued'""")
+    found = (await findings(database, settings))["next_run_unknown"]
+    assert found.severity is Severity.WARNING
     assert found.details[0].startswith("a run of Nightly queued at ")
     assert "cannot be read by this version" in found.details[0]
 
 
 async def test_a_run_whose_turn_never_comes_is_found(database: Database, settings: Settings, open_run: UUID) -> None:
-    await database.all(
+    await database.fetch_all(
         "INSERT INTO tenuto.occurrences"
         " (id, schedule_id, schedule_name, due_at, origin, decision, turn, decided_at, decided_by)"
         " SELECT $1, id, name, now() - interval '2 min', 'trigger', 'queued', 'overlap', now() - interval '2 min', 'x'"
@@ -233,4 +233,4 @@ async def test_a_run_whose_turn_never_comes_is_found(database: Database, setting
     )
     assert await findings(database, settings) == {}
     await damage(database, "UPDATE tenuto.executions SET ended_at = now() - interval '90 s', state = 'completed'")
-    assert "turn_not_taken" in await findings(database, settings)
+    assert "queued_run_not_started" in await findings(database, settings)

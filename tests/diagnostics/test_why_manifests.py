@@ -10,13 +10,13 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions import manifest_definitions
-from tenuto.diagnostics.why import Code, Reason, why_task
+from tenuto.diagnostics.why import ReasonCode, Reason, diagnose_task
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store.manifests import StoredManifest
 from tests.diagnostics.test_why import Sql, a_worker, codes
-from tests.support.manifests import ANA, LEASE, a_batch, again, kept, started, take
+from tests.support.manifests import ANA, LEASE, create_batch, reload_manifest, create_manifest, start_run, claim_runs
 
 SOON = {"free", "others_first"}
 """What is told of a task that a claim would take."""
@@ -34,12 +34,12 @@ async def holder(sql: Sql) -> UUID:
 
 async def left(db: Database) -> list[UUID]:
     """What is open and does not run, the first in line first."""
-    rows = await db.all("SELECT id FROM tenuto.tasks WHERE state <> 'running' ORDER BY rank, run_at, id")
+    rows = await db.fetch_all("SELECT id FROM tenuto.tasks WHERE state <> 'running' ORDER BY rank, run_at, id")
     return [row["id"] for row in rows]
 
 
 async def reasons(db: Database, id: UUID) -> tuple[Reason, ...]:
-    return (await why_task(db, id)).reasons
+    return (await diagnose_task(db, id)).reasons
 
 
 async def of_group(db: Database, name: str, **said: Any) -> None:
@@ -47,36 +47,36 @@ async def of_group(db: Database, name: str, **said: Any) -> None:
 
 
 async def runs(db: Database, manifests: Sequence[StoredManifest]) -> list[UUID]:
-    found = [await started(db, each, db.clock.now()) for each in manifests]
+    found = [await start_run(db, each, db.clock.now()) for each in manifests]
     assert None not in found
     return [id for id in found if id is not None]
 
 
 async def test_behind_the_limit_of_its_manifest_an_item_names_the_runs_that_fill_it(db: Database, holder: UUID) -> None:
-    stored = await kept(db, on_demand=True, max_active=1)
-    await a_batch(db, stored, 3)
-    (running,) = await take(db, holder)
+    stored = await create_manifest(db, on_demand=True, max_active=1)
+    await create_batch(db, stored, 3)
+    (running,) = await claim_runs(db, holder)
     for id in await left(db):
         (reason,) = await reasons(db, id)
-        assert (reason.code, reason.ids) == (Code.MANIFEST_LIMIT, (running.id,))
-        assert "the limit of manifest bake is full: 1 of at most 1 run" in reason.words
+        assert (reason.code, reason.ids) == (ReasonCode.MANIFEST_LIMIT, (running.id,))
+        assert "the limit of manifest bake is full: 1 of at most 1 run" in reason.text
 
 
 async def test_behind_the_limit_of_its_group_a_run_names_the_runs_of_the_whole_group(
     db: Database, holder: UUID
 ) -> None:
     await of_group(db, "kitchen", max_active=2)
-    group = [await kept(db, f"bake-{number}", on_demand=True, group="kitchen") for number in range(3)]
-    alone = await kept(db, "clean", on_demand=True)
+    group = [await create_manifest(db, f"bake-{number}", on_demand=True, group="kitchen") for number in range(3)]
+    alone = await create_manifest(db, "clean", on_demand=True)
     await runs(db, [*group, alone])
-    taken = await take(db, holder)
+    taken = await claim_runs(db, holder)
     (id,) = await left(db)
     (reason,) = await reasons(db, id)
     assert (reason.code, set(reason.ids)) == (
-        Code.GROUP_LIMIT,
+        ReasonCode.GROUP_LIMIT,
         {task.id for task in taken if task.manifest_id != alone.id},
     )
-    assert "the limit of group kitchen is full: 2 of at most 2 run" in reason.words
+    assert "the limit of group kitchen is full: 2 of at most 2 run" in reason.text
 
 
 async def test_behind_the_limit_of_all_manifests_a_run_says_so_and_another_job_is_free(
@@ -86,12 +86,12 @@ async def test_behind_the_limit_of_all_manifests_a_run_says_so_and_another_job_i
     async def quick() -> None: ...
 
     await of_group(db, "*", max_active=1)
-    await runs(db, [await kept(db, name, on_demand=True) for name in ("bake", "clean")])
-    assert len(await take(db, holder)) == 1
+    await runs(db, [await create_manifest(db, name, on_demand=True) for name in ("bake", "clean")])
+    assert len(await claim_runs(db, holder)) == 1
     (id,) = await left(db)
     (reason,) = await reasons(db, id)
-    assert reason.code is Code.GROUP_LIMIT
-    assert "the limit of all manifests together is full: 1 of at most 1 run" in reason.words
+    assert reason.code is ReasonCode.GROUP_LIMIT
+    assert "the limit of all manifests together is full: 1 of at most 1 run" in reason.text
     other = await app.enqueue(quick)
     assert codes(await app.why(other.id)) == ["free"]
 
@@ -100,74 +100,74 @@ async def test_behind_the_limit_of_all_manifests_a_run_says_so_and_another_job_i
     ("name", "words"), [("kitchen", "group kitchen is disabled"), ("*", "all manifests together are disabled")]
 )
 async def test_a_disabled_group_is_told_and_who_changed_it(db: Database, holder: UUID, name: str, words: str) -> None:
-    await runs(db, [await kept(db, on_demand=True, group="kitchen")])
+    await runs(db, [await create_manifest(db, on_demand=True, group="kitchen")])
     (id,) = await left(db)
     await of_group(db, name, enabled=False)
-    assert await take(db, holder) == []
+    assert await claim_runs(db, holder) == []
     (reason,) = await reasons(db, id)
-    assert reason.code is Code.GROUP_DISABLED
-    assert reason.words.startswith(words)
-    assert ANA.name in reason.words
+    assert reason.code is ReasonCode.GROUP_DISABLED
+    assert reason.text.startswith(words)
+    assert ANA.name in reason.text
     await of_group(db, name, enabled=True)
-    assert [each.code for each in await reasons(db, id)] == [Code.FREE]
-    assert len(await take(db, holder)) == 1
+    assert [each.code for each in await reasons(db, id)] == [ReasonCode.FREE]
+    assert len(await claim_runs(db, holder)) == 1
 
 
 async def test_the_group_that_counts_is_the_one_it_was_enqueued_in(db: Database, holder: UUID) -> None:
-    stored = await kept(db, on_demand=True, group="kitchen")
+    stored = await create_manifest(db, on_demand=True, group="kitchen")
     await runs(db, [stored])
-    await db.all("UPDATE tenuto.manifests SET group_name = 'garden'")
+    await db.fetch_all("UPDATE tenuto.manifests SET group_name = 'garden'")
     await of_group(db, "garden", enabled=False)
     (id,) = await left(db)
-    assert [each.code for each in await reasons(db, id)] == [Code.FREE]
-    assert len(await take(db, holder)) == 1
+    assert [each.code for each in await reasons(db, id)] == [ReasonCode.FREE]
+    assert len(await claim_runs(db, holder)) == 1
 
 
 async def test_of_a_manifest_that_is_gone_no_limit_counts(db: Database, holder: UUID) -> None:
-    await a_batch(db, await kept(db, on_demand=True, max_active=1), 3)
-    assert len(await take(db, holder)) == 1
-    await db.all("DELETE FROM tenuto.manifests")
+    await create_batch(db, await create_manifest(db, on_demand=True, max_active=1), 3)
+    assert len(await claim_runs(db, holder)) == 1
+    await db.fetch_all("DELETE FROM tenuto.manifests")
     assert {each.code for id in await left(db) for each in await reasons(db, id)} <= SOON
-    assert len(await take(db, holder)) == 2
+    assert len(await claim_runs(db, holder)) == 2
 
 
 async def test_an_item_of_a_paused_batch_says_who_paused_it_and_what_comes_next(db: Database, holder: UUID) -> None:
-    batch = await a_batch(db, await kept(db, on_demand=True, group="kitchen"), 2)
+    batch = await create_batch(db, await create_manifest(db, on_demand=True, group="kitchen"), 2)
     now = db.clock.now()
-    await batches.pause(db, batch, now, ANA)
+    await batches.pause_batch(db, batch, now, ANA)
     first, second = await left(db)
     (reason,) = await reasons(db, first)
-    assert (reason.code, reason.ids) == (Code.BATCH_PAUSED, (batch,))
-    assert f"paused by {ANA.name} since" in reason.words
+    assert (reason.code, reason.ids) == (ReasonCode.BATCH_PAUSED, (batch,))
+    assert f"paused by {ANA.name} since" in reason.text
     await of_group(db, "kitchen", enabled=False)
-    await db.all("UPDATE tenuto.tasks SET run_at = now() + interval '1 hour', failures = 1 WHERE id = $1", second)
+    await db.fetch_all("UPDATE tenuto.tasks SET run_at = now() + interval '1 hour', failures = 1 WHERE id = $1", second)
     assert [each.code for each in await reasons(db, second)] == [
-        Code.BATCH_PAUSED,
-        Code.BACKING_OFF,
-        Code.GROUP_DISABLED,
+        ReasonCode.BATCH_PAUSED,
+        ReasonCode.BACKING_OFF,
+        ReasonCode.GROUP_DISABLED,
     ]
 
 
 async def test_what_an_interrupted_pause_resumption_or_cancellation_left_is_told_with_the_way_out(
     db: Database, holder: UUID
 ) -> None:
-    batch = await a_batch(db, await kept(db, on_demand=True), 1)
+    batch = await create_batch(db, await create_manifest(db, on_demand=True), 1)
     (id,) = await left(db)
-    await db.all("UPDATE tenuto.batches SET paused_at = now(), paused_by = 'ana'")
-    assert await take(db, holder) == []
-    assert [each.code for each in await reasons(db, id)] == [Code.BATCH_PAUSED]
-    await db.all("UPDATE tenuto.tasks SET state = 'waiting'")
-    await db.all("UPDATE tenuto.batches SET paused_at = NULL, paused_by = NULL")
+    await db.fetch_all("UPDATE tenuto.batches SET paused_at = now(), paused_by = 'ana'")
+    assert await claim_runs(db, holder) == []
+    assert [each.code for each in await reasons(db, id)] == [ReasonCode.BATCH_PAUSED]
+    await db.fetch_all("UPDATE tenuto.tasks SET state = 'waiting'")
+    await db.fetch_all("UPDATE tenuto.batches SET paused_at = NULL, paused_by = NULL")
     (reason,) = await reasons(db, id)
-    assert reason.code is Code.STUCK
-    assert f"`tenuto batch resume {batch}`" in reason.words
-    assert "scheduler" not in reason.words
-    await db.all("UPDATE tenuto.tasks SET state = 'queued'")
-    await db.all("UPDATE tenuto.batches SET cancelled_at = now(), cancelled_by = 'ana'")
-    assert await take(db, holder) == []
+    assert reason.code is ReasonCode.STUCK
+    assert f"`tenuto batch resume {batch}`" in reason.text
+    assert "scheduler" not in reason.text
+    await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
+    await db.fetch_all("UPDATE tenuto.batches SET cancelled_at = now(), cancelled_by = 'ana'")
+    assert await claim_runs(db, holder) == []
     (reason,) = await reasons(db, id)
-    assert reason.code is Code.STOPPING
-    assert f"`tenuto batch cancel {batch}`" in reason.words
+    assert reason.code is ReasonCode.STOPPING
+    assert f"`tenuto batch cancel {batch}`" in reason.text
 
 
 async def test_what_stands_by_says_so_and_takes_up_no_slot(app: Tenuto, db: Database, sql: Sql) -> None:
@@ -175,13 +175,13 @@ async def test_what_stands_by_says_so_and_takes_up_no_slot(app: Tenuto, db: Data
     async def quick() -> None: ...
 
     worker = await a_worker(sql)(slots=2)
-    await a_batch(db, await kept(db, on_demand=True, max_active=1), 3)
-    (running,) = await take(db, worker)
-    assert running.seat is not None
+    await create_batch(db, await create_manifest(db, on_demand=True, max_active=1), 3)
+    (running,) = await claim_runs(db, worker)
+    assert running.limit_slot is not None
     place = (-running.priority, running.run_at, running.id)
-    ready = await store.stand_by(db, worker, {running.seat: place}, 1, LEASE, [])
-    assert [each.code for each in await reasons(db, ready[0].id)] == [Code.STANDING_BY, Code.MANIFEST_LIMIT]
-    assert [each.code for each in await reasons(db, running.id)] == [Code.RUNNING]
+    ready = await store.claim_standby_tasks(db, worker, {running.limit_slot: place}, 1, LEASE, [])
+    assert [each.code for each in await reasons(db, ready[0].id)] == [ReasonCode.STANDBY, ReasonCode.MANIFEST_LIMIT]
+    assert [each.code for each in await reasons(db, running.id)] == [ReasonCode.RUNNING]
     other = await app.enqueue(quick)
     assert codes(await app.why(other.id)) == ["free"]
 
@@ -194,23 +194,23 @@ async def test_whatever_claims_leave_has_a_reason_and_whatever_has_none_they_tak
         {"group": "kitchen", "max_active": 2}, {"group": "kitchen"}, {"max_active": 1}, {}, {"group": "off"}
     ]  # fmt: skip
     for number, fields in enumerate(plans):
-        stored = await kept(db, f"m-{number}", on_demand=True, **fields)
-        await a_batch(db, stored, 3)
-        batch = await a_batch(db, await again(db, f"m-{number}"), 1)
+        stored = await create_manifest(db, f"m-{number}", on_demand=True, **fields)
+        await create_batch(db, stored, 3)
+        batch = await create_batch(db, await reload_manifest(db, f"m-{number}"), 1)
         if number == 3:
-            await batches.pause(db, batch, db.clock.now(), ANA)
+            await batches.pause_batch(db, batch, db.clock.now(), ANA)
     for _ in range(100):
         before = {id: {str(each.code) for each in await reasons(db, id)} for id in await left(db)}
-        taken = {task.id for task in await take(db, holder, 3)}
+        taken = {task.id for task in await claim_runs(db, holder, 3)}
         assert all(before[id] <= SOON for id in taken), "a task that a claim takes is held up by nothing"
         if taken:
             continue
         assert not any(told & SOON for told in before.values()), "what no claim takes is held up by something"
-        ended = await db.all(
+        ended = await db.fetch_all(
             "DELETE FROM tenuto.tasks WHERE id = (SELECT id FROM tenuto.tasks WHERE state = 'running' LIMIT 1)"
             " RETURNING id"
         )
         if not ended:
             break
     rest = [await reasons(db, id) for id in await left(db)]
-    assert {each.code for told in rest for each in told} == {Code.GROUP_DISABLED, Code.BATCH_PAUSED}
+    assert {each.code for told in rest for each in told} == {ReasonCode.GROUP_DISABLED, ReasonCode.BATCH_PAUSED}

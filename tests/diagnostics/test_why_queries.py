@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.why import COUNTED, why_task
+from tenuto.diagnostics.why import MAX_COUNTED_TASKS, diagnose_task
 from tenuto.postgres.database import Database
 from tenuto.store.reports.diagnosis import SQL
 from tests.store.test_query_plans import FILL, nodes
@@ -50,14 +50,14 @@ async def test_no_look_up_walks_over_all_tasks(mode: str, ours: Database) -> Non
 
 
 async def test_what_goes_before_a_task_is_counted_no_further_than_the_bound(ours: Database) -> None:
-    await ours.all(FILL)
-    await ours.all(
+    await ours.fetch_all(FILL)
+    await ours.fetch_all(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
         " VALUES (gen_random_uuid(), 'w', 'worker', 'here', 'boot', 1, '0', '{\"queue 1\"}', 5, now(), now())"
     )
-    last: UUID = await ours.value(
+    last: UUID = await ours.fetch_value(
         "SELECT id FROM tenuto.tasks WHERE state = 'queued' AND queue = 'queue 1' AND limit_key IS NULL"
         " ORDER BY rank DESC, run_at DESC, id DESC LIMIT 1"
     )
-    (reason,) = (await why_task(ours, last)).reasons
-    assert f"more than {COUNTED:,} tasks go before it" in reason.words
+    (reason,) = (await diagnose_task(ours, last)).reasons
+    assert f"more than {MAX_COUNTED_TASKS:,} tasks go before it" in reason.text

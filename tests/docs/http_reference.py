@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tenuto import Tenuto
-from tenuto.api.application import api, describe
+from tenuto.api.application import create_api, openapi_document
 
 HEAD = """# HTTP API
 
 {made}
-How to use it: [Over HTTP](../how-to/http-api.md). The same as an OpenAPI 3.1 document, for machines:
+How to use it: [Use the HTTP API](../how-to/http-api.md). The same as an OpenAPI 3.1 document, for machines:
 `GET /api/v1/openapi.json`.
 
 - **Who**: every operation names the role it needs: `viewer`, `operator`, `editor`, `admin`; each may do what those
@@ -30,7 +30,7 @@ How to use it: [Over HTTP](../how-to/http-api.md). The same as an OpenAPI 3.1 do
 
 
 def http_page(made: str) -> str:
-    document: dict[str, Any] = describe(api(Tenuto()))
+    document: dict[str, Any] = openapi_document(create_api(Tenuto()))
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -50,7 +50,7 @@ def http_page(made: str) -> str:
 def section(document: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
     yield f"### {method} {path}"
     yield ""
-    yield " ".join(operation.get("description", operation["summary"]).split())
+    yield described(operation)
     parameters = [each for each in operation.get("parameters", []) if each["in"] != "cookie"]
     body = operation.get("requestBody")
     if parameters:
@@ -119,8 +119,13 @@ def role(operation: dict[str, Any]) -> str:
 
 
 def first_sentence(operation: dict[str, Any]) -> str:
-    text = " ".join(operation.get("description", operation["summary"]).split())
-    return text.partition(". ")[0].removesuffix(".").replace("|", "\\|")
+    return str(operation["summary"]).replace("|", "\\|")
+
+
+def described(operation: dict[str, Any]) -> str:
+    """Summary and description, which repeats the summary if there is nothing to add."""
+    summary, description = f"{operation['summary']}.", operation.get("description", "")
+    return summary if description == summary else f"{summary} {description}".rstrip()
 
 
 def anchor(method: str, path: str) -> str:

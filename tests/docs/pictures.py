@@ -30,7 +30,7 @@ _STEPS: tuple[tuple[int, str, str, float | None, tuple[int, int, str] | None], .
 
 def rail_picture() -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(execution_view.drawn(_run(), width=WIDTH))
+    console.print(execution_view.render_execution(_run(), width=WIDTH))
     drawn = console.export_svg(title="tenuto execution watch", theme=MONOKAI, unique_id="rail")
     # Without fonts from elsewhere: whoever looks at the page tells nobody of it.
     alone = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace("Fira Code", "ui-monospace")

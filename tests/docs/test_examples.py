@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.pages import ROOT, Block, blocks, name, pages
 from tests.support import warm_process
-from tests.support.temp_dirs import new_folder
+from tests.support.temp_dirs import new_temp_dir
 
 PATIENCE = 40.0
 
@@ -34,7 +34,7 @@ def runnable(page: Path) -> list[Block]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder to run in and to be the home, which the server's own account can reach too."""
-    made = new_folder("tenuto-docs-")
+    made = new_temp_dir("tenuto-docs-")
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

@@ -12,14 +12,14 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks, typed
 from tests.docs.test_examples import finished, python_blocks, surroundings
-from tests.support.temp_dirs import new_folder
+from tests.support.temp_dirs import new_temp_dir
 
 PAGE = ROOT / "docs" / "how-to" / "manifests.md"
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    made = new_folder("tenuto-walks-")
+    made = new_temp_dir("tenuto-walks-")
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

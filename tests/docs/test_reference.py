@@ -14,22 +14,22 @@ import pytest
 from examples.tour import jobs, tour
 
 import tenuto
-from tenuto import Context, Definition, Job, Misfire, RetryPolicy, Tenuto, at, errors, every
-from tenuto.cli.command import SHARED
-from tenuto.jobs.registry import Using
+from tenuto import Context, ScheduleDefinition, Job, Misfire, RetryPolicy, Tenuto, at, errors, every
+from tenuto.cli.command import SHARED_OPTIONS
+from tenuto.jobs.registry import TaskOptions
 from tenuto.lifecycle import execution_control
 from tenuto.maintenance import recovery
 from tenuto.model.actors import ActorType
 from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Late, Overlap
+from tenuto.model.schedules import MisfirePolicy, OverlapPolicy
 from tenuto.model.steps import _STEP_OPTIONS
-from tenuto.model.tasks import Reason, Status, TaskState
-from tenuto.model.triggers.calendar_limits import Limits
+from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.model.triggers.calendar_limits import CalendarOptions
 from tenuto.operations.executions import Executions
 from tenuto.operations.schedules import Schedules
 from tenuto.postgres.database import Database
-from tenuto.service.health_file import condition
+from tenuto.service.health_file import worker_condition
 from tenuto.settings import Settings, WorkerSettings
 from tests.docs.generate import FOLDER, PAGES, commands, docstrings, exit_code_rows
 from tests.docs.pages import ROOT
@@ -69,7 +69,7 @@ def test_every_command_has_words_and_examples() -> None:
     for path in commands().keys() - {""}:
         assert f"\n## tenuto {path}\n" in text
         assert "\n$ tenuto " in section(text, f"tenuto {path}"), f"tenuto {path} has no example"
-    assert set(SHARED) <= {word.lstrip("-") for word in re.findall(r"--\w+", section(text, "Shared options"))}
+    assert set(SHARED_OPTIONS) <= {word.lstrip("-") for word in re.findall(r"--\w+", section(text, "Shared options"))}
 
 
 def test_every_exit_code_is_in_the_table() -> None:
@@ -80,10 +80,10 @@ def test_every_exit_code_is_in_the_table() -> None:
 def test_every_state_and_reason_is_explained() -> None:
     text = page("states.md")
     assert missing(set(TaskState), section(text, "Of a task")) == set()
-    assert missing(set(Status) | set(Reason), section(text, "Of an activity")) == set()
+    assert missing(set(OutcomeStatus) | set(OutcomeReason), section(text, "Of an activity")) == set()
     assert missing(set(ExecutionState), section(text, "Of an execution")) == set()
     assert missing(set(Decision), section(text, "Of a due instant")) == set()
-    assert missing(set(get_args(get_type_hints(condition)["return"])), section(text, "Of a worker")) == set()
+    assert missing(set(get_args(get_type_hints(worker_condition)["return"])), section(text, "Of a worker")) == set()
     assert missing(set(ActorType), section(text, "Who asked")) == set()
 
 
@@ -98,15 +98,15 @@ def test_every_error_type_of_our_own_is_explained() -> None:
 async def test_every_table_column_index_and_trigger_is_described(db: Database) -> None:
     text = page("schema.md")
     tables: dict[str, set[str]] = {}
-    for row in await db.all(
+    for row in await db.fetch_all(
         "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'tenuto'"
     ):
         if not MADE_BY_MONTH.fullmatch(row["table_name"]):
             tables.setdefault(row["table_name"], set()).add(row["column_name"])
-    for row in await db.all("SELECT tablename, indexname FROM pg_indexes WHERE schemaname = 'tenuto'"):
+    for row in await db.fetch_all("SELECT tablename, indexname FROM pg_indexes WHERE schemaname = 'tenuto'"):
         if not MADE_BY_MONTH.fullmatch(row["tablename"]):
             tables[row["tablename"]].add(row["indexname"])
-    for row in await db.all(
+    for row in await db.fetch_all(
         "SELECT relation.relname, guard.tgname FROM pg_trigger AS guard JOIN pg_class AS relation"
         " ON relation.oid = guard.tgrelid WHERE NOT guard.tgisinternal AND guard.tgparentid = 0"
     ):
@@ -137,7 +137,7 @@ def test_every_verb_and_option_is_in_the_reference_of_the_api() -> None:
     verbs = {name for name in vars(Tenuto) if not name.startswith("_")}
     options = set(inspect.signature(Tenuto.job).parameters) - {"self", "function"}
     assert missing(verbs | options, section(text, "Tenuto")) == set()
-    assert missing(set(Using.__dataclass_fields__), section(text, "Job")) == set()
+    assert missing(set(TaskOptions.__dataclass_fields__), section(text, "Job")) == set()
     told_elsewhere = {"tell_to_stop", "take_progress", "latest_progress", "log_text"}
     told_elsewhere |= {"at_step", "beside", "step_key", "steps"}  # the worker's side of it
     seen = {name for name in vars(Context) if not name.startswith("_")} - told_elsewhere - {"errors", "warnings"}
@@ -206,9 +206,9 @@ def test_every_verb_of_schedules_and_executions_is_in_the_reference_of_the_api()
         names = {name for name in vars(verbs) if not name.startswith("_")}
         assert missing(names, section(text, verbs.__name__)) == set()
     options = set(inspect.signature(Tenuto.schedule).parameters) - {"self"}
-    for kind in (Misfire, Definition):
+    for kind in (Misfire, ScheduleDefinition):
         options |= {field.name for field in dataclasses.fields(kind)}
-    options |= set(Limits.__annotations__) | set(_STEP_OPTIONS) | set(Overlap) | set(Late)
+    options |= set(CalendarOptions.__annotations__) | set(_STEP_OPTIONS) | set(OverlapPolicy) | set(MisfirePolicy)
     for make in (at, every):
         options |= set(inspect.signature(make).parameters) - {"limits"}
     assert missing(options, section(text, "Schedules")) == set()

@@ -10,12 +10,12 @@ from pkgutil import iter_modules
 from typing import Any
 
 from tenuto import store
-from tenuto.maintenance.housekeeping import _FORGET
+from tenuto.maintenance.housekeeping import _DELETIONS
 from tenuto.store import partitions, workers
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"
-FORGETTING: list[Callable[..., Any]] = [*_FORGET.values(), partitions.delete_old, workers.forget_ended]
+FORGETTING: list[Callable[..., Any]] = [*_DELETIONS.values(), partitions.delete_old_default_rows, workers.delete_ended_processes]
 
 
 def deleted_by(forget: Callable[..., Any]) -> set[str]:

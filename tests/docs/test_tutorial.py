@@ -20,8 +20,8 @@ from tenuto import Tenuto
 from tests.docs.pages import ROOT, blocks, lines_typed, passages, typed
 from tests.docs.test_examples import finished, missing, python_blocks, surroundings
 from tests.support import warm_process
-from tests.support.temp_dirs import new_folder
-from tests.support.waiting import eventually_here
+from tests.support.temp_dirs import new_temp_dir
+from tests.support.waiting import eventually_blocking
 
 PAGE = ROOT / "docs" / "tutorial.md"
 AROUND = ("scripts/setup", ". .venv/bin/activate", "mkdir ", "export ")
@@ -35,7 +35,7 @@ TOGETHER = 8
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    made = new_folder("tenuto-tutorial-")
+    made = new_temp_dir("tenuto-tutorial-")
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
@@ -111,7 +111,7 @@ class Walk:
                     stderr=log.fileno(),
                 )
             ready = "scheduler ready" if line == "tenuto scheduler" else "worker ready"
-            eventually_here(lambda: ready in self._log(line) or self._services[line].poll(), timeout=PATIENCE)
+            eventually_blocking(lambda: ready in self._log(line) or self._services[line].poll(), timeout=PATIENCE)
 
     def _run_program(self, name: str) -> None:
         (block,) = [block for block in python_blocks(PAGE) if block.file == name]

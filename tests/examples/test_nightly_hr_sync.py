@@ -18,7 +18,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.store import tasks as queue
-from tests.cli.conftest import Service, Shell, bare_environment
+from tests.cli.conftest import Service, Shell, clean_environment
 from tests.support.waiting import eventually
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_hr_sync"
@@ -100,7 +100,7 @@ def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
     services: list[Service] = []
     yield Shell(
         EXAMPLE,
-        bare_environment(
+        clean_environment(
             TENUTO_DATABASE=url,
             TENUTO_HOME=str(tmp_path / "home"),
             TENUTO_APP="app:app",
@@ -111,7 +111,7 @@ def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
         services,
     )
     for service in services:
-        service.end()
+        service.clean_up()
 
 
 @pytest.fixture
@@ -119,18 +119,18 @@ async def happened(shell: Shell, app: Tenuto) -> list[Happened]:
     """The example is applied and up, its hour strikes, and it runs to its end: what happened, by transaction."""
     applied = shell("apply", "schedule.yaml", "--reason", "the first night")
     assert (applied.code, applied.err) == (0, f"1 to create\ndone, by {_login()}\n")
-    shell.start("up").until("stop with Ctrl-C")
+    shell.start_service("up").wait_for_line("stop with Ctrl-C")
     database = await app.open()
     for statement in TRACE.split(";\nCREATE "):
-        await database.all(statement if statement.startswith("\nCREATE") else f"CREATE {statement}")
+        await database.fetch_all(statement if statement.startswith("\nCREATE") else f"CREATE {statement}")
     last_night = await _last_night(app)
     async with database.connection() as connection, connection.transaction():  # nobody fires it in between
         await connection.execute("UPDATE tenuto.schedules SET next_run_at = $1", last_night)
         await connection.execute("TRUNCATE trace")
-    await queue.wake(database, ["schedules"])
+    await queue.notify_services(database, ["schedules"])
     found = await eventually(lambda: _ended(app), 30)
     await app.executions.wait(found["id"], 30)
-    rows = await database.all("SELECT tx, event, step, was, becomes FROM trace ORDER BY number")
+    rows = await database.fetch_all("SELECT tx, event, step, was, becomes FROM trace ORDER BY number")
     # In the order in which each began to write: of those that touch one execution, each waits for the one before.
     order = list(dict.fromkeys(row["tx"] for row in rows))
     ordered = sorted(rows, key=lambda row: order.index(row["tx"]))

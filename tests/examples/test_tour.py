@@ -25,7 +25,7 @@ from examples.tour.view import WIDTH, Plain, Terminal
 from rich.console import Console
 
 from tenuto.postgres import embedded_server
-from tests.support.waiting import eventually_here
+from tests.support.waiting import eventually_blocking
 
 REPORTS = 6
 ASKED = jobs.STEPS + 1 + 2 + 60 + REPORTS + 40
@@ -76,7 +76,7 @@ def kept(small: None) -> Iterator[Kept]:
             exit_code = demo.main(["--headless", "--json", "--keep", str(home)])
         yield Kept(home, exit_code, json.loads(out.getvalue() or "{}"))
     finally:
-        embedded_server.stop_now(home)
+        embedded_server.stop_server(home)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -142,7 +142,7 @@ def test_a_tour_that_is_broken_off_leaves_nothing_behind() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 130
     assert not home.exists()
-    eventually_here(lambda: not any(_lives(int(pid)) for pid in pids))
+    eventually_blocking(lambda: not any(_lives(int(pid)) for pid in pids))
 
 
 def _lives(pid: int) -> bool:

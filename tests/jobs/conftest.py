@@ -1,4 +1,4 @@
-"""A runner without a worker around it: attempts go in, outcomes come out, no database is near."""
+"""A runner without worker and database: tests start attempts and get their outcomes."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from typing import Any
 import pytest
 
 from tenuto import Job, Tenuto
-from tenuto.clock import SystemClock, steady
+from tenuto.clock import SystemClock, monotonic_seconds
 from tenuto.jobs.attempts import Attempt
 from tenuto.jobs.context import Context
-from tenuto.jobs.output_capture import Capture
-from tenuto.jobs.runner import End, Runner
+from tenuto.jobs.output_capture import OutputCapture
+from tenuto.jobs.runner import AttemptResult, Runner
 from tenuto.model.tasks import Outcome
-from tests.support.model_values import a_held_task
+from tests.support.model_values import make_held_task
 
 
-class Bench:
-    """Where attempts are run by hand."""
+class RunnerHarness:
+    """Starts attempts in a runner and collects their outcomes."""
 
     def __init__(self, home: Path) -> None:
         self.app = Tenuto("postgresql://nobody@nowhere.invalid/none", home=home)
-        self._delivered: queue.Queue[End] = queue.Queue()
-        self._ended: dict[int, End] = {}
-        self._listening = False
+        self._delivered: queue.Queue[AttemptResult] = queue.Queue()
+        self._ended: dict[int, AttemptResult] = {}
+        self._is_capturing = False
         self._closed = False
         self.runner = Runner(self.app.jobs, SystemClock(), self._deliver, threads=8)
 
-    def _deliver(self, ends: Sequence[End]) -> None:
+    def _deliver(self, ends: Sequence[AttemptResult]) -> None:
         for end in ends:
             self._delivered.put(end)
 
-    def begin(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Attempt:
-        """Start an attempt."""
-        if not self._listening:  # not before the test itself runs: between setup and call pytest changes the streams
-            Capture.start()
-            self._listening = True
-        given = {"input": job.dump_input(args, kwargs), "name": job.name, "policy_json": job.policy_json}
-        task = a_held_task(**{**given, **(_fields or {})})
-        attempt = Attempt(task, Context(task), steady() + 60, steady())
+    def start(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Attempt:
+        if not self._is_capturing:  # not in the fixture: pytest replaces the streams between setup and call
+            OutputCapture.start()
+            self._is_capturing = True
+        fields = {"input": job.dump_input(args, kwargs), "name": job.name, "policy_json": job.policy_json}
+        task = make_held_task(**{**fields, **(_fields or {})})
+        attempt = Attempt(task, Context(task), monotonic_seconds() + 60, monotonic_seconds())
         self.runner.launch([attempt])
         return attempt
 
-    def outcome(self, attempt: Attempt, timeout: float = 30.0) -> Outcome | None:
-        """How an attempt ended."""
+    def wait_for_outcome(self, attempt: Attempt, timeout: float = 30.0) -> Outcome | None:
+        """Wait until the attempt has ended and return its outcome."""
         while id(attempt) not in self._ended:
             ended, outcome = self._delivered.get(timeout=timeout)
-            assert id(ended) not in self._ended, "an attempt ends once"
+            assert id(ended) not in self._ended, "an attempt must end once"
             self._ended[id(ended)] = ended, outcome
         return self._ended[id(attempt)][1]
 
@@ -57,20 +56,20 @@ class Bench:
         if not self._closed:
             self._closed = True
             self.runner.close()
-        if self._listening:
-            self._listening = False
-            Capture.stop()
+        if self._is_capturing:
+            self._is_capturing = False
+            OutputCapture.stop()
 
     def run(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Outcome:
-        """An attempt from its beginning to its end."""
-        outcome = self.outcome(self.begin(job, *args, _fields=_fields, **kwargs))
+        """Run an attempt to its end and return its outcome."""
+        outcome = self.wait_for_outcome(self.start(job, *args, _fields=_fields, **kwargs))
         assert outcome is not None
         return outcome
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    bench.runner.start()
-    yield bench
-    bench.close()
+def harness(tmp_path: Path) -> Iterator[RunnerHarness]:
+    harness = RunnerHarness(tmp_path)
+    harness.runner.start()
+    yield harness
+    harness.close()

@@ -1,6 +1,6 @@
-"""Chains (J10), when they are made: which value goes where is decided by types, and what cannot work is refused there.
+"""Chains (J10): values are passed by type, impossible chains are rejected when they are created.
 
-And called like any function, which needs no worker: what flows through is what a worker would see.
+The tests call chains directly, without a worker; steps get the same values as in a worker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, NewType, Optional, TypedDict, Union
 import pydantic
 import pytest
 
-from tenuto import Context, PermanentFailure, Tenuto, TenutoError, stop
+from tenuto import Context, PermanentFailure, Tenuto, stop
 from tenuto.errors import Invalid
-from tenuto.jobs import chain_wiring
-from tenuto.jobs.chains import Chain
-from tests.jobs.conftest import Bench
+from tenuto.jobs.chains import Chain, is_assignable
+from tests.jobs.conftest import RunnerHarness
 from tests.support import isolated_jobs
+from tests.support.errors import raises_code
 
 Step = Callable[..., Any]
 UserId = NewType("UserId", int)
@@ -77,32 +77,32 @@ async def receipt(invoice: Invoice, number: int) -> str:
     return f"{number}: {invoice.cents}"
 
 
-def refused(*steps: Step) -> Invalid:
-    with pytest.raises(Invalid) as refusal:
+def create_error(*steps: Step) -> Invalid:
+    with pytest.raises(Invalid) as caught:
         Chain("chain", steps)
-    return refusal.value
+    return caught.value
 
 
-def run(*steps: Step) -> Step:
+def create_function(*steps: Step) -> Step:
     return Chain("chain", steps).as_function()
 
 
-# --- what flows where -----------------------------------------------------------------------------------------------
+# --- passing values --------------------------------------------------------------------------------------------------
 
 
-async def test_each_step_takes_by_type_what_the_input_and_earlier_steps_give() -> None:
-    assert await run(order, invoice, receipt)(7) == "7: 700"
-    assert await run(order, invoice, receipt)(number=7) == "7: 700"
+async def test_chain_passes_input_and_results_by_type() -> None:
+    assert await create_function(order, invoice, receipt)(7) == "7: 700"
+    assert await create_function(order, invoice, receipt)(number=7) == "7: 700"
 
 
-async def test_of_two_values_of_one_type_the_newest_counts() -> None:
+async def test_chain_passes_the_newest_value_of_a_type() -> None:
     def more(order: Order) -> Order:
         return Order(order.number + 1)
 
-    assert await run(order, more, more, invoice)(1) == Invoice(300)
+    assert await create_function(order, more, more, invoice)(1) == Invoice(300)
 
 
-async def test_a_step_without_a_result_passes_nothing_on_and_hides_nothing() -> None:
+async def test_chain_step_that_returns_none_offers_no_value() -> None:
     seen = []
 
     def look(order: Order) -> None:
@@ -111,22 +111,22 @@ async def test_a_step_without_a_result_passes_nothing_on_and_hides_nothing() -> 
     def maybe(found: Order | None) -> int:
         return -1 if found is None else found.number
 
-    assert await run(order, look, maybe)(3) == 3
+    assert await create_function(order, look, maybe)(3) == 3
     assert seen == [Order(3)]
 
 
-async def test_a_subclass_stands_for_its_parent_and_not_the_other_way_round() -> None:
+async def test_chain_passes_a_subclass_for_its_parent_but_not_the_reverse() -> None:
     def rush(number: int) -> Rush:
         return Rush(number, "ten")
 
     def needs_rush(rush: Rush) -> str:
         return rush.by
 
-    assert await run(rush, invoice)(2) == Invoice(200)
-    assert "needs a value of type Rush" in refused(order, needs_rush).message
+    assert await create_function(rush, invoice)(2) == Invoice(200)
+    assert create_error(order, needs_rush).code == "chain.step.parameter.no_source"
 
 
-async def test_the_members_of_a_tuple_are_there_one_by_one_and_together() -> None:
+async def test_chain_passes_a_tuple_and_its_members() -> None:
     def both(number: int) -> tuple[Order, Invoice]:
         return Order(number), Invoice(5)
 
@@ -136,10 +136,10 @@ async def test_the_members_of_a_tuple_are_there_one_by_one_and_together() -> Non
     def together(both: tuple[Order, Invoice], numbers: list[int]) -> int:
         return len(both) + sum(numbers)
 
-    assert await run(both, one, together)(4) == 2 + 9
+    assert await create_function(both, one, together)(4) == 2 + 9
 
 
-async def test_inputs_of_one_type_are_told_apart_by_their_names() -> None:
+async def test_chain_distinguishes_inputs_of_one_type_by_name() -> None:
     def copy(source: str, target: str) -> None: ...
 
     def check(target: str) -> str:
@@ -148,35 +148,33 @@ async def test_inputs_of_one_type_are_told_apart_by_their_names() -> None:
     def guess(anything: str) -> str:
         return anything
 
-    assert await run(copy, check)("here", "there") == "there"
-    assert await run(copy, check)(target="there", source="here") == "there"
-    refusal = refused(copy, guess)
-    assert (refusal.field, refusal.message) == (
-        "anything",
-        "step guess: 2 values of type str come alike from the input source and the input target",
-    )
+    assert await create_function(copy, check)("here", "there") == "there"
+    assert await create_function(copy, check)(target="there", source="here") == "there"
+    error = create_error(copy, guess)
+    assert (error.code, error.field) == ("chain.step.parameter.ambiguous", "anything")
+    assert "the input source and the input target" in error.message
 
 
-def test_members_of_one_type_in_a_tuple_are_not_guessed_between() -> None:
+def test_chain_rejects_ambiguous_members_of_a_tuple() -> None:
     def pair(number: int) -> tuple[Order, Order]:
         return Order(number), Order(number)
 
-    assert "2 values of type Order come alike from pair" in refused(pair, invoice).message
+    assert create_error(pair, invoice).code == "chain.step.parameter.ambiguous"
 
 
-async def test_an_optional_parameter_keeps_its_default_if_nothing_fits() -> None:
+async def test_chain_step_uses_its_default_if_no_value_fits() -> None:
     def with_default(order: Order, rate: float = 1.5, ids: list[int] | None = None) -> float:
         return order.number * rate if ids is None else 0.0
 
-    assert await run(order, with_default)(2) == 3.0
+    assert await create_function(order, with_default)(2) == 3.0
 
 
-async def test_defaults_of_the_first_step_are_those_of_the_chain() -> None:
+async def test_chain_input_has_the_defaults_of_the_first_step() -> None:
     def begin(number: int = 4, name: str = "x") -> Order:
         return Order(number)
 
-    assert await run(begin, invoice)() == Invoice(400)
-    assert await run(begin, invoice)(name="y") == Invoice(400)
+    assert await create_function(begin, invoice)() == Invoice(400)
+    assert await create_function(begin, invoice)(name="y") == Invoice(400)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +202,8 @@ async def test_defaults_of_the_first_step_are_those_of_the_chain() -> None:
     ],
     ids=str,
 )
-def test_a_value_fits_where_every_value_of_its_type_does(given: Any, wanted: Any) -> None:
-    assert chain_wiring.fits(given, wanted)
+def test_chain_type_is_assignable(given: Any, wanted: Any) -> None:
+    assert is_assignable(given, wanted)
 
 
 @pytest.mark.parametrize(
@@ -228,35 +226,35 @@ def test_a_value_fits_where_every_value_of_its_type_does(given: Any, wanted: Any
     ],
     ids=str,
 )
-def test_a_value_does_not_fit_where_some_of_its_type_would_not(given: Any, wanted: Any) -> None:
-    assert not chain_wiring.fits(given, wanted)
+def test_chain_type_is_not_assignable(given: Any, wanted: Any) -> None:
+    assert not is_assignable(given, wanted)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- rejected chains -------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_type_is_named_with_what_there_is() -> None:
+def test_chain_rejects_a_parameter_without_source_and_lists_available_values() -> None:
     def ship(order: Order, invoice: Invoice | None, address: list[str]) -> None: ...
 
-    refusal = refused(order, ship)
+    error = create_error(order, ship)
 
-    assert refusal.field == "invoice"
-    assert refusal.message == "step ship needs a value of type Invoice | None, and none is there"
-    assert refusal.remedy == "by then there is: int (the input number), Order (order)"
+    assert (error.code, error.field) == ("chain.step.parameter.no_source", "invoice")
+    assert "type Invoice | None" in error.message
+    assert error.remedy == "available values: int (the input number), Order (order)"
 
     def nothing() -> None: ...
 
-    assert refused(nothing, ship).remedy == "by then there is: nothing"
+    assert create_error(nothing, ship).remedy == "available values: none"
 
 
-def test_what_may_be_none_is_not_what_is_asked_for() -> None:
+def test_chain_does_not_pass_an_optional_value_as_a_required_one() -> None:
     def perhaps(number: int) -> Order | None:
         return None
 
-    assert "Order | None (perhaps)" in str(refused(perhaps, invoice).remedy)
+    assert "Order | None (perhaps)" in str(create_error(perhaps, invoice).remedy)
 
 
-def test_a_step_says_what_it_takes_and_what_it_returns() -> None:
+def test_chain_rejects_steps_without_types() -> None:
     def untyped(number) -> int:  # type: ignore[no-untyped-def]
         return 1
 
@@ -266,23 +264,23 @@ def test_a_step_says_what_it_takes_and_what_it_returns() -> None:
     def greedy(*numbers: int) -> int:
         return 1
 
-    assert "untyped: the parameter has no type" in refused(untyped).message
-    assert "silent does not say what it returns" in refused(silent).message
-    assert "greedy cannot take *numbers" in refused(greedy).message
+    assert create_error(untyped).code == "chain.step.parameter.untyped"
+    assert create_error(silent).code == "chain.step.return.untyped"
+    assert create_error(greedy).code == "chain.step.parameter.unsupported"
 
 
-def test_only_functions_are_steps() -> None:
+def test_chain_rejects_steps_that_are_not_functions() -> None:
     def stream(number: int) -> Iterator[int]:
         yield number
 
-    assert "is not a function" in refused(functools.partial(order, number=1)).message
-    assert "is not a function" in refused(int).message
-    assert "stream is a generator" in refused(stream).message
-    assert "1 to 100 steps" in refused().message
-    assert "1 to 100 steps" in refused(*[order] * 101).message
+    assert create_error(functools.partial(order, number=1)).code == "chain.step.not_a_function"
+    assert create_error(int).code == "chain.step.not_a_function"
+    assert create_error(stream).code == "chain.step.generator"
+    assert create_error().code == "chain.steps.count"
+    assert create_error(*[order] * 101).code == "chain.steps.count"
 
 
-def test_types_nobody_can_read_or_store_are_refused() -> None:
+def test_chain_rejects_types_that_cannot_be_resolved_or_stored() -> None:
     @dataclass
     class Hidden:
         number: int
@@ -293,47 +291,47 @@ def test_types_nobody_can_read_or_store_are_refused() -> None:
     def gives_unstorable(number: int) -> Unstorable:
         return Unstorable()
 
-    assert "its types cannot be read: name 'Hidden' is not defined" in refused(gives_hidden).message
-    assert "returns Unstorable, which cannot be stored as JSON" in refused(gives_unstorable).message
+    assert create_error(gives_hidden).code == "chain.step.types.unresolvable"
+    assert create_error(gives_unstorable).code == "chain.step.return.not_json"
 
 
-def test_a_chain_cannot_be_isolated_and_options_nobody_knows_are_refused(bench: Bench) -> None:
-    with pytest.raises(Invalid, match="no option 'isolated'"):
-        bench.app.chain("chain", order, isolated=True)  # type: ignore[call-arg]
-    with pytest.raises(Invalid, match="no option 'max_retry'"):
-        bench.app.chain("chain", order, max_retry=2)  # type: ignore[call-arg]
+def test_chain_rejects_isolation_and_unknown_options(harness: RunnerHarness) -> None:
+    with raises_code("chain.option.unknown"):
+        harness.app.chain("chain", order, isolated=True)  # type: ignore[call-arg]
+    with raises_code("chain.option.unknown"):
+        harness.app.chain("chain", order, max_retry=2)  # type: ignore[call-arg]
 
-    with pytest.raises(Invalid, match="hang is isolated"):
-        bench.app.chain("chain", isolated_jobs.hang)
-
-
-# --- as a job -------------------------------------------------------------------------------------------------------
+    with raises_code("chain.step.isolated"):
+        harness.app.chain("chain", isolated_jobs.hang)
 
 
-async def test_a_chain_is_a_job_with_the_input_of_its_first_step(bench: Bench) -> None:
-    job = bench.app.chain("bill", order, invoice, receipt, max_retries=2, queue="money")
+# --- as a job --------------------------------------------------------------------------------------------------------
 
-    assert (job.name, job.parameters, job.required) == ("bill", {"number": int}, {"number"})
-    assert (job.policy.retry.max_retries, job.using_.queue, job.__doc__) == (2, "money", "order → invoice → receipt")
+
+async def test_chain_is_a_job_with_the_input_of_its_first_step(harness: RunnerHarness) -> None:
+    job = harness.app.chain("bill", order, invoice, receipt, max_retries=2, queue="money")
+
+    assert (job.name, job.parameters, job.required_parameters) == ("bill", {"number": int}, {"number"})
+    assert (job.policy.retry.max_retries, job.options.queue, job.__doc__) == (2, "money", "order → invoice → receipt")
     assert job.dump_input((7,), {}) == '{"number":7}'
     assert await job(7) == "7: 700"
-    with pytest.raises(Invalid):
-        job.check_input('{"number": "many"}')
+    with raises_code("job.input.invalid"):
+        job.validate_input('{"number": "many"}')
 
 
-async def test_a_job_can_be_a_step_and_a_function_may_be_there_twice(bench: Bench) -> None:
-    @bench.app.job(max_retries=9)
+async def test_chain_accepts_jobs_and_repeated_functions_as_steps(harness: RunnerHarness) -> None:
+    @harness.app.job(max_retries=9)
     def double(number: int) -> int:
         return number * 2
 
-    job = bench.app.chain("four", double, double, max_retries=1)
+    job = harness.app.chain("four", double, double, max_retries=1)
 
     assert await job(3) == 12
     assert job.__doc__ == "double (1) → double (2)"
     assert job.policy.retry.max_retries == 1
 
 
-async def test_what_flows_is_what_could_be_stored_so_a_test_sees_what_a_worker_sees() -> None:
+async def test_chain_called_directly_passes_values_as_they_would_be_stored() -> None:
     def strict(number: int) -> Strict:
         return Strict.model_validate({"at": datetime(2031, 1, number, tzinfo=UTC), "from": "Ana"})
 
@@ -343,10 +341,10 @@ async def test_what_flows_is_what_could_be_stored_so_a_test_sees_what_a_worker_s
     def look(many: dict[int, tuple[Colour, datetime]]) -> bool:
         return many == {2031: (Colour.RED, datetime(2031, 1, 5, tzinfo=UTC))}
 
-    assert await run(strict, many, look)(5) is True
+    assert await create_function(strict, many, look)(5) is True
 
 
-async def test_stop_ends_the_chain_with_its_value() -> None:
+async def test_chain_ends_with_the_value_of_stop() -> None:
     after = []
 
     def enough(order: Order) -> Invoice:
@@ -356,32 +354,32 @@ async def test_stop_ends_the_chain_with_its_value() -> None:
         after.append(invoice)
         return 1
 
-    chain = run(order, enough, later)
+    chain = create_function(order, enough, later)
     assert await chain(10) == {"because": "enough"}
     assert after == []
     assert await chain(1) == 1
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "problem"),
     [
-        (None, "returned (NoneType) does not fit Order"),
+        (None, "(NoneType) does not fit Order"),
         (Order("x"), "cannot be stored as JSON"),  # type: ignore[arg-type]
-        ("text", "returned (str) does not fit Order"),
+        ("text", "(str) does not fit Order"),
     ],
     ids=str,
 )
-async def test_a_step_that_returns_something_else_than_it_says_fails_for_good(value: Any, why: str) -> None:
+async def test_chain_step_with_result_of_wrong_type_fails_permanently(value: Any, problem: str) -> None:
     def wrong() -> Order:
         return value  # type: ignore[no-any-return]
 
-    with pytest.raises(PermanentFailure) as failure:
-        await run(wrong)()
-    assert why in failure.value.message
-    assert "step wrong" in failure.value.message
+    with raises_code("chain.step.result.invalid", PermanentFailure) as caught:
+        await create_function(wrong)()
+    assert problem in caught.value.message
+    assert "step wrong" in caught.value.message
 
 
-async def test_what_is_too_large_or_cannot_be_written_is_refused_clearly() -> None:
+async def test_chain_step_with_unstorable_result_fails_permanently() -> None:
     def large() -> str:
         return "x" * 1_100_000
 
@@ -391,31 +389,28 @@ async def test_what_is_too_large_or_cannot_be_written_is_refused_clearly() -> No
     def stops() -> str:
         return stop(Unstorable())  # type: ignore[no-any-return]
 
-    async def why(step: Step) -> str:
-        with pytest.raises(PermanentFailure) as failure:
-            await run(step)()
-        return failure.value.message
+    async def run_error(step: Step) -> str:
+        with raises_code("chain.step.result.invalid", PermanentFailure) as caught:
+            await create_function(step)()
+        return caught.value.message
 
-    assert await why(large) == (
-        "what step large returned (str) cannot be stored: it is larger than 1048576 bytes; "
-        "store the data elsewhere and pass a reference to it"
-    )
-    assert "not_a_number returned (float) does not fit float" in await why(not_a_number)
-    assert "cannot be stored as JSON" in await why(stops)
+    assert "step large (str) cannot be stored" in await run_error(large)
+    assert "step not_a_number (float) does not fit float" in await run_error(not_a_number)
+    assert "cannot be stored as JSON" in await run_error(stops)
 
 
-async def test_a_step_that_takes_a_context_needs_a_worker() -> None:
+async def test_chain_step_with_context_needs_a_worker() -> None:
     def with_context(number: int, ctx: Context) -> int:
         return number
 
-    with pytest.raises(TenutoError, match="step with_context takes a Context"):
-        await run(with_context)(1)
+    with raises_code("chain.step.context_missing"):
+        await create_function(with_context)(1)
 
 
-def test_a_chain_says_what_it_would_run_before_any_database_is_near(tmp_path: Any) -> None:
+def test_chain_is_checked_without_a_database(tmp_path: Any) -> None:
     app = Tenuto("postgresql://nobody@nowhere.invalid/none", home=tmp_path)
 
     app.chain("bill", order, invoice)
-    with pytest.raises(Invalid, match="step receipt needs a value of type Invoice"):
+    with raises_code("chain.step.parameter.no_source"):
         app.chain("wrong", order, receipt)
-    assert "wrong" not in app.jobs.by_name
+    assert "wrong" not in app.jobs.jobs_by_name

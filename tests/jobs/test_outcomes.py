@@ -1,4 +1,4 @@
-"""From what code did to what is recorded (W2, W4, W5, J9): returned, raised, was stopped; each ends exactly once."""
+"""Outcomes of attempts (W2, W4, W5, J9): returned values, errors and stops; each attempt ends exactly once."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from typing import Any
 import pytest
 
 from tenuto import Actor, Context, Job, PermanentFailure, RetryLater, TenutoError
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid
-from tenuto.jobs.attempts import Attempt, Stop
-from tenuto.model.policies import Policy
-from tenuto.model.stored_values import MAX_OUTPUT
-from tenuto.model.tasks import Outcome, Reason, Status
-from tests.jobs.conftest import Bench
-from tests.support.model_values import a_held_task
-from tests.support.waiting import eventually_here
+from tenuto.jobs.attempts import Attempt, StopReason
+from tenuto.model.policies import TaskPolicy
+from tenuto.model.stored_values import MAX_OUTPUT_BYTES
+from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus
+from tests.jobs.conftest import RunnerHarness
+from tests.support.model_values import make_held_task
+from tests.support.waiting import eventually_blocking
 
 ANA = Actor.user("ana", "Ana")
 KINDS = ["async", "plain"]
 
 
-def as_job(bench: Bench, kind: str, function: Callable[[], Any], **options: Any) -> Job[..., Any]:
-    """The same code as a job of either kind."""
+def create_job(harness: RunnerHarness, kind: str, function: Callable[[], Any], **options: Any) -> Job[..., Any]:
+    """Create a job of either kind with the same code."""
     if kind == "plain":
-        return bench.app.job(name="bake", **options)(function)
+        return harness.app.job(name="bake", **options)(function)
 
     async def bake() -> Any:
         return function()
 
-    return bench.app.job(name="bake", **options)(bake)
+    return harness.app.job(name="bake", **options)(bake)
 
 
-def raising(error: BaseException | Callable[[], BaseException]) -> Callable[[], None]:
+def create_raising(error: BaseException | Callable[[], BaseException]) -> Callable[[], None]:
     def bake() -> None:
         raise error() if callable(error) else error
 
     return bake
 
 
-def error_of(outcome: Outcome) -> dict[str, str]:
+def load_error(outcome: Outcome) -> dict[str, str]:
     assert outcome.error is not None
     error: dict[str, str] = json.loads(outcome.error)
     return error
 
 
-# --- returning -----------------------------------------------------------------------------------------------------
+# --- return values ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_code_returns_is_its_output(bench: Bench, kind: str) -> None:
-    outcome = bench.run(as_job(bench, kind, lambda: {"loaves": 3}))
-    assert (outcome.status, outcome.reason, outcome.error) == (Status.COMPLETED, None, None)
+def test_returned_value_is_the_output(harness: RunnerHarness, kind: str) -> None:
+    outcome = harness.run(create_job(harness, kind, lambda: {"loaves": 3}))
+    assert (outcome.status, outcome.reason, outcome.error) == (OutcomeStatus.COMPLETED, None, None)
     assert json.loads(outcome.output or "") == {"loaves": 3}
     assert outcome.started_at is not None
     assert outcome.ended_at is not None
@@ -75,54 +75,58 @@ def test_what_code_returns_is_its_output(bench: Bench, kind: str) -> None:
         "\ud800",
         b"\xff",
         {"deep": object()},
-        "x" * (MAX_OUTPUT + 1),
+        "x" * (MAX_OUTPUT_BYTES + 1),
         10**5000,
         lambda: None,
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_result_that_cannot_be_stored_does_not_undo_the_work(bench: Bench, kind: str, value: Any) -> None:
-    outcome = bench.run(as_job(bench, kind, lambda: value))
-    assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_WARNING, None)
-    assert "the result could not be stored" in error_of(outcome)["message"]
+def test_unstorable_result_completes_with_a_warning(harness: RunnerHarness, kind: str, value: Any) -> None:
+    outcome = harness.run(create_job(harness, kind, lambda: value))
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, None)
+    assert "the result could not be stored" in load_error(outcome)["message"]
 
 
-def test_a_result_nested_without_end_does_not_undo_the_work(bench: Bench) -> None:
+def test_deeply_nested_result_completes_with_a_warning(harness: RunnerHarness) -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    outcome = bench.run(as_job(bench, "plain", lambda: deep))
-    assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_WARNING, None)
+    outcome = harness.run(create_job(harness, "plain", lambda: deep))
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, None)
 
 
 async def unawaited() -> None:
-    raise AssertionError("nobody runs it")
+    raise AssertionError("must not run")
 
 
-def half_way() -> Iterator[int]:
+def unfinished_generator() -> Iterator[int]:
     yield 1
-    raise RuntimeError("half way")
+    raise RuntimeError("must not run")
 
 
-async def never_asked() -> AsyncIterator[int]:
+async def unused_async_generator() -> AsyncIterator[int]:
     yield 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("unfinished", "remedy"),
-    [(unawaited, "make the job an async def"), (half_way, "return a list"), (never_asked, "return a list")],
+    [
+        (unawaited, "make the job an async def"),
+        (unfinished_generator, "return a list"),
+        (unused_async_generator, "return a list"),
+    ],
 )
-def test_code_that_returns_work_still_to_be_done_has_failed_and_is_told_what_to_do(
-    bench: Bench, kind: str, unfinished: Callable[[], Any], remedy: str
+def test_returned_generator_or_awaitable_fails_the_attempt(
+    harness: RunnerHarness, kind: str, unfinished: Callable[[], Any], remedy: str
 ) -> None:
-    outcome = bench.run(as_job(bench, kind, lambda: unfinished()))
-    assert (outcome.status, outcome.may_retry, outcome.output) == (Status.FAILED, False, None)
-    assert remedy in error_of(outcome)["message"]
+    outcome = harness.run(create_job(harness, kind, lambda: unfinished()))
+    assert (outcome.status, outcome.may_retry, outcome.output) == (OutcomeStatus.FAILED, False, None)
+    assert remedy in load_error(outcome)["message"]
 
 
-def test_a_warning_and_an_error_the_code_spoke_of_set_the_status(bench: Bench) -> None:
-    @bench.app.job
+def test_reported_warnings_and_errors_set_the_status(harness: RunnerHarness) -> None:
+    @harness.app.job
     def bake(warn: bool, fail: bool, ctx: Context) -> int:
         if warn:
             ctx.warn("low on flour")
@@ -130,32 +134,32 @@ def test_a_warning_and_an_error_the_code_spoke_of_set_the_status(bench: Bench) -
             ctx.error("no water")
         return 7
 
-    outcome = bench.run(bake, warn=True, fail=False)
-    assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_WARNING, "7")
-    assert error_of(outcome)["message"] == "low on flour"
-    outcome = bench.run(bake, warn=True, fail=True)
-    assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_ERROR, "7")
-    assert error_of(outcome) == {"type": "tenuto.Error", "message": "no water", "step": "bake"}
+    outcome = harness.run(bake, warn=True, fail=False)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, "7")
+    assert load_error(outcome)["message"] == "low on flour"
+    outcome = harness.run(bake, warn=True, fail=True)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_ERROR, "7")
+    assert load_error(outcome) == {"type": "tenuto.Error", "message": "no water", "step": "bake"}
 
 
-def test_the_last_progress_goes_into_the_record(bench: Bench) -> None:
-    @bench.app.job
+def test_outcome_contains_the_last_progress(harness: RunnerHarness) -> None:
+    @harness.app.job
     async def bake(ctx: Context) -> None:
         ctx.progress(3, 10, "kneading")
 
-    assert json.loads(bench.run(bake).progress or "") == {"done": 3, "total": 10, "message": "kneading"}
+    assert json.loads(harness.run(bake).progress or "") == {"done": 3, "total": 10, "message": "kneading"}
 
 
-# --- raising -------------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 class OutOfFlour(Exception):
     pass
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("I have no words")
+        raise RuntimeError("cannot be printed")
 
     __repr__ = __str__
 
@@ -165,115 +169,124 @@ def knead() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_is_recorded_with_type_message_step_and_stack(bench: Bench, kind: str) -> None:
-    outcome = bench.run(as_job(bench, kind, knead))
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.ERROR, True)
-    error = error_of(outcome)
+def test_failure_is_recorded_with_type_message_step_and_stack(harness: RunnerHarness, kind: str) -> None:
+    outcome = harness.run(create_job(harness, kind, knead))
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.ERROR, True)
+    error = load_error(outcome)
     assert error["type"].endswith("test_outcomes.OutOfFlour")
     assert (error["message"], error["step"]) == ("not a gram", "bake")
     assert "in knead" in error["stack"]
     assert 'raise OutOfFlour("not a gram")' in error["stack"]
-    assert "tenuto/jobs" not in error["stack"], "our own frames would only be in the way"
+    assert "tenuto/jobs" not in error["stack"], "frames of Tenuto are left out"
 
 
-def test_an_error_of_pythons_own_goes_by_its_plain_name_and_its_cause_is_kept(bench: Bench) -> None:
-    @bench.app.job
+def test_builtin_error_is_recorded_with_its_name_and_cause(harness: RunnerHarness) -> None:
+    @harness.app.job
     def bake() -> None:
         try:
             knead()
         except OutOfFlour as error:
             raise ZeroDivisionError("no bread") from error
 
-    error = error_of(bench.run(bake))
+    error = load_error(harness.run(bake))
     assert error["type"] == "ZeroDivisionError"
     assert "not a gram" in error["stack"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_that_cannot_even_be_printed_is_recorded(bench: Bench, kind: str) -> None:
-    outcome = bench.run(as_job(bench, kind, raising(Unprintable)))
-    assert (outcome.status, outcome.reason) == (Status.FAILED, Reason.ERROR)
-    assert error_of(outcome)["type"].endswith("Unprintable")
+def test_unprintable_error_is_recorded(harness: RunnerHarness, kind: str) -> None:
+    outcome = harness.run(create_job(harness, kind, create_raising(UnprintableError)))
+    assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.ERROR)
+    assert load_error(outcome)["type"].endswith("UnprintableError")
 
 
-class Homeless(Exception):
+class ErrorWithoutModule(Exception):
     __module__ = None  # type: ignore[assignment]
 
 
-class Wordless(Exception):
+class ErrorThatExitsWhenPrinted(Exception):
     def __str__(self) -> str:
         raise SystemExit
 
 
-class Unmade(RetryLater):
+class RetryLaterWithoutDelay(RetryLater):
     def __init__(self) -> None:
-        """Does not say how long to wait."""
+        """Leaves the attribute ``after`` undefined."""
 
 
-class Unstorable(Exception):
+class ErrorWithUnstorableName(Exception):
     pass
 
 
-Unstorable.__qualname__ = "Un\x00storable\ud800"
+ErrorWithUnstorableName.__qualname__ = "Un\x00storable\ud800"
 
 
-class Endless(RetryLater):
+class RetryLaterWithHugeDelay(RetryLater):
     def __init__(self) -> None:
         super().__init__("far too long", after=1)
         self.after = timedelta.max
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", [Unmade, Wordless, Homeless, Unstorable, Endless])
-def test_whatever_the_classes_of_an_error_do_its_attempt_ends_as_failed(
-    bench: Bench, kind: str, error: type[BaseException]
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetryLaterWithoutDelay,
+        ErrorThatExitsWhenPrinted,
+        ErrorWithoutModule,
+        ErrorWithUnstorableName,
+        RetryLaterWithHugeDelay,
+    ],
+)
+def test_error_with_broken_class_fails_the_attempt(
+    harness: RunnerHarness, kind: str, error: type[BaseException]
 ) -> None:
-    """Without an outcome its slot and its task would be held for ever."""
-    attempt = bench.begin(as_job(bench, kind, raising(error)))
-    outcome = bench.outcome(attempt, timeout=10)
+    """Without an outcome the attempt would hold its slot and its task for ever."""
+    attempt = harness.start(create_job(harness, kind, create_raising(error)))
+    outcome = harness.wait_for_outcome(attempt, timeout=10)
     assert outcome is not None
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.ERROR, True)
-    assert (attempt.over, error_of(outcome)["step"]) == (True, "bake")
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.ERROR, True)
+    assert (attempt.has_ended, load_error(outcome)["step"]) == (True, "bake")
     assert "\\u0000" not in (outcome.error or "")
     (outcome.error or "").encode()
 
 
 @pytest.mark.parametrize("message", ["a\x00b", "\ud800", "x" * 5_000_000, ""])
-def test_whatever_an_error_says_the_record_can_be_stored(bench: Bench, message: str) -> None:
-    error = error_of(bench.run(as_job(bench, "plain", raising(ValueError(message)))))
+def test_recorded_error_can_be_stored_whatever_its_message(harness: RunnerHarness, message: str) -> None:
+    error = load_error(harness.run(create_job(harness, "plain", create_raising(ValueError(message)))))
     assert "\x00" not in error["message"]
     assert len(json.dumps(error)) < 100_000
 
 
-def test_an_endless_recursion_is_a_failure_like_any_other(bench: Bench) -> None:
+def test_recursion_error_fails_the_attempt(harness: RunnerHarness) -> None:
     def bake() -> None:
         bake()
 
-    error = error_of(bench.run(as_job(bench, "plain", bake)))
+    error = load_error(harness.run(create_job(harness, "plain", bake)))
     assert error["type"] == "RecursionError"
     assert len(error["stack"]) < 40_000
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
-def test_code_that_tries_to_end_the_process_only_fails(bench: Bench, kind: str, error: BaseException) -> None:
-    job = as_job(bench, kind, raising(error))
-    outcome = bench.run(job)
-    assert (outcome.status, outcome.reason) == (Status.FAILED, Reason.ERROR)
-    assert error_of(outcome)["type"].endswith(type(error).__name__)
-    assert bench.run(job).status is Status.FAILED, "and the next attempt runs"
+def test_system_exit_fails_only_the_attempt(harness: RunnerHarness, kind: str, error: BaseException) -> None:
+    job = create_job(harness, kind, create_raising(error))
+    outcome = harness.run(job)
+    assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.ERROR)
+    assert load_error(outcome)["type"].endswith(type(error).__name__)
+    assert harness.run(job).status is OutcomeStatus.FAILED, "the next attempt runs"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_permanent_failure_is_not_tried_again(bench: Bench, kind: str) -> None:
-    outcome = bench.run(as_job(bench, kind, raising(PermanentFailure("burnt"))))
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.ERROR, False)
-    assert error_of(outcome)["message"] == "burnt"
+def test_permanent_failure_is_not_retried(harness: RunnerHarness, kind: str) -> None:
+    outcome = harness.run(create_job(harness, kind, create_raising(PermanentFailure("burnt"))))
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.ERROR, False)
+    assert load_error(outcome)["message"] == "burnt"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_may_say_when_it_is_to_be_tried_again(bench: Bench, kind: str) -> None:
-    outcome = bench.run(as_job(bench, kind, raising(RetryLater("oven is hot", after=90))))
+def test_retry_later_sets_the_time_of_the_retry(harness: RunnerHarness, kind: str) -> None:
+    outcome = harness.run(create_job(harness, kind, create_raising(RetryLater("oven is hot", after=90))))
     assert outcome.may_retry
     assert outcome.retry_at is not None
     assert outcome.ended_at is not None
@@ -281,24 +294,24 @@ def test_a_job_may_say_when_it_is_to_be_tried_again(bench: Bench, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stop_that_code_raises_by_itself_is_its_own_failure(bench: Bench, kind: str) -> None:
+def test_stopped_raised_without_stop_request_fails_the_attempt(harness: RunnerHarness, kind: str) -> None:
     def bake(ctx: Context) -> None:
-        ctx.tell_to_stop()
-        ctx.check()
+        ctx.request_stop()
+        ctx.raise_if_cancelled()
 
     async def bake_async(ctx: Context) -> None:
         bake(ctx)
 
-    job = bench.app.job(name="bake")(bake if kind == "plain" else bake_async)
-    outcome = bench.run(job)
-    assert (outcome.status, outcome.reason) == (Status.FAILED, Reason.ERROR)
+    job = harness.app.job(name="bake")(bake if kind == "plain" else bake_async)
+    outcome = harness.run(job)
+    assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.ERROR)
 
 
-# --- input ---------------------------------------------------------------------------------------------------------
+# --- input -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_input_the_type_refuses_is_final_and_says_refused(bench: Bench, kind: str) -> None:
+def test_invalid_stored_input_fails_permanently_as_refused(harness: RunnerHarness, kind: str) -> None:
     ran = []
 
     def bake(flour: int) -> None:
@@ -307,22 +320,24 @@ def test_an_input_the_type_refuses_is_final_and_says_refused(bench: Bench, kind:
     async def bake_async(flour: int) -> None:
         ran.append(flour)
 
-    job = bench.app.job(name="bake")(bake if kind == "plain" else bake_async)
-    outcome = bench.run(job, 1, _fields={"input": '{"flour": "much"}'})
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, False)
-    assert error_of(outcome)["message"].startswith("flour:")
+    job = harness.app.job(name="bake")(bake if kind == "plain" else bake_async)
+    outcome = harness.run(job, 1, _fields={"input": '{"flour": "much"}'})
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.REFUSED, False)
+    assert load_error(outcome)["message"].startswith("flour:")
     assert ran == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_error_raised_by_the_code_itself_is_an_ordinary_failure(bench: Bench, kind: str) -> None:
-    outcome = bench.run(as_job(bench, kind, raising(Invalid("no such bread", field="bread"))))
-    assert (outcome.reason, outcome.may_retry) == (Reason.ERROR, True)
+def test_invalid_raised_by_the_job_is_an_ordinary_failure(harness: RunnerHarness, kind: str) -> None:
+    outcome = harness.run(create_job(harness, kind, create_raising(Invalid("no such bread", field="bread"))))
+    assert (outcome.reason, outcome.may_retry) == (OutcomeReason.ERROR, True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_wherever_the_code_lies_even_in_a_folder_of_our_name(bench: Bench, kind: str, tmp_path: Path) -> None:
-    file = tmp_path / "tenuto" / "handlers" / "mine.py"
+def test_invalid_raised_in_a_folder_named_like_tenuto_is_an_ordinary_failure(
+    harness: RunnerHarness, kind: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tenuto" / "jobs" / "mine.py"
     file.parent.mkdir(parents=True)
     file.write_text(
         "from tenuto.errors import Invalid\ndef bake():\n    raise Invalid('no such bread')\n"
@@ -333,80 +348,82 @@ def test_so_it_is_wherever_the_code_lies_even_in_a_folder_of_our_name(bench: Ben
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    job = bench.app.job(name="bake")(module.bake if kind == "plain" else module.bake_async)
-    outcome = bench.run(job)
-    assert (outcome.reason, outcome.may_retry) == (Reason.ERROR, True)
+    job = harness.app.job(name="bake")(module.bake if kind == "plain" else module.bake_async)
+    outcome = harness.run(job)
+    assert (outcome.reason, outcome.may_retry) == (OutcomeReason.ERROR, True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_input_refused_by_another_job_that_the_code_asked_for_is_an_ordinary_failure(
-    bench: Bench, kind: str
-) -> None:
-    @bench.app.job
+def test_invalid_input_of_another_job_is_an_ordinary_failure(harness: RunnerHarness, kind: str) -> None:
+    @harness.app.job
     def other(n: int) -> None: ...
 
-    outcome = bench.run(as_job(bench, kind, lambda: other.dump_input(("much",), {})))
-    assert (outcome.reason, outcome.may_retry) == (Reason.ERROR, True)
+    outcome = harness.run(create_job(harness, kind, lambda: other.dump_input(("much",), {})))
+    assert (outcome.reason, outcome.may_retry) == (OutcomeReason.ERROR, True)
 
 
-def test_a_job_that_is_not_registered_here_is_refused_but_may_be_known_elsewhere(bench: Bench) -> None:
-    @bench.app.job
+def test_unregistered_job_is_refused_and_may_be_retried(harness: RunnerHarness) -> None:
+    @harness.app.job
     def bake() -> None: ...
 
-    outcome = bench.run(bake, _fields={"name": "wash"})
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, True)
-    assert "'wash'" in error_of(outcome)["message"]
-    assert "restart the worker if the job is new" in error_of(outcome)["message"]
+    outcome = harness.run(bake, _fields={"name": "wash"})
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.REFUSED, True)
+    assert "'wash'" in load_error(outcome)["message"]
+    assert "restart the worker if the job is new" in load_error(outcome)["message"]
 
 
-# --- being stopped -------------------------------------------------------------------------------------------------
+# --- stops -----------------------------------------------------------------------------------------------------------
 
 
-def test_cancelled_async_code_is_thrown_out_where_it_waits_and_may_clean_up(bench: Bench) -> None:
-    begun, cleaned = threading.Event(), threading.Event()
+def test_cancelled_async_job_can_clean_up(harness: RunnerHarness) -> None:
+    started, cleaned = threading.Event(), threading.Event()
 
-    @bench.app.job
+    @harness.app.job
     async def bake() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
             cleaned.set()
 
-    attempt = bench.begin(bake)
-    begun.wait(10)
-    attempt.stop(Stop.CANCELLED, ANA)
-    outcome = bench.outcome(attempt)
+    attempt = harness.start(bake)
+    started.wait(10)
+    attempt.stop(StopReason.CANCELLED, ANA)
+    outcome = harness.wait_for_outcome(attempt)
     assert outcome is not None
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.CANCELLED, Reason.REQUESTED, False)
-    assert error_of(outcome)["message"] == "cancelled by Ana"
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (
+        OutcomeStatus.CANCELLED,
+        OutcomeReason.REQUESTED,
+        False,
+    )
+    assert load_error(outcome)["message"] == "cancelled by Ana"
     assert cleaned.is_set()
 
 
-def test_a_busy_loop_in_a_thread_is_really_stopped(bench: Bench) -> None:
-    begun = threading.Event()
+def test_runner_stops_a_busy_loop_in_a_thread(harness: RunnerHarness) -> None:
+    started = threading.Event()
     turns = 0
 
-    @bench.app.job
+    @harness.app.job
     def spin() -> None:
         nonlocal turns
-        begun.set()
+        started.set()
         while True:
             try:
                 turns += 1
             except Exception:
                 turns = 0
 
-    attempt = bench.begin(spin)
-    begun.wait(10)
-    attempt.stop(Stop.CANCELLED, ANA)
-    outcome = bench.outcome(attempt, timeout=10)
+    attempt = harness.start(spin)
+    started.wait(10)
+    attempt.stop(StopReason.CANCELLED, ANA)
+    outcome = harness.wait_for_outcome(attempt, timeout=10)
     assert outcome is not None
-    assert outcome.status is Status.CANCELLED
-    assert not _moves(lambda: turns)
+    assert outcome.status is OutcomeStatus.CANCELLED
+    assert not _changes(lambda: turns)
 
 
-def _moves(count: Callable[[], int]) -> bool:
+def _changes(count: Callable[[], int]) -> bool:
     before = count()
     deadline = time.monotonic() + 0.05
     while time.monotonic() < deadline:
@@ -415,132 +432,132 @@ def _moves(count: Callable[[], int]) -> bool:
     return False
 
 
-def test_the_thread_of_a_stopped_job_serves_the_next_one_unharmed(bench: Bench) -> None:
-    begun = threading.Event()
+def test_runner_reuses_the_thread_of_a_stopped_job(harness: RunnerHarness) -> None:
+    started = threading.Event()
 
-    @bench.app.job
+    @harness.app.job
     def spin() -> None:
-        begun.set()
+        started.set()
         while True:
             pass
 
-    @bench.app.job
+    @harness.app.job
     def count(n: int) -> int:
         return sum(1 for _ in range(n))
 
     for _ in range(5):
-        begun.clear()
-        attempt = bench.begin(spin)
-        begun.wait(10)
-        attempt.stop(Stop.CANCELLED, ANA)
-        bench.outcome(attempt)
-        outcomes = [bench.outcome(attempt) for attempt in [bench.begin(count, 20_000) for _ in range(8)]]
+        started.clear()
+        attempt = harness.start(spin)
+        started.wait(10)
+        attempt.stop(StopReason.CANCELLED, ANA)
+        harness.wait_for_outcome(attempt)
+        outcomes = [harness.wait_for_outcome(attempt) for attempt in [harness.start(count, 20_000) for _ in range(8)]]
         assert [outcome and outcome.output for outcome in outcomes] == ["20000"] * 8
 
 
-def test_a_thread_that_looks_may_leave_in_its_own_way(bench: Bench) -> None:
-    begun = threading.Event()
+def test_plain_job_that_waits_ends_on_a_stop_request(harness: RunnerHarness) -> None:
+    started = threading.Event()
 
-    @bench.app.job
+    @harness.app.job
     def patient(ctx: Context) -> str:
-        begun.set()
+        started.set()
         while not ctx.wait(30):
             pass
         return "tidied up"
 
-    attempt = bench.begin(patient)
-    begun.wait(10)
-    attempt.stop(Stop.HANDED_BACK)
-    assert bench.outcome(attempt) is not None, "one way or the other it ends, and at once"
+    attempt = harness.start(patient)
+    started.wait(10)
+    attempt.stop(StopReason.HANDED_BACK)
+    assert harness.wait_for_outcome(attempt) is not None, "the attempt ends at once"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_code_that_was_to_be_stopped_before_it_began_never_runs(bench: Bench, kind: str) -> None:
+def test_attempt_stopped_before_its_start_never_runs(harness: RunnerHarness, kind: str) -> None:
     ran = []
-    job = as_job(bench, kind, lambda: ran.append(1))
-    task = a_held_task(name="bake")
-    attempt = Attempt(task, Context(task), steady() + 60, steady())
-    attempt.stop(Stop.CANCELLED, ANA)
-    bench.runner.launch([attempt])
-    outcome = bench.outcome(attempt)
+    job = create_job(harness, kind, lambda: ran.append(1))
+    task = make_held_task(name="bake")
+    attempt = Attempt(task, Context(task), monotonic_seconds() + 60, monotonic_seconds())
+    attempt.stop(StopReason.CANCELLED, ANA)
+    harness.runner.launch([attempt])
+    outcome = harness.wait_for_outcome(attempt)
     assert outcome is not None
-    assert outcome.status is Status.CANCELLED
+    assert outcome.status is OutcomeStatus.CANCELLED
     assert ran == []
-    assert bench.run(job).status is Status.COMPLETED
+    assert harness.run(job).status is OutcomeStatus.COMPLETED
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_code_whose_lease_is_over_by_the_time_it_would_begin_never_runs(bench: Bench, kind: str) -> None:
-    """As in a process that was frozen between the claim and here, and wakes before its watchdog does."""
+def test_attempt_with_expired_lease_never_runs(harness: RunnerHarness, kind: str) -> None:
+    """Happens in a process that was frozen after the claim and continues before its watchdog does."""
     ran = []
-    as_job(bench, kind, lambda: ran.append(1))
-    task = a_held_task(name="bake")
-    attempt = Attempt(task, Context(task), steady(), steady())
-    bench.runner.launch([attempt])
-    assert bench.outcome(attempt) is None, "somebody else may hold the task: nothing is reported"
+    create_job(harness, kind, lambda: ran.append(1))
+    task = make_held_task(name="bake")
+    attempt = Attempt(task, Context(task), monotonic_seconds(), monotonic_seconds())
+    harness.runner.launch([attempt])
+    assert harness.wait_for_outcome(attempt) is None, "another worker may hold the task: nothing is reported"
     assert ran == []
 
 
 @pytest.mark.parametrize(
     ("stop", "status", "reason"),
     [
-        (Stop.TIMED_OUT, Status.FAILED, Reason.TIMED_OUT),
-        (Stop.HANDED_BACK, Status.CANCELLED, Reason.HANDED_BACK),
-        (Stop.CANCELLED, Status.CANCELLED, Reason.REQUESTED),
-        (Stop.LEASE_LOST, None, None),
+        (StopReason.TIMED_OUT, OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT),
+        (StopReason.HANDED_BACK, OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK),
+        (StopReason.CANCELLED, OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED),
+        (StopReason.LEASE_LOST, None, None),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_why_code_was_stopped_decides_what_is_reported(
-    bench: Bench, kind: str, stop: Stop, status: Status | None, reason: Reason | None
+def test_stop_reason_decides_the_outcome(
+    harness: RunnerHarness, kind: str, stop: StopReason, status: OutcomeStatus | None, reason: OutcomeReason | None
 ) -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     async def wait_async() -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(60)
 
     def wait() -> None:
-        begun.set()
+        started.set()
         while True:
             time.sleep(0.001)
 
     function: Any = wait_async if kind == "async" else wait
-    job: Job[..., Any] = bench.app.job(name="bake", timeout=60)(function)
-    attempt = bench.begin(job)
-    begun.wait(10)
+    job: Job[..., Any] = harness.app.job(name="bake", timeout=60)(function)
+    attempt = harness.start(job)
+    started.wait(10)
     attempt.stop(stop, ANA)
-    attempt.stop(Stop.CANCELLED, ANA)  # the first reason stands
-    outcome = bench.outcome(attempt)
+    attempt.stop(StopReason.CANCELLED, ANA)  # the first reason is final
+    outcome = harness.wait_for_outcome(attempt)
     assert (outcome and outcome.status, outcome and outcome.reason) == (status, reason)
 
 
-def test_the_words_of_stopped_code_are_kept(bench: Bench) -> None:
-    begun = threading.Event()
+def test_stopped_attempt_keeps_log_and_progress(harness: RunnerHarness) -> None:
+    started = threading.Event()
 
-    @bench.app.job
+    @harness.app.job
     async def bake(ctx: Context) -> None:
         print("kneading")
         ctx.progress(1, 2)
-        begun.set()
+        started.set()
         await asyncio.sleep(60)
 
-    attempt = bench.begin(bake)
-    begun.wait(10)
-    attempt.stop(Stop.CANCELLED, ANA)
-    outcome = bench.outcome(attempt)
+    attempt = harness.start(bake)
+    started.wait(10)
+    attempt.stop(StopReason.CANCELLED, ANA)
+    outcome = harness.wait_for_outcome(attempt)
     assert outcome is not None
     assert "kneading" in (outcome.log or "")
     assert json.loads(outcome.progress or "") == {"done": 1, "total": 2}
 
 
-def test_asking_again_presses_harder_on_code_that_would_not_hear(bench: Bench) -> None:
-    begun = threading.Event()
+def test_each_stop_request_cancels_the_code_again(harness: RunnerHarness) -> None:
+    started = threading.Event()
     refusals: list[int] = []
 
-    @bench.app.job
+    @harness.app.job
     async def stubborn() -> None:
-        begun.set()
+        started.set()
         while len(refusals) < 2:
             try:
                 await asyncio.sleep(60)
@@ -548,49 +565,49 @@ def test_asking_again_presses_harder_on_code_that_would_not_hear(bench: Bench) -
                 refusals.append(1)
         await asyncio.sleep(60)
 
-    attempt = bench.begin(stubborn)
-    begun.wait(10)
+    attempt = harness.start(stubborn)
+    started.wait(10)
     for times in (1, 2):
-        attempt.stop(Stop.CANCELLED, ANA)
-        eventually_here(lambda times=times: len(refusals) == times)  # type: ignore[misc]
-    attempt.stop(Stop.CANCELLED, ANA)
-    outcome = bench.outcome(attempt)
+        attempt.stop(StopReason.CANCELLED, ANA)
+        eventually_blocking(lambda times=times: len(refusals) == times)  # type: ignore[misc]
+    attempt.stop(StopReason.CANCELLED, ANA)
+    outcome = harness.wait_for_outcome(attempt)
     assert outcome is not None
-    assert outcome.status is Status.CANCELLED
+    assert outcome.status is OutcomeStatus.CANCELLED
 
 
-def test_stopping_what_has_ended_does_nothing(bench: Bench) -> None:
-    @bench.app.job
+def test_stop_of_an_ended_attempt_has_no_effect(harness: RunnerHarness) -> None:
+    @harness.app.job
     def bake() -> int:
         return 7
 
-    attempt = bench.begin(bake)
-    outcome = bench.outcome(attempt)
-    attempt.stop(Stop.CANCELLED, ANA)
+    attempt = harness.start(bake)
+    outcome = harness.wait_for_outcome(attempt)
+    attempt.stop(StopReason.CANCELLED, ANA)
     assert outcome is not None
-    assert outcome.status is Status.COMPLETED
+    assert outcome.status is OutcomeStatus.COMPLETED
     assert attempt.stop_reason is None
 
 
-def test_a_time_limit_runs_from_the_start_of_the_code(bench: Bench) -> None:
-    @bench.app.job(timeout=50)
+def test_time_limit_starts_with_the_code(harness: RunnerHarness) -> None:
+    @harness.app.job(timeout=50)
     async def limited() -> None: ...
 
-    @bench.app.job
+    @harness.app.job
     async def free() -> None: ...
 
-    before = steady()
-    attempt = bench.begin(limited)
-    bench.outcome(attempt)
+    before = monotonic_seconds()
+    attempt = harness.start(limited)
+    harness.wait_for_outcome(attempt)
     assert attempt.deadline is not None
-    assert before + 50 <= attempt.deadline <= steady() + 50
-    attempt = bench.begin(free)
-    bench.outcome(attempt)
+    assert before + 50 <= attempt.deadline <= monotonic_seconds() + 50
+    attempt = harness.start(free)
+    harness.wait_for_outcome(attempt)
     assert attempt.deadline is None
-    assert Policy().timeout_seconds is None
+    assert TaskPolicy().timeout_seconds is None
 
 
-def test_our_own_errors_are_what_a_program_can_catch() -> None:
+def test_public_errors_are_tenuto_errors() -> None:
     assert issubclass(PermanentFailure, TenutoError)
     assert issubclass(RetryLater, TenutoError)
     assert issubclass(Invalid, TenutoError)

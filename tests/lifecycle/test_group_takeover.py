@@ -1,4 +1,4 @@
-"""Who ends a step group, and has room, goes on with the next one in the same transaction (S1, S8)."""
+"""A worker with free slots claims the next step group in the transaction that finishes the previous one (S1, S8)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ from tenuto.lifecycle import completion
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import workers
-from tenuto.store.executions import Taking
-from tests.support.schedules import LEASE, a_step, end, outcome, started, table, take, task_states, the_execution
+from tenuto.store.executions import NextGroupClaim
+from tests.support.schedules import (
+    LEASE,
+    claim_steps,
+    finish_task,
+    load_execution,
+    make_settlement,
+    make_step,
+    open_task_states,
+    read_table,
+    start_execution,
+)
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("both_completion_paths")
 
 
 @pytest.fixture
-async def heard(db: Database) -> AsyncIterator[list[str]]:
+async def notifications(db: Database) -> AsyncIterator[list[str]]:
     """Every word that is said."""
     words: list[str] = []
     listener = Listener(db, words.append)
@@ -31,102 +41,102 @@ async def heard(db: Database) -> AsyncIterator[list[str]]:
 
 
 @pytest.fixture
-async def me(register_worker: Register) -> UUID:
+async def worker_id(register_worker: Register) -> UUID:
     return await register_worker()
 
 
-async def going_on(
-    db: Database, me: UUID, name: str, *, limit: int = 10, queues: tuple[str, ...] = ("default",)
-) -> Taking:
+async def finish_and_claim_next(
+    db: Database, worker_id: UUID, name: str, *, limit: int = 10, queues: tuple[str, ...] = ("default",)
+) -> NextGroupClaim:
     """End a step, ready to go on; what was taken over."""
-    held = await take(db, me)
-    taking = Taking(me, LEASE, ("default",), limit)
-    settlement = outcome(held[name], db.clock.now())
-    assert await completion.finish(db, [settlement], taking) == {held[name].id}
-    return taking
+    held = await claim_steps(db, worker_id)
+    next_claim = NextGroupClaim(worker_id, LEASE, ("default",), limit)
+    settlement = make_settlement(held[name], db.clock.now())
+    assert await completion.finish(db, [settlement], next_claim) == {held[name].id}
+    return next_claim
 
 
-async def test_the_next_group_is_held_by_who_ended_the_last_one(db: Database, me: UUID) -> None:
-    run = await started(db, "a", ["b", "c"], "d")
-    taking = await going_on(db, me, "a")
-    assert {task.name for task in taking.taken} == {"b", "c"}
-    assert await task_states(db) == {"b": "running", "c": "running", "d": "waiting"}
-    assert (await the_execution(db, run))["current_group"] == 1
-    for task in taking.taken:
-        assert (task.worker_id, task.fence, task.execution_id) == (me, 1, run)
-        await end(db, task)
-    assert await task_states(db) == {"d": "queued"}
+async def test_worker_claims_the_next_group_with_its_finish(db: Database, worker_id: UUID) -> None:
+    run = await start_execution(db, "a", ["b", "c"], "d")
+    next_claim = await finish_and_claim_next(db, worker_id, "a")
+    assert {task.name for task in next_claim.claimed} == {"b", "c"}
+    assert await open_task_states(db) == {"b": "running", "c": "running", "d": "waiting"}
+    assert (await load_execution(db, run))["current_group"] == 1
+    for task in next_claim.claimed:
+        assert (task.worker_id, task.fence, task.execution_id) == (worker_id, 1, run)
+        await finish_task(db, task)
+    assert await open_task_states(db) == {"d": "queued"}
 
 
-async def test_no_more_is_taken_over_than_there_is_room_for(db: Database, me: UUID) -> None:
-    await started(db, "a", ["b", "c", "d"])
-    taking = await going_on(db, me, "a", limit=2)
-    assert len(taking.taken) == 2
-    assert sorted((await task_states(db)).values()) == ["queued", "running", "running"]
+async def test_worker_claims_no_more_of_the_next_group_than_its_limit(db: Database, worker_id: UUID) -> None:
+    await start_execution(db, "a", ["b", "c", "d"])
+    next_claim = await finish_and_claim_next(db, worker_id, "a", limit=2)
+    assert len(next_claim.claimed) == 2
+    assert sorted((await open_task_states(db)).values()) == ["queued", "running", "running"]
 
 
-async def test_a_group_that_is_not_over_hands_nothing_over(db: Database, me: UUID) -> None:
-    await started(db, ["a", "b"], "c")
-    assert (await going_on(db, me, "a")).taken == []
-    assert await task_states(db) == {"b": "running", "c": "waiting"}
+async def test_worker_claims_nothing_while_the_group_is_not_finished(db: Database, worker_id: UUID) -> None:
+    await start_execution(db, ["a", "b"], "c")
+    assert (await finish_and_claim_next(db, worker_id, "a")).claimed == []
+    assert await open_task_states(db) == {"b": "running", "c": "waiting"}
 
 
-async def test_a_step_of_a_queue_that_is_not_served_gets_in_line(db: Database, me: UUID) -> None:
-    await started(db, "a", [a_step("b", queue="mail"), "c"])
-    assert [task.name for task in (await going_on(db, me, "a")).taken] == ["c"]
-    assert await task_states(db) == {"b": "queued", "c": "running"}
+async def test_step_of_a_queue_that_the_worker_does_not_serve_is_queued(db: Database, worker_id: UUID) -> None:
+    await start_execution(db, "a", [make_step("b", queue="mail"), "c"])
+    assert [task.name for task in (await finish_and_claim_next(db, worker_id, "a")).claimed] == ["c"]
+    assert await open_task_states(db) == {"b": "queued", "c": "running"}
 
 
-async def test_a_step_under_a_limit_gets_in_line(db: Database, me: UUID) -> None:
-    await started(db, "a", [a_step("b", limit_key="one", limit_max=1), "c"])
-    assert [task.name for task in (await going_on(db, me, "a")).taken] == ["c"]
+async def test_step_under_a_limit_is_queued(db: Database, worker_id: UUID) -> None:
+    await start_execution(db, "a", [make_step("b", limit_key="one", limit_max=1), "c"])
+    assert [task.name for task in (await finish_and_claim_next(db, worker_id, "a")).claimed] == ["c"]
 
 
 @pytest.mark.parametrize("how", ["paused", "limited"])
-async def test_a_step_of_a_queue_that_is_held_back_gets_in_line(how: str, db: Database, me: UUID) -> None:
-    await started(db, "a", "b")
-    held = await take(db, me)
+async def test_step_of_a_paused_or_limited_queue_is_queued(how: str, db: Database, worker_id: UUID) -> None:
+    await start_execution(db, "a", "b")
+    held = await claim_steps(db, worker_id)
     if how == "paused":
         await workers.pause_queue(db, "default", by="Ana", reason=None)
     else:
         await workers.limit_queue(db, "default", 1)
-    taking = Taking(me, LEASE, ("default",), 5)
-    await completion.finish(db, [outcome(held["a"], db.clock.now())], taking)
-    assert taking.taken == []
-    assert await task_states(db) == {"b": "queued"}
+    next_claim = NextGroupClaim(worker_id, LEASE, ("default",), 5)
+    await completion.finish(db, [make_settlement(held["a"], db.clock.now())], next_claim)
+    assert next_claim.claimed == []
+    assert await open_task_states(db) == {"b": "queued"}
 
 
-async def test_a_worker_that_was_declared_dead_takes_nothing_over(db: Database, me: UUID) -> None:
-    await started(db, "a", "b")
-    held = await take(db, me)
-    await workers.leave(db, me)
-    taking = Taking(me, LEASE, ("default",), 5)
-    await completion.finish(db, [outcome(held["a"], db.clock.now())], taking)
-    assert taking.taken == []
-    assert await task_states(db) == {"b": "queued"}
+async def test_ended_worker_claims_nothing_of_the_next_group(db: Database, worker_id: UUID) -> None:
+    await start_execution(db, "a", "b")
+    held = await claim_steps(db, worker_id)
+    await workers.deregister_process(db, worker_id)
+    next_claim = NextGroupClaim(worker_id, LEASE, ("default",), 5)
+    await completion.finish(db, [make_settlement(held["a"], db.clock.now())], next_claim)
+    assert next_claim.claimed == []
+    assert await open_task_states(db) == {"b": "queued"}
 
 
-async def test_whoever_may_take_the_rest_is_told_and_nobody_else(db: Database, me: UUID, heard: list[str]) -> None:
-    await started(db, "a", ["b", a_step("c", queue="mail")])
-    await told(db, heard)
-    heard.clear()
-    await going_on(db, me, "a")
-    await told(db, heard)
-    assert heard == ["queued mail 0"]
+async def test_finish_notifies_only_for_queued_steps(db: Database, worker_id: UUID, notifications: list[str]) -> None:
+    await start_execution(db, "a", ["b", make_step("c", queue="mail")])
+    await flush_notifications(db, notifications)
+    notifications.clear()
+    await finish_and_claim_next(db, worker_id, "a")
+    await flush_notifications(db, notifications)
+    assert notifications == ["queued mail 0"]
 
 
-async def told(db: Database, heard: list[str]) -> None:
-    """Wait until everything said so far has been heard."""
-    await db.all("SELECT pg_notify('tenuto', 'over')")
-    await eventually(lambda: "over" in heard)
-    heard.remove("over")
+async def flush_notifications(db: Database, notifications: list[str]) -> None:
+    """Wait until everything said so far has been notifications."""
+    await db.fetch_all("SELECT pg_notify('tenuto', 'over')")
+    await eventually(lambda: "over" in notifications)
+    notifications.remove("over")
 
 
-async def test_a_paused_execution_hands_nothing_over(db: Database, me: UUID) -> None:
-    run = await started(db, "a", "b")
-    held = await take(db, me)
-    await db.all("UPDATE tenuto.executions SET paused_at = now(), paused_by = 'Ana' WHERE id = $1", run)
-    taking = Taking(me, LEASE, ("default",), 5)
-    await completion.finish(db, [outcome(held["a"], db.clock.now())], taking)
-    assert taking.taken == []
-    assert [task["state"] for task in await table(db, "tasks")] == ["waiting"]
+async def test_worker_claims_nothing_of_a_paused_execution(db: Database, worker_id: UUID) -> None:
+    run = await start_execution(db, "a", "b")
+    held = await claim_steps(db, worker_id)
+    await db.fetch_all("UPDATE tenuto.executions SET paused_at = now(), paused_by = 'Ana' WHERE id = $1", run)
+    next_claim = NextGroupClaim(worker_id, LEASE, ("default",), 5)
+    await completion.finish(db, [make_settlement(held["a"], db.clock.now())], next_claim)
+    assert next_claim.claimed == []
+    assert [task["state"] for task in await read_table(db, "tasks")] == ["waiting"]

@@ -1,4 +1,4 @@
-"""Who wanted it, and what led to it (S7): carried by every task and record, also into tasks that tasks ask for."""
+"""Initiator, parent and correlation id (S7) of tasks and activities, also of tasks that jobs enqueue."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 
 from tenuto import Actor, Context, RetryLater, Tenuto
 from tenuto.blocking import Portal
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 
-def initiator(record: dict[str, Any]) -> tuple[str, str | None, str]:
+def initiator_of(record: dict[str, Any]) -> tuple[str, str | None, str]:
     return record["initiator_type"], record["initiator_id"], record["initiator_name"]
 
 
 @pytest.mark.parametrize(
     "actor", [Actor.user("ana", "Ana"), Actor.api_key("k1", "nightly"), Actor.system("scheduler")], ids=str
 )
-async def test_every_task_and_every_record_names_who_asked_for_it(actor: Actor, app: Tenuto, worker: Quick) -> None:
+async def test_tasks_and_activities_name_their_initiator(actor: Actor, app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake(ctx: Context) -> str:
         return ctx.initiator.name
@@ -30,29 +30,29 @@ async def test_every_task_and_every_record_names_who_asked_for_it(actor: Actor, 
         task = await app.enqueue(bake)
         await app.enqueue_many(bake, [{}, {}])
     triad = (actor.type.value, actor.id, actor.name)
-    assert [initiator(row) for row in await app.tasks()] == [triad] * 3
+    assert [initiator_of(row) for row in await app.tasks()] == [triad] * 3
     async with worker() as one:
         record = await app.wait(task, timeout=10)
-        await eventually(lambda: one.finished == 3)
+        await eventually(lambda: one.finished_count == 3)
     assert record["output"] == actor.name
-    assert [initiator(row) for row in await app.activities()] == [triad] * 3
+    assert [initiator_of(row) for row in await app.activities()] == [triad] * 3
 
 
-async def test_without_anybody_named_it_is_the_app_itself(app: Tenuto, url: str) -> None:
+async def test_default_initiator_is_the_app(app: Tenuto, url: str) -> None:
     @app.job
     async def bake() -> None: ...
 
     task = await app.enqueue(bake)
-    assert initiator(await app.task(task.id)) == ("system", None, "app")
+    assert initiator_of(await app.task(task.id)) == ("system", None, "app")
     mine = Tenuto(url, home=app.settings.home, actor=Actor.user("ben", "Ben"))
-    mine.jobs.add(bake)
+    mine.jobs.add_job(bake)
     try:
-        assert initiator(await mine.task((await mine.enqueue(bake)).id)) == ("user", "ben", "Ben")
+        assert initiator_of(await mine.task((await mine.enqueue(bake)).id)) == ("user", "ben", "Ben")
     finally:
         await mine.close()
 
 
-async def test_acting_as_somebody_ends_with_the_block_and_does_not_reach_others(app: Tenuto) -> None:
+async def test_acting_as_is_limited_to_its_block_and_task(app: Tenuto) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -63,12 +63,10 @@ async def test_acting_as_somebody_ends_with_the_block_and_does_not_reach_others(
 
     names = [f"user-{n}" for n in range(5)]
     assert await asyncio.gather(*map(enqueue_as, names)) == names
-    assert initiator(await app.task((await app.enqueue(bake)).id)) == ("system", None, "app")
+    assert initiator_of(await app.task((await app.enqueue(bake)).id)) == ("system", None, "app")
 
 
-async def test_a_task_asked_for_by_a_task_names_its_parent_and_belongs_to_the_same_story(
-    app: Tenuto, worker: Quick
-) -> None:
+async def test_child_task_has_parent_and_correlation_id(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def grandchild() -> None: ...
 
@@ -89,12 +87,10 @@ async def test_a_task_asked_for_by_a_task_names_its_parent_and_belongs_to_the_sa
     assert second["parent_id"] == first["id"]
     assert third["parent_id"] == second["id"]
     assert second["correlation_id"] == third["correlation_id"] == str(first["task_id"])
-    assert initiator(second) == initiator(third) == ("user", "ana", "Ana")
+    assert initiator_of(second) == initiator_of(third) == ("user", "ana", "Ana")
 
 
-async def test_a_story_that_was_given_a_name_keeps_it_and_a_later_attempt_is_the_parent_it_was(
-    app: Tenuto, worker: Quick
-) -> None:
+async def test_correlation_id_and_parent_survive_a_retry(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def child() -> None: ...
 
@@ -113,7 +109,7 @@ async def test_a_story_that_was_given_a_name_keeps_it_and_a_later_attempt_is_the
     assert below["parent_id"] != record["task_id"]
 
 
-async def test_inside_a_job_somebody_else_may_be_named(app: Tenuto, worker: Quick) -> None:
+async def test_job_may_act_as_another_initiator(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def child() -> None: ...
 
@@ -125,11 +121,11 @@ async def test_inside_a_job_somebody_else_may_be_named(app: Tenuto, worker: Quic
     async with worker():
         record = await app.wait(await app.enqueue(parent), timeout=10)
         below = await app.wait(UUID(record["output"]), timeout=10)
-    assert initiator(below) == ("system", None, "janitor")
+    assert initiator_of(below) == ("system", None, "janitor")
     assert below["parent_id"] == record["id"]
 
 
-async def test_a_plain_function_may_ask_for_work_through_a_portal(app: Tenuto, worker: Quick) -> None:
+async def test_plain_job_enqueues_through_a_portal(app: Tenuto, worker: WorkerFactory) -> None:
     portal = Portal(app)
 
     @app.job
@@ -146,10 +142,10 @@ async def test_a_plain_function_may_ask_for_work_through_a_portal(app: Tenuto, w
         assert record["status"] == "completed", record["error"]
         below = await app.wait(UUID(record["output"]), timeout=10)
     assert below["parent_id"] == record["id"]
-    assert initiator(below) == ("user", "ana", "Ana")
+    assert initiator_of(below) == ("user", "ana", "Ana")
 
 
-async def test_a_flood_of_tasks_asked_for_by_tasks_gets_done(app: Tenuto, worker: Quick) -> None:
+async def test_many_child_tasks_are_completed(app: Tenuto, worker: WorkerFactory) -> None:
     """Many jobs on one loop use the database of another at once."""
     ran: list[int] = []
 
@@ -163,5 +159,5 @@ async def test_a_flood_of_tasks_asked_for_by_tasks_gets_done(app: Tenuto, worker
 
     async with worker(slots=20) as one:
         await app.enqueue_many(spread, range(10))
-        await eventually(lambda: one.finished == 110, timeout=30)
+        await eventually(lambda: one.finished_count == 110, timeout=30)
     assert sorted(ran) == list(range(100))

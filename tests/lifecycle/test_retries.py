@@ -1,4 +1,4 @@
-"""Failed work is tried again (J2, J3): each try a record of its own, with growing waits, until it is final."""
+"""Retries (J2, J3): every attempt has its activity, delays grow, and the last attempt is final."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 QUICK = RetryPolicy(max_retries=3, base_seconds=0.05, factor=2, jitter=0)
 
 
 @pytest.mark.parametrize(("max_retries", "attempts"), [(0, 1), (1, 1), (3, 3)])
-async def test_as_many_failures_as_max_retries_says_are_allowed_and_the_last_is_final(
-    max_retries: int, attempts: int, app: Tenuto, worker: Quick
+async def test_task_fails_after_max_retries_attempts(
+    max_retries: int, attempts: int, app: Tenuto, worker: WorkerFactory
 ) -> None:
     @app.job(retry=RetryPolicy(max_retries=max_retries, base_seconds=0.01, jitter=0))
     async def fail() -> None:
@@ -34,7 +34,7 @@ async def test_as_many_failures_as_max_retries_says_are_allowed_and_the_last_is_
     assert records[0]["id"] == task.id
 
 
-async def test_the_waits_between_attempts_grow(app: Tenuto, worker: Quick) -> None:
+async def test_retry_delays_grow(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job(retry=QUICK)
     async def fail() -> None:
         raise ValueError
@@ -49,7 +49,7 @@ async def test_the_waits_between_attempts_grow(app: Tenuto, worker: Quick) -> No
     assert third["claimed_at"] - third["run_at"] > timedelta(milliseconds=-50)
 
 
-async def test_between_two_attempts_the_next_one_can_be_seen_and_asked_for(app: Tenuto, worker: Quick) -> None:
+async def test_next_attempt_is_visible_between_retries(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def fail() -> None:
         raise ValueError
@@ -69,7 +69,7 @@ async def test_between_two_attempts_the_next_one_can_be_seen_and_asked_for(app: 
     assert timedelta(seconds=7.9) < waited < timedelta(seconds=10.1), "ten seconds, less up to a fifth of jitter"
 
 
-async def test_what_fails_at_first_and_then_succeeds_is_completed(app: Tenuto, worker: Quick) -> None:
+async def test_task_that_succeeds_on_retry_is_completed(app: Tenuto, worker: WorkerFactory) -> None:
     seen: list[tuple[int, int, str]] = []
 
     @app.job(retry=QUICK)
@@ -93,7 +93,7 @@ async def test_what_fails_at_first_and_then_succeeds_is_completed(app: Tenuto, w
 
 
 @pytest.mark.parametrize("error", [PermanentFailure("burnt")])
-async def test_a_permanent_failure_is_final_at_once(error: Exception, app: Tenuto, worker: Quick) -> None:
+async def test_permanent_failure_is_not_retried(error: Exception, app: Tenuto, worker: WorkerFactory) -> None:
     @app.job(retry=QUICK)
     async def fail() -> None:
         raise error
@@ -103,7 +103,7 @@ async def test_a_permanent_failure_is_final_at_once(error: Exception, app: Tenut
     assert (record["attempt"], record["final"], record["failures"]) == (1, True, 1)
 
 
-async def test_a_job_may_choose_its_own_wait(app: Tenuto, worker: Quick) -> None:
+async def test_job_chooses_its_retry_delay(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake(ctx: Context) -> str:
         if ctx.attempt == 1:
@@ -117,7 +117,7 @@ async def test_a_job_may_choose_its_own_wait(app: Tenuto, worker: Quick) -> None
     assert second["run_at"] - first["ended_at"] == timedelta(seconds=0.1)
 
 
-async def test_an_input_its_job_no_longer_accepts_is_refused_for_good(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_task_with_invalid_input_is_not_retried(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     @app.job(retry=QUICK)
     async def bake(flour: int) -> None: ...
 
@@ -129,7 +129,7 @@ async def test_an_input_its_job_no_longer_accepts_is_refused_for_good(app: Tenut
     assert record["error"]["message"].startswith("flour:")
 
 
-async def test_completed_with_error_is_final_and_counts_no_failure(app: Tenuto, worker: Quick) -> None:
+async def test_completed_with_error_is_final_and_not_a_failure(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job(retry=QUICK)
     async def bake(ctx: Context) -> int:
         ctx.error("half of it burnt")
@@ -145,7 +145,7 @@ async def test_completed_with_error_is_final_and_counts_no_failure(app: Tenuto, 
     )
 
 
-async def test_a_rule_of_a_newer_version_keeps_nobody_from_ending(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_unreadable_policy_does_not_prevent_finishing(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     @app.job
     async def bake(n: int) -> int:
         return n

@@ -1,4 +1,4 @@
-"""Cancelling (W1, W2): what waits is ended at once, what runs is really stopped, and the record says who wanted it."""
+"""Task cancellation (W1, W2): unclaimed tasks end at once, running code is stopped, the initiator is recorded."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import psutil
 import pytest
 
 from tenuto import Actor, Context, Tenuto
-from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 ANA = Actor.user("u-17", "Ana")
 
 
-def said(record: dict[str, Any]) -> tuple[Any, ...]:
+def summarise_cancellation(record: dict[str, Any]) -> tuple[Any, ...]:
     return record["status"], record["reason"], record["final"], record["error"]["message"], record["error"]["by"]
 
 
@@ -35,7 +35,7 @@ CANCELLED_BY_ANA = (
 
 
 @pytest.mark.parametrize("delay", [None, timedelta(days=1)], ids=["queued", "scheduled"])
-async def test_a_task_that_nobody_holds_is_cancelled_at_once(delay: timedelta | None, app: Tenuto) -> None:
+async def test_unclaimed_task_is_cancelled_at_once(delay: timedelta | None, app: Tenuto) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -43,12 +43,12 @@ async def test_a_task_that_nobody_holds_is_cancelled_at_once(delay: timedelta | 
     with app.acting_as(ANA):
         assert await app.cancel(task.id) == "cancelled"
     (record,) = await app.attempts(task.id)
-    assert said(record) == CANCELLED_BY_ANA
+    assert summarise_cancellation(record) == CANCELLED_BY_ANA
     assert record["started_at"] is None
     assert await app.tasks() == []
 
 
-async def test_what_was_cancelled_while_it_waited_never_runs(app: Tenuto, worker: Quick) -> None:
+async def test_task_cancelled_while_queued_never_runs(app: Tenuto, worker: WorkerFactory) -> None:
     ran = []
 
     @app.job
@@ -62,7 +62,7 @@ async def test_what_was_cancelled_while_it_waited_never_runs(app: Tenuto, worker
     assert ran == [2]
 
 
-async def test_running_async_code_is_stopped(app: Tenuto, worker: Quick) -> None:
+async def test_cancelled_async_job_is_stopped(app: Tenuto, worker: WorkerFactory) -> None:
     begun, cleaned = threading.Event(), threading.Event()
 
     @app.job
@@ -80,14 +80,12 @@ async def test_running_async_code_is_stopped(app: Tenuto, worker: Quick) -> None
         with app.acting_as(ANA):
             assert await app.cancel(task.id) == "stopping"
         record = await app.wait(task, timeout=10)
-    assert said(record) == CANCELLED_BY_ANA
+    assert summarise_cancellation(record) == CANCELLED_BY_ANA
     assert cleaned.is_set()
     assert record["started_at"] is not None
 
 
-async def test_a_busy_loop_in_a_thread_is_really_stopped_and_only_then_the_slot_is_free(
-    app: Tenuto, worker: Quick
-) -> None:
+async def test_cancelled_thread_keeps_its_slot_until_it_has_stopped(app: Tenuto, worker: WorkerFactory) -> None:
     alive = threading.Event()
     overlap = []
 
@@ -114,7 +112,7 @@ async def test_a_busy_loop_in_a_thread_is_really_stopped_and_only_then_the_slot_
     assert overlap == [False]
 
 
-async def test_a_slot_stays_taken_while_code_still_cleans_up(app: Tenuto, worker: Quick) -> None:
+async def test_cancelled_job_keeps_its_slot_during_cleanup(app: Tenuto, worker: WorkerFactory) -> None:
     may_go, began = threading.Event(), threading.Event()
     ran = threading.Event()
 
@@ -148,7 +146,7 @@ async def test_a_slot_stays_taken_while_code_still_cleans_up(app: Tenuto, worker
 
 
 @pytest.mark.usefixtures("with_isolated_jobs")
-async def test_an_isolated_job_is_killed_with_all_it_started(app: Tenuto, worker: Quick, tmp_path: Path) -> None:
+async def test_cancelled_isolated_job_is_killed_with_its_children(app: Tenuto, worker: WorkerFactory, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     async with worker():
         task = await app.enqueue(isolated_jobs.hang, file)
@@ -156,28 +154,26 @@ async def test_an_isolated_job_is_killed_with_all_it_started(app: Tenuto, worker
         pids = [int(pid) for pid in file.read_text().split()]
         with app.acting_as(ANA):
             assert await app.cancel(task.id) == "stopping"
-        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
-        await eventually(lambda: not any(runs(pid) for pid in pids))
+        assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+        await eventually(lambda: not any(is_process_alive(pid) for pid in pids))
 
 
-async def test_cancelling_is_heard_at_once_and_found_even_if_the_word_is_lost(
-    app: Tenuto, worker: Quick, sql: Any
-) -> None:
+async def test_cancellation_works_with_and_without_its_notification(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     @app.job
     async def bake() -> None:
         await asyncio.sleep(60)
 
     async with worker():
         task = await app.enqueue(bake)
-        await running(app, task.id)
+        await wait_until_running(app, task.id)
         # As `cancel` does, but nobody is told.
         await sql(
             "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
-        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+        assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 
 
-async def test_asking_again_is_no_harm_and_the_first_who_asked_is_on_record(app: Tenuto, worker: Quick) -> None:
+async def test_repeated_cancellation_records_the_first_initiator(app: Tenuto, worker: WorkerFactory) -> None:
     begun, release = threading.Event(), threading.Event()
 
     @app.job
@@ -195,12 +191,10 @@ async def test_asking_again_is_no_harm_and_the_first_who_asked_is_on_record(app:
             with app.acting_as(actor):
                 assert await app.cancel(task.id) == "stopping"
         release.set()
-        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+        assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 
 
-async def test_a_task_asked_to_stop_that_fails_by_itself_does_not_come_back(
-    app: Tenuto, worker: Quick, sql: Any
-) -> None:
+async def test_failing_task_with_cancellation_request_is_not_retried(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     go_on = threading.Event()
 
     @app.job
@@ -210,19 +204,21 @@ async def test_a_task_asked_to_stop_that_fails_by_itself_does_not_come_back(
 
     async with worker() as one:
         task = await app.enqueue(fail)
-        await running(app, task.id)
+        await wait_until_running(app, task.id)
         # The worker has not heard of it when the code ends.
         await sql(
             "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
         go_on.set()
-        await eventually(lambda: one.finished == 1)
+        await eventually(lambda: one.finished_count == 1)
     (record,) = await app.attempts(task.id)
     assert (record["status"], record["final"]) == ("cancelled", True)
     assert "Ana" in record["error"]["message"]
 
 
-async def test_a_task_asked_to_stop_that_ends_well_meanwhile_is_done(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_task_that_completes_despite_a_cancellation_request_is_completed(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     go_on = threading.Event()
 
     @app.job
@@ -232,7 +228,7 @@ async def test_a_task_asked_to_stop_that_ends_well_meanwhile_is_done(app: Tenuto
 
     async with worker():
         task = await app.enqueue(bake)
-        await running(app, task.id)
+        await wait_until_running(app, task.id)
         await sql(
             "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
@@ -242,9 +238,7 @@ async def test_a_task_asked_to_stop_that_ends_well_meanwhile_is_done(app: Tenuto
     assert record["final"]
 
 
-async def test_a_request_whose_worker_died_is_carried_out_by_whoever_finds_it(
-    app: Tenuto, worker: Quick, sql: Any
-) -> None:
+async def test_recovery_cancels_a_lost_task_with_cancellation_request(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -263,34 +257,34 @@ async def test_a_request_whose_worker_died_is_carried_out_by_whoever_finds_it(
     with app.acting_as(ANA):
         assert await app.cancel(task.id) == "stopping"
     async with worker():
-        assert said(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
+        assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 
 
-async def test_what_has_ended_or_never_was_cannot_be_cancelled(app: Tenuto, worker: Quick) -> None:
+async def test_ended_or_unknown_task_cannot_be_cancelled(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> None: ...
 
     async with worker():
         task = await app.enqueue(bake)
         await app.wait(task, timeout=10)
-    with pytest.raises(Conflict, match="has ended already"):
+    with raises_code("task.already_ended"):
         await app.cancel(task.id)
-    with pytest.raises(NotFound, match="there is no task"):
+    with raises_code("task.not_found"):
         await app.cancel(new_id())
 
 
-async def running(app: Tenuto, task_id: Any) -> None:
+async def wait_until_running(app: Tenuto, task_id: Any) -> None:
     async def is_so() -> bool:
         return bool((await app.activity(task_id))["status"] == "in_progress")
 
     await eventually(is_so)
 
 
-def runs(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-async def test_code_that_cleans_up_is_not_told_again_when_others_are_told_to_stop(app: Tenuto, worker: Quick) -> None:
+async def test_job_in_cleanup_is_not_cancelled_again(app: Tenuto, worker: WorkerFactory) -> None:
     begun: list[str] = []
     cleaned: list[str] = []
 

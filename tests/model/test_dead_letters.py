@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenuto.model.dead_letters import LetterStatus, fingerprint, fingerprint_of_json, summary
+from tenuto.model.dead_letters import DeadLetterStatus, error_fingerprint, error_fingerprint_from_json, error_summary
 
 
 def _raised(act: Callable[[], object]) -> dict[str, Any]:
@@ -33,41 +33,41 @@ def _in_a_library() -> None:
 
 
 def test_the_message_does_not_matter() -> None:
-    assert fingerprint(_raised(_no_flour)) == fingerprint(_raised(lambda: _no_flour(message="no 17 flour")))
+    assert error_fingerprint(_raised(_no_flour)) == error_fingerprint(_raised(lambda: _no_flour(message="no 17 flour")))
 
 
 def test_where_the_line_has_moved_to_does_not_matter() -> None:
     error = _raised(_no_flour)
     moved = {**error, "stack": error["stack"].replace("line ", "line 1")}
     assert moved != error
-    assert fingerprint(moved) == fingerprint(error)
+    assert error_fingerprint(moved) == error_fingerprint(error)
 
 
 def test_the_folder_it_is_installed_in_does_not_matter() -> None:
     error = _raised(_no_flour)
     elsewhere = {**error, "stack": error["stack"].replace(__file__, "/srv/other/test_deadletters.py")}
     assert elsewhere != error
-    assert fingerprint(elsewhere) == fingerprint(error)
+    assert error_fingerprint(elsewhere) == error_fingerprint(error)
 
 
 def test_the_type_and_the_function_and_the_step_do() -> None:
     error = _raised(_no_flour)
     others = [_raised(lambda: _no_flour(KeyError)), _raised(_no_oven), {**error, "step": "2 load"}]
-    assert len({fingerprint(each) for each in [error, *others]}) == 4
+    assert len({error_fingerprint(each) for each in [error, *others]}) == 4
 
 
 def test_what_counts_is_the_innermost_frame_of_ones_own() -> None:
     error = _raised(_in_a_library)
     assert "json" in error["stack"]
-    assert fingerprint(error) != fingerprint(_raised(lambda: json.loads("{")))
+    assert error_fingerprint(error) != error_fingerprint(_raised(lambda: json.loads("{")))
     shallower = {**error, "stack": error["stack"].replace('decoder.py", line', 'deeper.py", line')}
-    assert fingerprint(shallower) == fingerprint(error)
+    assert error_fingerprint(shallower) == error_fingerprint(error)
 
 
 def test_one_without_a_stack_or_anything_has_one_too() -> None:
-    assert fingerprint({"type": "tenuto.Lost", "message": "a"}) == fingerprint({"type": "tenuto.Lost", "message": "b"})
-    assert fingerprint(None) == fingerprint({}) == fingerprint_of_json(None)
-    assert len(fingerprint(None)) == 12
+    assert error_fingerprint({"type": "tenuto.Lost", "message": "a"}) == error_fingerprint({"type": "tenuto.Lost", "message": "b"})
+    assert error_fingerprint(None) == error_fingerprint({}) == error_fingerprint_from_json(None)
+    assert len(error_fingerprint(None)) == 12
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_one_without_a_stack_or_anything_has_one_too() -> None:
     ],
 )
 def test_a_failure_in_one_line(error: dict[str, Any] | None, line: str) -> None:
-    assert summary(error) == line
+    assert error_summary(error) == line
 
 
 def test_a_letter_waits_or_was_retried_or_acknowledged() -> None:
-    assert set(LetterStatus) == {"awaiting_intervention", "retried", "acknowledged"}
+    assert set(DeadLetterStatus) == {"awaiting_intervention", "retried", "acknowledged"}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
 from tenuto.model import dependency_order
-from tenuto.model.manifests import Manifest, refuse_circles
-from tenuto.model.manifests import those_needed_first as manifests_in_order
-from tenuto.model.schedules import Definition, Plan, refuse_cycles
-from tenuto.model.schedules import those_needed_first as schedules_in_order
+from tenuto.model.manifests import Manifest, check_no_manifest_cycle
+from tenuto.model.manifests import sort_manifests_by_dependency as manifests_in_order
+from tenuto.model.schedules import ScheduleDefinition, Plan, check_no_schedule_cycle
+from tenuto.model.schedules import sort_schedules_by_dependency as schedules_in_order
 from tenuto.model.steps import Step
 from tenuto.model.triggers import manual
 from tests.support.proofs import times
@@ -26,7 +26,7 @@ graphs = st.dictionaries(st.sampled_from("abcdefg"), st.lists(st.sampled_from("a
 
 
 def runs(*names: str) -> Plan:
-    return Plan.of([Step.schedule(name) for name in names] or [Step("job", "x")])
+    return Plan.from_steps([Step.schedule(name) for name in names] or [Step("job", "x")])
 
 
 def in_line(last: str | None) -> dict[str, str | None]:
@@ -38,7 +38,7 @@ def in_line(last: str | None) -> dict[str, str | None]:
 @given(graphs)
 def test_each_comes_once_after_those_it_needs_or_the_circle_is_shown(graph: dict[str, list[str]]) -> None:
     try:
-        ordered = dependency_order.in_order(graph, lambda name: graph[name], Invalid)
+        ordered = dependency_order.sort_by_dependency(graph, lambda name: graph[name], Invalid)
     except Invalid as refused:
         way = refused.message.split(" → ")
         assert way[0] == way[-1]
@@ -61,7 +61,7 @@ def test_there_is_a_way_back_exactly_if_a_thing_is_reached_from_what_it_needs(
     while len(reached) > before:
         before = len(reached)
         reached |= {needed for name in reached for needed in graph.get(name, [])}
-    way = dependency_order.way_back(start, lambda name: graph.get(name, []))
+    way = dependency_order.find_cycle(start, lambda name: graph.get(name, []))
     assert (way is not None) == (start in reached)
     if way is not None:
         assert (way[0], way[-1]) == (start, start)
@@ -74,8 +74,8 @@ def test_schedules_that_meet_again_and_again_are_walked_once() -> None:
         f"{n}{side}": runs(*(f"{n + 1}a", f"{n + 1}b")[: 2 * (n + 1 < layers)]) for n in range(layers) for side in "ab"
     }
     began = time.process_time()
-    refuse_cycles("top", runs("0a", "0b"), plans)
-    assert len(schedules_in_order(Definition(name, manual(), plan) for name, plan in plans.items())) == 2 * layers
+    check_no_schedule_cycle("top", runs("0a", "0b"), plans)
+    assert len(schedules_in_order(ScheduleDefinition(name, manual(), plan) for name, plan in plans.items())) == 2 * layers
     assert time.process_time() - began < 2
 
 
@@ -85,13 +85,13 @@ def test_schedules_in_a_long_line_are_put_in_order_and_their_circle_is_refused()
 
     def ordered(last: str | None) -> list[str]:
         return [
-            each.name for each in schedules_in_order(Definition(n, manual(), plan) for n, plan in plans(last).items())
+            each.name for each in schedules_in_order(ScheduleDefinition(n, manual(), plan) for n, plan in plans(last).items())
         ]
 
-    refuse_cycles("top", runs("0"), plans(None))
+    check_no_schedule_cycle("top", runs("0"), plans(None))
     assert ordered(None) == [str(n) for n in reversed(range(LONG))]
     with pytest.raises(Invalid, match=r"runs itself: top → 0 → 1 → .* → 4999 → top"):
-        refuse_cycles("top", runs("0"), plans("top"))
+        check_no_schedule_cycle("top", runs("0"), plans("top"))
     with pytest.raises(Invalid, match=r"runs itself: 4990 → .* → 4999 → 4990"):
         ordered("4990")
 
@@ -102,10 +102,10 @@ def test_manifests_in_a_long_line_are_put_in_order_and_their_circle_is_refused()
         return [each.external_id for each in manifests_in_order(wanted)]
 
     began = time.process_time()
-    refuse_circles("top", "0", in_line(None))
+    check_no_manifest_cycle("top", "0", in_line(None))
     assert ordered(None) == [str(n) for n in reversed(range(LONG))]
     with pytest.raises(Invalid, match=r"would run after itself: top → 0 → 1 → .* → 4999 → top"):
-        refuse_circles("top", "0", in_line("top"))
+        check_no_manifest_cycle("top", "0", in_line("top"))
     with pytest.raises(Invalid, match=r"would run after itself: 4990 → .* → 4999 → 4990"):
         ordered("4990")
     assert time.process_time() - began < 2

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, refuse_circles, those_needed_first
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, check_no_manifest_cycle, sort_manifests_by_dependency
+from tenuto.model.policies import TaskPolicy, RetryPolicy
 from tenuto.model.triggers import at, cron, every, manual
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, An
             "properties": {"table": "users", "deep": {"a": [1, 2]}},
             "property_type": "table: str",
             "trigger": cron("30 2 * * mon-fri", zone="America/New_York"),
-            "policy": Policy(RetryPolicy(max_retries=5, base_seconds=2.0, factor=3.0), 90.0, "fail"),
+            "policy": TaskPolicy(RetryPolicy(max_retries=5, base_seconds=2.0, factor=3.0), 90.0, "fail"),
             "queue": "slow",
             "priority": -7,
             "group": "nightly",
@@ -117,17 +117,17 @@ def test_a_field_nobody_knows_is_refused() -> None:
 )
 def test_a_circle_is_refused_and_shown(external_id: str, depends_on: str, parents: dict[str, str | None]) -> None:
     with pytest.raises(Invalid, match=r"a → b → .*a"):
-        refuse_circles(external_id, depends_on, parents)
+        check_no_manifest_cycle(external_id, depends_on, parents)
 
 
 def test_a_line_is_no_circle_nor_is_one_that_others_have_made() -> None:
-    refuse_circles("a", None, {"b": "a"})
-    refuse_circles("c", "b", {"b": "a"})
-    refuse_circles("x", "a", {"a": "b", "b": "a"})
+    check_no_manifest_cycle("a", None, {"b": "a"})
+    check_no_manifest_cycle("c", "b", {"b": "a"})
+    check_no_manifest_cycle("x", "a", {"a": "b", "b": "a"})
 
 
 def test_each_comes_after_the_one_it_runs_after() -> None:
     wanted = [a_manifest("c", depends_on="b"), a_manifest("b", depends_on="a"), a_manifest("a"), a_manifest("d")]
-    assert [each.external_id for each in those_needed_first(wanted)] == ["a", "b", "c", "d"]
+    assert [each.external_id for each in sort_manifests_by_dependency(wanted)] == ["a", "b", "c", "d"]
     with pytest.raises(Invalid, match="after itself"):
-        those_needed_first([a_manifest("a", depends_on="b"), a_manifest("b", depends_on="a")])
+        sort_manifests_by_dependency([a_manifest("a", depends_on="b"), a_manifest("b", depends_on="a")])

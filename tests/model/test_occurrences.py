@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenuto.model import occurrences
-from tenuto.model.occurrences import MAX_LISTED, Decided, Decision, Due, Meeting, due, first_undecided, when_meeting
-from tenuto.model.schedules import Late, Misfire, Overlap, misfire_as_stored, misfire_from_fields
+from tenuto.model.occurrences import MAX_LISTED_OCCURRENCES, DecidedOccurrence, Decision, DueOccurrences, OverlapState, decide_due_occurrences, first_undecided_instant, decide_overlap
+from tenuto.model.schedules import MisfirePolicy, Misfire, OverlapPolicy, misfire_from_stored_fields, misfire_from_fields
 from tenuto.model.triggers import Trigger, at, cron, every
 from tests.model.triggers import test_laws as laws
 from tests.support.model_values import NOON
@@ -24,22 +24,22 @@ MINUTELY = every("1m")
 
 def decide(now: datetime, misfire: object = "once", trigger: Trigger = MINUTELY) -> list[tuple[float, Decision]]:
     """(minutes after noon, decision), the first instant due being noon."""
-    decided = due(trigger, NOON, now, misfire_from_fields(misfire), "").decided
+    decided = decide_due_occurrences(trigger, NOON, now, misfire_from_fields(misfire), "").decided
     return [((each.due_at - NOON) / MINUTE, each.decision) for each in decided]
 
 
 @pytest.mark.parametrize("misfire", ["once", "all", "skip"])
 def test_what_is_on_time_fires_whatever_the_rule_and_the_next_run_lies_ahead(misfire: str) -> None:
-    found = due(MINUTELY, NOON, NOON, Misfire(misfire), "")  # type: ignore[arg-type]
-    assert found.decided == [Decided(NOON, Decision.FIRED)]
-    assert found.next_run == NOON + MINUTE
+    found = decide_due_occurrences(MINUTELY, NOON, NOON, Misfire(misfire), "")  # type: ignore[arg-type]
+    assert found.decided == [DecidedOccurrence(NOON, Decision.FIRED)]
+    assert found.next_run_at == NOON + MINUTE
 
 
 def test_once_runs_the_newest_of_the_missed_and_the_others_say_which_run_stands_for_them() -> None:
-    found = due(MINUTELY, NOON, NOON + 3.5 * MINUTE, Misfire(), "")
+    found = decide_due_occurrences(MINUTELY, NOON, NOON + 3.5 * MINUTE, Misfire(), "")
     assert [each.decision for each in found.decided] == ["coalesced", "coalesced", "coalesced", "fired"]
     assert found.decided[0].reason == "the run due at 2031-05-17 12:03:00 UTC stands for it"
-    assert found.next_run == NOON + 4 * MINUTE
+    assert found.next_run_at == NOON + 4 * MINUTE
 
 
 def test_all_runs_each_of_the_missed() -> None:
@@ -49,17 +49,17 @@ def test_all_runs_each_of_the_missed() -> None:
 def test_all_runs_only_the_last_so_many_and_the_older_ones_say_why_not() -> None:
     rule = {"policy": "all", "max_runs": 2}
     assert decide(NOON + 3 * MINUTE, rule) == [(0, "missed"), (1, "missed"), (2, "fired"), (3, "fired")]
-    found = due(MINUTELY, NOON, NOON + 3 * MINUTE, misfire_from_fields(rule), "")
+    found = decide_due_occurrences(MINUTELY, NOON, NOON + 3 * MINUTE, misfire_from_fields(rule), "")
     assert found.decided[0].reason == "only the last 2 missed runs are made up for"
 
 
 def test_skip_lets_go_what_is_later_than_the_grace_and_says_how_late_it_was() -> None:
     rule = {"policy": "skip", "grace_seconds": 300}
     assert decide(NOON + 6 * MINUTE, rule, every("1h")) == [(0, "missed")]
-    found = due(every("1h"), NOON, NOON + 6 * MINUTE, misfire_from_fields(rule), "")
+    found = decide_due_occurrences(every("1h"), NOON, NOON + 6 * MINUTE, misfire_from_fields(rule), "")
     assert found.decided[0].reason == "0:06:00 late, more than the grace of 0:05:00"
-    assert found.next_run is not None
-    assert found.next_run > NOON
+    assert found.next_run_at is not None
+    assert found.next_run_at > NOON
 
 
 def test_skip_runs_what_is_within_the_grace() -> None:
@@ -67,8 +67,8 @@ def test_skip_runs_what_is_within_the_grace() -> None:
 
 
 def test_a_grace_shorter_than_a_scheduler_may_sleep_does_not_lose_what_is_on_time() -> None:
-    stored = misfire_as_stored({"policy": "skip", "grace_seconds": 1})
-    (found,) = due(every("1h"), NOON, NOON + timedelta(seconds=31), stored, "").decided
+    stored = misfire_from_stored_fields({"policy": "skip", "grace_seconds": 1})
+    (found,) = decide_due_occurrences(every("1h"), NOON, NOON + timedelta(seconds=31), stored, "").decided
     assert found.decision is Decision.FIRED
 
 
@@ -83,22 +83,22 @@ def test_every_instant_is_decided_once_and_none_is_left_out() -> None:
 def test_a_year_of_downtime_costs_a_bounded_number_of_rows_and_little_time(trigger: Trigger, rule: object) -> None:
     now = NOON + timedelta(days=365)
     began = time.process_time()
-    found = due(trigger, NOON, now, misfire_from_fields(rule), "")
+    found = decide_due_occurrences(trigger, NOON, now, misfire_from_fields(rule), "")
     assert time.process_time() - began < 2
-    assert len(found.decided) <= MAX_LISTED + 1
+    assert len(found.decided) <= MAX_LISTED_OCCURRENCES + 1
     gap, *listed = found.decided
     assert gap.decision is Decision.MISSED
     assert gap.reason == "too many were missed to list each"
     assert gap.until is not None
     assert gap.until < listed[0].due_at, "what the gap stands for is not listed again"
     assert trigger.next_after(gap.until) == listed[0].due_at, "and nothing lies between"
-    assert listed[-1].due_at <= now < (found.next_run or now)
+    assert listed[-1].due_at <= now < (found.next_run_at or now)
     assert listed[-1].decision is Decision.FIRED, "the newest is on time"
 
 
 def test_a_trigger_that_has_come_to_its_end_has_no_next_run() -> None:
-    found = due(every("1m", end="2031-05-17"), NOON, NOON + timedelta(days=1), Misfire(), "")
-    assert found.next_run is None
+    found = decide_due_occurrences(every("1m", end="2031-05-17"), NOON, NOON + timedelta(days=1), Misfire(), "")
+    assert found.next_run_at is None
     assert found.decided[-1].due_at < NOON + timedelta(hours=12)
     assert found.decided[-1].decision is Decision.FIRED
 
@@ -108,7 +108,7 @@ def test_a_trigger_that_has_come_to_its_end_has_no_next_run() -> None:
 YEAR = timedelta(days=366)
 
 
-def covered_once(found: Due, instants: list[datetime]) -> None:
+def covered_once(found: DueOccurrences, instants: list[datetime]) -> None:
     """Every instant stands in exactly one row, and no row is about nothing."""
     rows = iter(found.decided)
     row = next(rows)
@@ -120,7 +120,7 @@ def covered_once(found: Due, instants: list[datetime]) -> None:
     assert len({each.due_at for each in found.decided}) == len(found.decided)
 
 
-def fired(found: Due) -> list[datetime]:
+def fired(found: DueOccurrences) -> list[datetime]:
     return [each.due_at for each in found.decided if each.decision is Decision.FIRED]
 
 
@@ -152,17 +152,17 @@ def test_after_an_outage_that_ends_while_the_trigger_is_silent_the_last_of_the_m
 ) -> None:
     began, now = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in (start, end))
     instants = all_due(trigger, began, now, "a")
-    assert len(instants) > MAX_LISTED + 1
+    assert len(instants) > MAX_LISTED_OCCURRENCES + 1
     for rule, to_run in (
         (Misfire(), 1),
-        (Misfire(Late.ALL), 100),
-        (Misfire(Late.ALL, max_runs=MAX_LISTED), MAX_LISTED),
-        (Misfire(Late.SKIP, grace_seconds=YEAR.total_seconds()), 1),
+        (Misfire(MisfirePolicy.ALL), 100),
+        (Misfire(MisfirePolicy.ALL, max_runs=MAX_LISTED_OCCURRENCES), MAX_LISTED_OCCURRENCES),
+        (Misfire(MisfirePolicy.SKIP, grace_seconds=YEAR.total_seconds()), 1),
     ):
-        found = due(trigger, instants[0], now, rule, "a")
+        found = decide_due_occurrences(trigger, instants[0], now, rule, "a")
         assert fired(found) == instants[-to_run:]
-        assert len(found.decided) == MAX_LISTED + 1
-        assert found.next_run == trigger.next_after(now, "a")
+        assert len(found.decided) == MAX_LISTED_OCCURRENCES + 1
+        assert found.next_run_at == trigger.next_after(now, "a")
         covered_once(found, instants)
 
 
@@ -170,16 +170,16 @@ def test_once_runs_once_though_the_times_lie_closer_at_the_end_than_at_the_start
     trigger = cron("* * * 11 *", start="2026-11-01", excluded=[f"2026-11-{day:02}" for day in range(2, 20)])
     now = datetime(2026, 11, 29, tzinfo=UTC)
     instants = all_due(trigger, datetime(2026, 11, 1, 12, tzinfo=UTC), now)
-    found = due(trigger, instants[0], now, Misfire(), "")
+    found = decide_due_occurrences(trigger, instants[0], now, Misfire(), "")
     assert fired(found) == [instants[-1]]
-    assert found.next_run == now + MINUTE
+    assert found.next_run_at == now + MINUTE
     covered_once(found, instants)
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 2])
 def test_no_row_says_up_to_when_before_there_are_more_than_get_a_row(more: int) -> None:
-    now = NOON + (MAX_LISTED + more - 1) * MINUTE
-    found = due(MINUTELY, NOON, now, Misfire(), "")
+    now = NOON + (MAX_LISTED_OCCURRENCES + more - 1) * MINUTE
+    found = decide_due_occurrences(MINUTELY, NOON, now, Misfire(), "")
     assert [each.until for each in found.decided if each.until is not None] == ([NOON + MINUTE] if more == 2 else [])
     covered_once(found, all_due(MINUTELY, NOON, now))
 
@@ -205,10 +205,10 @@ def crowds() -> st.SearchStrategy[Trigger]:
     )  # fmt: skip
 
 
-RULES: dict[Late, Callable[[int, int], Misfire]] = {
-    Late.ONCE: lambda _max_runs, _grace: Misfire(),
-    Late.ALL: lambda max_runs, _grace: Misfire(Late.ALL, max_runs=max_runs),
-    Late.SKIP: lambda _max_runs, grace: Misfire(Late.SKIP, grace_seconds=grace),
+RULES: dict[MisfirePolicy, Callable[[int, int], Misfire]] = {
+    MisfirePolicy.ONCE: lambda _max_runs, _grace: Misfire(),
+    MisfirePolicy.ALL: lambda max_runs, _grace: Misfire(MisfirePolicy.ALL, max_runs=max_runs),
+    MisfirePolicy.SKIP: lambda _max_runs, grace: Misfire(MisfirePolicy.SKIP, grace_seconds=grace),
 }
 
 
@@ -219,12 +219,12 @@ RULES: dict[Late, Callable[[int, int], Misfire]] = {
     laws.seeds,
     st.integers(1, 400),
     st.floats(0, 0.99),
-    st.sampled_from(list(Late)),
+    st.sampled_from(list(MisfirePolicy)),
     st.integers(1, 20),
     st.integers(60, 366 * 86_400),
 )
 def test_however_many_were_missed_the_last_are_run_and_each_stands_in_one_row(
-    trigger: Trigger, start: datetime, seed: str, missed: int, pause: float, policy: Late, max_runs: int, grace: int
+    trigger: Trigger, start: datetime, seed: str, missed: int, pause: float, policy: MisfirePolicy, max_runs: int, grace: int
 ) -> None:
     instants: list[datetime] = []
     following = trigger.next_after(start, seed)
@@ -236,13 +236,13 @@ def test_however_many_were_missed_the_last_are_run_and_each_stands_in_one_row(
     now = instants[-1] + pause * ((following - instants[-1]) if following else YEAR)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(occurrences, "MAX_LISTED", 20)  # so that few are many
-        found = due(trigger, instants[0], now, RULES[policy](max_runs, grace), seed)
+        found = decide_due_occurrences(trigger, instants[0], now, RULES[policy](max_runs, grace), seed)
     covered_once(found, instants)
     assert len(found.decided) <= 21
-    assert found.next_run == following
-    if policy is Late.ALL:
+    assert found.next_run_at == following
+    if policy is MisfirePolicy.ALL:
         assert fired(found) == instants[-max_runs:]
-    elif policy is Late.ONCE or now - instants[-1] <= timedelta(seconds=grace):
+    elif policy is MisfirePolicy.ONCE or now - instants[-1] <= timedelta(seconds=grace):
         assert fired(found) == instants[-1:]
     else:
         assert fired(found) == []
@@ -261,11 +261,11 @@ def test_years_of_downtime_that_end_in_a_silence_cost_little_time(trigger: Trigg
     now, first = NOON + 5 * YEAR, trigger.next_after(NOON)
     assert first is not None
     began = time.process_time()
-    found = due(trigger, first, now, Misfire(), "")
+    found = decide_due_occurrences(trigger, first, now, Misfire(), "")
     assert time.process_time() - began < 3
     (run,) = fired(found)
-    assert trigger.next_after(run) == found.next_run
-    assert len(found.decided) == MAX_LISTED + 1
+    assert trigger.next_after(run) == found.next_run_at
+    assert len(found.decided) == MAX_LISTED_OCCURRENCES + 1
 
 
 @pytest.mark.parametrize(
@@ -273,39 +273,39 @@ def test_years_of_downtime_that_end_in_a_silence_cost_little_time(trigger: Trigg
 )
 def test_what_is_decided_is_not_planned_again(decided_until: float | None, first: int) -> None:
     until = None if decided_until is None else NOON + decided_until * MINUTE
-    assert first_undecided(MINUTELY, NOON, until, "") == NOON + first * MINUTE
+    assert first_undecided_instant(MINUTELY, NOON, until, "") == NOON + first * MINUTE
 
 
 # --- meeting another run --------------------------------------------------------------------------------------------
 
-FREE = Meeting(active=False, queued=False)
-ACTIVE = Meeting(active=True, queued=False)
-BOTH = Meeting(active=True, queued=True)
-WAITING = Meeting(active=False, queued=True)
+FREE = OverlapState(has_active=False, has_queued=False)
+ACTIVE = OverlapState(has_active=True, has_queued=False)
+BOTH = OverlapState(has_active=True, has_queued=True)
+WAITING = OverlapState(has_active=False, has_queued=True)
 
 
-@pytest.mark.parametrize("overlap", list(Overlap))
-def test_where_nothing_is_in_the_way_every_rule_lets_it_run(overlap: Overlap) -> None:
-    assert when_meeting(overlap, FREE) == (Decision.FIRED, None)
+@pytest.mark.parametrize("overlap", list(OverlapPolicy))
+def test_where_nothing_is_in_the_way_every_rule_lets_it_run(overlap: OverlapPolicy) -> None:
+    assert decide_overlap(overlap, FREE) == (Decision.FIRED, None)
 
 
 @pytest.mark.parametrize(
     ("overlap", "meeting", "decision", "reason"),
     [
-        (Overlap.SKIP, ACTIVE, "skipped", "the previous run is still active"),
-        (Overlap.SKIP, WAITING, "skipped", "the previous run is still active"),
-        (Overlap.QUEUE_ONE, ACTIVE, "queued", "waits until the previous run has ended"),
-        (Overlap.QUEUE_ONE, BOTH, "coalesced", "a run is waiting already"),
-        (Overlap.QUEUE_ONE, WAITING, "coalesced", "a run is waiting already"),
+        (OverlapPolicy.SKIP, ACTIVE, "skipped", "the previous run is still active"),
+        (OverlapPolicy.SKIP, WAITING, "skipped", "the previous run is still active"),
+        (OverlapPolicy.QUEUE_ONE, ACTIVE, "queued", "waits until the previous run has ended"),
+        (OverlapPolicy.QUEUE_ONE, BOTH, "coalesced", "a run is waiting already"),
+        (OverlapPolicy.QUEUE_ONE, WAITING, "coalesced", "a run is waiting already"),
         (
-            Overlap.CANCEL_PREVIOUS,
+            OverlapPolicy.CANCEL_PREVIOUS,
             ACTIVE,
             "queued",
             "waits until the previous run, which is being cancelled, has stopped",
         ),
-        (Overlap.CANCEL_PREVIOUS, BOTH, "coalesced", "a run is waiting already"),
-        (Overlap.ALLOW, BOTH, "fired", None),
+        (OverlapPolicy.CANCEL_PREVIOUS, BOTH, "coalesced", "a run is waiting already"),
+        (OverlapPolicy.ALLOW, BOTH, "fired", None),
     ],
 )
-def test_every_rule_decides_and_says_why(overlap: Overlap, meeting: Meeting, decision: str, reason: str | None) -> None:
-    assert when_meeting(overlap, meeting) == (decision, reason)
+def test_every_rule_decides_and_says_why(overlap: OverlapPolicy, meeting: OverlapState, decision: str, reason: str | None) -> None:
+    assert decide_overlap(overlap, meeting) == (decision, reason)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tenuto.errors import Invalid
 from tenuto.model import one_shots
 from tenuto.model.one_shots import RuntimeStatus
-from tenuto.model.policies import Policy, RetryPolicy, policy_from_json
+from tenuto.model.policies import TaskPolicy, RetryPolicy, policy_from_json
 
 NOW = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 
@@ -35,7 +35,7 @@ NOW = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
     ],
 )
 def test_an_instant_with_its_offset_is_kept_in_utc(text: str, meant: datetime) -> None:
-    found = one_shots.exec_at(text, NOW, "accept")
+    found = one_shots.parse_exec_at(text, NOW, "accept")
     assert found == meant
     assert found.tzinfo is UTC
 
@@ -57,7 +57,7 @@ def test_an_instant_with_its_offset_is_kept_in_utc(text: str, meant: datetime) -
 )  # fmt: skip
 def test_what_is_naive_unreadable_or_absurd_is_refused_by_the_name_of_its_field(given: Any) -> None:
     with pytest.raises(Invalid) as refusal:
-        one_shots.exec_at(given, NOW, "accept")
+        one_shots.parse_exec_at(given, NOW, "accept")
     assert refusal.value.field == "exec_at"
     assert refusal.value.remedy
     assert len(str(refusal.value)) < 500
@@ -66,23 +66,23 @@ def test_what_is_naive_unreadable_or_absurd_is_refused_by_the_name_of_its_field(
 @given(st.text())
 def test_no_text_does_anything_but_mean_an_instant_or_be_refused(text: str) -> None:
     with suppress(Invalid):
-        assert one_shots.exec_at(text, NOW, "accept").tzinfo is UTC
+        assert one_shots.parse_exec_at(text, NOW, "accept").tzinfo is UTC
 
 
 def test_what_has_passed_is_accepted_or_refused_as_the_setting_says() -> None:
     gone = NOW - timedelta(milliseconds=1)
-    assert one_shots.exec_at(gone, NOW, "accept") == gone
-    assert one_shots.exec_at(NOW, NOW, "refuse") == NOW
+    assert one_shots.parse_exec_at(gone, NOW, "accept") == gone
+    assert one_shots.parse_exec_at(NOW, NOW, "refuse") == NOW
     with pytest.raises(Invalid, match=r"exec_at: .* has passed"):
-        one_shots.exec_at(gone, NOW, "refuse")
+        one_shots.parse_exec_at(gone, NOW, "refuse")
 
 
 def test_it_is_tried_once_in_the_handlers_time_unless_asked_otherwise() -> None:
-    of_handler = Policy(RetryPolicy(max_retries=9), timeout_seconds=15, on_lost="fail")
-    alone = policy_from_json(one_shots.policy(of_handler, None, None))
-    assert alone == Policy(RetryPolicy(max_retries=0), 15, "fail")
-    asked = policy_from_json(one_shots.policy(of_handler, RetryPolicy(max_retries=2), 3))
-    assert asked == Policy(RetryPolicy(max_retries=2), 3, "fail")
+    of_handler = TaskPolicy(RetryPolicy(max_retries=9), timeout_seconds=15, on_lost="fail")
+    alone = policy_from_json(one_shots.one_shot_policy_json(of_handler, None, None))
+    assert alone == TaskPolicy(RetryPolicy(max_retries=0), 15, "fail")
+    asked = policy_from_json(one_shots.one_shot_policy_json(of_handler, RetryPolicy(max_retries=2), 3))
+    assert asked == TaskPolicy(RetryPolicy(max_retries=2), 3, "fail")
 
 
 def attempt(number: int, status: str, **more: Any) -> dict[str, Any]:
@@ -117,12 +117,12 @@ FAILED = {"reason": "error", "error": {"type": "ValueError", "message": "no", "s
     ids=lambda value: value["status"] if isinstance(value, dict) else value,
 )
 def test_the_status_is_read_off_the_last_attempt(last: dict[str, Any], status: str) -> None:
-    assert one_shots.status([last]) == status
-    assert one_shots.described([last])["status"] is RuntimeStatus(status)
+    assert one_shots.runtime_status([last]) == status
+    assert one_shots.describe_one_shot([last])["status"] is RuntimeStatus(status)
 
 
 def test_one_that_waits_to_be_tried_again_is_pending_and_says_why() -> None:
-    told = one_shots.described([attempt(1, "failed", final=False, **FAILED), attempt(2, "scheduled")])
+    told = one_shots.describe_one_shot([attempt(1, "failed", final=False, **FAILED), attempt(2, "scheduled")])
     assert told["status"] == "Pending"
     assert told["exec_at"] == NOW + timedelta(minutes=1)
     assert told["next_attempt_at"] == NOW + timedelta(minutes=2)
@@ -136,19 +136,19 @@ def test_a_failure_that_was_made_good_is_in_the_history_and_not_in_the_outcome()
         attempt(2, "cancelled", final=False, reason="handed_back"),
         attempt(3, "completed", output={"entry": 1}),
     ]
-    told = one_shots.described(attempts)
+    told = one_shots.describe_one_shot(attempts)
     assert (told["status"], told["error"], told["output"]) == ("Completed", None, {"entry": 1})
-    assert [(event["event"], event["attempt"]) for event in one_shots.history(attempts)] == [
+    assert [(event["event"], event["attempt"]) for event in one_shots.list_events(attempts)] == [
         ("Created", 1), ("Scheduled", 1), ("Started", 1), ("Failed", 1), ("Retried", 2), ("Started", 2),
         ("HandedBack", 2), ("Retried", 3), ("Started", 3), ("Completed", 3),
     ]  # fmt: skip
-    instants = [event["at"] for event in one_shots.history(attempts)]
+    instants = [event["at"] for event in one_shots.list_events(attempts)]
     assert instants == sorted(instants)
 
 
 def test_one_that_is_being_stopped_still_runs_and_says_who_wants_that() -> None:
     running = attempt(1, "in_progress", cancel_at=NOW + timedelta(hours=1), cancel_name="Ben")
-    told = one_shots.described([running])
+    told = one_shots.describe_one_shot([running])
     assert told["status"] == "Running"
     assert told["stopping"] == {"at": NOW + timedelta(hours=1), "by": "Ben"}
-    assert one_shots.history([running])[-1]["event"] == "Stopping"
+    assert one_shots.list_events([running])[-1]["event"] == "Stopping"

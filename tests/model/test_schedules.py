@@ -9,27 +9,27 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.policies import TaskPolicy, RetryPolicy
 from tenuto.model.schedules import (
     MAX_GROUPS,
     MAX_STEPS,
-    Definition,
-    Late,
+    ScheduleDefinition,
+    MisfirePolicy,
     Misfire,
-    Overlap,
+    OverlapPolicy,
     Plan,
-    changes,
+    changed_fields,
     misfire_from_fields,
     misfire_from_json,
     plan_from_fields,
     plan_from_json,
-    refuse_cycles,
-    with_arguments,
+    check_no_schedule_cycle,
+    override_arguments,
 )
 from tenuto.model.secrets import SecretRef
-from tenuto.model.steps import Step, StepOptions, policy_of, step_from_fields
+from tenuto.model.steps import Step, StepOptions, override_policy, step_from_fields
 from tenuto.model.triggers import cron, manual, trigger_from_fields
-from tests.support.schedules import a_definition, a_plan, a_step
+from tests.support.schedules import make_definition, make_plan, make_step
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ def test_a_step_goes_to_plain_data_and_back() -> None:
         {"loaves": 3},
         "the bread",
         continue_on_failure=True,
-        policy=Policy(RetryPolicy(max_retries=7), 60.0, "fail"),
+        policy=TaskPolicy(RetryPolicy(max_retries=7), 60.0, "fail"),
         queue="oven",
         priority=-3,
         limit_key="oven",
@@ -146,60 +146,60 @@ def test_rules_are_written_down_as_plain_data() -> None:
     step = Step.schedule("other", retry=RetryPolicy(max_retries=2), timeout=timedelta(minutes=2))
     written = json.loads(json.dumps(step.to_fields()))
     assert written["rules"]["timeout"] == 120
-    assert policy_of(Policy(), **step_from_fields(written).rules) == Policy(RetryPolicy(max_retries=2), 120.0)
+    assert override_policy(TaskPolicy(), **step_from_fields(written).rules) == TaskPolicy(RetryPolicy(max_retries=2), 120.0)
 
 
 def test_a_rule_changes_what_it_names_and_leaves_the_rest_as_the_job_has_it() -> None:
-    job = Policy(RetryPolicy(max_retries=9, base_seconds=3), 60.0, "fail")
-    assert policy_of(job, max_retries=2) == Policy(RetryPolicy(max_retries=2, base_seconds=3), 60.0, "fail")
-    assert policy_of(job, retry={"base_seconds": 1}).retry == RetryPolicy(max_retries=9, base_seconds=1)
-    assert policy_of(job, timeout="1h", on_lost="retry") == Policy(job.retry, 3600.0, "retry")
+    job = TaskPolicy(RetryPolicy(max_retries=9, base_seconds=3), 60.0, "fail")
+    assert override_policy(job, max_retries=2) == TaskPolicy(RetryPolicy(max_retries=2, base_seconds=3), 60.0, "fail")
+    assert override_policy(job, retry={"base_seconds": 1}).retry == RetryPolicy(max_retries=9, base_seconds=1)
+    assert override_policy(job, timeout="1h", on_lost="retry") == TaskPolicy(job.retry, 3600.0, "retry")
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_list_in_the_list_is_a_parallel_group() -> None:
-    plan = a_plan("a", ["b", "c"], "d")
-    assert [(group, number, step.name) for group, number, step in plan.numbered()] == [
+    plan = make_plan("a", ["b", "c"], "d")
+    assert [(group, number, step.name) for group, number, step in plan.enumerate_steps()] == [
         (0, 0, "a"),
         (1, 1, "b"),
         (1, 2, "c"),
         (2, 3, "d"),
     ]
-    assert [plan.step(number).name for number in range(4)] == ["a", "b", "c", "d"]
-    assert plan.total_steps == 4
+    assert [plan.step_at(number).name for number in range(4)] == ["a", "b", "c", "d"]
+    assert plan.step_count == 4
 
 
 def test_a_plan_has_no_fifth_step_of_four() -> None:
     with pytest.raises(IndexError):
-        a_plan("a", ["b", "c"], "d").step(4)
+        make_plan("a", ["b", "c"], "d").step_at(4)
 
 
 @pytest.mark.parametrize("groups", [[], ["a", []]], ids=["no steps", "an empty group"])
 def test_a_plan_without_steps_or_with_an_empty_group_is_refused(groups: Any) -> None:
     with pytest.raises(Invalid) as refused:
-        a_plan(*groups)
+        make_plan(*groups)
     assert refused.value.field == "steps"
 
 
 def test_what_is_no_step_is_refused() -> None:
-    for steps in (["bake"], [[a_step("a"), 5]], [5]):
+    for steps in (["bake"], [[make_step("a"), 5]], [5]):
         with pytest.raises(Invalid) as refused:
-            Plan.of(steps)  # type: ignore[arg-type]
+            Plan.from_steps(steps)  # type: ignore[arg-type]
         assert refused.value.field == "steps"
 
 
 def test_a_plan_has_a_size_it_may_not_outgrow() -> None:
-    one = a_step("a")
-    assert Plan(((one,),) * MAX_GROUPS).total_steps == MAX_GROUPS
+    one = make_step("a")
+    assert Plan(((one,),) * MAX_GROUPS).step_count == MAX_GROUPS
     for groups in (((one,),) * (MAX_GROUPS + 1), ((one,) * (MAX_STEPS + 1),)):
         with pytest.raises(Invalid):
             Plan(groups)
 
 
 def test_a_plan_goes_to_json_and_back() -> None:
-    plan = a_plan("a", ["b", a_step("c", continue_on_failure=True, arguments={"wörd": "✓"})])
+    plan = make_plan("a", ["b", make_step("c", continue_on_failure=True, arguments={"wörd": "✓"})])
     assert plan_from_json(plan.to_json()) == plan
 
 
@@ -210,20 +210,20 @@ def test_what_is_no_plan_is_refused(stored: Any) -> None:
 
 
 def test_arguments_for_one_run_replace_those_named_and_leave_the_others() -> None:
-    plan = a_plan(a_step("a", arguments={"x": 1, "y": 2}), "b")
-    changed = with_arguments(plan, {"a": {"y": 5}})
-    assert dict(changed.step(0).arguments) == {"x": 1, "y": 5}
-    assert changed.step(1) == plan.step(1)
-    assert dict(plan.step(0).arguments) == {"x": 1, "y": 2}
+    plan = make_plan(make_step("a", arguments={"x": 1, "y": 2}), "b")
+    changed = override_arguments(plan, {"a": {"y": 5}})
+    assert dict(changed.step_at(0).arguments) == {"x": 1, "y": 5}
+    assert changed.step_at(1) == plan.step_at(1)
+    assert dict(plan.step_at(0).arguments) == {"x": 1, "y": 2}
 
 
 def test_arguments_for_a_step_there_is_not_or_that_are_none_are_refused() -> None:
     with pytest.raises(Invalid) as refused:
-        with_arguments(a_plan("a", "b"), {"c": {}})
+        override_arguments(make_plan("a", "b"), {"c": {}})
     assert refused.value.field == "c"
     assert "a, b" in (refused.value.remedy or "")
     with pytest.raises(Invalid) as refused:
-        with_arguments(a_plan("a"), {"a": 5})  # type: ignore[dict-item]
+        override_arguments(make_plan("a"), {"a": 5})  # type: ignore[dict-item]
     assert refused.value.field == "a"
 
 
@@ -231,36 +231,36 @@ def test_arguments_for_a_step_there_is_not_or_that_are_none_are_refused() -> Non
 
 
 def runs(*names: str) -> Plan:
-    return a_plan(*(Step.schedule(name) for name in names))
+    return make_plan(*(Step.schedule(name) for name in names))
 
 
 def test_a_schedule_that_runs_itself_is_refused() -> None:
     with pytest.raises(Invalid, match="A → A"):
-        refuse_cycles("A", runs("A"), {})
+        check_no_schedule_cycle("A", runs("A"), {})
 
 
 def test_a_schedule_that_runs_itself_by_way_of_others_is_refused_with_the_way() -> None:
     with pytest.raises(Invalid, match="A → B → C → A"):
-        refuse_cycles("A", runs("B"), {"B": runs("C"), "C": runs("D", "A"), "D": a_plan("x")})
+        check_no_schedule_cycle("A", runs("B"), {"B": runs("C"), "C": runs("D", "A"), "D": make_plan("x")})
 
 
 def test_the_plan_that_is_to_be_counts_and_not_the_one_that_was() -> None:
-    refuse_cycles("A", runs("B"), {"A": runs("A"), "B": a_plan("x")})
+    check_no_schedule_cycle("A", runs("B"), {"A": runs("A"), "B": make_plan("x")})
 
 
 def test_two_ways_to_the_same_schedule_are_no_circle() -> None:
-    refuse_cycles("A", runs("B", "C"), {"B": runs("D"), "C": runs("D"), "D": a_plan("x")})
+    check_no_schedule_cycle("A", runs("B", "C"), {"B": runs("D"), "C": runs("D"), "D": make_plan("x")})
 
 
 def test_a_circle_that_others_have_among_themselves_does_not_hang_the_search() -> None:
-    refuse_cycles("A", runs("B"), {"B": runs("C"), "C": runs("B")})
+    check_no_schedule_cycle("A", runs("B"), {"B": runs("C"), "C": runs("B")})
 
 
 # --- definitions ----------------------------------------------------------------------------------------------------
 
 
 def test_a_definition_goes_to_plain_data_and_back() -> None:
-    definition = a_definition(
+    definition = make_definition(
         "a",
         ["b", "c"],
         trigger=cron("0 2 * * mon", zone="Europe/London"),
@@ -269,7 +269,7 @@ def test_a_definition_goes_to_plain_data_and_back() -> None:
         description="what it is for",
     )
     fields = json.loads(json.dumps(definition.to_fields()))
-    again = Definition(
+    again = ScheduleDefinition(
         fields["name"],
         trigger_from_fields(fields["trigger"]),
         plan_from_fields(fields["steps"]),
@@ -281,8 +281,8 @@ def test_a_definition_goes_to_plain_data_and_back() -> None:
 
 
 def test_what_is_not_said_is_the_usual() -> None:
-    made = Definition("n", manual(), a_plan("a"))
-    assert (made.trigger, made.overlap, made.misfire, made.description) == (manual(), Overlap.SKIP, Misfire(), "")
+    made = ScheduleDefinition("n", manual(), make_plan("a"))
+    assert (made.trigger, made.overlap, made.misfire, made.description) == (manual(), OverlapPolicy.SKIP, Misfire(), "")
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_what_is_not_said_is_the_usual() -> None:
 )
 def test_a_definition_that_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
-        Definition(**{"name": "n", "trigger": manual(), "plan": a_plan("a"), **fields})
+        ScheduleDefinition(**{"name": "n", "trigger": manual(), "plan": make_plan("a"), **fields})
     assert refused.value.field == field
 
 
@@ -329,17 +329,17 @@ def test_a_misfire_rule_that_cannot_be_is_refused_by_the_name_of_its_field(given
 
 
 def test_a_misfire_rule_is_its_word_or_its_fields() -> None:
-    assert misfire_from_fields("all") == Misfire(Late.ALL)
-    for rule in (Misfire(), Misfire(Late.ALL, max_runs=5), Misfire(Late.SKIP, grace_seconds=90)):
+    assert misfire_from_fields("all") == Misfire(MisfirePolicy.ALL)
+    for rule in (Misfire(), Misfire(MisfirePolicy.ALL, max_runs=5), Misfire(MisfirePolicy.SKIP, grace_seconds=90)):
         assert misfire_from_fields(rule.to_fields()) == rule
 
 
 def test_what_the_policy_would_pass_over_is_refused_in_code_too_with_what_to_do() -> None:
     with pytest.raises(Invalid, match="goes with the policy all, and it is once") as refused:
-        Misfire(Late.ONCE, max_runs=3)
+        Misfire(MisfirePolicy.ONCE, max_runs=3)
     assert refused.value.remedy == "say policy all, or leave max_runs out"
     with pytest.raises(Invalid, match="goes with the policy skip, and it is all"):
-        Misfire(Late.ALL, grace_seconds=90)
+        Misfire(MisfirePolicy.ALL, grace_seconds=90)
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_what_the_policy_would_pass_over_is_refused_in_code_too_with_what_to_do(
     [
         ({"max_runs": 10}, Misfire()),
         ({"policy": "once", "max_runs": 3}, Misfire()),
-        ({"policy": "all", "max_runs": 3, "grace_seconds": 3}, Misfire(Late.ALL, max_runs=3)),
-        ({"policy": "skip", "grace_seconds": 5}, Misfire(Late.SKIP, grace_seconds=60)),
+        ({"policy": "all", "max_runs": 3, "grace_seconds": 3}, Misfire(MisfirePolicy.ALL, max_runs=3)),
+        ({"policy": "skip", "grace_seconds": 5}, Misfire(MisfirePolicy.SKIP, grace_seconds=60)),
     ],
 )
 def test_a_rule_stored_before_that_was_refused_is_read_as_what_holds_of_it(stored: Any, holds: Misfire) -> None:
@@ -356,8 +356,8 @@ def test_a_rule_stored_before_that_was_refused_is_read_as_what_holds_of_it(store
 
 
 def test_two_versions_are_compared_field_by_field() -> None:
-    before, after = a_definition("a").to_fields(), a_definition("a", description="new").to_fields()
-    assert changes(before, after) == {"description": ("", "new")}
-    assert changes(after, after) == {}
-    assert changes(None, {"name": "n"}) == {"name": (None, "n")}
-    assert changes({"name": "n"}, None) == {"name": ("n", None)}
+    before, after = make_definition("a").to_fields(), make_definition("a", description="new").to_fields()
+    assert changed_fields(before, after) == {"description": ("", "new")}
+    assert changed_fields(after, after) == {}
+    assert changed_fields(None, {"name": "n"}) == {"name": (None, "n")}
+    assert changed_fields({"name": "n"}, None) == {"name": ("n", None)}

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.sql_scripts import literal, statements
+from tenuto.model.sql_scripts import sql_literal, split_statements
 
 SCRIPT = r"""
 -- a; comment
@@ -21,8 +21,8 @@ ROLLBACK TO SAVEPOINT a; COMMIT AND CHAIN; prepare transaction 'x'; PREPARE p AS
 
 
 def test_a_statement_ends_at_its_own_semicolon_and_nowhere_else() -> None:
-    found = statements(SCRIPT, {"v": literal("it's \\ x", field="v")})
-    assert [(each.line, each.command, each.touches_the_transaction) for each in found] == [
+    found = split_statements(SCRIPT, {"v": sql_literal("it's \\ x", field="v")})
+    assert [(each.line, each.command, each.controls_transaction) for each in found] == [
         (3, "CREATE", False), (4, "INSERT", False), (5, "DO", False), (6, "CREATE", False), (7, "SELECT", False),
         (8, "ROLLBACK", False), (8, "COMMIT", True), (8, "PREPARE", True), (8, "PREPARE", False),
     ]  # fmt: skip
@@ -47,23 +47,23 @@ def test_a_statement_ends_at_its_own_semicolon_and_nowhere_else() -> None:
 )
 def test_what_is_no_sql_is_refused_with_its_line(script: str, words: str) -> None:
     with pytest.raises(Invalid, match=words) as refusal:
-        statements(script, {})
+        split_statements(script, {})
     assert refusal.value.field == "script"
 
 
 def test_values_are_written_so_that_nothing_of_them_is_read_as_sql() -> None:
     written = {None: " NULL ", True: " TRUE ", -5: " (-5) ", 1.5: " (1.5) ", "a'b": " 'a''b' ", "\\'": " E'\\\\''' "}
-    assert {value: literal(value, field="x") for value in written} == written
+    assert {value: sql_literal(value, field="x") for value in written} == written
     for refused in (float("nan"), float("inf"), "a\0b"):
         with pytest.raises(Invalid):
-            literal(refused, field="x")
+            sql_literal(refused, field="x")
 
 
 def test_a_quote_costs_as_much_as_it_is_long_whatever_is_in_it() -> None:
     for quoted in ("'" + "''" * 100_000 + "'", "E'" + "\\'a''" * 50_000 + "'", '"' + 'a""' * 100_000 + '"'):
         tracemalloc.start()
         try:
-            assert [each.text for each in statements(f"SELECT {quoted}; SELECT 1", {})] == [
+            assert [each.text for each in split_statements(f"SELECT {quoted}; SELECT 1", {})] == [
                 f"SELECT {quoted}",
                 "SELECT 1",
             ]

@@ -14,20 +14,20 @@ from tenuto.errors import Invalid
 from tenuto.model import stored_values
 from tenuto.model.stored_values import (
     MAX_TAGS,
-    json_of,
-    kept_text,
-    label,
-    name,
-    storable_json,
-    storable_text,
-    tags,
-    title,
+    dump_json,
+    truncate_text,
+    check_label,
+    check_name,
+    check_json_text,
+    check_text,
+    check_tags,
+    check_title,
 )
 
 
-def refusal_of(text: str, limit: int = stored_values.MAX_INPUT) -> str:
+def refusal_of(text: str, limit: int = stored_values.MAX_INPUT_BYTES) -> str:
     with pytest.raises(Invalid) as refusal:
-        storable_json(text, field="input", limit=limit)
+        check_json_text(text, field="input", limit=limit)
     assert refusal.value.field == "input"
     return str(refusal.value)
 
@@ -48,7 +48,7 @@ def test_a_nul_is_refused_raw_or_escaped(text: str) -> None:
 
 @pytest.mark.parametrize("text", [r'"\\u0000"', r'"C:\\users\\u0000"', r'"\\\\u0000"', r'"u0000"', r'"\u0001"'])
 def test_a_backslash_and_the_letters_u0000_are_not_a_nul(text: str) -> None:
-    assert storable_json(text, field="input") == text
+    assert check_json_text(text, field="input") == text
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_half_a_surrogate_pair_is_refused_raw_or_escaped(text: str) -> None:
 
 @pytest.mark.parametrize("text", [r'"\ud83d\ude00"', '"😀"', r'"\\ud800"', r'"\u00e4\u20ac"', '"äöü€"'])
 def test_whole_characters_pass_however_they_are_written(text: str) -> None:
-    assert storable_json(text, field="input") == text
+    assert check_json_text(text, field="input") == text
 
 
 @pytest.mark.parametrize(("character", "width"), [("a", 1), ("ä", 2), ("€", 3), ("😀", 4)])
 def test_size_is_counted_in_bytes_to_the_last_one(character: str, width: int) -> None:
     limit = 400
     fits = character * (limit // width)
-    assert storable_text(fits, field="input", limit=limit) == fits
+    assert check_text(fits, field="input", limit=limit) == fits
     with pytest.raises(Invalid, match="larger than 400 bytes"):
-        storable_text(fits + character, field="input", limit=limit)
+        check_text(fits + character, field="input", limit=limit)
 
 
 @given(st.text(max_size=60))
@@ -91,7 +91,7 @@ def test_a_text_is_taken_exactly_if_the_database_could_keep_it(text: str) -> Non
             return False
 
     try:
-        accepted = storable_text(text, field="input", limit=100) == text
+        accepted = check_text(text, field="input", limit=100) == text
     except Invalid:
         accepted = False
     assert accepted is storable()
@@ -107,7 +107,7 @@ plain = st.recursive(
 @given(plain)
 def test_plain_data_comes_back_as_it_went_in_or_is_refused(value: Any) -> None:
     try:
-        text = json_of(value, field="input")
+        text = dump_json(value, field="input")
     except Invalid:
         assert "\x00" in str(value) or "\\x00" in repr(value) or not _is_whole(repr(value) + str(value))
     else:
@@ -122,7 +122,7 @@ def _is_whole(text: str) -> bool:
 def test_escaping_changes_nothing_about_what_is_accepted(text: str) -> None:
     def accepted(ensure_ascii: bool) -> bool:
         try:
-            storable_json(json.dumps(text, ensure_ascii=ensure_ascii), field="input")
+            check_json_text(json.dumps(text, ensure_ascii=ensure_ascii), field="input")
         except Invalid:
             return False
         return True
@@ -133,13 +133,13 @@ def test_escaping_changes_nothing_about_what_is_accepted(text: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [math.nan], {"a": math.inf}])
 def test_numbers_that_json_has_not_are_refused(value: Any) -> None:
     with pytest.raises(Invalid, match="not JSON"):
-        json_of(value, field="input")
+        dump_json(value, field="input")
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", {"a": object()}])
 def test_what_json_has_no_word_for_is_refused(value: Any) -> None:
     with pytest.raises(Invalid, match="not JSON"):
-        json_of(value, field="input")
+        dump_json(value, field="input")
 
 
 def test_a_value_nested_without_end_is_refused() -> None:
@@ -147,11 +147,11 @@ def test_a_value_nested_without_end_is_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(Invalid, match="nested too deeply"):
-        json_of(deep, field="input")
+        dump_json(deep, field="input")
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(Invalid):
-        json_of(endless, field="input")
+        dump_json(endless, field="input")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 5000 + "]" * 5000, '{"a":' * 3000 + "1" + "}" * 3000])
@@ -161,7 +161,7 @@ def test_a_text_nested_without_end_is_refused(text: str) -> None:
 
 def test_brackets_inside_a_string_are_not_nesting() -> None:
     text = json.dumps("[" * 5000)
-    assert storable_json(text, field="input") == text
+    assert check_json_text(text, field="input") == text
 
 
 @pytest.mark.parametrize("text", ["1" * 5000, "[-" + "7" * 5000 + "]", '{"n":1' + "0" * 5000 + "}"])
@@ -171,12 +171,12 @@ def test_a_number_longer_than_python_will_read_is_refused(text: str) -> None:
 
 def test_the_same_digits_in_a_string_are_text() -> None:
     text = json.dumps("1" * 5000)
-    assert storable_json(text, field="input") == text
+    assert check_json_text(text, field="input") == text
 
 
 def test_a_number_of_5000_digits_is_refused_as_a_value_too() -> None:
     with pytest.raises(Invalid):
-        json_of({"n": 10**5000}, field="input")
+        dump_json({"n": 10**5000}, field="input")
 
 
 # --- what must be kept somehow -------------------------------------------------------------------------------------
@@ -184,21 +184,21 @@ def test_a_number_of_5000_digits_is_refused_as_a_value_too() -> None:
 
 @given(st.text(max_size=200), st.integers(10, 100))
 def test_words_about_a_failure_are_always_storable(text: str, limit: int) -> None:
-    kept = kept_text(text, limit)
+    kept = truncate_text(text, limit)
     kept.encode("utf-8")
     assert "\x00" not in kept
     assert len(kept) <= limit + 60  # the note of the cut
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
-    kept = kept_text("a" * 1000 + "b" * 1000, 100)
+    kept = truncate_text("a" * 1000 + "b" * 1000, 100)
     assert kept.startswith("a" * 50)
     assert kept.endswith("b" * 50)
     assert "1900 characters cut" in kept
 
 
 def test_unstorable_characters_are_shown_and_not_dropped() -> None:
-    assert kept_text("a\x00b\ud800c", 100) == "a␀b\\ud800c"
+    assert truncate_text("a\x00b\ud800c", 100) == "a␀b\\ud800c"
 
 
 # --- names, labels, tags -------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_unstorable_characters_are_shown_and_not_dropped() -> None:
 
 @pytest.mark.parametrize("text", ["bake", "a", "9", "_x", "shop.orders:send/v2-final", "x" * 200])
 def test_a_name_people_type_is_taken(text: str) -> None:
-    assert name(text, field="name") == text
+    assert check_name(text, field="name") == text
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_name_people_type_is_taken(text: str) -> None:
 )
 def test_what_is_not_a_name_is_refused(text: Any) -> None:
     with pytest.raises(Invalid) as refusal:
-        name(text, field="queue")
+        check_name(text, field="queue")
     assert refusal.value.field == "queue"
     assert len(str(refusal.value)) < 300
 
@@ -242,17 +242,17 @@ def test_what_is_not_a_name_is_refused(text: Any) -> None:
 @pytest.mark.parametrize("text", ["", "x" * 201, "a\x00", "\ud800"])
 def test_a_label_that_cannot_be_kept_is_refused(text: str) -> None:
     with pytest.raises(Invalid) as refusal:
-        label(text, field="unique_key")
+        check_label(text, field="unique_key")
     assert refusal.value.field == "unique_key"
 
 
 @pytest.mark.parametrize("text", ["order 17", "😀" * 200, "'; DROP TABLE tasks;--", '{"a"}', "\\"])
 def test_a_label_may_be_any_text(text: str) -> None:
-    assert label(text, field="unique_key") == text
+    assert check_label(text, field="unique_key") == text
 
 
 def test_each_tag_is_kept_once_in_the_order_given() -> None:
-    assert tags(["b", "a", "b", "c", "a"]) == ["b", "a", "c"]
+    assert check_tags(["b", "a", "b", "c", "a"]) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -260,15 +260,15 @@ def test_each_tag_is_kept_once_in_the_order_given() -> None:
 )
 def test_tags_without_measure_are_refused(given: list[str]) -> None:
     with pytest.raises(Invalid) as refusal:
-        tags(given)
+        check_tags(given)
     assert refusal.value.field == "tags"
 
 
 @pytest.mark.parametrize("unseen", ["\x1b[31m", "\x07", "\r", "\x7f", "\x9b", "\u200e", "\u202e", "\u2066"])
 def test_what_nobody_sees_and_a_terminal_obeys_is_in_no_title_and_no_tag(unseen: str) -> None:
     with pytest.raises(Invalid, match=f"U\\+{ord(unseen[0]):04X}") as refusal:
-        title(f"e{unseen}vil", field="name")
+        check_title(f"e{unseen}vil", field="name")
     assert refusal.value.field == "name"
     with pytest.raises(Invalid):
-        tags([f"e{unseen}vil"])
-    assert tags([f"e{unseen}vil"], check=label) == [f"e{unseen}vil"], "what was stored once can be looked for"
+        check_tags([f"e{unseen}vil"])
+    assert check_tags([f"e{unseen}vil"], check=check_label) == [f"e{unseen}vil"], "what was stored once can be looked for"

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
 from tenuto.model.actors import Actor, ActorType
-from tenuto.model.policies import MAX_TIMEOUT_SECONDS, Policy, RetryPolicy, policy_from_json
-from tenuto.model.stored_values import MAX_INPUT
-from tenuto.model.tasks import TaskState, check, error_json, instant, seconds
-from tests.support.model_values import NOON, a_new_task
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS, TaskPolicy, RetryPolicy, policy_from_json
+from tenuto.model.stored_values import MAX_INPUT_BYTES
+from tenuto.model.tasks import TaskState, check_new_task, error_json, parse_instant, parse_duration_seconds
+from tests.support.model_values import NOON, make_new_task
 
 # --- policies ------------------------------------------------------------------------------------------------------
 
 policies = st.builds(
-    Policy,
+    TaskPolicy,
     st.builds(
         RetryPolicy,
         max_retries=st.integers(0, 1000),
@@ -36,46 +36,46 @@ policies = st.builds(
 
 
 @given(policies)
-def test_a_policy_is_the_same_after_it_was_stored(policy: Policy) -> None:
+def test_a_policy_is_the_same_after_it_was_stored(policy: TaskPolicy) -> None:
     assert policy_from_json(policy.to_json()) == policy
 
 
 def test_the_usual_policy_is_stored_as_nothing() -> None:
-    assert Policy().to_json() == "{}"
-    assert policy_from_json("{}") == Policy()
+    assert TaskPolicy().to_json() == "{}"
+    assert policy_from_json("{}") == TaskPolicy()
 
 
 def test_a_rule_that_a_newer_version_wrote_is_passed_over() -> None:
-    assert policy_from_json('{"max_retries": 5, "of_the_future": {"a": 1}}') == Policy(RetryPolicy(max_retries=5))
+    assert policy_from_json('{"max_retries": 5, "of_the_future": {"a": 1}}') == TaskPolicy(RetryPolicy(max_retries=5))
 
 
 @pytest.mark.parametrize(
     ("stored", "policy"),
     [
-        ('{"on_lost": "fail", "max_retries": 5000}', Policy(on_lost="fail")),
-        ('{"timeout_seconds": 5, "max_retries": "many", "factor": 3}', Policy(RetryPolicy(factor=3), 5)),
-        ('{"timeout_seconds": "soon", "jitter": 0}', Policy(RetryPolicy(jitter=0))),
-        ('{"timeout_seconds": {"a": 1}, "base_seconds": null}', Policy()),
-        ('{"on_lost": "of the future"}', Policy(on_lost="fail")),
-        ("[]", Policy()),
-        ("3", Policy()),
-        ("{", Policy()),
+        ('{"on_lost": "fail", "max_retries": 5000}', TaskPolicy(on_lost="fail")),
+        ('{"timeout_seconds": 5, "max_retries": "many", "factor": 3}', TaskPolicy(RetryPolicy(factor=3), 5)),
+        ('{"timeout_seconds": "soon", "jitter": 0}', TaskPolicy(RetryPolicy(jitter=0))),
+        ('{"timeout_seconds": {"a": 1}, "base_seconds": null}', TaskPolicy()),
+        ('{"on_lost": "of the future"}', TaskPolicy(on_lost="fail")),
+        ("[]", TaskPolicy()),
+        ("3", TaskPolicy()),
+        ("{", TaskPolicy()),
     ],
 )
-def test_what_can_be_read_of_a_policy_holds_though_the_rest_cannot(stored: str, policy: Policy) -> None:
+def test_what_can_be_read_of_a_policy_holds_though_the_rest_cannot(stored: str, policy: TaskPolicy) -> None:
     assert policy_from_json(stored) == policy
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, MAX_TIMEOUT_SECONDS + 1])
 def test_a_time_limit_that_is_none_is_refused(timeout: float) -> None:
     with pytest.raises(Invalid) as refusal:
-        Policy(timeout_seconds=timeout)
+        TaskPolicy(timeout_seconds=timeout)
     assert refusal.value.field == "timeout"
 
 
 def test_an_unknown_rule_for_losses_is_refused() -> None:
     with pytest.raises(Invalid) as refusal:
-        Policy(on_lost="ignore")  # type: ignore[arg-type]
+        TaskPolicy(on_lost="ignore")  # type: ignore[arg-type]
     assert refusal.value.field == "on_lost"
 
 
@@ -97,13 +97,13 @@ def test_an_unknown_rule_for_losses_is_refused() -> None:
     ],
 )
 def test_a_span_may_be_given_in_several_ways(given_as: Any, in_seconds: float | None) -> None:
-    assert seconds(given_as, field="timeout") == in_seconds
+    assert parse_duration_seconds(given_as, field="timeout") == in_seconds
 
 
 @pytest.mark.parametrize("words", ["", "s", "h", "1", "1w", "one hour", "1 hour", "h1", "1h30m", "--1s"])
 def test_words_that_are_no_span_are_refused_with_an_example(words: str) -> None:
     with pytest.raises(Invalid, match="'15m'") as refusal:
-        seconds(words, field="timeout")
+        parse_duration_seconds(words, field="timeout")
     assert refusal.value.field == "timeout"
 
 
@@ -116,13 +116,13 @@ def test_words_that_are_no_span_are_refused_with_an_example(words: str) -> None:
     ],
 )
 def test_an_instant_is_written_with_its_offset(text: str, found: datetime) -> None:
-    assert instant(text, field="run_at") == found
+    assert parse_instant(text, field="run_at") == found
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2031-05-17T12:00:00", "2031-13-01T00:00:00Z", "1e3", "\uff19"])
 def test_words_that_are_no_instant_are_refused(text: str) -> None:
     with pytest.raises(Invalid) as refusal:
-        instant(text, field="run_at")
+        parse_instant(text, field="run_at")
     assert refusal.value.field == "run_at"
 
 
@@ -130,14 +130,14 @@ def test_words_that_are_no_instant_are_refused(text: str) -> None:
 
 
 def test_a_task_is_queued_if_due_and_scheduled_if_not() -> None:
-    assert a_new_task(created_at=NOON).state is TaskState.QUEUED
-    assert a_new_task(created_at=NOON, run_at=NOON).state is TaskState.QUEUED
-    assert a_new_task(created_at=NOON, run_at=NOON - timedelta(days=1)).state is TaskState.QUEUED
-    assert a_new_task(created_at=NOON, run_at=NOON + timedelta(seconds=1)).state is TaskState.SCHEDULED
+    assert make_new_task(created_at=NOON).state is TaskState.QUEUED
+    assert make_new_task(created_at=NOON, run_at=NOON).state is TaskState.QUEUED
+    assert make_new_task(created_at=NOON, run_at=NOON - timedelta(days=1)).state is TaskState.QUEUED
+    assert make_new_task(created_at=NOON, run_at=NOON + timedelta(seconds=1)).state is TaskState.SCHEDULED
 
 
 def test_a_task_in_order_passes_as_it_is() -> None:
-    task = a_new_task(
+    task = make_new_task(
         queue="mail",
         priority=-1000,
         run_at=NOON,
@@ -147,7 +147,7 @@ def test_a_task_in_order_passes_as_it_is() -> None:
         tags=["a", "b"],
         correlation_id="c",
     )
-    assert check(task) is task
+    assert check_new_task(task) is task
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_a_task_in_order_passes_as_it_is() -> None:
         ("run_at", {"run_at": 17}),
         ("tags", {"tags": [str(n) for n in range(10_000)]}),
         ("tags", {"tags": [""]}),
-        ("input", {"input": '"' + "x" * MAX_INPUT + '"'}),
+        ("input", {"input": '"' + "x" * MAX_INPUT_BYTES + '"'}),
         ("input", {"input": r'"\u0000"'}),
         ("input", {"input": r'"\ud800"'}),
     ],
 )
 def test_a_task_that_cannot_be_is_refused_by_its_field(field: str, fields: dict[str, Any]) -> None:
     with pytest.raises(Invalid) as refusal:
-        check(a_new_task(**fields))
+        check_new_task(make_new_task(**fields))
     assert refusal.value.field == field
 
 

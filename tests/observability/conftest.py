@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tests.support.engine_fixtures import sql, swept, url, used_again, with_isolated_jobs, worker
-from tests.support.store_fixtures import database, empty_home, holder, home, made, settings
+from tests.support.engine_fixtures import sql, truncated_url, url, reusable_database, with_isolated_jobs, worker
+from tests.support.store_fixtures import database, empty_home, start_server_holder, home, prepared_home, settings
 
 __all__ = [
     "database",
     "empty_home",
-    "holder",
+    "start_server_holder",
     "home",
-    "made",
+    "prepared_home",
     "settings",
     "sql",
-    "swept",
+    "truncated_url",
     "url",
-    "used_again",
+    "reusable_database",
     "with_isolated_jobs",
     "worker",
 ]

@@ -10,7 +10,7 @@ import pytest
 
 from tenuto import Context, PermanentFailure, Step, Tenuto, cron
 from tenuto.logs import configure
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     root.setLevel(level)
 
 
-async def run(app: Tenuto, worker: Quick) -> tuple[str, str]:
+async def run(app: Tenuto, worker: WorkerFactory) -> tuple[str, str]:
     @app.job
     async def talks(ctx: Context) -> None:
         ctx.log.info("by its own log")
@@ -45,7 +45,7 @@ async def run(app: Tenuto, worker: Quick) -> tuple[str, str]:
 
 
 async def test_as_json_every_line_names_task_attempt_and_execution(
-    app: Tenuto, worker: Quick, written: Callable[[], str]
+    app: Tenuto, worker: WorkerFactory, written: Callable[[], str]
 ) -> None:
     configure("json", "debug")
     execution, failed = await run(app, worker)
@@ -64,7 +64,7 @@ async def test_as_json_every_line_names_task_attempt_and_execution(
 
 
 async def test_for_people_a_line_names_them_too_and_success_is_not_told_of_each(
-    app: Tenuto, worker: Quick, written: Callable[[], str]
+    app: Tenuto, worker: WorkerFactory, written: Callable[[], str]
 ) -> None:
     configure("console", "info")
     execution, failed = await run(app, worker)

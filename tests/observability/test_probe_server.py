@@ -15,8 +15,8 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.observability import probe_server as module
-from tenuto.observability.probe_server import lookout
-from tenuto.settings import load
+from tenuto.observability.probe_server import serve_probes
+from tenuto.settings import load_settings
 from tests.support.waiting import eventually
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -33,7 +33,7 @@ async def opened(app: Tenuto, home: Path) -> AsyncIterator[int]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asyncio, "start_server", noted)
-        async with lookout(load(home=home, metrics_port=0), app.observing):
+        async with serve_probes(load_settings(home=home, metrics_port=0), app.status):
             yield servers[0].sockets[0].getsockname()[1]
 
 
@@ -81,7 +81,7 @@ async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_
         assert await ask(port, b"x" * 40_000) == b""
         assert await status("GET /healthz") == 200
         with pytest.raises(Conflict, match="metrics_port"):
-            async with lookout(load(home=tmp_path, metrics_port=port), app.observing):
+            async with serve_probes(load_settings(home=tmp_path, metrics_port=port), app.status):
                 pass
     with pytest.raises(ConnectionRefusedError):
         await ask(port, b"")
@@ -120,9 +120,9 @@ async def test_whoever_does_not_read_the_answer_is_cut_off(
 
 async def test_it_opens_to_others_only_when_told_and_not_at_all_without_a_port(app: Tenuto, tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="metrics_host"):
-        async with lookout(load(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.observing):
+        async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.status):
             pass
-    async with lookout(load(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_open=True), app.observing):
+    async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_open=True), app.status):
         pass
-    async with lookout(load(home=tmp_path), app.observing):
+    async with serve_probes(load_settings(home=tmp_path), app.status):
         pass

@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
-from tenuto.model.tasks import Aside, Outcome, Reason, Settlement, Status, Task
-from tenuto.observability.cached_query import Answer
-from tenuto.observability.process_metrics import BOUNDS, Counters
-from tenuto.observability.prometheus import text
+from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, Settlement, OutcomeStatus, Task
+from tenuto.observability.cached_query import QueryResult
+from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, ProcessMetrics
+from tenuto.observability.prometheus import render_metrics
 
 DUE = datetime(2026, 11, 16, 8, tzinfo=UTC)
 
 
-def attempt(status: Status, reason: Reason | None = None, *, late: float = 0.0, ran: float | None = 1.0) -> Settlement:
+def attempt(status: OutcomeStatus, reason: OutcomeReason | None = None, *, late: float = 0.0, ran: float | None = 1.0) -> Settlement:
     id = new_id()
     task = Task(id, id, 1, id, "job", "bake", "{}", "{}", 1, 0, 0, "default", 0, DUE, "system", None, "x", None, None)
     began = DUE + timedelta(seconds=late)
@@ -24,56 +24,56 @@ def attempt(status: Status, reason: Reason | None = None, *, late: float = 0.0, 
 
 
 def test_every_outcome_is_counted_once_and_what_came_too_late_apart() -> None:
-    counters = Counters()
+    counters = ProcessMetrics()
     batch = [
-        attempt(Status.COMPLETED, ran=0.001, late=-0.5),  # the clocks differ a little
-        attempt(Status.COMPLETED, ran=0.002, late=0.2),
-        attempt(Status.COMPLETED_WITH_WARNING, ran=61),
-        attempt(Status.FAILED, Reason.TIMED_OUT, ran=9999, late=9999),
-        attempt(Status.CANCELLED, Reason.REQUESTED, ran=None),
+        attempt(OutcomeStatus.COMPLETED, ran=0.001, late=-0.5),  # the clocks differ a little
+        attempt(OutcomeStatus.COMPLETED, ran=0.002, late=0.2),
+        attempt(OutcomeStatus.COMPLETED_WITH_WARNING, ran=61),
+        attempt(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, ran=9999, late=9999),
+        attempt(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, ran=None),
     ]
-    aside = attempt(Status.COMPLETED)
-    aside.outcome.aside, aside.outcome.ended_at = Aside(until=DUE), None
-    stale = attempt(Status.FAILED, Reason.ERROR)
+    aside = attempt(OutcomeStatus.COMPLETED)
+    aside.outcome.deferral, aside.outcome.ended_at = Deferral(resume_at=DUE), None
+    stale = attempt(OutcomeStatus.FAILED, OutcomeReason.ERROR)
     settlements = [*batch, aside, stale]
-    notable = counters.finish(settlements, {settlement.task.id for settlement in [*batch, aside]})
-    counters.finish([attempt(Status.COMPLETED)], [new_id()])  # as many as there are: nobody looks further
+    notable = counters.record_outcomes(settlements, {settlement.task.id for settlement in [*batch, aside]})
+    counters.record_outcomes([attempt(OutcomeStatus.COMPLETED)], [new_id()])  # as many as there are: nobody looks further
 
     assert notable == [*batch[2:], aside]
-    assert counters.ended == {
+    assert counters.ended_counts == {
         ("completed", ""): 3,
         ("completed_with_warning", ""): 1,
         ("failed", "timed_out"): 1,
         ("cancelled", "requested"): 1,
     }
-    assert (counters.batches, counters.stale) == (2, 1)
+    assert (counters.batch_count, counters.stale_count) == (2, 1)
     assert sum(counters.durations.counts) == 5
-    assert counters.durations.counts[BOUNDS.index(0.001)] == 1, "what ends at the bound belongs to it"
-    assert counters.durations.counts[BOUNDS.index(0.005)] == 1
-    assert counters.durations.counts[BOUNDS.index(300.0)] == 1
+    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.001)] == 1, "what ends at the bound belongs to it"
+    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.005)] == 1
+    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(300.0)] == 1
     assert counters.durations.counts[-1] == 1
-    assert counters.lateness.counts[0] == 3
+    assert counters.start_delays.counts[0] == 3
     assert counters.durations.sum == timedelta(seconds=0.003 + 61 + 9999 + 1)
 
 
 def test_of_a_large_batch_every_attempt_is_counted_though_not_every_one_is_measured() -> None:
-    counters = Counters()
+    counters = ProcessMetrics()
     for size in (99, 100, 101, 377, 500):
         before = sum(counters.durations.counts)
-        batch = [attempt(Status.COMPLETED, ran=0.3 if n % 2 else 2.0) for n in range(size)]
-        counters.finish(batch, [new_id()] * size)
+        batch = [attempt(OutcomeStatus.COMPLETED, ran=0.3 if n % 2 else 2.0) for n in range(size)]
+        counters.record_outcomes(batch, [new_id()] * size)
         assert sum(counters.durations.counts) - before == size
-        assert sum(counters.lateness.counts) == sum(counters.durations.counts)
-    assert counters.ended == {("completed", ""): 99 + 100 + 101 + 377 + 500}
+        assert sum(counters.start_delays.counts) == sum(counters.durations.counts)
+    assert counters.ended_counts == {("completed", ""): 99 + 100 + 101 + 377 + 500}
     assert counters.durations.sum > timedelta(seconds=0.3) * 1177
 
 
 def test_buckets_are_told_one_upon_the_other() -> None:
-    counters = Counters()
-    counters.finish([attempt(Status.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3)
-    counters.take(0)
-    counters.take(3)
-    told = text(counters, Answer(None, Unavailable("gone"), 0.0, 0.0)).splitlines()
+    counters = ProcessMetrics()
+    counters.record_outcomes([attempt(OutcomeStatus.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3)
+    counters.record_claim(0)
+    counters.record_claim(3)
+    told = render_metrics(counters, QueryResult(None, Unavailable("gone"), 0.0, 0.0)).splitlines()
     assert 'tenuto_attempt_seconds_bucket{le="0.001"} 1.0' in told
     assert 'tenuto_attempt_seconds_bucket{le="0.5"} 2.0' in told
     assert 'tenuto_attempt_seconds_bucket{le="7200"} 2.0' in told

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, cron, tracing
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 
 
 class Recorded(trace.NonRecordingSpan):
@@ -81,7 +81,7 @@ def of(recorder: Recorder, kind: SpanKind) -> Sequence[Recorded]:
     return [span for span in recorder.spans if span.kind is kind]
 
 
-async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, worker: Quick, recorder: Recorder) -> None:
+async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, worker: WorkerFactory, recorder: Recorder) -> None:
     inside: list[int] = []
 
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
@@ -93,7 +93,7 @@ async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, work
     @app.job
     def plain() -> str | None:
         inside.append(trace.get_current_span().get_span_context().trace_id)
-        return tracing.traceparent()
+        return tracing.current_traceparent()
 
     asking = SpanContext(0xABC, 0xDEF, False, TraceFlags(1))
     with trace.use_span(trace.NonRecordingSpan(asking)):
@@ -117,7 +117,7 @@ async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, work
 
 
 async def test_the_steps_of_an_execution_and_the_items_of_a_batch_share_a_trace(
-    app: Tenuto, worker: Quick, recorder: Recorder
+    app: Tenuto, worker: WorkerFactory, recorder: Recorder
 ) -> None:
     @app.job
     async def step() -> None: ...
@@ -143,37 +143,37 @@ async def test_the_steps_of_an_execution_and_the_items_of_a_batch_share_a_trace(
 
 
 async def _policies(app: Tenuto) -> list[str]:
-    return [row["policy"] for row in await (await app.open()).all("SELECT policy FROM tenuto.tasks")]
+    return [row["policy"] for row in await (await app.open()).fetch_all("SELECT policy FROM tenuto.tasks")]
 
 
 async def test_without_a_provider_nothing_is_carried(app: Tenuto) -> None:
     @app.job
     async def quiet() -> None: ...
 
-    assert not tracing.is_on()
+    assert not tracing.is_enabled()
     with trace.use_span(trace.NonRecordingSpan(SpanContext(0xABC, 0xDEF, False, TraceFlags(1)))):
         await app.enqueue(quiet)
     assert await _policies(app) == ["{}"]
-    assert tracing.traceparent() is None
+    assert tracing.current_traceparent() is None
 
 
 @pytest.mark.parametrize("broken", ["", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, None, ["x"]])
 async def test_a_trace_nobody_can_read_hinders_nobody(
-    broken: object, app: Tenuto, worker: Quick, recorder: Recorder
+    broken: object, app: Tenuto, worker: WorkerFactory, recorder: Recorder
 ) -> None:
     @app.job(retry=RetryPolicy(max_retries=3))
     async def fine() -> None: ...
 
     task = await app.enqueue(fine)
     database = await app.open()
-    await database.all("UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": broken}))
+    await database.fetch_all("UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": broken}))
     async with worker():
         assert (await app.wait(task, timeout=20))["status"] == "completed"
     (run,) = of(recorder, SpanKind.CONSUMER)
     assert not run.parent.is_valid
 
 
-async def test_spans_reach_an_exporter_of_the_sdk(app: Tenuto, worker: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spans_reach_an_exporter_of_the_sdk(app: Tenuto, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))

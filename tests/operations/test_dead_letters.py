@@ -1,4 +1,4 @@
-"""Dead letters one can work in (J4): run again with the same or another input, acknowledged, each once, by name."""
+"""Dead letters (J4): retry with the same or another input, acknowledge, each once and with its author."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from tenuto import Actor, RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
-from tenuto.settings import load
-from tests.support.engine_fixtures import Quick
+from tenuto.settings import load_settings
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 
 BEN = Actor.user("u-2", "Ben")
 
@@ -30,13 +31,13 @@ async def failing(app: Tenuto) -> Tenuto:
     return app
 
 
-async def one_letter(app: Tenuto, **item: int) -> dict[str, Any]:
+async def create_dead_letter(app: Tenuto, **item: int) -> dict[str, Any]:
     await app.wait(await app.manifests.enqueue("bread", item), 10)
     (letter, *_) = await app.dead_letters.list()
     return dict(letter)
 
 
-async def test_a_letter_shows_every_attempt_with_its_input_and_error(app: Tenuto, worker: Quick) -> None:
+async def test_dead_letter_has_input_and_error_of_every_attempt(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0.01, jitter=0))
     async def bake(flour: int) -> int:
         raise ValueError(f"only {flour} flour")
@@ -52,11 +53,9 @@ async def test_a_letter_shows_every_attempt_with_its_input_and_error(app: Tenuto
     assert {record["error"]["message"] for record in shown["tried"]} == {"only 2 flour"}
 
 
-async def test_a_retry_runs_the_same_input_again_under_its_own_name_and_is_linked(
-    failing: Tenuto, worker: Quick
-) -> None:
+async def test_dead_letter_retry_runs_same_input_and_links_the_new_task(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
-        letter = await one_letter(failing, flour=2)
+        letter = await create_dead_letter(failing, flour=2)
         with failing.acting_as(BEN):
             task = await failing.dead_letters.retry(letter["id"], note="try once more")
         record = await failing.wait(task, 10)
@@ -65,42 +64,42 @@ async def test_a_retry_runs_the_same_input_again_under_its_own_name_and_is_linke
         assert record["initiator_name"] == "Ben"
         assert (resolved["status"], resolved["retry_task_id"], resolved["note"]) == ("retried", task, "try once more")
         assert (resolved["resolved_name"], resolved["resolved_id"]) == ("Ben", "u-2")
-        (anew,) = await failing.dead_letters.list()
-        assert (anew["task_id"], anew["attempts"]) == (task, 1), "what fails again is a new letter, counted anew"
+        (second,) = await failing.dead_letters.list()
+        assert (second["task_id"], second["attempts"]) == (task, 1), "a new failure is a new dead letter"
 
 
-async def test_a_retry_with_another_input_is_checked_first(failing: Tenuto, worker: Quick) -> None:
+async def test_dead_letter_retry_checks_a_new_input(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
-        letter = await one_letter(failing, flour=2)
-        for wrong, named in (({"flour": "much"}, "flour"), ({"flour": 3, "sugar": 1}, "sugar"), ({}, "flour")):
+        letter = await create_dead_letter(failing, flour=2)
+        for wrong, field in (({"flour": "much"}, "flour"), ({"flour": 3, "sugar": 1}, "sugar"), ({}, "flour")):
             with pytest.raises(Invalid) as refused:
                 await failing.dead_letters.retry(letter["id"], input=wrong)
-            assert refused.value.field == named
+            assert refused.value.field == field
         assert (await failing.dead_letters.get(letter["id"]))["status"] == "awaiting_intervention"
         record = await failing.wait(await failing.dead_letters.retry(letter["id"], input={"flour": 4}), 10)
         assert (record["output"], record["input"]) == (4, {"flour": 4, "salt": 1})
         assert (await failing.dead_letters.get(letter["id"]))["input"] == {"flour": 2, "salt": 1}
 
 
-async def test_what_is_resolved_is_resolved_once(failing: Tenuto, worker: Quick) -> None:
+async def test_dead_letter_is_resolved_once(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
-        letter = await one_letter(failing, flour=1)
+        letter = await create_dead_letter(failing, flour=1)
         await failing.dead_letters.acknowledge(letter["id"], note="thrown away")
         for act in (failing.dead_letters.acknowledge, failing.dead_letters.retry):
-            with pytest.raises(Conflict, match="was acknowledged by app"):
+            with raises_code("dead_letter.already_resolved", Conflict):
                 await act(letter["id"])
         assert await failing.dead_letters.list() == []
         assert len(await failing.dead_letters.list(status="acknowledged")) == 1
         await failing.manifests.poll()
-        assert await failing.dead_letters.list() == [], "it does not come back by itself"
-        with pytest.raises(NotFound):
+        assert await failing.dead_letters.list() == [], "resolved dead letters stay resolved"
+        with raises_code("dead_letter.not_found", NotFound):
             await failing.dead_letters.get(new_id())
-        with pytest.raises(NotFound):
+        with raises_code("dead_letter.not_found", NotFound):
             await failing.dead_letters.acknowledge(new_id())
 
 
-async def test_a_note_is_needed_where_it_is_so_configured(url: str, tmp_path: Any) -> None:
-    app = Tenuto(settings=load(database=url, home=tmp_path, letters_need_notes=True))
+async def test_dead_letter_note_is_required_if_configured(url: str, tmp_path: Any) -> None:
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path, letters_need_notes=True))
     async with app:
         for act in (
             app.dead_letters.acknowledge(new_id()),
@@ -108,18 +107,20 @@ async def test_a_note_is_needed_where_it_is_so_configured(url: str, tmp_path: An
             app.dead_letters.retry_all(),
             app.dead_letters.acknowledge_all(note=""),
         ):
-            with pytest.raises(Invalid) as refused:
+            with raises_code("dead_letter.note.required", Invalid) as refused:
                 await act
             assert refused.value.field == "note"
-        with pytest.raises(NotFound):
+        with raises_code("dead_letter.not_found", NotFound):
             await app.dead_letters.acknowledge(new_id(), note="seen to")
 
 
-async def test_all_of_a_kind_are_retried_and_only_those_that_were_there(failing: Tenuto, worker: Quick) -> None:
+async def test_retry_all_retries_only_dead_letters_that_matched_at_the_call(
+    failing: Tenuto, worker: WorkerFactory
+) -> None:
     async with worker():
         batch = await failing.bulk_enqueue("bread", [{"flour": n % 2} for n in range(6)])
         await batch.wait(10)
-        single = await one_letter(failing, flour=0)
+        single = await create_dead_letter(failing, flour=0)
         (kind,) = await failing.dead_letters.groups()
         assert (kind["letters"], kind["external_id"]) == (7, "bread")
         chosen = await failing.dead_letters.select(batch=batch.id)
@@ -133,28 +134,32 @@ async def test_all_of_a_kind_are_retried_and_only_those_that_were_there(failing:
         assert await failing.dead_letters.acknowledge_all(fingerprint=kind["fingerprint"]) >= 6
 
 
-async def test_the_letter_of_a_manifest_that_is_gone_can_only_be_acknowledged(failing: Tenuto, worker: Quick) -> None:
+async def test_dead_letter_of_deleted_manifest_can_only_be_acknowledged(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
-        letter = await one_letter(failing, flour=1)
+        letter = await create_dead_letter(failing, flour=1)
         await failing.manifests.delete("bread")
-        with pytest.raises(Conflict, match="'bread' is gone"):
+        with raises_code("dead_letter.manifest.deleted", Conflict):
             await failing.dead_letters.retry(letter["id"])
         assert await failing.dead_letters.retry_all() == 0
         await failing.dead_letters.acknowledge(letter["id"])
 
 
-async def test_while_a_run_of_the_item_is_open_its_letter_is_not_retried(failing: Tenuto, worker: Quick) -> None:
+async def test_dead_letter_is_not_retried_while_a_run_of_its_item_is_open(
+    failing: Tenuto, worker: WorkerFactory
+) -> None:
     async with worker():
         await failing.wait(await failing.manifests.enqueue("bread", {"flour": 1}, key="a"), 10)
     (letter,) = await failing.dead_letters.list()
     await failing.manifests.enqueue("bread", {"flour": 5}, key="a")
-    with pytest.raises(Conflict, match="open already"):
+    with raises_code("manifest.run.already_open", Conflict):
         await failing.dead_letters.retry(letter["id"])
     assert (await failing.dead_letters.get(letter["id"]))["status"] == "awaiting_intervention"
     assert await failing.dead_letters.retry_all() == 0
 
 
-async def test_failures_of_one_kind_share_a_fingerprint_whatever_they_say(failing: Tenuto, worker: Quick) -> None:
+async def test_failures_of_one_kind_share_a_fingerprint_whatever_they_say(
+    failing: Tenuto, worker: WorkerFactory
+) -> None:
     async with worker():
         batch = await failing.bulk_enqueue("bread", [{"flour": n} for n in range(3)])
         await batch.wait(10)

@@ -1,5 +1,4 @@
-"""Requests for runs of manifests: what is asked for again is not made anew, even if it has ended since, and what is
-asked for while a manifest changes is made for the manifest as it is then."""
+"""Repeated and concurrent requests for manifest runs: idempotency, and checks against the changed manifest."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from tenuto import Tenuto
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.store import tasks as store
-from tests.support.model_values import a_new_task
+from tests.support.model_values import make_new_task
 from tests.support.waiting import eventually
 
 
-async def test_what_ends_while_the_second_request_waits_is_not_made_anew(app: Tenuto, url: str) -> None:
+async def test_repeated_manifest_request_creates_no_second_task_if_the_first_has_ended(app: Tenuto, url: str) -> None:
     @app.job
     async def bake(number: int = 0) -> None: ...
 
@@ -26,20 +25,20 @@ async def test_what_ends_while_the_second_request_waits_is_not_made_anew(app: Te
     first = await asyncpg.connect(url)
     async with first.transaction():
         await first.execute("SELECT FROM tenuto.manifests FOR UPDATE")
-        again = asyncio.create_task(app.manifests.enqueue("bake", {"number": 1}, request_id=request))
-        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
-        made = a_new_task()
-        made.id = request
-        await store.start(db, [made])  # as by the first request, whose reply was lost
+        second = asyncio.create_task(app.manifests.enqueue("bake", {"number": 1}, request_id=request))
+        await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        task = make_new_task()
+        task.id = request
+        await store.enqueue_tasks(db, [task])  # as by the first request, whose reply was lost
         await app.cancel(request)
-    assert await again == request
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    assert await second == request
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
     await first.close()
 
 
-@pytest.mark.parametrize("asked", ["run", "enqueue", "retry"])
-async def test_an_input_is_checked_for_the_job_that_a_manifest_has_by_the_time_its_run_is_made(
-    app: Tenuto, url: str, asked: str
+@pytest.mark.parametrize("operation", ["run", "enqueue", "retry"])
+async def test_manifest_input_is_checked_against_the_job_at_the_time_of_the_run(
+    app: Tenuto, url: str, operation: str
 ) -> None:
     @app.job(max_retries=1)
     async def double(number: int) -> None:
@@ -58,14 +57,14 @@ async def test_an_input_is_checked_for_the_job_that_a_manifest_has_by_the_time_i
     changing = other.transaction()
     await changing.start()
     await other.execute("UPDATE tenuto.manifests SET job = 'greet', definition = definition || $1", '{"job": "greet"}')
-    if asked == "retry":
+    if operation == "retry":
         begun = asyncio.create_task(app.dead_letters.retry(letter["id"], input={"number": 5}))
     else:
-        ask = app.manifests.run if asked == "run" else app.manifests.enqueue
-        begun = asyncio.create_task(ask("any", {"number": 5}))
-    await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        call = app.manifests.run if operation == "run" else app.manifests.enqueue
+        begun = asyncio.create_task(call("any", {"number": 5}))
+    await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
     await changing.commit()
     with pytest.raises(Invalid):
         await begun
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
     await other.close()

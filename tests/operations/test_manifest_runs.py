@@ -1,4 +1,4 @@
-"""The nine rules of the executor (J9), typed properties and items (J1), and what operators may change (J1)."""
+"""Manifest runs: the nine rules of the executor (J9), typed properties and items (J1), changes by operators (J1)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ from tenuto.lifecycle import completion
 from tenuto.model.manifests import Manifest
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tests.support.engine_fixtures import Quick
-from tests.support.manifests import a_batch, end, kept, outcome, started, table, take
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
+from tests.support.manifests import (
+    claim_runs,
+    create_batch,
+    create_manifest,
+    finish_task,
+    make_settlement,
+    read_table,
+    start_run,
+)
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 
@@ -36,52 +45,52 @@ class Slice(BaseModel):
 # --- the nine rules -------------------------------------------------------------------------------------------------
 
 
-async def test_1_a_task_nobody_knows_is_refused(app: Tenuto, db: Database, register_worker: Register) -> None:
-    await started(db, await kept(db))
-    (task,) = await take(db, await register_worker())
-    assert await completion.finish(db, [outcome(replace(task, id=new_id()), db.clock.now())]) == set()
-    with pytest.raises(NotFound, match="no task"):
+async def test_rule_1_unknown_task_is_an_error(app: Tenuto, db: Database, register_worker: Register) -> None:
+    await start_run(db, await create_manifest(db))
+    (task,) = await claim_runs(db, await register_worker())
+    assert await completion.finish(db, [make_settlement(replace(task, id=new_id()), db.clock.now())]) == set()
+    with raises_code("task.not_found", NotFound):
         await app.wait(new_id())
-    with pytest.raises(NotFound, match="no task"):
+    with raises_code("task.not_found", NotFound):
         await app.cancel(new_id())
 
 
-async def test_2_what_runs_already_is_not_begun_again(db: Database, register_worker: Register) -> None:
-    await started(db, await kept(db))
-    assert len(await take(db, await register_worker())) == 1
-    assert await take(db, await register_worker()) == []
+async def test_rule_2_running_task_is_not_started_again(db: Database, register_worker: Register) -> None:
+    await start_run(db, await create_manifest(db))
+    assert len(await claim_runs(db, await register_worker())) == 1
+    assert await claim_runs(db, await register_worker()) == []
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
-async def test_3_and_4_what_has_ended_well_or_badly_is_not_begun_again(
+async def test_rules_3_and_4_ended_task_is_not_started_again(
     db: Database, register_worker: Register, status: str
 ) -> None:
-    me, stored = await register_worker(), await kept(db)
-    id = await started(db, stored)
-    (task,) = await take(db, me)
-    await end(db, task, status)
-    assert await completion.finish(db, [outcome(task, db.clock.now())]) == set()
-    assert await started(db, stored, id=id) is None
-    assert await take(db, me) == []
-    assert [row["status"] for row in await table(db, "activities")] == [status]
+    worker_id, stored = await register_worker(), await create_manifest(db)
+    id = await start_run(db, stored)
+    (task,) = await claim_runs(db, worker_id)
+    await finish_task(db, task, status)
+    assert await completion.finish(db, [make_settlement(task, db.clock.now())]) == set()
+    assert await start_run(db, stored, id=id) is None
+    assert await claim_runs(db, worker_id) == []
+    assert [row["status"] for row in await read_table(db, "activities")] == [status]
 
 
-async def test_5_a_manifest_that_is_missing_is_refused_by_name(app: Tenuto) -> None:
-    with pytest.raises(NotFound, match="no manifest 'bread'"):
+async def test_rule_5_unknown_manifest_is_an_error(app: Tenuto) -> None:
+    with raises_code("manifest.not_found", NotFound):
         await app.manifests.run("bread")
-    with pytest.raises(NotFound, match="no manifest 'bread'"):
+    with raises_code("manifest.not_found", NotFound):
         await app.manifests.enqueue("bread", {})
-    with pytest.raises(NotFound, match="no manifest 'bread'"):
+    with raises_code("manifest.not_found", NotFound):
         await app.bulk_enqueue("bread", [])
 
 
-async def test_5_a_manifest_cannot_go_while_something_of_it_is_open(app: Tenuto, db: Database) -> None:
-    await a_batch(db, await kept(db), 1)
-    with pytest.raises(Conflict, match="has open tasks"):
+async def test_rule_5_manifest_with_open_tasks_cannot_be_deleted(app: Tenuto, db: Database) -> None:
+    await create_batch(db, await create_manifest(db), 1)
+    with raises_code("manifest.running", Conflict):
         await app.manifests.delete("bake")
 
 
-async def test_6_what_is_pending_runs_through_the_registry_with_typed_properties(app: Tenuto, worker: Quick) -> None:
+async def test_rule_6_manifest_run_has_typed_properties(app: Tenuto, worker: WorkerFactory) -> None:
     seen: list[Any] = []
 
     @app.job
@@ -100,22 +109,22 @@ async def test_6_what_is_pending_runs_through_the_registry_with_typed_properties
     assert seen == [(Config("prod", {"a": 1}), Slice(table="users", number=3), False)]
 
 
-async def test_6_a_job_nobody_knows_any_more_is_refused_and_leaves_a_letter(
-    app: Tenuto, worker: Quick, db: Database
+async def test_rule_6_run_of_unknown_job_fails_and_leaves_a_dead_letter(
+    app: Tenuto, worker: WorkerFactory, db: Database
 ) -> None:
-    stored = await kept(db, job="forgotten")
+    stored = await create_manifest(db, job="forgotten")
     async with worker():
-        id = await started(db, stored, db.clock.now())
+        id = await start_run(db, stored, db.clock.now())
         assert id is not None
         record = await app.wait(id, 10)
         assert (record["status"], record["reason"]) == ("failed", "refused")
         (letter,) = await app.dead_letters.list()
         assert "forgotten" in letter["reason"]
-    with pytest.raises(UnknownJob, match="forgotten"):
+    with raises_code("job.unknown", UnknownJob):
         await app.manifests.run("bake")
 
 
-async def test_7_success_moves_the_last_successful_run_of_runs_items_and_batches(app: Tenuto, worker: Quick) -> None:
+async def test_rule_7_success_updates_last_successful_run_of_the_manifest(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake(flour: int) -> int:
         return flour
@@ -138,7 +147,7 @@ async def test_7_success_moves_the_last_successful_run_of_runs_items_and_batches
         assert await eventually(moved) <= last
 
 
-async def test_8_different_inputs_are_different_runs_of_one_manifest(app: Tenuto, worker: Quick) -> None:
+async def test_rule_8_different_inputs_are_different_runs_of_one_manifest(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def double(number: int, by: int = 2) -> int:
         return number * by
@@ -150,13 +159,15 @@ async def test_8_different_inputs_are_different_runs_of_one_manifest(app: Tenuto
         assert [(await app.wait(task, 10))["output"] for task in tasks] == [0, 3, 6]
 
 
-async def test_9_cancellation_reaches_the_code_and_the_manifest_may_run_again(app: Tenuto, worker: Quick) -> None:
+async def test_rule_9_cancellation_stops_the_code_and_manifest_can_run_again(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
     stopped: list[str] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     @app.job
     async def linger(ctx: Context) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -166,18 +177,18 @@ async def test_9_cancellation_reaches_the_code_and_the_manifest_may_run_again(ap
     await app.manifests.deploy()
     async with worker():
         task = await app.manifests.run("slow")
-        await eventually(begun.is_set)
-        with pytest.raises(Conflict, match="an earlier run of 'slow' is not over"):
+        await eventually(started.is_set)
+        with raises_code("manifest.run.already_open", Conflict):
             await app.manifests.run("slow")
         assert await app.cancel(task) == "stopping"
         record = await app.wait(task, 10)
         assert (record["status"], record["reason"], stopped) == ("cancelled", "requested", ["stopped"])
-        assert await app.dead_letters.list() == [], "what somebody cancelled is no failure"
+        assert await app.dead_letters.list() == [], "a cancellation is not a failure"
         assert (await app.manifests.get("slow")).last_successful_run is None
         await app.cancel(await app.manifests.run("slow"))
 
 
-async def test_what_is_disabled_runs_by_hand_only(app: Tenuto, worker: Quick) -> None:
+async def test_disabled_manifest_runs_only_manually(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> int:
         return 1
@@ -191,7 +202,7 @@ async def test_what_is_disabled_runs_by_hand_only(app: Tenuto, worker: Quick) ->
         assert (await app.wait(await app.manifests.run("bread"), 10))["output"] == 1
 
 
-async def test_an_item_whose_key_is_open_is_refused(app: Tenuto) -> None:
+async def test_manifest_item_with_open_key_is_an_error(app: Tenuto) -> None:
     @app.job
     async def bake(flour: int) -> None: ...
 
@@ -199,7 +210,7 @@ async def test_an_item_whose_key_is_open_is_refused(app: Tenuto) -> None:
     await app.manifests.deploy()
     await app.manifests.enqueue("bread", 1, key="a")
     await app.manifests.enqueue("bread", 1)
-    with pytest.raises(Conflict, match="the item 'a' is not over"):
+    with raises_code("manifest.run.already_open", Conflict):
         await app.manifests.enqueue("bread", 1, key="a")
 
 
@@ -207,7 +218,7 @@ async def test_an_item_whose_key_is_open_is_refused(app: Tenuto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "kept_as"),
+    ("properties", "stored_as"),
     [
         (Config("a", {}), {"config": {"source": "a", "deep": {}}}),
         ({"config": Config("a", {})}, {"config": {"source": "a", "deep": {}}}),
@@ -216,16 +227,16 @@ async def test_an_item_whose_key_is_open_is_refused(app: Tenuto) -> None:
         (None, {}),
     ],
 )
-async def test_properties_are_a_value_of_the_jobs_type_or_a_mapping(
-    app: Tenuto, properties: Any, kept_as: dict[str, Any]
+async def test_manifest_properties_are_a_typed_value_or_a_mapping(
+    app: Tenuto, properties: Any, stored_as: dict[str, Any]
 ) -> None:
     @app.job
     async def copy(config: Config, number: int) -> None: ...
 
-    assert dict(app.manifest("m", copy, properties=properties).properties) == kept_as
+    assert dict(app.manifest("m", copy, properties=properties).properties) == stored_as
 
 
-async def test_the_fields_of_a_value_may_be_the_parameters(app: Tenuto) -> None:
+async def test_manifest_properties_may_be_a_value_whose_fields_are_the_parameters(app: Tenuto) -> None:
     @app.job
     async def copy(table: str, number: int) -> None: ...
 
@@ -236,7 +247,7 @@ async def test_the_fields_of_a_value_may_be_the_parameters(app: Tenuto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "named"),
+    ("properties", "field"),
     [
         ({"slice": {"table": "users", "number": "many"}}, "properties.slice.number"),
         ({"slice": {"table": "users"}}, "properties.slice.number"),
@@ -246,43 +257,41 @@ async def test_the_fields_of_a_value_may_be_the_parameters(app: Tenuto) -> None:
         (1.5, "properties"),
     ],
 )
-async def test_properties_that_do_not_fit_are_refused_by_the_name_of_the_field(
-    app: Tenuto, properties: Any, named: str
-) -> None:
+async def test_invalid_manifest_properties_error_names_the_field(app: Tenuto, properties: Any, field: str) -> None:
     @app.job
     async def copy(slice: Slice, number: int) -> None: ...
 
     with pytest.raises(Invalid) as refused:
         app.manifest("m", copy, properties=properties)
-    assert refused.value.field == named
+    assert refused.value.field == field
 
 
-async def test_what_runs_by_itself_needs_all_of_its_input(app: Tenuto) -> None:
+async def test_manifest_with_trigger_needs_all_properties(app: Tenuto) -> None:
     @app.job
     async def copy(table: str, number: int = 1) -> None: ...
 
     app.manifest("m", copy, trigger=every("1m"))
     with pytest.raises(Invalid) as refused:
         await app.manifests.deploy()
-    assert refused.value.field == "properties.table"
+    assert (refused.value.code, refused.value.field) == ("manifest.property.missing", "properties.table")
 
 
-async def test_items_are_checked_and_refused_by_the_name_of_the_field(app: Tenuto) -> None:
+async def test_invalid_manifest_item_error_names_the_field(app: Tenuto) -> None:
     @app.job
     async def copy(slice: Slice, number: int = 1) -> None: ...
 
     app.manifest("m", copy, on_demand=True)
     app.manifest("full", copy, properties={"slice": {"table": "a", "number": 1}, "number": 2})
     await app.manifests.deploy()
-    for item, named in (({"slice": {"table": "a"}}, "slice.number"), (17, "slice"), ({"slice": None}, "slice")):
+    for item, field in (({"slice": {"table": "a"}}, "slice.number"), (17, "slice"), ({"slice": None}, "slice")):
         with pytest.raises(Invalid) as refused:
             await app.manifests.enqueue("m", item)
-        assert str(refused.value.field).startswith(named)
-    with pytest.raises(Invalid, match="no parameter left"):
+        assert str(refused.value.field).startswith(field)
+    with raises_code("manifest.item.no_parameter", Invalid):
         await app.manifests.enqueue("full", 17)
 
 
-async def test_the_limit_of_a_job_holds_for_its_manifest_unless_that_has_one(app: Tenuto) -> None:
+async def test_manifest_inherits_the_limit_of_its_job(app: Tenuto) -> None:
     @app.job(limit=3)
     async def bake() -> None: ...
 
@@ -290,64 +299,64 @@ async def test_the_limit_of_a_job_holds_for_its_manifest_unless_that_has_one(app
     assert app.manifest("b", bake, max_active=5).max_active == 5
 
 
-# --- declared in code, changed by people ----------------------------------------------------------------------------
+# --- declared in code, changed by operators -------------------------------------------------------------------------
 
 
-def declaring(app: Tenuto, **fields: Any) -> None:
+def declare_bread(app: Tenuto, **fields: Any) -> None:
     app.manifests.declared.clear()
     app.manifests.declare(Manifest("bread", "bake", **fields))
 
 
 @pytest.fixture
-def baking(app: Tenuto) -> Tenuto:
+def app_with_job(app: Tenuto) -> Tenuto:
     @app.job
     async def bake() -> None: ...
 
     return app
 
 
-async def test_what_an_operator_has_changed_survives_the_next_deployment(baking: Tenuto) -> None:
-    declaring(baking, priority=1)
-    assert await baking.manifests.deploy() == {"bread": "created"}
-    assert await baking.manifests.deploy() == {"bread": "unchanged"}
-    present = await baking.manifests.get("bread")
-    await baking.manifests.edit("bread", replace(present.manifest, priority=7))
-    await baking.manifests.disable("bread")
-    assert await baking.manifests.deploy() == {"bread": "kept"}
-    present = await baking.manifests.get("bread")
+async def test_deploy_keeps_changes_of_an_operator(app_with_job: Tenuto) -> None:
+    declare_bread(app_with_job, priority=1)
+    assert await app_with_job.manifests.deploy() == {"bread": "created"}
+    assert await app_with_job.manifests.deploy() == {"bread": "unchanged"}
+    present = await app_with_job.manifests.get("bread")
+    await app_with_job.manifests.edit("bread", replace(present.manifest, priority=7))
+    await app_with_job.manifests.disable("bread")
+    assert await app_with_job.manifests.deploy() == {"bread": "kept"}
+    present = await app_with_job.manifests.get("bread")
     assert (present.manifest.priority, present.enabled) == (7, False)
-    declaring(baking, priority=2)
-    assert await baking.manifests.deploy() == {"bread": "changed"}
-    present = await baking.manifests.get("bread")
-    assert (present.manifest.priority, present.enabled) == (2, False), "whether it is on is the operator's alone"
+    declare_bread(app_with_job, priority=2)
+    assert await app_with_job.manifests.deploy() == {"bread": "changed"}
+    present = await app_with_job.manifests.get("bread")
+    assert (present.manifest.priority, present.enabled) == (2, False), "deploy does not change the enabled state"
 
 
-async def test_what_code_no_longer_declares_stays(baking: Tenuto) -> None:
-    declaring(baking)
+async def test_deploy_keeps_manifests_that_are_no_longer_declared(app_with_job: Tenuto) -> None:
+    declare_bread(app_with_job)
     for name, after in (("a", "bread"), ("z", "a")):
-        baking.manifests.declare(Manifest(name, "bake", depends_on=after))
-    await baking.manifests.deploy()
-    declaring(baking)
-    await baking.manifests.deploy()
-    assert [row["external_id"] for row in await baking.manifests.list()] == ["a", "bread", "z"]
+        app_with_job.manifests.declare(Manifest(name, "bake", depends_on=after))
+    await app_with_job.manifests.deploy()
+    declare_bread(app_with_job)
+    await app_with_job.manifests.deploy()
+    assert [row["external_id"] for row in await app_with_job.manifests.list()] == ["a", "bread", "z"]
 
 
-async def test_an_edit_may_name_the_version_it_means(baking: Tenuto) -> None:
-    made = await baking.manifests.create(Manifest("bread", "bake"))
-    await baking.manifests.edit("bread", replace(made.manifest, priority=1), version=1)
-    with pytest.raises(Conflict, match="at version 2, not 1"):
-        await baking.manifests.edit("bread", replace(made.manifest, priority=2), version=1)
-    with pytest.raises(Invalid, match="cannot be changed"):
-        await baking.manifests.edit("bread", Manifest("other", "bake"))
-    with pytest.raises(Conflict, match="there is a manifest 'bread'"):
-        await baking.manifests.create(Manifest("bread", "bake"))
+async def test_manifest_edit_checks_the_expected_version(app_with_job: Tenuto) -> None:
+    made = await app_with_job.manifests.create(Manifest("bread", "bake"))
+    await app_with_job.manifests.edit("bread", replace(made.manifest, priority=1), version=1)
+    with raises_code("definition.version_conflict", Conflict):
+        await app_with_job.manifests.edit("bread", replace(made.manifest, priority=2), version=1)
+    with raises_code("manifest.external_id.immutable", Invalid):
+        await app_with_job.manifests.edit("bread", Manifest("other", "bake"))
+    with raises_code("manifest.already_exists", Conflict):
+        await app_with_job.manifests.create(Manifest("bread", "bake"))
 
 
-async def test_what_is_taken_under_limits_is_put_back_as_it_was(db: Database, register_worker: Register) -> None:
-    me = await register_worker()
-    await started(db, await kept(db))
-    before = await table(db, "tasks")
-    held = await take(db, me)
-    await store.put_back(db, me, held)
-    after = await table(db, "tasks")
+async def test_task_returned_to_queue_under_limits_is_unchanged(db: Database, register_worker: Register) -> None:
+    worker_id = await register_worker()
+    await start_run(db, await create_manifest(db))
+    before = await read_table(db, "tasks")
+    held = await claim_runs(db, worker_id)
+    await store.return_tasks_to_queue(db, worker_id, held)
+    after = await read_table(db, "tasks")
     assert [{**row, "fence": 0} for row in after] == [{**row, "fence": 0} for row in before]

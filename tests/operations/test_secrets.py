@@ -1,4 +1,4 @@
-"""Secrets (B93–B98): kept sealed, shown to attempts only, and found in nothing anybody leaves behind."""
+"""Secrets (B93–B98): encrypted in the database, revealed only to attempts, and redacted in all output."""
 
 from __future__ import annotations
 
@@ -15,59 +15,60 @@ from pydantic import SecretStr
 from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, logs, manual
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
 from tenuto.jobs import redaction
-from tenuto.jobs.redaction import Mask
-from tenuto.secret_encryption import CannotOpen, Key
-from tenuto.settings import load
+from tenuto.jobs.redaction import Redactor
+from tenuto.secret_encryption import MasterKey, UnreadableSecret
+from tenuto.settings import load_settings
 from tenuto.store.access import audit_recorder
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 CANARY = 'kanarie/4711 ünder+the="rose"'
 
 
 @pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    before = logs._hide
+def _restore_redaction() -> Iterator[None]:
+    original = logs._redact
     yield
-    Mask.__init__(redaction.shown_here, redaction._MOST_REMEMBERED)
-    logs._hide = before
+    Redactor.__init__(redaction.process_redactor, redaction._MAX_PROCESS_VALUES)
+    logs._redact = original
 
 
 @pytest.fixture
-def key(app: Tenuto) -> Key:
+def key(app: Tenuto) -> MasterKey:
     """The master key of the test's app."""
-    key = Key.new()
-    hold(app, key)
+    key = MasterKey.new()
+    configure_keys(app, key)
     return key
 
 
-def hold(app: Tenuto, *keys: Key) -> None:
+def configure_keys(app: Tenuto, *keys: MasterKey) -> None:
     text = " ".join(key.text for key in keys)
     app.settings = app.settings.model_copy(update={"master_key": SecretStr(text) if keys else None})
 
 
-async def everything_in(app: Tenuto) -> str:
-    """The whole database, as a dump would show it."""
+async def dump_database(app: Tenuto) -> str:
+    """Return the contents of all tables as text."""
     database = await app.open()
-    tables = await database.all("SELECT tablename FROM pg_tables WHERE schemaname = 'tenuto'")
+    tables = await database.fetch_all("SELECT tablename FROM pg_tables WHERE schemaname = 'tenuto'")
     rows = [
         row[0]
         for table in tables
-        for row in await database.all(f'SELECT to_jsonb(whole)::text FROM tenuto."{table["tablename"]}" AS whole')
+        for row in await database.fetch_all(f'SELECT to_jsonb(whole)::text FROM tenuto."{table["tablename"]}" AS whole')
     ]
     return "\n".join([*rows, *(await _bytes_in(app))])
 
 
 async def _bytes_in(app: Tenuto) -> list[str]:
-    rows = await (await app.open()).all("SELECT wrapped, sealed FROM tenuto.secrets")
+    rows = await (await app.open()).fetch_all("SELECT wrapped, sealed FROM tenuto.secrets")
     return [value.decode("latin-1") for row in rows for value in (row["wrapped"], row["sealed"])]
 
 
-async def shown_to_an_attempt(app: Tenuto, worker: Quick, name: str) -> Any:
-    """What a job is given for a name: compared where nothing masks."""
+async def reveal_in_job(app: Tenuto, worker: WorkerFactory, name: str) -> Any:
+    """Return the value that a job gets for a secret, unredacted, or the error of the attempt."""
     seen: list[str] = []
 
-    @app.job(name=f"look{len(app.jobs.by_name)}", max_retries=0)
+    @app.job(name=f"look{len(app.jobs.jobs_by_name)}", max_retries=0)
     async def look() -> None:
         seen.append(await app.secrets.reveal(name))
 
@@ -77,10 +78,12 @@ async def shown_to_an_attempt(app: Tenuto, worker: Quick, name: str) -> Any:
 
 
 @pytest.mark.usefixtures("key")
-async def test_a_canary_is_found_nowhere(app: Tenuto, worker: Quick, caplog: pytest.LogCaptureFixture) -> None:
-    with audit_recorder.on_record(audit_recorder.Deed(Actor.user("ana"), "secret.set", "cli")):
+async def test_revealed_secret_is_redacted_everywhere(
+    app: Tenuto, worker: WorkerFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with audit_recorder.audited(audit_recorder.AuditContext(Actor.user("ana"), "secret.set", "cli")):
         assert await app.secrets.set("canary", CANARY) == 1
-    with pytest.raises(Forbidden, match="only to an attempt that is running"):
+    with raises_code("secret.reveal.no_attempt", Forbidden):
         await app.secrets.reveal("canary")
 
     def remember(token: str) -> str:
@@ -123,17 +126,17 @@ async def test_a_canary_is_found_nowhere(app: Tenuto, worker: Quick, caplog: pyt
     assert records[0]["error"]["message"] == "fetched ***"
     assert records[0]["output"] == "token ***"
     assert records[2]["output"]["plain"] == "***"
-    told = await everything_in(app) + caplog.text + "".join(map(repr, records))
-    assert '"action": "secret.set"' in told
-    assert "canary" in told
+    output = await dump_database(app) + caplog.text + "".join(map(repr, records))
+    assert '"action": "secret.set"' in output
+    assert "canary" in output
     encoded = base64.b64encode(CANARY.encode())[4:20].decode()
     for form in (CANARY, "kanarie", "4711 ü", "4711 \\u00fc", "4711%20", encoded, "%C3%BCnder"):
-        assert form not in told
+        assert form not in output
 
 
 @pytest.mark.usefixtures("key")
-async def test_a_chain_goes_on_with_what_its_steps_returned_also_where_a_secret_is_in_it_by_chance(
-    app: Tenuto, worker: Quick
+async def test_chain_passes_unredacted_results_that_contain_a_secret_by_chance(
+    app: Tenuto, worker: WorkerFactory
 ) -> None:
     await app.secrets.set("year", "2024")
     await app.secrets.set("word", "value")
@@ -158,13 +161,13 @@ async def test_a_chain_goes_on_with_what_its_steps_returned_also_where_a_secret_
 
     assert (record["status"], record["output"]) == ("completed", "told"), record["error"]
     assert seen == [202401, {"value": "report-202402"}]
-    told = [step["output"] for step in await app.chain_steps(task.id)]
-    assert told == ["***", {"***": "report-***02"}, "told"]
-    assert "202402" not in await everything_in(app)
+    outputs = [step["output"] for step in await app.chain_steps(task.id)]
+    assert outputs == ["***", {"***": "report-***02"}, "told"]
+    assert "202402" not in await dump_database(app)
 
 
 @pytest.mark.usefixtures("key")
-async def test_a_resumed_chain_fails_clearly_rather_than_go_on_with_what_is_hidden(app: Tenuto, worker: Quick) -> None:
+async def test_resumed_chain_fails_if_it_needs_a_redacted_result(app: Tenuto, worker: WorkerFactory) -> None:
     await app.secrets.set("canary", CANARY)
     calls: list[str] = []
 
@@ -183,20 +186,21 @@ async def test_a_resumed_chain_fails_clearly_rather_than_go_on_with_what_is_hidd
         return number
 
     def use(token: str, number: int) -> str:
-        raise AssertionError("it has nothing to use")
+        raise AssertionError("must not run")
 
     again = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
     async with worker():
         unneeded = await app.wait(await app.enqueue(app.chain("unneeded", fetch, count, fail, retry=again)), timeout=20)
-        assert (unneeded["status"], unneeded["output"]) == ("completed", len(CANARY)), "nobody needs it any more"
+        assert (unneeded["status"], unneeded["output"]) == ("completed", len(CANARY)), (
+            "the redacted result is not needed"
+        )
         assert calls == ["fetch", CANARY, "fail", "fail"]
         calls.clear()
         needed = await app.wait(
             await app.enqueue(app.chain("needed", fetch, count, fail, use, retry=again)), timeout=20
         )
     assert (needed["status"], needed["attempt"]) == ("failed", 2)
-    assert "what step fetch returned held a secret" in needed["error"]["message"]
-    assert "reveal a secret in the step that needs it" in needed["error"]["message"]
+    assert "the result of step fetch contained a secret" in needed["error"]["message"]
     assert calls == ["fetch", CANARY, "fail", "fail"]
 
 
@@ -204,53 +208,56 @@ async def _ended(app: Tenuto, execution_id: Any) -> bool:
     return (await app.executions.get(execution_id))["ended_at"] is not None
 
 
-async def test_rows_that_were_exchanged_damaged_or_sealed_by_another_key_are_refused_cleanly(
-    app: Tenuto, worker: Quick, key: Key
+async def test_exchanged_or_damaged_secret_rows_and_unknown_keys_are_errors(
+    app: Tenuto, worker: WorkerFactory, key: MasterKey
 ) -> None:
     await app.secrets.set("one", "value of one")
     await app.secrets.set("two", "value of two")
     database = await app.open()
     swap = "UPDATE tenuto.secrets AS a SET wrapped = b.wrapped, sealed = b.sealed FROM tenuto.secrets AS b"
-    await database.all(f"{swap} WHERE a.name = 'one' AND b.name = 'two'")
-    failure = await shown_to_an_attempt(app, worker, "one")
-    assert "secret 'one' is not as it was stored" in failure["message"]
-    assert await shown_to_an_attempt(app, worker, "two") == "value of two"
-    await database.all(
+    await database.fetch_all(f"{swap} WHERE a.name = 'one' AND b.name = 'two'")
+    failure = await reveal_in_job(app, worker, "one")
+    assert "the stored row of secret 'one' is damaged or was replaced" in failure["message"]
+    assert await reveal_in_job(app, worker, "two") == "value of two"
+    await database.fetch_all(
         "UPDATE tenuto.secrets SET sealed = set_byte(sealed, 20, get_byte(sealed, 20) # 1) WHERE name = 'two'"
     )
-    assert "is not as it was stored" in (await shown_to_an_attempt(app, worker, "two"))["message"]
+    assert "is damaged or was replaced" in (await reveal_in_job(app, worker, "two"))["message"]
 
-    other = Key.new()
-    hold(app, other)
-    with pytest.raises(Conflict, match=f"2 secrets are sealed with the master key {key.id}"):
+    other = MasterKey.new()
+    configure_keys(app, other)
+    with raises_code("secret.master_key.unknown", Conflict) as conflict:
         await app.secrets.set("three", "value of three")
-    assert f"sealed with the master key {key.id}" in (await shown_to_an_attempt(app, worker, "two"))["message"]
-    hold(app)
-    with pytest.raises(Invalid, match="no master key is given") as refusal:
+    assert f"2 secrets are encrypted with the master key {key.id}" in conflict.value.message
+    assert f"encrypted with the master key {key.id}" in (await reveal_in_job(app, worker, "two"))["message"]
+    configure_keys(app)
+    with raises_code("settings.master_key.missing", Invalid) as refusal:
         await app.secrets.set("three", "value of three")
     assert "TENUTO_MASTER_KEY_FILE" in (refusal.value.remedy or "")
-    with pytest.raises(Invalid, match="no master key is given"):
+    with raises_code("settings.master_key.missing", Invalid):
         await app.secrets.rotate()
 
 
-async def test_without_a_key_nothing_is_kept_in_an_external_database(app: Tenuto) -> None:
-    with pytest.raises(Invalid, match="none is given") as refusal:
+async def test_secret_in_external_database_requires_a_master_key(app: Tenuto) -> None:
+    with raises_code("settings.master_key.missing", Invalid) as refusal:
         await app.secrets.set("one", "value of one")
     assert "head -c 32" in (refusal.value.remedy or "")
     assert await app.secrets.list() == []
     assert await app.secrets.rotate() == 0
 
 
-async def test_rotation_keeps_every_secret_readable(app: Tenuto, worker: Quick, key: Key) -> None:
+async def test_master_key_rotation_keeps_every_secret_readable(
+    app: Tenuto, worker: WorkerFactory, key: MasterKey
+) -> None:
     for number in range(3):
         await app.secrets.set(f"s{number}", f"value number {number}")
     assert await app.secrets.set("s1", "another value") == 2
-    new = Key.new()
-    hold(app, new, key)
+    new = MasterKey.new()
+    configure_keys(app, new, key)
     assert await app.secrets.rotate() == 3
     assert await app.secrets.rotate() == 0
-    hold(app, new)
-    shown = [await shown_to_an_attempt(app, worker, f"s{number}") for number in range(3)]
+    configure_keys(app, new)
+    shown = [await reveal_in_job(app, worker, f"s{number}") for number in range(3)]
     assert shown == ["value number 0", "another value", "value number 2"]
     listed = await app.secrets.list()
     assert [(row["name"], row["version"], row["key_id"]) for row in listed] == [
@@ -259,18 +266,18 @@ async def test_rotation_keeps_every_secret_readable(app: Tenuto, worker: Quick, 
     assert not {"value", "sealed", "wrapped"} & listed[0].keys()
     assert [row["name"] for row in await app.secrets.list(after="s1", limit=1)] == ["s2"]
     await app.secrets.delete("s1")
-    with pytest.raises(NotFound, match="no secret named 's1'"):
+    with raises_code("secret.not_found", NotFound):
         await app.secrets.delete("s1")
-    assert "no secret named 's1'" in (await shown_to_an_attempt(app, worker, "s1"))["message"]
+    assert "no secret named 's1'" in (await reveal_in_job(app, worker, "s1"))["message"]
 
 
-async def test_with_the_key_in_the_home_rotation_makes_a_new_one_and_drops_the_old_one(
+async def test_master_key_rotation_replaces_the_key_file_in_the_home_directory(
     app: Tenuto, url: str, tmp_path: Path
 ) -> None:
-    """As with the embedded database, on the one that is there."""
+    """Use the settings of an embedded database with the database of the test."""
     database = await app.open()
-    own = Tenuto(settings=load(home=tmp_path / "own"))
-    own.secrets._open = app.open  # the address is the only thing that tells them apart
+    own = Tenuto(settings=load_settings(home=tmp_path / "own"))
+    own.secrets._open = app.open  # the settings have no URL, as with the embedded database
     await own.secrets.set("one", "value of one")
     file = tmp_path / "own" / "master.key"
     before = file.read_text()
@@ -278,19 +285,19 @@ async def test_with_the_key_in_the_home_rotation_makes_a_new_one_and_drops_the_o
     after = file.read_text()
     assert len(after.split()) == 1
     assert after != before
-    assert await own.secrets._value("one") == "value of one"
+    assert await own.secrets._decrypt_value("one") == "value of one"
     file.write_text(before)
-    with pytest.raises(CannotOpen, match="is not in"):
-        await own.secrets._value("one")
+    with raises_code("secret.master_key.unknown", UnreadableSecret):
+        await own.secrets._decrypt_value("one")
     file.unlink()
-    with pytest.raises(Invalid, match="is gone"):
+    with raises_code("settings.master_key.missing", Invalid):
         await own.secrets.set("two", "value of two")
     assert not file.exists()
-    assert await database.value("SELECT count(*) FROM tenuto.secrets") == 1
+    assert await database.fetch_value("SELECT count(*) FROM tenuto.secrets") == 1
 
 
 @pytest.mark.usefixtures("key")
-async def test_values_and_names_that_cannot_be_kept_are_refused(app: Tenuto, worker: Quick) -> None:
+async def test_invalid_secret_names_and_values_are_errors(app: Tenuto, worker: WorkerFactory) -> None:
     for value in ("", "abc", "  a  ", "a\0bcd", "half \ud800 a pair", "x" * 65_537):
         with pytest.raises(Invalid) as refusal:
             await app.secrets.set("name", value)
@@ -301,4 +308,4 @@ async def test_values_and_names_that_cannot_be_kept_are_refused(app: Tenuto, wor
         assert refusal.value.field == "name"
     for value in ("a***b", "line one\nline two\n", "x" * 65_536, "${secret:${secret:x}}"):
         await app.secrets.set("name", value)
-        assert await shown_to_an_attempt(app, worker, "name") == value
+        assert await reveal_in_job(app, worker, "name") == value

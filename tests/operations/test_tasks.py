@@ -1,4 +1,4 @@
-"""The verbs of an app (S7, J9): what a program may ask for, and how it is answered or refused."""
+"""Task and queue operations of an app (S7, J9)."""
 
 from __future__ import annotations
 
@@ -18,59 +18,62 @@ from tenuto.errors import Conflict, Invalid, NotFound, SchemaMismatch
 from tenuto.ids import new_id
 from tenuto.postgres.database import Database
 from tenuto.store import activities
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def mine(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of the caller's own, with a table of theirs."""
+async def caller_connection(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the calling program, with a temporary table."""
     connection = await asyncpg.connect(url)
     await connection.execute("CREATE TEMP TABLE orders (id integer)")
     yield connection
     await connection.close()
 
 
-# --- asking for work -----------------------------------------------------------------------------------------------
+# --- enqueue --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_enqueued_within_a_transaction_is_there_if_and_only_if_the_transaction_is(
-    app: Tenuto, worker: Quick, mine: asyncpg.Connection
+async def test_enqueue_within_commits_and_rolls_back_with_the_transaction(
+    app: Tenuto, worker: WorkerFactory, caller_connection: asyncpg.Connection
 ) -> None:
     @app.job
     async def ship(order: int) -> int:
         return order
 
     async with worker():
-        transaction = mine.transaction()
+        transaction = caller_connection.transaction()
         await transaction.start()
-        dropped = await app.enqueue_within(mine, ship, 1)
+        dropped = await app.enqueue_within(caller_connection, ship, 1)
         await transaction.rollback()
-        async with mine.transaction():
-            await mine.execute("INSERT INTO orders VALUES (2)")
-            kept = await app.enqueue_within(mine, ship, 2)
+        async with caller_connection.transaction():
+            await caller_connection.execute("INSERT INTO orders VALUES (2)")
+            kept = await app.enqueue_within(caller_connection, ship, 2)
             with pytest.raises(NotFound):
                 await app.activity(kept.id)
         record = await app.wait(kept, timeout=10)
     assert record["output"] == 2
     with pytest.raises(NotFound):
         await app.activity(dropped.id)
-    assert await mine.fetchval("SELECT count(*) FROM orders") == 1
+    assert await caller_connection.fetchval("SELECT count(*) FROM orders") == 1
 
 
-async def test_a_key_used_twice_within_one_transaction_is_one_task(app: Tenuto, mine: asyncpg.Connection) -> None:
+async def test_enqueue_within_with_same_key_creates_one_task(
+    app: Tenuto, caller_connection: asyncpg.Connection
+) -> None:
     @app.job
     async def ship(order: int) -> None: ...
 
-    async with mine.transaction():
-        first = await app.enqueue_within(mine, ship.using(key="order 17"), 17)
-        second = await app.enqueue_within(mine, ship.using(key="order 17"), 17)
+    async with caller_connection.transaction():
+        first = await app.enqueue_within(caller_connection, ship.using(key="order 17"), 17)
+        second = await app.enqueue_within(caller_connection, ship.using(key="order 17"), 17)
     assert (first.created, second.created) == (True, False)
     assert first.id == second.id
     assert len(await app.tasks()) == 1
 
 
-async def test_a_key_in_use_answers_with_the_task_that_has_it(app: Tenuto) -> None:
+async def test_enqueue_with_key_in_use_returns_the_existing_task(app: Tenuto) -> None:
     @app.job
     async def ship(order: int) -> None: ...
 
@@ -79,7 +82,7 @@ async def test_a_key_in_use_answers_with_the_task_that_has_it(app: Tenuto) -> No
     assert await app.enqueue_json(ship.using(key="order 17"), '{"order": 17}') == Enqueued(first.id, created=False)
 
 
-async def test_what_is_enqueued_exists_even_if_the_holder_of_its_key_ends_at_that_moment(app: Tenuto, url: str) -> None:
+async def test_enqueue_creates_a_task_if_the_owner_of_its_key_ends_concurrently(app: Tenuto, url: str) -> None:
     @app.job
     async def ship(order: int) -> None: ...
 
@@ -88,24 +91,24 @@ async def test_what_is_enqueued_exists_even_if_the_holder_of_its_key_ends_at_tha
         other = await asyncpg.connect(url)
         transaction = other.transaction()
         await transaction.start()
-        holder = await app.enqueue_within(other, ship.using(key="order 17"), 17)
-        asking = asyncio.create_task(app.enqueue(ship.using(key="order 17"), 17))
+        first = await app.enqueue_within(other, ship.using(key="order 17"), 17)
+        second = asyncio.create_task(app.enqueue(ship.using(key="order 17"), 17))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
         async def blocked(query: str = waits) -> bool:
-            return bool(await (await app.open()).value(query))
+            return bool(await (await app.open()).fetch_value(query))
 
         await eventually(blocked)
-        # The holder is committed, which decides the race, and is gone before anybody can look.
+        # The first task is committed, which decides the race, and deleted before it can be found.
         await other.execute("COMMIT; DELETE FROM tenuto.tasks WHERE unique_key = 'order 17'")
-        answer = await asking
-        assert answer.id == holder.id or (await app.task(answer.id))["unique_key"] == "order 17"
-        assert answer.created == (answer.id != holder.id)
+        result = await second
+        assert result.id == first.id or (await app.task(result.id))["unique_key"] == "order 17"
+        assert result.created == (result.id != first.id)
         await other.execute("DELETE FROM tenuto.tasks")
         await other.close()
 
 
-async def test_input_from_outside_is_checked_before_anything_is_stored(app: Tenuto) -> None:
+async def test_enqueue_json_checks_input_before_storing(app: Tenuto) -> None:
     @app.job
     async def ship(order: int, fast: bool = False) -> None: ...
 
@@ -119,7 +122,7 @@ async def test_input_from_outside_is_checked_before_anything_is_stored(app: Tenu
     assert len(await app.tasks()) == 1
 
 
-async def test_many_are_taken_in_as_they_come_and_what_went_before_a_refusal_stands(app: Tenuto) -> None:
+async def test_enqueue_many_keeps_the_chunks_before_an_invalid_input(app: Tenuto) -> None:
     @app.job
     async def ship(order: int, fast: bool = False) -> None: ...
 
@@ -132,7 +135,7 @@ async def test_many_are_taken_in_as_they_come_and_what_went_before_a_refusal_sta
     assert counted["queued"] == 2502 + 1000
     with pytest.raises(Invalid) as refusal:
         await app.enqueue_many(ship.using(key="k"), [1, 2])
-    assert refusal.value.field == "key"
+    assert (refusal.value.code, refusal.value.field) == ("task.key.not_allowed", "key")
 
 
 @pytest.mark.parametrize(
@@ -150,20 +153,18 @@ async def test_many_are_taken_in_as_they_come_and_what_went_before_a_refusal_sta
         ({"correlation_id": "\ud800"}, "correlation_id"),
     ],
 )
-async def test_options_that_cannot_be_are_refused_before_anything_is_stored(
-    options: dict[str, Any], field: str, app: Tenuto
-) -> None:
+async def test_enqueue_with_invalid_options_stores_nothing(options: dict[str, Any], field: str, app: Tenuto) -> None:
     @app.job
     async def ship() -> None: ...
 
-    for ask in (lambda: app.enqueue(ship.using(**options)), lambda: app.enqueue_many(ship.using(**options), [{}])):
+    for enqueue in (lambda: app.enqueue(ship.using(**options)), lambda: app.enqueue_many(ship.using(**options), [{}])):
         with pytest.raises(Invalid) as refusal:
-            await ask()
+            await enqueue()
         assert field.removeprefix("unique_") in str(refusal.value.field)
     assert await app.tasks() == []
 
 
-async def test_text_that_looks_like_sql_or_markup_is_stored_and_shown_as_it_is(app: Tenuto, worker: Quick) -> None:
+async def test_task_keeps_text_that_looks_like_sql_or_markup(app: Tenuto, worker: WorkerFactory) -> None:
     nasty = "'; DROP TABLE tenuto.tasks;-- <script>alert(1)</script> {{7*7}} \x1b[31m \u202e"
 
     @app.job
@@ -179,12 +180,10 @@ async def test_text_that_looks_like_sql_or_markup_is_stored_and_shown_as_it_is(a
     assert nasty in record["log"]
 
 
-# --- asking about work ---------------------------------------------------------------------------------------------
+# --- wait and inspect ----------------------------------------------------------------------------------------------
 
 
-async def test_waiting_for_an_execution_lasts_no_longer_than_was_said(
-    app: Tenuto, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_execution_wait_ends_at_its_timeout(app: Tenuto, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.job
     async def never() -> None: ...
 
@@ -192,82 +191,86 @@ async def test_waiting_for_an_execution_lasts_no_longer_than_was_said(
     await app.schedules.deploy()
     run = (await app.schedules.run("s")).execution_id
     assert run is not None
-    monkeypatch.setattr("tenuto.operations.execution_waiter._LONGEST_LOOK", 600.0)
+    monkeypatch.setattr("tenuto.operations.executions._MAX_POLL_SECONDS", 600.0)
     async with asyncio.timeout(60):
-        for _ in range(2):  # by the second time there is somebody to tell
-            with pytest.raises(Conflict, match=r"has not ended after 0\.3 s"):
+        for _ in range(2):  # the second call finds a connected listener
+            with raises_code("execution.wait.timeout", Conflict):
                 await app.executions.wait(run, 0.3)
 
 
-async def test_waiting_ends_with_the_task_or_with_patience(app: Tenuto, worker: Quick) -> None:
+async def test_task_wait_ends_with_the_task_or_its_timeout(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def ship() -> int:
         return 7
 
     task = await app.enqueue(ship)
-    with pytest.raises(Conflict, match=r"has not ended after 0\.05 s"):
+    with raises_code("task.wait.timeout", Conflict):
         await app.wait(task, timeout=0.05)
-    with pytest.raises(NotFound, match="there is no task"):
+    with raises_code("task.not_found", NotFound):
         await app.wait(new_id(), timeout=1)
     waiting = asyncio.create_task(app.wait(task.id))
     async with worker():
         assert (await asyncio.wait_for(waiting, 10))["output"] == 7
-    assert (await app.wait(task, timeout=0))["output"] == 7, "what has ended is answered at once"
+    assert (await app.wait(task, timeout=0))["output"] == 7, "an ended task is returned at once"
 
 
-async def test_waiting_for_a_task_reads_its_records_once(
-    app: Tenuto, worker: Quick, monkeypatch: pytest.MonkeyPatch
+async def test_task_wait_reads_the_activities_once(
+    app: Tenuto, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was logged, given and returned may be large; whether it has ended is not."""
+    """Logs, inputs and outputs may be large; the polled state is small."""
 
     @app.job
     async def ship() -> int:
         return 7
 
-    looks, reads = [], []
-    has_ended, attempts = activities.has_ended, activities.attempts
+    polls, reads = [], []
+    has_ended, attempts = activities.has_task_ended, activities.list_attempts
 
-    async def look(database: Database, task_id: UUID) -> bool | None:
-        looks.append(task_id)
+    async def poll(database: Database, task_id: UUID) -> bool | None:
+        polls.append(task_id)
         return await has_ended(database, task_id)
 
     async def read(database: Database, task_id: UUID) -> list[dict[str, Any]]:
         reads.append(task_id)
         return await attempts(database, task_id)
 
-    monkeypatch.setattr(activities, "has_ended", look)
-    monkeypatch.setattr(activities, "attempts", read)
+    monkeypatch.setattr(activities, "has_task_ended", poll)
+    monkeypatch.setattr(activities, "list_attempts", read)
     task = await app.enqueue(ship)
     waiting = asyncio.create_task(app.wait(task, timeout=20))
-    await eventually(lambda: len(looks) > 3)
+    await eventually(lambda: len(polls) > 3)
     assert reads == []
     async with worker():
         assert (await waiting)["output"] == 7
     assert reads == [task.id]
 
 
-async def test_what_is_not_there_is_told_as_not_found(app: Tenuto) -> None:
-    for ask in (app.activity, app.attempts, app.task):
-        with pytest.raises(NotFound, match="there is no"):
-            await ask(new_id())
+async def test_unknown_tasks_and_activities_are_not_found(app: Tenuto) -> None:
+    for load, code in (
+        (app.activity, "activity.not_found"),
+        (app.attempts, "task.not_found"),
+        (app.task, "task.not_found"),
+    ):
+        with raises_code(code, NotFound):
+            await load(new_id())
 
 
-async def test_a_few_letters_name_a_task_unless_several_begin_so(app: Tenuto) -> None:
+async def test_find_resolves_a_unique_id_prefix(app: Tenuto) -> None:
     @app.job
     async def ship() -> None: ...
 
     first, second = await app.enqueue(ship), await app.enqueue(ship)
     assert await app.find(str(first.id)) == first.id
     assert await app.find(str(second.id).replace("-", "")) == second.id
-    with pytest.raises(Conflict, match="several ids"):
+    with raises_code("id.prefix.ambiguous", Conflict):
         await app.find(str(first.id)[:2])
-    with pytest.raises(NotFound, match="no id begins"):
+    with raises_code("id.prefix.not_found", NotFound):
         await app.find("ffff")
     with pytest.raises(Invalid):
         await app.find("zz")
 
 
-async def test_records_can_be_sent_on_as_json(app: Tenuto, worker: Quick) -> None:
+async def test_activity_record_is_json_serialisable(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def ship(order: int) -> dict[str, int]:
         return {"order": order}
@@ -280,7 +283,7 @@ async def test_records_can_be_sent_on_as_json(app: Tenuto, worker: Quick) -> Non
 # --- queues --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_queue_may_be_limited_paused_and_freed_again(app: Tenuto) -> None:
+async def test_queue_can_be_limited_paused_and_resumed(app: Tenuto) -> None:
     async def queue() -> dict[str, Any]:
         (found,) = await app.queues()
         return found
@@ -299,13 +302,13 @@ async def test_a_queue_may_be_limited_paused_and_freed_again(app: Tenuto) -> Non
 @pytest.mark.parametrize(
     ("name", "limit"), [("a b", 1), ("", 1), ("x" * 65, 1), ("mail", 0), ("mail", -1), ("mail", 2**63)]
 )
-async def test_a_queue_or_a_limit_that_is_none_is_refused(name: str, limit: int, app: Tenuto) -> None:
+async def test_invalid_queue_name_or_limit_is_an_error(name: str, limit: int, app: Tenuto) -> None:
     with pytest.raises(Invalid):
         await app.limit_queue(name, limit)
     assert await app.queues() == []
 
 
-async def test_who_paused_a_queue_first_and_why_stays_on_record(app: Tenuto) -> None:
+async def test_queue_keeps_actor_and_reason_of_the_first_pause(app: Tenuto) -> None:
     await app.pause_queue("mail", reason="moving")
     await app.pause_queue("mail", reason="something else")
     (queue,) = await app.queues()
@@ -315,7 +318,7 @@ async def test_who_paused_a_queue_first_and_why_stays_on_record(app: Tenuto) -> 
             await app.pause_queue("other", reason=reason)
 
 
-async def test_limiting_and_pausing_at_the_same_moment_do_both(app: Tenuto) -> None:
+async def test_concurrent_limit_and_pause_of_a_queue_both_take_effect(app: Tenuto) -> None:
     for n in range(10):
         name = f"queue-{n}"
         await asyncio.gather(app.limit_queue(name, 3), app.pause_queue(name))
@@ -325,7 +328,7 @@ async def test_limiting_and_pausing_at_the_same_moment_do_both(app: Tenuto) -> N
 # --- opening and closing -------------------------------------------------------------------------------------------
 
 
-async def test_an_app_opens_when_first_asked_and_may_be_opened_again_after_closing(url: str, tmp_path: Path) -> None:
+async def test_app_opens_on_first_use_and_can_be_reopened(url: str, tmp_path: Path) -> None:
     async with Tenuto(url, home=tmp_path) as app:
 
         @app.job
@@ -338,7 +341,7 @@ async def test_an_app_opens_when_first_asked_and_may_be_opened_again_after_closi
     await app.close()
 
 
-async def test_a_database_without_our_schema_is_refused_and_left_as_it_is(empty_url: str, tmp_path: Path) -> None:
+async def test_app_rejects_a_database_without_schema_and_leaves_it_unchanged(empty_url: str, tmp_path: Path) -> None:
     app = Tenuto(empty_url, home=tmp_path)
     with pytest.raises(SchemaMismatch, match="tenuto migrate"):
         await app.tasks()
@@ -348,7 +351,7 @@ async def test_a_database_without_our_schema_is_refused_and_left_as_it_is(empty_
     await app.close()
 
 
-async def test_an_app_used_from_another_loop_serves_it_too(app: Tenuto) -> None:
+async def test_app_can_be_used_from_another_event_loop(app: Tenuto) -> None:
     @app.job
     async def ship(n: int) -> None: ...
 

@@ -16,15 +16,15 @@ import pytest
 from tenuto.errors import Invalid, StoreError, TenutoError, Unavailable, Unsupported
 from tenuto.postgres import database as module
 from tenuto.postgres import embedded_server
-from tenuto.postgres.database import Connection, Database, DatabaseError, Occupied, translate
-from tests.conftest import address
-from tests.support.temp_dirs import new_folder
+from tenuto.postgres.database import Connection, Database, DatabaseError, LockTimeout, translate_driver_error
+from tests.conftest import database_url
+from tests.support.temp_dirs import new_temp_dir
 from tests.support.waiting import eventually
 
 
 async def refusal(url: str, wait: float = 0.0) -> TenutoError:
     with pytest.raises(TenutoError) as caught:
-        await (await Database.open(url, wait=wait)).close()
+        await (await Database.open(url, connect_timeout_seconds=wait)).close()
     return caught.value
 
 
@@ -43,13 +43,13 @@ def as_role(url: str, role: str) -> str:
         f"postgresql://tenuto@/tenuto?host={quote('/tmp/no/such/socket', safe='')}",
     ],
 )
-async def test_a_server_that_does_not_answer_is_unavailable_and_the_error_says_what_to_look_at(url: str) -> None:
+async def test_unreachable_server_is_reported_as_unavailable(url: str) -> None:
     error = await refusal(url)
     assert isinstance(error, Unavailable)
     assert "TENUTO_DATABASE" in str(error)
 
 
-async def test_a_role_the_server_does_not_know_is_refused_as_a_login(url: str) -> None:
+async def test_unknown_role_is_reported_as_rejected_login(url: str) -> None:
     error = await refusal(as_role(url, "stranger"))
     assert not isinstance(error, Unavailable), "trying again would not help"
     assert "refuses the login" in str(error)
@@ -74,10 +74,10 @@ async def keyed(url: str) -> AsyncIterator[str]:
     await connection.close()
 
 
-async def test_a_wrong_password_is_refused_as_a_login_and_is_not_repeated_in_the_error(keyed: str, url: str) -> None:
+async def test_wrong_password_is_reported_without_the_password(keyed: str, url: str) -> None:
     async def lets_in() -> bool:
         try:
-            await (await Database.open(as_role(url, f"{keyed}:right"), wait=0)).close()
+            await (await Database.open(as_role(url, f"{keyed}:right"), connect_timeout_seconds=0)).close()
         except StoreError:
             return False
         return True
@@ -89,23 +89,23 @@ async def test_a_wrong_password_is_refused_as_a_login_and_is_not_repeated_in_the
     assert "wrong-secret" not in str(error)
 
 
-async def test_a_database_that_does_not_exist_is_named_and_not_tried_again(server: str) -> None:
-    error = await refusal(address(server, "nowhere"))
+async def test_missing_database_is_named_without_a_retry(server: str) -> None:
+    error = await refusal(database_url(server, "nowhere"))
     assert not isinstance(error, Unavailable)
     assert '"nowhere" does not exist' in str(error)
     assert "create the database" in str(error)
 
 
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "not an address", "postgresql://localhost:port/x", ""])
-async def test_an_address_that_is_none_is_refused(url: str) -> None:
+async def test_invalid_database_url_is_rejected(url: str) -> None:
     error = await refusal(url)
     assert "TENUTO_DATABASE" in str(error)
 
 
-async def test_a_server_that_is_too_old_is_refused_with_the_version_it_must_have(
+async def test_old_server_version_is_rejected(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OLDEST_SERVER", 990000)
+    monkeypatch.setattr(module, "OLDEST_SERVER_VERSION", 990000)
     error = await refusal(url)
     assert isinstance(error, Unsupported)
     assert "too old" in str(error)
@@ -115,28 +115,28 @@ async def test_a_server_that_is_too_old_is_refused_with_the_version_it_must_have
 @pytest.fixture(scope="module")
 def standby() -> Iterator[str]:
     """A server that only follows another one."""
-    home = new_folder("tnt-")
+    home = new_temp_dir("tnt-")
     settings = {"wal_level": "replica", "hot_standby": "on", "fsync": "off"}
-    embedded_server.hold(home, linger=0, settings=settings).release()
-    embedded_server.stop_now(home)
+    embedded_server.acquire_server(home, linger_seconds=0, settings=settings).release()
+    embedded_server.stop_server(home)
     signal = home / "postgres" / "standby.signal"
     signal.touch()
     shutil.chown(signal, home.joinpath("postgres").stat().st_uid)
-    hold = embedded_server.hold(home, linger=0, settings=settings)
+    hold = embedded_server.acquire_server(home, linger_seconds=0, settings=settings)
     yield hold.url
     hold.release()
-    embedded_server.stop_now(home)
+    embedded_server.stop_server(home)
     shutil.rmtree(home, ignore_errors=True)
 
 
-async def test_a_standby_is_refused_with_where_to_point_instead(standby: str) -> None:
+async def test_standby_server_is_rejected(standby: str) -> None:
     error = await refusal(standby)
     assert isinstance(error, Unsupported)
     assert "standby" in str(error)
     assert "primary" in str(error)
 
 
-async def test_a_server_that_hangs_up_at_first_is_tried_again_until_it_answers(url: str) -> None:
+async def test_database_open_retries_until_the_server_answers(url: str) -> None:
     connection = await asyncpg.connect(url)
     socket = Path(await connection.fetchval("SHOW unix_socket_directories")) / ".s.PGSQL.5432"
     await connection.close()
@@ -159,8 +159,8 @@ async def test_a_server_that_hangs_up_at_first_is_tried_again_until_it_answers(u
         port = door.sockets[0].getsockname()[1]
         late = f"postgresql://tenuto@127.0.0.1:{port}/{await name_of(url)}?sslmode=disable"
         assert isinstance(await refusal(late), Unavailable), "without patience it is given up at once"
-        database = await Database.open(late, wait=10)
-        assert await database.value("SELECT 1") == 1
+        database = await Database.open(late, connect_timeout_seconds=10)
+        assert await database.fetch_value("SELECT 1") == 1
         await database.close()
     assert knocks >= 3
 
@@ -176,9 +176,9 @@ async def name_of(url: str) -> str:
 # --- once inside ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_says_who_it_is_and_keeps_sane_limits(db: Database) -> None:
+async def test_connection_has_application_name_and_timeouts(db: Database) -> None:
     settings = {
-        name: await db.value("SELECT current_setting($1)", name)
+        name: await db.fetch_value("SELECT current_setting($1)", name)
         for name in ("application_name", "statement_timeout", "lock_timeout", "timezone", "plan_cache_mode")
     }
     assert settings == {
@@ -188,15 +188,15 @@ async def test_a_connection_says_who_it_is_and_keeps_sane_limits(db: Database) -
         "timezone": "UTC",
         "plan_cache_mode": "force_generic_plan",
     }
-    assert await db.value("SELECT current_setting('idle_in_transaction_session_timeout')") == "30s"
+    assert await db.fetch_value("SELECT current_setting('idle_in_transaction_session_timeout')") == "30s"
 
 
-async def test_behind_a_pooler_nothing_is_kept_on_a_connection(url: str) -> None:
+async def test_connection_behind_pooler_keeps_no_session_state(url: str) -> None:
     database = await Database.open(url, generic_plans=True, behind_pooler=True)
     try:
-        assert await database.value("SELECT current_setting('plan_cache_mode')") == "auto"
-        await database.all("SELECT 1")
-        assert await database.value("SELECT count(*) FROM pg_prepared_statements") == 0
+        assert await database.fetch_value("SELECT current_setting('plan_cache_mode')") == "auto"
+        await database.fetch_all("SELECT 1")
+        assert await database.fetch_value("SELECT count(*) FROM pg_prepared_statements") == 0
     finally:
         await database.close()
 
@@ -211,13 +211,13 @@ async def cut_off_everybody(url: str) -> int:
     return int(cut)
 
 
-async def test_a_statement_on_a_connection_that_was_cut_is_sent_again(db: Database, url: str) -> None:
-    assert await db.value("SELECT 1") == 1
+async def test_statement_is_retried_after_a_lost_connection(db: Database, url: str) -> None:
+    assert await db.fetch_value("SELECT 1") == 1
     assert await cut_off_everybody(url) >= 1
-    assert await db.value("SELECT 2") == 2
+    assert await db.fetch_value("SELECT 2") == 2
 
 
-async def test_a_transaction_cut_in_the_middle_is_done_again_as_a_whole(db: Database, url: str) -> None:
+async def test_transaction_is_retried_as_a_whole_after_a_lost_connection(db: Database, url: str) -> None:
     tries = 0
 
     async def work(connection: Connection) -> int:
@@ -230,11 +230,11 @@ async def test_a_transaction_cut_in_the_middle_is_done_again_as_a_whole(db: Data
 
     assert await db.transaction(work) == 1
     assert tries == 2
-    assert [row["net"] for row in await db.all("SELECT net FROM tenuto.repairs")] == ["net 2"]
+    assert [row["net"] for row in await db.fetch_all("SELECT net FROM tenuto.repairs")] == ["net 2"]
 
 
-async def test_a_deadlock_is_resolved_by_trying_again(db: Database) -> None:
-    await db.all("INSERT INTO tenuto.repairs SELECT n::text, 0, now() FROM generate_series(1, 2) AS n")
+async def test_transaction_is_retried_after_a_deadlock(db: Database) -> None:
+    await db.fetch_all("INSERT INTO tenuto.repairs SELECT n::text, 0, now() FROM generate_series(1, 2) AS n")
     both_hold = asyncio.Barrier(2)
     first_try = {"1": True, "2": True}
 
@@ -249,10 +249,10 @@ async def test_a_deadlock_is_resolved_by_trying_again(db: Database) -> None:
         await db.transaction(work)
 
     await asyncio.gather(cross("1", "2"), cross("2", "1"))
-    assert [row["count"] for row in await db.all("SELECT count FROM tenuto.repairs")] == [2, 2]
+    assert [row["count"] for row in await db.fetch_all("SELECT count FROM tenuto.repairs")] == [2, 2]
 
 
-async def test_what_the_database_refuses_is_not_tried_again(db: Database) -> None:
+async def test_rejected_statement_is_not_retried(db: Database) -> None:
     tries = 0
 
     async def work(connection: Connection) -> None:
@@ -262,10 +262,10 @@ async def test_what_the_database_refuses_is_not_tried_again(db: Database) -> Non
 
     with pytest.raises(DatabaseError, match="division by zero") as caught:
         await db.transaction(work)
-    assert (tries, caught.value.state) == (1, "22012")
+    assert (tries, caught.value.sqlstate) == (1, "22012")
 
 
-async def test_a_clash_while_copying_is_told_as_one(db: Database) -> None:
+async def test_unique_violation_of_copy_is_reported(db: Database) -> None:
     """The first time there is a clash it is one; see the races for the reply that is really lost."""
 
     async def load(connection: Connection) -> None:
@@ -276,14 +276,14 @@ async def test_a_clash_while_copying_is_told_as_one(db: Database) -> None:
     await db.copy(load)
     with pytest.raises(DatabaseError) as caught:
         await db.copy(load)
-    assert caught.value.state == module.UNIQUE_VIOLATION
+    assert caught.value.sqlstate == module.UNIQUE_VIOLATION
 
 
-async def test_text_with_a_nul_is_invalid_in_our_words(db: Database) -> None:
+async def test_text_with_nul_character_is_invalid(db: Database) -> None:
     with pytest.raises(TenutoError, match=r"0x00|NUL|null"):
-        await db.all("SELECT $1::text", "a\x00b")
+        await db.fetch_all("SELECT $1::text", "a\x00b")
     with pytest.raises(Invalid):
-        await db.all("SELECT $1::jsonb", r'"\u0000"')
+        await db.fetch_all("SELECT $1::jsonb", r'"\u0000"')
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ async def test_text_with_a_nul_is_invalid_in_our_words(db: Database) -> None:
     [
         (asyncpg.DeadlockDetectedError("x"), Unavailable),
         (asyncpg.SerializationError("x"), Unavailable),
-        (asyncpg.LockNotAvailableError("x"), Occupied),
+        (asyncpg.LockNotAvailableError("x"), LockTimeout),
         (asyncpg.AdminShutdownError("x"), Unavailable),
         (asyncpg.CannotConnectNowError("x"), Unavailable),
         (asyncpg.TooManyConnectionsError("x"), Unavailable),
@@ -311,21 +311,21 @@ async def test_text_with_a_nul_is_invalid_in_our_words(db: Database) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_an_error_of_the_driver_becomes_one_of_ours(error: Exception, kind: type[TenutoError]) -> None:
-    translated = translate(error)
+def test_driver_error_is_translated(error: Exception, kind: type[TenutoError]) -> None:
+    translated = translate_driver_error(error)
     assert type(translated) is kind
     assert str(translated)
 
 
-def test_a_full_disk_is_told_as_one() -> None:
-    assert "make room" in str(translate(asyncpg.DiskFullError("no space left on device")))
+def test_full_disk_is_reported_as_such() -> None:
+    assert "make room" in str(translate_driver_error(asyncpg.DiskFullError("no space left on device")))
 
 
-async def test_an_answer_that_was_long_under_way_does_not_set_the_clock_back(
+async def test_slow_reply_does_not_set_the_database_clock_back(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one asks for by this clock stands in line behind what it asked for by the database's."""
-    ask = Database.one
+    ask = Database.fetch_one
 
     async def slowly(self: Database, *asked: Any) -> Any:
         answer = await ask(self, *asked)
@@ -333,16 +333,16 @@ async def test_an_answer_that_was_long_under_way_does_not_set_the_clock_back(
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(Database, "one", slowly)
+        patched.setattr(Database, "fetch_one", slowly)
         database = await Database.open(url)
     try:
-        told: datetime = await database.value("SELECT clock_timestamp()")
+        told: datetime = await database.fetch_value("SELECT clock_timestamp()")
         assert database.clock.now() > told - timedelta(seconds=0.05)
     finally:
         await database.close()
 
 
-async def test_a_driver_that_has_lost_its_way_is_asked_again_over_another_connection(url: str) -> None:
+async def test_statement_is_retried_on_another_connection_after_a_driver_failure(url: str) -> None:
     """As it does now and then when a backend says its last words to a connection that is about to ask."""
     database = await Database.open(url, max_connections=1)
     pids: list[int] = []

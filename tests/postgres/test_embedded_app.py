@@ -11,14 +11,14 @@ import pytest
 
 from tenuto import Context, RetryLater, Tenuto
 from tenuto.postgres import embedded_server
-from tests.support.temp_dirs import new_folder
+from tests.support.temp_dirs import new_temp_dir
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = new_folder("tnt-")
+    folder = new_temp_dir("tnt-")
     yield folder
-    embedded_server.stop_now(folder)
+    embedded_server.stop_server(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -34,10 +34,10 @@ def an_app(home: Path) -> Tenuto:
     return app
 
 
-async def test_a_folder_is_all_it_takes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_app_with_only_a_home_directory_starts_its_own_database(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENUTO_DATABASE", raising=False)
     async with an_app(home) as app:
-        bake = app.jobs.get("bake")
+        bake = app.jobs.get_job("bake")
         async with app.worker(slots=2, grace_seconds=0):
             record = await app.wait(await app.enqueue(bake, 3), timeout=30)
         assert (record["output"], record["attempt"]) == ("3 loaves", 2)

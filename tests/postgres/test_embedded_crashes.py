@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tenuto.postgres import embedded_supervisor
-from tenuto.postgres.embedded_server import hold
+from tenuto.postgres.embedded_server import acquire_server
 from tests.support.servers import (
     AS_ROOT,
     IMPORTS,
@@ -24,7 +24,7 @@ from tests.support.servers import (
     end_processes_of,
     is_locked,
     is_stopped,
-    keeper_of,
+    find_supervisor,
     kill,
     one_server_runs_and_is_kept,
     postmaster,
@@ -35,75 +35,75 @@ from tests.support.servers import (
     until,
     url_of,
 )
-from tests.support.waiting import eventually_here
+from tests.support.waiting import eventually_blocking
 
 
-def test_a_killed_holder_does_not_keep_the_server_up(home: Path, holder: Callable[..., subprocess.Popen[str]]) -> None:
-    process = holder()
+def test_server_stops_after_its_holder_was_killed(home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start_server_holder()
     url_of(process)
     process.kill()
     until(lambda: is_stopped(home))
 
 
-def test_a_killed_keeper_is_replaced_at_the_next_hold(home: Path) -> None:
-    with hold(home, linger=0.1):
-        first = keeper_of(home)
+def test_killed_supervisor_is_replaced_by_the_next_holder(home: Path) -> None:
+    with acquire_server(home, linger_seconds=0.1):
+        first = find_supervisor(home)
         kill(first)
-        until(lambda: not is_locked(home, "keeper"))
-        with hold(home, linger=0.1):
-            assert keeper_of(home) != first
+        until(lambda: not is_locked(home, "supervisor"))
+        with acquire_server(home, linger_seconds=0.1):
+            assert find_supervisor(home) != first
     until(lambda: is_stopped(home))
 
 
-def test_the_keeper_pays_no_heed_to_signals_meant_for_the_terminal(home: Path) -> None:
-    with hold(home, linger=0.1):
-        guard = keeper_of(home)
+def test_supervisor_ignores_terminal_signals(home: Path) -> None:
+    with acquire_server(home, linger_seconds=0.1):
+        guard = find_supervisor(home)
         until(lambda: any(Path(file.path).name == "postgres.holders" for file in guard.open_files()))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             guard.send_signal(number)
         assert os.getsid(guard.pid) != os.getsid(0)
-        assert keeper_of(home) == guard
+        assert find_supervisor(home) == guard
     until(lambda: is_stopped(home))
 
 
-def test_a_killed_postmaster_is_replaced_at_the_next_hold_and_nothing_is_lost(home: Path) -> None:
-    with hold(home, linger=0.1) as held:
+def test_killed_postmaster_is_restarted_by_the_next_holder_without_loss(home: Path) -> None:
+    with acquire_server(home, linger_seconds=0.1) as held:
         commit_a_row(held.url)
         kill(postmaster(home))
-        with hold(home, linger=0.1) as again:
+        with acquire_server(home, linger_seconds=0.1) as again:
             assert row_is_there(again.url)
     until(lambda: is_stopped(home))
 
 
-def test_when_everything_is_killed_at_once_nothing_is_lost(
-    home: Path, holder: Callable[..., subprocess.Popen[str]]
+def test_server_restarts_without_loss_after_all_processes_were_killed(
+    home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    holders = [holder(), holder()]
+    holders = [start_server_holder(), start_server_holder()]
     urls = [url_of(process) for process in holders]
     commit_a_row(urls[0])
     assert one_server_runs_and_is_kept(home)
     for process in [*(psutil.Process(holder.pid) for holder in holders), *processes_of(home)]:
         kill(process)
-    until(lambda: not is_locked(home, "keeper"))  # a busy machine takes its time over a kill
-    with hold(home, linger=0.1) as held:
+    until(lambda: not is_locked(home, "supervisor"))  # a busy machine takes its time over a kill
+    with acquire_server(home, linger_seconds=0.1) as held:
         assert row_is_there(held.url)
         assert one_server_runs_and_is_kept(home)
     until(lambda: is_stopped(home))
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no files here")
-def test_the_shared_memory_of_a_killed_server_goes_with_the_next_start_or_with_the_test(home: Path) -> None:
+def test_shared_memory_of_a_killed_server_is_removed(home: Path) -> None:
     def left_of(server: psutil.Process) -> set[Path]:
         return {path for one in (server, *server.children(recursive=True)) for path in shared_memory_of(one)}
 
-    with hold(home, linger=0):
+    with acquire_server(home, linger_seconds=0):
         first = left_of(postmaster(home))
         assert first
         assert all(path.exists() for path in first)
         for process in processes_of(home):
             kill(process)
-        until(lambda: not embedded_supervisor.server_lives(home))
-    with hold(home, linger=0):
+        until(lambda: not embedded_supervisor.is_server_running(home))
+    with acquire_server(home, linger_seconds=0):
         assert not any(path.exists() for path in first), "the server itself sees to it, on the same data folder"
         second = left_of(postmaster(home))
         for process in processes_of(home):
@@ -129,34 +129,34 @@ def a_stranger_in(home: Path) -> Iterator[subprocess.Popen[bytes]]:
         stranger.wait()
 
 
-def test_a_pid_file_that_names_a_stranger_does_not_keep_the_server_down(home: Path) -> None:
+def test_server_starts_despite_a_pid_file_of_another_program(home: Path) -> None:
     """As in a new container on an old volume: the number belongs to some other program of the same account."""
-    with hold(home, linger=0):
+    with acquire_server(home, linger_seconds=0):
         for process in processes_of(home):
             kill(process)
-        until(lambda: not embedded_supervisor.server_lives(home))
+        until(lambda: not embedded_supervisor.is_server_running(home))
     with a_stranger_in(home) as stranger:
-        with hold(home, linger=0) as held:
+        with acquire_server(home, linger_seconds=0) as held:
             assert query(held.url, "SELECT 1") == 1
         assert stranger.poll() is None
 
 
-def test_a_stop_signals_no_stranger_though_a_busy_process_of_a_killed_server_lives_on(
+def test_stop_signals_no_other_program_while_a_child_of_a_killed_server_runs(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_supervisor, "_FAST_PATIENCE", 0.2)
-    monkeypatch.setattr(embedded_supervisor, "_IMMEDIATE_PATIENCE", 0.2)
+    monkeypatch.setattr(embedded_supervisor, "_FAST_SHUTDOWN_SECONDS", 0.2)
+    monkeypatch.setattr(embedded_supervisor, "_IMMEDIATE_SHUTDOWN_SECONDS", 0.2)
     at_it = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
-    with ThreadPoolExecutor(1) as aside, hold(home, linger=0.1) as held:
+    with ThreadPoolExecutor(1) as aside, acquire_server(home, linger_seconds=0.1) as held:
         endless = aside.submit(query, held.url, "DO 'BEGIN LOOP END LOOP; END'")
-        busy = psutil.Process(eventually_here(lambda: query(held.url, at_it)))
+        busy = psutil.Process(eventually_blocking(lambda: query(held.url, at_it)))
         try:
-            dead = [postmaster(home), keeper_of(home)]
+            dead = [postmaster(home), find_supervisor(home)]
             for process in dead:
                 kill(process)
             psutil.wait_procs(dead, timeout=20)
             with a_stranger_in(home) as stranger:
-                assert embedded_supervisor.server_lives(home)
+                assert embedded_supervisor.is_server_running(home)
                 assert not embedded_supervisor.stop_server(home)
                 assert stranger.poll() is None
         finally:
@@ -165,7 +165,7 @@ def test_a_stop_signals_no_stranger_though_a_busy_process_of_a_killed_server_liv
     until(lambda: is_stopped(home))
 
 
-def test_a_data_folder_whose_making_was_cut_short_is_made_again(
+def test_incomplete_data_directory_is_created_again(
     empty_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = """
@@ -182,6 +182,6 @@ hold(Path(sys.argv[1]))
     maker.kill()
     maker.wait()
     assert not (empty_home / "postgres").exists()
-    with hold(empty_home) as held:
+    with acquire_server(empty_home) as held:
         assert query(held.url, "SELECT 1") == 1
     psutil.wait_procs(helpers, timeout=20)

@@ -16,14 +16,14 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.postgres import embedded_server
-from tests.support.temp_dirs import new_folder
+from tests.support.temp_dirs import new_temp_dir
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = new_folder("tnt-")
+    folder = new_temp_dir("tnt-")
     yield folder
-    embedded_server.stop_now(folder)
+    embedded_server.stop_server(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -41,7 +41,7 @@ def holds(home: Path) -> int:
     return held
 
 
-async def test_an_embedded_server_that_was_killed_comes_back_under_a_running_worker(home: Path) -> None:
+async def test_killed_embedded_server_is_restarted_by_a_running_worker(home: Path) -> None:
     app = Tenuto(home=home)
 
     @app.job
@@ -54,7 +54,7 @@ async def test_an_embedded_server_that_was_killed_comes_back_under_a_running_wor
         assert (await app.wait(await app.enqueue(double, 21), timeout=60))["output"] == 42
 
 
-async def test_an_app_that_is_connected_several_times_at_once_holds_its_server_once(home: Path) -> None:
+async def test_concurrent_connects_of_an_app_hold_the_server_once(home: Path) -> None:
     app = Tenuto(home=home)
     databases = await asyncio.gather(*(app.connect() for _ in range(3)))
     assert holds(home) == 1
@@ -64,7 +64,7 @@ async def test_an_app_that_is_connected_several_times_at_once_holds_its_server_o
     assert holds(home) == 0
 
 
-async def test_a_connect_that_is_given_up_leaves_no_hold_behind(home: Path) -> None:
+async def test_cancelled_connect_releases_the_server(home: Path) -> None:
     app = Tenuto(home=home)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(app.connect(), timeout=0.05)
@@ -72,19 +72,19 @@ async def test_a_connect_that_is_given_up_leaves_no_hold_behind(home: Path) -> N
     assert holds(home) == 0
 
 
-async def test_whoever_still_asks_a_database_that_was_let_go_takes_no_hold_of_its_server(home: Path) -> None:
+async def test_closed_database_does_not_hold_the_server_again(home: Path) -> None:
     app = Tenuto(home=home)
     database = await app.open()
-    revive = database.revive
+    revive = database.restart_server
     assert revive is not None
     kill_the_server(home)
     await asyncio.gather(app.close(), revive())  # it was noticed just before
-    if database.revive is not None:
-        await database.revive()  # and it is noticed again only now
+    if database.restart_server is not None:
+        await database.restart_server()  # and it is noticed again only now
     assert holds(home) == 0
 
 
-def test_a_server_that_was_killed_comes_back_for_an_app_that_is_used_from_several_loops(home: Path) -> None:
+def test_killed_embedded_server_is_restarted_for_an_app_on_several_loops(home: Path) -> None:
     app = Tenuto(home=home)
     killed = threading.Barrier(4)
 
@@ -93,7 +93,7 @@ def test_a_server_that_was_killed_comes_back_for_an_app_that_is_used_from_severa
         try:
             await asyncio.to_thread(killed.wait)  # all are there
             await asyncio.to_thread(killed.wait)  # and now it is dead
-            answers = await asyncio.gather(*(database.value("SELECT 1") for _ in range(3)))
+            answers = await asyncio.gather(*(database.fetch_value("SELECT 1") for _ in range(3)))
             return sum(answers)
         finally:
             await database.close()

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tenuto.postgres.embedded_server import hold, stop_now
+from tenuto.postgres.embedded_server import acquire_server, stop_server
 from tests.support.servers import (
     HOLD_UNTIL_EOF,
     commit_a_row,
@@ -34,31 +34,31 @@ from tests.support.servers import (
 # ---- starting and sharing
 
 
-def test_the_first_hold_makes_the_server_and_the_next_one_finds_it_running(empty_home: Path) -> None:
-    with hold(empty_home / "new" / "home") as first, hold(empty_home / "new" / "home") as second:
+def test_first_holder_creates_the_server_and_the_next_finds_it_running(empty_home: Path) -> None:
+    with acquire_server(empty_home / "new" / "home") as first, acquire_server(empty_home / "new" / "home") as second:
         assert first.url == second.url
         assert one_server_runs_and_is_kept(empty_home)
         assert query(first.url, "SELECT current_user || '/' || current_database()") == "tenuto/tenuto"
     data = empty_home / "new" / "home" / "postgres"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
-    assert stop_now(empty_home / "new" / "home")
+    assert stop_server(empty_home / "new" / "home")
 
 
-def test_several_that_come_to_an_empty_home_at_once_make_it_once(empty_home: Path) -> None:
+def test_concurrent_holders_create_the_server_once(empty_home: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
-        holds = list(threads.map(lambda _: hold(empty_home / "new"), range(4)))
+        holds = list(threads.map(lambda _: acquire_server(empty_home / "new"), range(4)))
     assert len({held.url for held in holds}) == 1
     assert query(holds[0].url, "SELECT 1") == 1
     for held in holds:
         held.release()
-    assert stop_now(empty_home / "new")
+    assert stop_server(empty_home / "new")
 
 
-def test_the_server_is_durable_private_and_as_asked(home: Path) -> None:
+def test_server_has_durable_private_and_requested_settings(home: Path) -> None:
     def setting(name: str) -> Any:
         return query(held.url, f"SELECT current_setting('{name}')")
 
-    with hold(home, settings={"work_mem": "7MB", "max_connections": "50", "port": "1"}) as held:
+    with acquire_server(home, settings={"work_mem": "7MB", "max_connections": "50", "port": "1"}) as held:
         assert [setting(name) for name in ("fsync", "synchronous_commit", "data_checksums")] == ["on"] * 3
         assert [setting(name) for name in ("listen_addresses", "unix_socket_permissions")] == ["", "0700"]
         assert [setting(name) for name in ("work_mem", "max_connections", "shared_buffers")] == ["7MB", "50", "128MB"]
@@ -68,24 +68,24 @@ def test_the_server_is_durable_private_and_as_asked(home: Path) -> None:
         assert query(held.url, "SELECT datlocale FROM pg_database WHERE datname = 'tenuto'") == "C.UTF-8"
 
 
-def test_what_was_committed_survives_a_stop_and_a_start(home: Path) -> None:
-    with hold(home) as held:
+def test_committed_data_survives_a_restart_of_the_server(home: Path) -> None:
+    with acquire_server(home) as held:
         commit_a_row(held.url)
-        assert stop_now(home)
-        assert not stop_now(home)
-        with hold(home) as again:
+        assert stop_server(home)
+        assert not stop_server(home)
+        with acquire_server(home) as again:
             assert row_is_there(again.url)
 
 
-def test_two_processes_share_one_server(home: Path, holder: Callable[..., subprocess.Popen[str]]) -> None:
-    one, other = holder(), holder()
+def test_processes_share_one_server(home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]) -> None:
+    one, other = start_server_holder(), start_server_holder()
     commit_a_row(url_of(one))
     assert row_is_there(url_of(other))
     assert one_server_runs_and_is_kept(home)
 
 
-def test_eight_processes_that_come_and_go_at_once_leave_no_server_and_no_error(
-    home: Path, holder: Callable[..., subprocess.Popen[str]]
+def test_concurrent_short_lived_holders_leave_no_server_running(
+    home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
     come_and_go = """
 import asyncio, asyncpg, random, sys, time
@@ -100,7 +100,7 @@ for _ in range(5):
         asyncio.run(ask(held.url))
     time.sleep(random.random() / 5)
 """
-    crowd = [holder(linger=0.0, script=come_and_go) for _ in range(8)]
+    crowd = [start_server_holder(linger=0.0, script=come_and_go) for _ in range(8)]
     assert [(process.communicate(timeout=60)[1], process.returncode) for process in crowd] == [("", 0)] * 8
     until(lambda: is_stopped(home))
 
@@ -108,8 +108,8 @@ for _ in range(5):
 # ---- leaving
 
 
-def test_the_server_outlives_its_last_holder_by_the_linger_and_no_longer(home: Path) -> None:
-    held, other = hold(home, linger=0.7), hold(home, linger=0.1)
+def test_server_outlives_its_last_holder_by_the_linger_period(home: Path) -> None:
+    held, other = acquire_server(home, linger_seconds=0.7), acquire_server(home, linger_seconds=0.1)
     held.release()
     held.release()
     left = time.monotonic()  # before: its last holder is gone from somewhere in what follows
@@ -118,44 +118,44 @@ def test_the_server_outlives_its_last_holder_by_the_linger_and_no_longer(home: P
     assert 0.7 <= time.monotonic() - left < 15
 
 
-def test_a_visit_while_the_keeper_lingers_is_followed_by_a_linger_of_its_own(home: Path) -> None:
-    with hold(home, linger=3):
+def test_new_holder_during_the_linger_period_starts_a_new_one(home: Path) -> None:
+    with acquire_server(home, linger_seconds=3):
         server = postmaster(home)
     time.sleep(0.5)  # of the first linger so much is over
-    with hold(home, linger=3):
+    with acquire_server(home, linger_seconds=3):
         assert postmaster(home) == server
         left = time.monotonic()
     until(lambda: is_stopped(home))
     assert time.monotonic() - left >= 3
 
 
-def test_a_newcomer_whose_server_is_being_stopped_gets_a_fresh_one(home: Path) -> None:
+def test_holder_that_arrives_during_a_stop_gets_a_new_server(home: Path) -> None:
     said = home / "postgres" / "postmaster.pid"
     for moment in ("at once", "stopping", "gone"):
-        with hold(home, linger=0):
+        with acquire_server(home, linger_seconds=0):
             server = postmaster(home)
         if moment == "stopping":
             until(lambda: not said.exists() or said.read_text().endswith("stopping\n"))
         elif moment == "gone":
             until(lambda: not said.exists())
-        with hold(home, linger=0) as held:
+        with acquire_server(home, linger_seconds=0) as held:
             assert query(held.url, "SELECT 1") == 1
             assert moment == "at once" or postmaster(home) != server
     until(lambda: is_stopped(home))
 
 
-def test_without_a_linger_the_server_is_left_running_whoever_comes_after(home: Path) -> None:
-    hold(home, linger=None).release()
+def test_server_without_linger_limit_keeps_running(home: Path) -> None:
+    acquire_server(home, linger_seconds=None).release()
     server = postmaster(home)
-    hold(home, linger=0).release()
-    assert not is_locked(home, "keeper")
+    acquire_server(home, linger_seconds=0).release()
+    assert not is_locked(home, "supervisor")
     assert postmaster(home) == server
-    assert stop_now(home)
+    assert stop_server(home)
 
 
-def test_a_fork_keeps_the_hold_of_its_parent(home: Path, holder: Callable[..., subprocess.Popen[str]]) -> None:
+def test_fork_keeps_the_server_of_its_parent_running(home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]) -> None:
     fork = HOLD_UNTIL_EOF.replace("print(", "import os; os.fork() and os._exit(0)\nprint(os.getpid(),")
-    parent = holder(linger=0.0, script=fork)
+    parent = start_server_holder(linger=0.0, script=fork)
     child = psutil.Process(int(url_of(parent).split()[0]))
     until(lambda: parent.poll() is not None)
     with pytest.raises(AssertionError):
@@ -164,8 +164,8 @@ def test_a_fork_keeps_the_hold_of_its_parent(home: Path, holder: Callable[..., s
     until(lambda: is_stopped(home))
 
 
-def test_forks_made_while_another_thread_starts_the_server_do_not_pass_for_the_server(
-    home: Path, holder: Callable[..., subprocess.Popen[str]]
+def test_forks_during_a_server_start_do_not_count_as_the_server(
+    home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
     fork_meanwhile = """
 import os, signal, sys, threading, time
@@ -191,4 +191,4 @@ for fork in forks:
     os.kill(fork, signal.SIGKILL)
     os.waitpid(fork, 0)
 """
-    assert holder(script=fork_meanwhile).communicate(timeout=60) == ("False\n", "")
+    assert start_server_holder(script=fork_meanwhile).communicate(timeout=60) == ("False\n", "")

@@ -30,20 +30,20 @@ async def heard(db: Database) -> AsyncIterator[list[str]]:
     yield words
     await listener.stop()
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenuto listener' AND datname = $1"
-    name = await db.value("SELECT current_database()")
+    name = await db.fetch_value("SELECT current_database()")
 
     async def gone() -> bool:
-        return bool(await db.value(count, name) == 0)
+        return bool(await db.fetch_value(count, name) == 0)
 
     await eventually(gone)
 
 
-async def test_every_word_is_heard_in_order(db: Database, heard: list[str]) -> None:
-    await store.wake(db, ["queued mail", "cancel 17"])
+async def test_listener_receives_notifications_in_order(db: Database, heard: list[str]) -> None:
+    await store.notify_services(db, ["queued mail", "cancel 17"])
     await eventually(lambda: heard[1:] == ["queued mail", "cancel 17"])
 
 
-async def test_words_of_a_transaction_that_is_rolled_back_are_not_heard(
+async def test_listener_receives_no_notification_of_a_rolled_back_transaction(
     db: Database, url: str, heard: list[str]
 ) -> None:
     connection = await asyncpg.connect(url)
@@ -52,20 +52,20 @@ async def test_words_of_a_transaction_that_is_rolled_back_are_not_heard(
     await connection.execute("SELECT pg_notify('tenuto', 'never')")
     await transaction.rollback()
     await connection.close()
-    await store.wake(db, ["queued mail"])
+    await store.notify_services(db, ["queued mail"])
     await eventually(lambda: "queued mail" in heard)
     assert "never" not in heard
 
 
-async def test_after_its_connection_was_killed_it_listens_again_and_says_so(db: Database, heard: list[str]) -> None:
+async def test_listener_reconnects_and_reports_it(db: Database, heard: list[str]) -> None:
     for times in (2, 3):
-        await db.all(KILL)
+        await db.fetch_all(KILL)
         await eventually(lambda times=times: heard.count(RECONNECTED) == times)  # type: ignore[misc]
-        await store.wake(db, [f"word {times}"])
+        await store.notify_services(db, [f"word {times}"])
         await eventually(lambda times=times: f"word {times}" in heard)  # type: ignore[misc]
 
 
-async def test_a_break_is_told_once_and_so_is_its_end(
+async def test_listener_logs_an_interruption_and_its_end_once(
     db: Database, heard: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "tenuto.listener")
@@ -79,7 +79,7 @@ async def test_a_break_is_told_once_and_so_is_its_end(
         return await connect(*given, **named)
 
     monkeypatch.setattr(asyncpg, "connect", refuse_twice)
-    await db.all(KILL)
+    await db.fetch_all(KILL)
     await eventually(lambda: heard.count(RECONNECTED) == 2)
     told = [record.message.partition(" channel=")[0] for record in caplog.records if record.name == "tenuto.listener"]
     assert told == ["notifications are not heard; polling goes on", "notifications are heard again"]
@@ -87,7 +87,7 @@ async def test_a_break_is_told_once_and_so_is_its_end(
 
 
 @pytest.mark.parametrize("ticks", range(6))
-async def test_a_stop_that_comes_with_the_end_of_the_line_is_heeded(
+async def test_listener_stops_when_the_connection_ends_at_the_same_time(
     db: Database, ticks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[asyncpg.Connection] = []
@@ -111,14 +111,14 @@ async def test_a_stop_that_comes_with_the_end_of_the_line_is_heeded(
     assert done == {stopping}
 
 
-async def test_behind_a_pooler_nobody_listens(url: str) -> None:
+async def test_listener_does_not_connect_behind_a_pooler(url: str) -> None:
     database = await Database.open(url, behind_pooler=True)
     listener = Listener(database, lambda _word: None)
     try:
         listener.start()
         count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenuto listener' AND datname = $1"
-        assert await database.value(count, await database.value("SELECT current_database()")) == 0
-        assert not listener.connected
+        assert await database.fetch_value(count, await database.fetch_value("SELECT current_database()")) == 0
+        assert not listener.is_connected
     finally:
         await listener.stop()
         await database.close()

@@ -40,7 +40,7 @@ LISTINGS = {
 
 
 async def listing(db: Database) -> dict[str, list[tuple[object, ...]]]:
-    return {what: [tuple(row) for row in await db.all(query)] for what, query in LISTINGS.items()}
+    return {what: [tuple(row) for row in await db.fetch_all(query)] for what, query in LISTINGS.items()}
 
 
 @pytest.fixture
@@ -54,45 +54,45 @@ async def bare(empty_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 def a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     """One more step than there are, as a coming release has; its number."""
-    number = migrator.migrations()[-1].number + 1
+    number = migrator.load_migrations()[-1].number + 1
 
     def write(sql: str) -> int:
         (folder / f"{number:04}_of_the_next_release.sql").write_text(sql)
         return number
 
-    folder = Path(shutil.copytree(migrator._FOLDER, tmp_path / "migrations"))
-    monkeypatch.setattr(migrator, "_FOLDER", folder)
+    folder = Path(shutil.copytree(migrator._MIGRATIONS_DIRECTORY, tmp_path / "migrations"))
+    monkeypatch.setattr(migrator, "_MIGRATIONS_DIRECTORY", folder)
     return write
 
 
-async def test_migrating_an_empty_database_applies_everything_and_again_nothing(bare: Database) -> None:
-    assert [migration.number for migration in await migrator.migrate(bare)] == [m.number for m in migrator.migrations()]
+async def test_migrator_applies_all_migrations_once(bare: Database) -> None:
+    assert [migration.number for migration in await migrator.migrate(bare)] == [m.number for m in migrator.load_migrations()]
     before = await listing(bare)
     assert await migrator.migrate(bare) == []
     assert await listing(bare) == before
-    await migrator.check(bare)
+    await migrator.check_schema(bare)
 
 
-async def test_processes_that_migrate_at_once_apply_each_step_once(bare: Database, empty_url: str) -> None:
+async def test_concurrent_migrators_apply_each_migration_once(bare: Database, empty_url: str) -> None:
     others = [await Database.open(empty_url) for _ in range(3)]
     try:
         applied = await asyncio.gather(*(migrator.migrate(database) for database in (bare, *others)))
     finally:
         for other in others:
             await other.close()
-    assert sorted(map(len, applied)) == [0, 0, 0, len(migrator.migrations())]
+    assert sorted(map(len, applied)) == [0, 0, 0, len(migrator.load_migrations())]
 
 
-async def test_the_printed_script_makes_the_same_schema_as_migrating(bare: Database, db: Database, url: str) -> None:
+async def test_rendered_script_creates_the_same_schema(bare: Database, db: Database, url: str) -> None:
     connection = await asyncpg.connect(bare.url)
     try:
-        await connection.execute(migrator.as_script())
+        await connection.execute(migrator.render_script())
     finally:
         await connection.close()
-    await migrator.check(bare)
+    await migrator.check_schema(bare)
     assert await migrator.migrate(bare) == []
     migrated, scripted = await listing(db), await listing(bare)
-    months = await db.all("SELECT relname FROM pg_class WHERE relname ~ '^activities_[0-9]{4}_[0-9]{2}'")
+    months = await db.fetch_all("SELECT relname FROM pg_class WHERE relname ~ '^activities_[0-9]{4}_[0-9]{2}'")
     made_later = tuple(row["relname"] for row in months)  # the months are made by the services, not by migrations
     assert made_later
     for what, lines in migrated.items():
@@ -100,77 +100,77 @@ async def test_the_printed_script_makes_the_same_schema_as_migrating(bare: Datab
         assert scripted[what] == without_months, what
 
 
-async def test_a_database_without_a_schema_is_refused_with_the_way_out(bare: Database) -> None:
+async def test_schema_check_rejects_a_database_without_schema(bare: Database) -> None:
     with pytest.raises(SchemaMismatch, match=r"no Tenuto schema yet.*tenuto migrate"):
-        await migrator.check(bare)
+        await migrator.check_schema(bare)
 
 
-async def test_an_older_schema_is_refused_with_the_way_out(db: Database) -> None:
-    await db.all("UPDATE tenuto.migrations SET number = 0 - number")
+async def test_schema_check_rejects_an_older_schema(db: Database) -> None:
+    await db.fetch_all("UPDATE tenuto.migrations SET number = 0 - number")
     with pytest.raises(SchemaMismatch, match="tenuto migrate"):
-        await migrator.check(db)
+        await migrator.check_schema(db)
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(db: Database) -> None:
-    await db.all("INSERT INTO tenuto.migrations (number, name, checksum) VALUES (9999, 'of_the_future', 'x')")
+async def test_newer_schema_is_rejected_and_unchanged(db: Database) -> None:
+    await db.fetch_all("INSERT INTO tenuto.migrations (number, name, checksum) VALUES (9999, 'of_the_future', 'x')")
     before = await listing(db)
-    for look in (migrator.check, migrator.migrate):
+    for look in (migrator.check_schema, migrator.migrate):
         with pytest.raises(SchemaMismatch, match="newer than this version"):
             await look(db)
     assert await listing(db) == before
 
 
-async def test_a_step_that_was_changed_after_it_was_applied_is_refused(db: Database) -> None:
-    await db.all("UPDATE tenuto.migrations SET checksum = 'another' WHERE number = 1")
+async def test_changed_migration_is_rejected(db: Database) -> None:
+    await db.fetch_all("UPDATE tenuto.migrations SET checksum = 'another' WHERE number = 1")
     with pytest.raises(SchemaMismatch, match=r"0001 .* was changed after it had been applied"):
         await migrator.migrate(db)
 
 
-async def test_a_step_that_fails_leaves_nothing_behind(bare: Database) -> None:
+async def test_failed_migration_changes_nothing(bare: Database) -> None:
     """All of it is one transaction: here a table of the same name stands in the way."""
-    await bare.all("CREATE SCHEMA tenuto")
-    await bare.all("CREATE TABLE tenuto.tasks (mine integer)")
+    await bare.fetch_all("CREATE SCHEMA tenuto")
+    await bare.fetch_all("CREATE TABLE tenuto.tasks (mine integer)")
     with pytest.raises(Exception, match="already exists"):
         await migrator.migrate(bare)
-    names = await bare.all("SELECT relname FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace")
+    names = await bare.fetch_all("SELECT relname FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace")
     assert [row["relname"] for row in names] == ["tasks"]
 
 
 # --- what takes its time ---------------------------------------------------------------------------------------------
 
 
-async def test_a_step_may_take_longer_than_any_other_statement(url: str, a_next_step: Callable[[str], int]) -> None:
+async def test_migration_has_no_statement_timeout(url: str, a_next_step: Callable[[str], int]) -> None:
     number = a_next_step("SELECT pg_sleep(1.5)")
-    hasty = await Database.open(url, max_connections=1, patience=1.0)
+    hasty = await Database.open(url, max_connections=1, reply_timeout_seconds=1.0)
     try:
-        await hasty.all("SET statement_timeout = '1 s'")
+        await hasty.fetch_all("SET statement_timeout = '1 s'")
         assert [each.number for each in await migrator.migrate(hasty)] == [number]
-        assert await hasty.value("SELECT current_setting('statement_timeout')") == "1s", "as before, for all others"
+        assert await hasty.fetch_value("SELECT current_setting('statement_timeout')") == "1s", "as before, for all others"
     finally:
         await hasty.close()
 
 
-async def test_whoever_comes_while_another_migrates_waits_for_as_long_as_that_takes(url: str, db: Database) -> None:
-    hasty = await Database.open(url, max_connections=1, patience=0.5)
+async def test_second_migrator_waits_for_the_first(url: str, db: Database) -> None:
+    hasty = await Database.open(url, max_connections=1, reply_timeout_seconds=0.5)
     waiting = "SELECT waitstart < clock_timestamp() - interval '1 s' FROM pg_locks WHERE NOT granted"
     try:
-        await hasty.all("SET lock_timeout = '100 ms'")
+        await hasty.fetch_all("SET lock_timeout = '100 ms'")
         async with db.connection() as other, other.transaction():
-            await other.execute(migrator._LOCK)
+            await other.execute(migrator._LOCK_MIGRATIONS)
             second = asyncio.create_task(migrator.migrate(hasty))
-            await eventually(lambda: db.value(waiting))
+            await eventually(lambda: db.fetch_value(waiting))
         assert await second == []
     finally:
         await hasty.close()
 
 
-async def test_a_step_does_not_stand_in_line_for_long_and_says_what_it_waited_for(
+async def test_migration_gives_up_on_locked_tables_after_a_short_time(
     db: Database, a_next_step: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind it everybody else would stand."""
     number = a_next_step("CREATE TABLE tenuto.half (); ALTER TABLE tenuto.tasks ADD COLUMN other integer")
     before = await listing(db)
-    monkeypatch.setattr(migrator, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(migrator, "TABLE_LOCK_TIMEOUT_SECONDS", 0.05)
     async with db.connection() as dump, dump.transaction():
         await dump.execute("LOCK TABLE tenuto.tasks IN ACCESS SHARE MODE")
         with pytest.raises(Unavailable, match=r"others hold on to its tables.*migrate again"):
@@ -179,7 +179,7 @@ async def test_a_step_does_not_stand_in_line_for_long_and_says_what_it_waited_fo
     assert [each.number for each in await migrator.migrate(db)] == [number]
 
 
-async def test_a_step_whose_server_fails_halfway_is_applied_whole_by_the_next(
+async def test_migration_interrupted_by_a_server_crash_is_applied_completely_later(
     db: Database, a_next_step: Callable[[str], int]
 ) -> None:
     number = a_next_step("CREATE TABLE tenuto.half (); SELECT pg_advisory_xact_lock(4711)")
@@ -187,21 +187,21 @@ async def test_a_step_whose_server_fails_halfway_is_applied_whole_by_the_next(
     async with db.connection() as other:
         await other.execute("SELECT pg_advisory_lock(4711)")
         migrating = asyncio.create_task(migrator.migrate(db))
-        first = await eventually(lambda: db.value(at_it))
-        await db.all("SELECT pg_terminate_backend($1)", first)
-        await eventually(lambda: db.value(f"{at_it} AND pid <> $1", first), what="another try")
-        assert await db.value("SELECT to_regclass('tenuto.half')") is None
+        first = await eventually(lambda: db.fetch_value(at_it))
+        await db.fetch_all("SELECT pg_terminate_backend($1)", first)
+        await eventually(lambda: db.fetch_value(f"{at_it} AND pid <> $1", first), what="another try")
+        assert await db.fetch_value("SELECT to_regclass('tenuto.half')") is None
         await other.execute("SELECT pg_advisory_unlock(4711)")
     assert [each.number for each in await migrating] == [number]
-    assert await db.value("SELECT count(*) FROM tenuto.migrations WHERE number = $1", number) == 1
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.migrations WHERE number = $1", number) == 1
 
 
-async def test_every_step_is_recorded_with_its_name_and_sum(db: Database) -> None:
+async def test_migration_is_recorded_with_name_and_checksum(db: Database) -> None:
     assert [(row["number"], row["name"], row["checksum"]) for row in await rows(db, "migrations")] == [
-        (migration.number, migration.name, migration.checksum) for migration in migrator.migrations()
+        (migration.number, migration.name, migration.checksum) for migration in migrator.load_migrations()
     ]
 
 
-def test_steps_are_numbered_without_a_gap() -> None:
-    numbers = [migration.number for migration in migrator.migrations()]
+def test_migrations_are_numbered_without_gaps() -> None:
+    numbers = [migration.number for migration in migrator.load_migrations()]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from tenuto.postgres.pool import KEPT, Pool
+from tenuto.postgres.pool import MAX_IDLE_CONNECTIONS, Pool
 from tests.support.waiting import eventually
 
 SIZE = 4
@@ -28,18 +28,18 @@ async def pool(driver: asyncpg.Pool) -> AsyncIterator[Pool]:
 
 
 async def pid(pool: Pool) -> int:
-    async with pool.lend() as connection:
+    async with pool.borrow() as connection:
         found: int = await connection.fetchval("SELECT pg_backend_pid()")
         return found
 
 
-async def test_the_connection_used_last_is_lent_again(pool: Pool) -> None:
+async def test_pool_reuses_the_most_recent_connection(pool: Pool) -> None:
     assert len({await pid(pool) for _ in range(5)}) == 1
 
 
-async def test_each_borrower_has_a_connection_to_itself(pool: Pool) -> None:
+async def test_pool_lends_each_connection_to_one_borrower(pool: Pool) -> None:
     async def borrow() -> int:
-        async with pool.lend() as connection:
+        async with pool.borrow() as connection:
             await connection.execute("SELECT pg_sleep(0.05)")
             return connection.get_server_pid()
 
@@ -47,15 +47,15 @@ async def test_each_borrower_has_a_connection_to_itself(pool: Pool) -> None:
         assert len(set(await asyncio.gather(*(borrow() for _ in range(SIZE))))) == SIZE
 
 
-async def test_many_borrowers_take_turns(pool: Pool, driver: asyncpg.Pool) -> None:
+async def test_pool_serves_more_borrowers_than_connections(pool: Pool, driver: asyncpg.Pool) -> None:
     async with asyncio.timeout(20):
         found = await asyncio.gather(*(pid(pool) for _ in range(200)))
 
     assert 1 <= len(set(found)) <= SIZE
-    assert driver.get_size() - driver.get_idle_size() <= KEPT, "the rest is back where it was borrowed"
+    assert driver.get_size() - driver.get_idle_size() <= MAX_IDLE_CONNECTIONS, "the rest is back where it was borrowed"
 
 
-async def test_a_connection_that_broke_at_rest_is_not_lent(pool: Pool, url: str) -> None:
+async def test_pool_does_not_lend_a_broken_idle_connection(pool: Pool, url: str) -> None:
     broken = await pid(pool)
     other = await asyncpg.connect(url)
     await other.execute("SELECT pg_terminate_backend($1::integer)", broken)
@@ -69,23 +69,23 @@ async def test_a_connection_that_broke_at_rest_is_not_lent(pool: Pool, url: str)
     assert await pid(pool) != broken
 
 
-async def test_a_connection_that_was_left_in_a_transaction_is_cleared_before_it_is_lent_again(pool: Pool) -> None:
-    async with pool.lend() as connection:
+async def test_pool_resets_a_connection_with_an_open_transaction(pool: Pool) -> None:
+    async with pool.borrow() as connection:
         await connection.transaction().start()
         await connection.execute("CREATE TABLE half_done ()")
 
-    async with pool.lend() as connection:
+    async with pool.borrow() as connection:
         assert not connection.is_in_transaction()
         assert await connection.fetchval("SELECT to_regclass('half_done')") is None
 
 
-async def test_a_borrower_that_was_cancelled_leaves_nothing_to_the_next_one(pool: Pool) -> None:
+async def test_pool_lends_a_clean_connection_after_a_cancelled_borrower(pool: Pool) -> None:
     async def hang() -> None:
-        async with pool.lend() as connection:
+        async with pool.borrow() as connection:
             await connection.execute("SELECT pg_sleep(60)")
 
     async def is_hanging() -> bool:
-        async with pool.lend() as connection:
+        async with pool.borrow() as connection:
             return bool(await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
 
     hanging = asyncio.create_task(hang())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tenuto.errors import Invalid, Unavailable
-from tenuto.postgres.write_coalescer import MOST, Together
+from tenuto.postgres.write_coalescer import MAX_REQUESTS_PER_WRITE, WriteCoalescer
 
 
 class Writing:
@@ -31,28 +31,28 @@ async def writing() -> Writing:
     return Writing()
 
 
-async def test_whoever_comes_alone_goes_at_once_and_who_comes_meanwhile_goes_together(writing: Writing) -> None:
-    together = Together(writing)
+async def test_coalescer_writes_the_first_request_at_once_and_later_ones_together(writing: Writing) -> None:
+    together = WriteCoalescer(writing)
     asking = [asyncio.create_task(together(number)) for number in range(6)]
     await asyncio.sleep(0)
     later = [asyncio.create_task(together(number)) for number in range(6, 200)]
     await asyncio.sleep(0)
     writing.may_go_on.set()
     assert await asyncio.gather(*asking, *later) == [2 * number for number in range(200)]
-    assert [len(write) for write in writing.writes] == [6, MOST, 200 - 6 - MOST]
+    assert [len(write) for write in writing.writes] == [6, MAX_REQUESTS_PER_WRITE, 200 - 6 - MAX_REQUESTS_PER_WRITE]
     assert await together(7) == 14
 
 
-async def test_what_cannot_be_written_is_told_to_who_asked_for_it_only(writing: Writing) -> None:
+async def test_coalescer_reports_an_error_only_to_its_request(writing: Writing) -> None:
     writing.may_go_on.set()
-    together = Together(writing)
+    together = WriteCoalescer(writing)
     answers = await asyncio.gather(*(together(number) for number in (12, -13, 14)), return_exceptions=True)
     assert answers[0::2] == [24, 28]
     assert isinstance(answers[1], Invalid)
 
 
-async def test_who_goes_away_leaves_the_others_their_answers(writing: Writing) -> None:
-    together = Together(writing)
+async def test_coalescer_serves_other_requests_after_a_cancelled_one(writing: Writing) -> None:
+    together = WriteCoalescer(writing)
     one, two = asyncio.create_task(together(1)), asyncio.create_task(together(2))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -61,8 +61,8 @@ async def test_who_goes_away_leaves_the_others_their_answers(writing: Writing) -
     assert await two == 4
 
 
-async def test_nobody_waits_for_a_writer_that_is_gone(writing: Writing) -> None:
-    together = Together(writing)
+async def test_coalescer_cancels_requests_when_its_writer_is_cancelled(writing: Writing) -> None:
+    together = WriteCoalescer(writing)
     asking = [asyncio.create_task(together(1))]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_nobody_waits_for_a_writer_that_is_gone(writing: Writing) -> None:
     assert [type(answer) for answer in answers] == [asyncio.CancelledError, asyncio.CancelledError]
 
 
-async def test_that_the_database_is_away_is_one_answer_for_all() -> None:
+async def test_coalescer_reports_an_unavailable_database_to_all_requests() -> None:
     tries = 0
 
     async def write(asked: Sequence[int]) -> list[int]:
@@ -82,7 +82,7 @@ async def test_that_the_database_is_away_is_one_answer_for_all() -> None:
         tries += 1
         raise Unavailable("away")
 
-    together = Together(write)
+    together = WriteCoalescer(write)
     answers = await asyncio.gather(*(together(number) for number in range(5)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [Unavailable] * 5
     assert tries == 1

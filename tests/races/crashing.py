@@ -42,9 +42,9 @@ class CrashingDatabase(Database):
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self.points))
 
-        if self.is_elsewhere():  # it comes by here again, on the loop of the pool
-            return await super()._persist(work, tries)
-        return await super()._persist(watched, tries)
+        if self.is_on_other_loop():  # it comes by here again, on the loop of the pool
+            return await super()._run_with_retries(work, tries)
+        return await super()._run_with_retries(watched, tries)
 
 
 class _Watched:

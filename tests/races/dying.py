@@ -14,14 +14,14 @@ from typing import Any, TypeVar, cast
 
 from tenuto import store
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.sql_loader import Statements
-from tests.support.truncation import EMPTY_ALL
+from tenuto.postgres.sql_loader import SqlStatements
+from tests.support.truncation import TRUNCATE_ALL_TABLES
 
 T = TypeVar("T")
 Act = Callable[[Database], Awaitable[object]]
 
 _FILES = sorted(Path(store.__path__[0]).glob("*.sql"))
-_NAMES = {text: f"{file.stem}.{name}" for file in _FILES for name, text in Statements(file)}
+_NAMES = {text: f"{file.stem}.{name}" for file in _FILES for name, text in SqlStatements(file)}
 _WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.")
 _COMMENT = re.compile(r"--.*")
 FOR_TESTS = "timetravel"
@@ -91,7 +91,7 @@ class Mortal(Database):
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self))
 
-        return await super()._persist(watched, tries)
+        return await super()._run_with_retries(watched, tries)
 
 
 class _Watched:
@@ -144,7 +144,7 @@ class _Watched:
 
 _EMPTY = f"""
 SET LOCAL session_replication_role = replica;
-{EMPTY_ALL}"""
+{TRUNCATE_ALL_TABLES}"""
 _TABLES = """
 SELECT relname
 FROM pg_class
@@ -171,7 +171,7 @@ async def remains(database: Database) -> list[str]:
     """All rows of all tables, without what differs from one time to the next: ids, instants, what is sealed. Nor how
     often a net has found something: that is counted after it was mended."""
     found = []
-    for (table,) in await database.all(_TABLES):
-        rows = await database.all(f"SELECT to_jsonb(row)::text FROM tenuto.{table} AS row")
+    for (table,) in await database.fetch_all(_TABLES):
+        rows = await database.fetch_all(f"SELECT to_jsonb(row)::text FROM tenuto.{table} AS row")
         found += [f"{table}: {_VARIES.sub('…', row[0])}" for row in rows]
     return sorted(found)

@@ -46,7 +46,7 @@ class Stepwise(Database):
                 self.deadlocks += 1
                 raise
 
-        return await super()._persist(watched, tries)
+        return await super()._run_with_retries(watched, tries)
 
 
 class _Watched:

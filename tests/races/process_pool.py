@@ -103,7 +103,7 @@ def _manage(order: dict[str, Any]) -> None:
         sys.stderr.flush()
         while not Path(order["environment"]["GO"]).exists():  # noqa: ASYNC110 — told by another process
             await asyncio.sleep(0.001)
-        result = await manifest_manager.poll(database, database.clock.now(), order["worker"]["name"])
+        result = await manifest_manager.poll_manifests(database, database.clock.now(), order["worker"]["name"])
         sys.stderr.write(f"enqueued {result.enqueued}\n")
         await database.close()
 

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion
-from tenuto.model.policies import Policy
+from tenuto.model.policies import TaskPolicy
 from tenuto.model.schedules import Plan
 from tenuto.model.steps import Step
-from tenuto.model.tasks import Outcome, Reason, Settlement, Status, Task, settle
+from tenuto.model.tasks import Outcome, OutcomeReason, Settlement, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import executions
 from tenuto.store import tasks as store
@@ -24,7 +24,7 @@ def plan_of(*groups: int, queue: str = "default", kind: str = "job") -> Plan:
     return Plan(
         tuple(
             tuple(
-                Step(kind, "touch", {"number": step}, name=f"{group}.{step}", policy=Policy(), queue=queue)
+                Step(kind, "touch", {"number": step}, name=f"{group}.{step}", policy=TaskPolicy(), queue=queue)
                 for step in range(steps)
             )
             for group, steps in enumerate(groups)
@@ -45,7 +45,7 @@ async def begin(database: Database, *plans: Plan, **options: Any) -> list[UUID]:
     new = [new_run(database, plan, **options) for plan in plans]
 
     async def act(connection: Connection) -> None:
-        await executions.begin(connection, new)
+        await executions.create_executions(connection, new)
 
     await database.transaction(act)
     return [each.id for each in new]
@@ -54,30 +54,30 @@ async def begin(database: Database, *plans: Plan, **options: Any) -> list[UUID]:
 def failed_for_good(database: Database, task: Task) -> Settlement:
     now = database.clock.now()
     error = '{"type": "ValueError", "message": "no"}'
-    return settle(task, Outcome(Status.FAILED, Reason.ERROR, now, now, error=error, may_retry=False), now, new_id)
+    return settle(task, Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error, may_retry=False), now, new_id)
 
 
 async def run_to_the_end(database: Database, worker_id: UUID) -> None:
     """Do whatever there is to do until nothing is left, as workers would: no net is asked for help."""
-    while left := await database.all("SELECT id, state FROM tenuto.tasks"):
+    while left := await database.fetch_all("SELECT id, state FROM tenuto.tasks"):
         held = [row["id"] for row in left if row["state"] == "running"]
         for task_id in held:
-            task = await store.to_cancel(database, task_id)
+            task = await store.load_task_to_cancel(database, task_id)
             assert task is not None
             await completion.finish(database, [completed(database, task)])
         if any(row["state"] == "scheduled" for row in left):
-            await database.all("UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'")
-            await store.promote(database, database.clock.now(), ["default"])
+            await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'")
+            await store.promote_due_tasks(database, database.clock.now(), ["default"])
         taken = await claim(database, worker_id, 500)
         if not taken:
-            taken = await store.claim_under_limits(database, worker_id, ["default"], 500, LEASE)
+            taken = await store.claim_limited_tasks(database, worker_id, ["default"], 500, LEASE)
         assert held or taken, [tuple(row.values()) for row in await _left(database)]
         if taken:
             await completion.finish(database, [completed(database, task) for task in taken])
 
 
 async def _left(database: Database) -> Sequence[Any]:
-    return await database.all(
+    return await database.fetch_all(
         "SELECT task.state, task.group_index, task.waits_for, task.run_at, execution.state AS of, current_group,"
         " paused_at FROM tenuto.tasks AS task LEFT JOIN tenuto.executions AS execution ON execution.id = execution_id"
         " LIMIT 10"
@@ -170,4 +170,4 @@ _ALL_AT_ONCE = "\nUNION ALL\n".join(
 
 async def broken_rules(database: Database) -> list[tuple[str, str]]:
     """The rules that do not hold, with the rows that break them."""
-    return [(row["rule"], row["row"]) for row in await database.all(_ALL_AT_ONCE)]
+    return [(row["rule"], row["row"]) for row in await database.fetch_all(_ALL_AT_ONCE)]

@@ -10,7 +10,7 @@ import signal
 from tenuto.postgres import embedded_server, embedded_supervisor, migrator
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
-from tests.support.temp_dirs import new_folder
+from tests.support.temp_dirs import new_temp_dir
 from tests.support.waiting import eventually
 
 
@@ -18,17 +18,17 @@ class Server:
     """The embedded server in a folder of its own."""
 
     def __init__(self) -> None:
-        self.home = new_folder("tenuto-hurt-")
+        self.home = new_temp_dir("tenuto-hurt-")
         self._settings = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
-        self._hold = embedded_server.hold(self.home, linger=0.0, settings=self._settings)
+        self._hold = embedded_server.acquire_server(self.home, linger_seconds=0.0, settings=self._settings)
         self.url = self._hold.url
         self.data = self.home / "postgres"
 
     def close(self, *, keep: bool = False) -> None:
         self._hold.release()
-        embedded_server.stop_now(self.home)
+        embedded_server.stop_server(self.home)
         os.close(
-            embedded_supervisor.wait_for(self.home, "keeper", embedded_supervisor.ALONE)
+            embedded_supervisor.acquire_lock(self.home, "supervisor", embedded_supervisor.EXCLUSIVE)
         )  # its last look at the home must be over
         if keep:
             return
@@ -41,7 +41,7 @@ class Server:
     async def make_schema(self) -> None:
         database = await Database.open(self.url)
         await migrator.migrate(database)
-        await partitions.ensure(database, database.clock.now())
+        await partitions.ensure_partitions(database, database.clock.now())
         await database.close()
 
     async def crash(self) -> None:
@@ -50,10 +50,10 @@ class Server:
         os.kill(postmaster, signal.SIGQUIT)
 
         async def gone() -> bool:
-            return not embedded_supervisor.server_lives(self.home)
+            return not embedded_supervisor.is_server_running(self.home)
 
         await eventually(gone, timeout=20, what="the server is gone")
 
     async def start(self) -> None:
-        again = await asyncio.to_thread(embedded_server.hold, self.home, linger=0.0, settings=self._settings)
+        again = await asyncio.to_thread(embedded_server.acquire_server, self.home, linger_seconds=0.0, settings=self._settings)
         again.release()  # the first hold still stands

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Outcome, Reason, Settlement, Status, Task, settle
+from tenuto.model.tasks import NewTask, Outcome, OutcomeReason, Settlement, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 
@@ -23,21 +23,21 @@ def new_task(database: Database, **options: Any) -> NewTask:
 async def enqueue(database: Database, count: int = 1, **options: Any) -> list[NewTask]:
     """Tasks in the queue."""
     tasks = [new_task(database, **options) for _ in range(count)]
-    await store.start(database, tasks)
+    await store.enqueue_tasks(database, tasks)
     return tasks
 
 
 async def claim(database: Database, worker_id: UUID, count: int = 1, lease: timedelta = LEASE) -> list[Task]:
-    return await store.claim(database, worker_id, ["default"], count, lease)
+    return await store.claim_tasks(database, worker_id, ["default"], count, lease)
 
 
 def completed(database: Database, task: Task) -> Settlement:
     now = database.clock.now()
-    return settle(task, Outcome(Status.COMPLETED, started_at=now, ended_at=now), now, new_id)
+    return settle(task, Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now), now, new_id)
 
 
 def failed(database: Database, task: Task) -> Settlement:
     """To be tried again."""
     now = database.clock.now()
-    outcome = Outcome(Status.FAILED, Reason.ERROR, now, now, error='{"type": "ValueError", "message": "no"}')
+    outcome = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error='{"type": "ValueError", "message": "no"}')
     return settle(task, outcome, now, new_id)

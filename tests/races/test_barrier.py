@@ -15,14 +15,15 @@ import pytest
 from tenuto.errors import Conflict
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import sweep
+from tenuto.maintenance.recovery import recover_lost_tasks
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Database
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
 from tests.races.tasks import SOMEBODY, claim, completed
 from tests.support.proofs import times
 
-pytestmark = pytest.mark.usefixtures("one_way_or_both")
+pytestmark = pytest.mark.usefixtures("one_completion_path")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAIRS = times(500, in_a_proof=2000)
@@ -53,7 +54,7 @@ async def end_or_come_too_late(database: Database, tasks: Sequence[Task]) -> Non
 async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         try:
-            await execution_control.cancel(database, run, database.clock.now(), SOMEBODY)
+            await execution_control.cancel_execution(database, run, database.clock.now(), SOMEBODY)
         except Conflict:
             continue
 
@@ -61,8 +62,8 @@ async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
 async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         for act in (
-            execution_control.pause(database, run, database.clock.now(), SOMEBODY),
-            execution_control.resume(database, run, database.clock.now()),
+            execution_control.pause_execution(database, run, database.clock.now(), SOMEBODY),
+            execution_control.resume_execution(database, run, database.clock.now()),
         ):
             try:
                 await act
@@ -71,7 +72,7 @@ async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
 
 
 async def sweep_once(database: Database, _: Sequence[UUID]) -> None:
-    await sweep(database, database.clock.now())
+    await recover_lost_tasks(database, database.clock.now())
 
 
 async def side_by_side(url: str, *work: tuple[Callable[[Database, Any], Awaitable[None]], Sequence[Any]]) -> int:
@@ -126,12 +127,12 @@ async def test_pairs_that_end_at_the_same_moment_begin_the_next_group_once(
     )
 
     assert await broken_rules(db) == []
-    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE current_group = 1") == len(runs)
-    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'queued' AND group_index = 1") == len(runs)
-    assert await execution_control.repair(db, db.clock.now()) == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE current_group = 1") == len(runs)
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'queued' AND group_index = 1") == len(runs)
+    assert await repair_stuck_executions(db, db.clock.now()) == 0
     assert deadlocks == 0
     await run_to_the_end(db, worker_id)
-    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE state = 'completed'") == len(runs)
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE state = 'completed'") == len(runs)
     assert await broken_rules(db) == []
 
 
@@ -141,7 +142,7 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
     worker_id = await register_worker()
     runs, left, right = await pairs(db, worker_id, times(240, in_a_proof=600))
     # every third lease has run out: the sweep is after the same tasks as their holder
-    await db.all(
+    await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s'"
         " WHERE state = 'running' AND execution_id = ANY ($1)",
         runs[::3],
@@ -159,15 +160,15 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
 
     assert await broken_rules(db) == []
     assert deadlocks == 0
-    assert await execution_control.repair(db, db.clock.now()) == 0
-    told = {row["id"] for row in await db.all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")}
+    assert await repair_stuck_executions(db, db.clock.now()) == 0
+    told = {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")}
     assert told, "no cancellation was in time: nothing was tried"
     for run in runs:
         try:
-            await execution_control.resume(db, run, db.clock.now())
+            await execution_control.resume_execution(db, run, db.clock.now())
         except Conflict:
             continue
     await run_to_the_end(db, worker_id)
     assert await broken_rules(db) == []
-    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
-    assert {row["id"] for row in await db.all("SELECT id FROM tenuto.executions WHERE state = 'cancelled'")} == told
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
+    assert {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE state = 'cancelled'")} == told

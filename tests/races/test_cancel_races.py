@@ -17,7 +17,7 @@ from tenuto import Tenuto
 from tenuto.errors import Conflict
 from tenuto.lifecycle import task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import sweep
+from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Database
 from tenuto.store import activities
@@ -61,11 +61,11 @@ async def at_once(*acts: Callable[[], Awaitable[Any]]) -> list[Any]:
 
 
 async def let_leases_run_out(db: Database) -> None:
-    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'running'")
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'running'")
 
 
 async def last_record(db: Database, task_id: UUID) -> activities.Record:
-    return (await activities.attempts(db, task_id))[-1]
+    return (await activities.list_attempts(db, task_id))[-1]
 
 
 async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
@@ -80,13 +80,13 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
 
         async def finish_in_a_while(task: Task = task, lag: int = number % 4) -> set[UUID]:
             for _ in range(lag):  # a round trip or two, so that now one and now another comes first
-                await hands[0].value("SELECT 1")
+                await hands[0].fetch_value("SELECT 1")
             return await finish(hands[0], [completed(hands[0], task)])
 
         finished, cancelled, _swept = await at_once(
             finish_in_a_while,
-            partial(task_cancellation.cancel, hands[1], new.id, SOMEBODY),
-            partial(sweep, hands[2], hands[2].clock.now()),
+            partial(task_cancellation.cancel_task, hands[1], new.id, SOMEBODY),
+            partial(recover_lost_tasks, hands[2], hands[2].clock.now()),
         )
 
         last = await last_record(db, new.id)
@@ -101,7 +101,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
             assert await finish(db, [completed(db, task)]) == {new.id}
     print(dict(outcomes))
     await assert_sound(db.url, ROUNDS)
-    assert await db.value("SELECT count(*) FROM tenuto.activities WHERE final") == ROUNDS
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.activities WHERE final") == ROUNDS
     assert len(outcomes) > 1
 
 
@@ -115,7 +115,7 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
         (task,) = await claim(db, worker_id)
 
         fails = partial(finish, hands[0], [failed(hands[0], task)])
-        stops = partial(task_cancellation.cancel, hands[1], new.id, SOMEBODY)
+        stops = partial(task_cancellation.cancel_task, hands[1], new.id, SOMEBODY)
         answers = await at_once(*((fails, stops) if number % 2 else (stops, fails)))
         cancelled = answers[number % 2]
 

@@ -14,15 +14,15 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.policies import TaskPolicy, RetryPolicy
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import manifests
-from tenuto.store.manifests import ALL, StoredManifest
+from tenuto.store.manifests import ALL_MANIFESTS, StoredManifest
 from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
-from tests.support.manifests import ANA, NOON, kept, within
+from tests.support.manifests import ANA, NOON, create_manifest, run_in_transaction
 
 IN_ALL, IN_GROUP, OF_ONE = 6, 4, 2
 
@@ -43,12 +43,12 @@ SELECT EXISTS (
 async def fill(db: Database, stored: StoredManifest, items: int, seconds: float) -> UUID:
     now = db.clock.now()
     batch = (await batches.open_batch(db, stored, now, ANA, key=None, name=None))["id"]
-    like = await batches.pattern(db, stored, batch, now, ANA)
+    like = await batches.item_template(db, stored, batch, now, ANA)
     texts = [
         f'{{"number": {n}, "seconds": {seconds}, "group": "{stored.external_id}"}}' for n in range(items)
     ]  # fmt: skip
-    await batches.take_in(db, batch, 0, like, texts, None)
-    await batches.complete(db, batch, now)
+    await batches.add_items(db, batch, 0, like, texts, None)
+    await batches.complete_batch(db, batch, now)
     return UUID(str(batch))
 
 
@@ -71,15 +71,15 @@ async def sampled(observer: Observer, narrow: UUID) -> AsyncIterator[list[tuple[
 
 async def capped(db: Database) -> tuple[StoredManifest, StoredManifest, StoredManifest]:
     """One manifest with a cap in a group with a cap, one in the same group, one in none; and a cap on all of them."""
-    for name, most in ((ALL, IN_ALL), ("g", IN_GROUP)):
+    for name, most in ((ALL_MANIFESTS, IN_ALL), ("g", IN_GROUP)):
         group = partial(
-            manifests.set_group, name=name, max_active=most, priority=0, enabled=True, at=NOON, by="test"
+            manifests.save_group, name=name, max_active=most, priority=0, enabled=True, at=NOON, by="test"
         )  # fmt: skip
-        await within(db, group)
-    policy = Policy(RetryPolicy(max_retries=5, base_seconds=0, jitter=0))
-    narrow = await kept(db, "narrow", job="touch", group="g", max_active=OF_ONE, policy=policy)
-    grouped = await kept(db, "grouped", job="touch", group="g", policy=policy)
-    return narrow, grouped, await kept(db, "free", job="touch", policy=policy)
+        await run_in_transaction(db, group)
+    policy = TaskPolicy(RetryPolicy(max_retries=5, base_seconds=0, jitter=0))
+    narrow = await create_manifest(db, "narrow", job="touch", group="g", max_active=OF_ONE, policy=policy)
+    grouped = await create_manifest(db, "grouped", job="touch", group="g", policy=policy)
+    return narrow, grouped, await create_manifest(db, "free", job="touch", policy=policy)
 
 
 def at_once(effects: list[Effect], died: dict[int, int], *groups: str) -> int:
@@ -148,7 +148,7 @@ async def test_a_cancelled_batch_stops_under_full_load_to_the_last_item(
     for number in range(2):
         await workers.start(f"worker-{number}", slots=10).is_ready()
     await observer.until("SELECT count(*) > 30 FROM tenuto.activities", within=30)
-    await batches.cancel(db, batch, db.clock.now(), ANA)
+    await batches.cancel_batch(db, batch, db.clock.now(), ANA)
     cancelled_at = await observer.value("SELECT clock_timestamp()")
     await observer.until_all_ended(within=20)
     assert await observer.count("activities", "final") == 3000

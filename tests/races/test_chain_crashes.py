@@ -142,7 +142,7 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
 async def test_a_step_whose_result_cannot_be_stored_for_a_while_is_stored_later_and_not_done_again(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(step_checkpoints.SQL.record, times=8)  # more often than one statement is sent
+    getattr(proxy, lose)(step_checkpoints.SQL.record_checkpoint, times=8)  # more often than one statement is sent
     await workers.start("far", url=proxy.url).is_ready()
     task = await app.enqueue(work.chained, 7)
     await observer.until_all_ended(within=40)

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.api.server import run_web
+from tenuto.api.server import run_web_service
 from tenuto.errors import Unavailable
 from tenuto.store import activities, executions
 from tests.races import work
@@ -219,9 +219,9 @@ async def test_a_web_service_that_has_found_its_database_waits_for_it_when_it_go
     proxy: Proxy, tmp_path: Path
 ) -> None:
     app, addresses = Tenuto(proxy.url, home=tmp_path), list[str]()
-    proxy.lose_request(activities.SQL.partitions, times=20)  # more often than one statement is sent
+    proxy.lose_request(activities.SQL.list_partitions, times=20)  # more often than one statement is sent
     service = asyncio.create_task(
-        run_web(app, port=0, name="door", ready=lambda address, _key: addresses.append(address))
+        run_web_service(app, port=0, name="door", ready=lambda address, _key: addresses.append(address))
     )
     try:
         await eventually(lambda: addresses or service.done(), timeout=60, what="the web service is ready")
@@ -245,7 +245,7 @@ async def test_a_step_that_stands_for_another_run_waits_for_a_database_that_is_a
         app.manifest("bread", bake, on_demand=True)
         app.schedule("inner", manual(), [Step.job(bake)])
         app.schedule("outer", manual(), [Step.schedule("inner") if kind == "schedule" else Step.manifest("bread")])
-        looked_for = executions.SQL.last_of_step if kind == "schedule" else activities.SQL.attempts_of_task
+        looked_for = executions.SQL.load_last_child_of_step if kind == "schedule" else activities.SQL.list_attempts
         async with app.worker(slots=5):
             proxy.lose_request(looked_for, times=8)  # more often than one statement is sent
             run = (await app.schedules.run("outer")).execution_id

@@ -15,8 +15,8 @@ from tenuto import Tenuto
 from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import recover
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.maintenance.recovery import recover_tasks_of_worker
+from tenuto.model.policies import TaskPolicy, RetryPolicy
 from tenuto.model.tasks import Task
 from tenuto.operations import batches as bulk
 from tenuto.operations import dead_letters
@@ -32,19 +32,19 @@ from tests.races.proxy import Proxy
 from tests.support.manifests import (
     ANA,
     LEASE,
-    a_batch,
-    a_manifest,
-    again,
-    author,
-    counts,
-    end,
-    finish_all,
-    kept,
-    outcome,
-    started,
-    states,
-    table,
-    take,
+    create_batch,
+    make_manifest,
+    reload_manifest,
+    make_change_context,
+    batch_counts,
+    finish_task,
+    finish_all_runs,
+    create_manifest,
+    make_settlement,
+    start_run,
+    task_state_counts,
+    read_table,
+    claim_runs,
 )
 from tests.support.tasks import Register
 
@@ -69,58 +69,58 @@ class Act(Protocol):
 
 
 async def retry(db: Database, scene: Scene) -> None:
-    scene.retried.append(await dead_letters.retry(db, [scene.letter], db.clock.now(), ANA))
+    scene.retried.append(await dead_letters.retry_dead_letters(db, [scene.letter], db.clock.now(), ANA))
 
 
 async def acknowledge(db: Database, scene: Scene) -> None:
-    scene.acknowledged.append(await dead_letters.acknowledge(db, [scene.letter], db.clock.now(), ANA, note=None))
+    scene.acknowledged.append(await dead_letters.acknowledge_dead_letters(db, [scene.letter], db.clock.now(), ANA, note=None))
 
 
 async def pause(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await bulk.pause(db, scene.batch, db.clock.now(), ANA)
+        await bulk.pause_batch(db, scene.batch, db.clock.now(), ANA)
 
 
 async def resume(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await bulk.resume(db, scene.batch, db.clock.now())
+        await bulk.resume_batch(db, scene.batch, db.clock.now())
 
 
 async def cancel(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await bulk.cancel(db, scene.batch, db.clock.now(), ANA)
+        await bulk.cancel_batch(db, scene.batch, db.clock.now(), ANA)
 
 
 async def the_held_one_ends(db: Database, scene: Scene) -> None:
-    await finish(db, [outcome(scene.held, db.clock.now())])
+    await finish(db, [make_settlement(scene.held, db.clock.now())])
 
 
 async def the_held_one_fails(db: Database, scene: Scene) -> None:
-    await finish(db, [outcome(scene.held, db.clock.now(), "failed")])
+    await finish(db, [make_settlement(scene.held, db.clock.now(), "failed")])
 
 
 async def the_held_one_is_put_back(db: Database, scene: Scene) -> None:
-    await store.put_back(db, scene.worker, [scene.held])
+    await store.return_tasks_to_queue(db, scene.worker, [scene.held])
 
 
 async def claim(db: Database, scene: Scene) -> None:
-    await store.claim_under_limits(db, scene.worker, ["default"], 10, LEASE)
+    await store.claim_limited_tasks(db, scene.worker, ["default"], 10, LEASE)
 
 
 async def promote(db: Database, scene: Scene) -> None:
-    await db.all("UPDATE tenuto.tasks SET run_at = now() WHERE state = 'scheduled'")
-    await store.promote(db, db.clock.now(), ["default"])
+    await db.fetch_all("UPDATE tenuto.tasks SET run_at = now() WHERE state = 'scheduled'")
+    await store.promote_due_tasks(db, db.clock.now(), ["default"])
 
 
 async def more_comes_in(db: Database, scene: Scene) -> None:
-    stored = await again(db)
-    like = await bulk.pattern(db, stored, scene.batch, db.clock.now(), ANA)
+    stored = await reload_manifest(db)
+    like = await bulk.item_template(db, stored, scene.batch, db.clock.now(), ANA)
     with suppress(Conflict):
-        await bulk.take_in(db, scene.batch, 4, like, ["{}"] * 2, ["x", "y"])
+        await bulk.add_items(db, scene.batch, 4, like, ["{}"] * 2, ["x", "y"])
 
 
 async def the_held_one_is_taken_back(db: Database, scene: Scene) -> None:
-    await recover(db, scene.worker, db.clock.now())
+    await recover_tasks_of_worker(db, scene.worker, db.clock.now())
 
 
 ACTS: tuple[Act, ...] = (
@@ -130,44 +130,44 @@ ACTS: tuple[Act, ...] = (
 
 
 async def a_scene(db: Database, worker: UUID) -> Scene:
-    stored = await kept(db, policy=Policy(RetryPolicy(max_retries=2, base_seconds=3600, jitter=0)))
-    batch = await a_batch(db, stored, 4)
-    held = await take(db, worker, 3)
+    stored = await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_retries=2, base_seconds=3600, jitter=0)))
+    batch = await create_batch(db, stored, 4)
+    held = await claim_runs(db, worker, 3)
     for task in held[:2]:
-        await end(db, task, "failed")
-    await db.all("UPDATE tenuto.tasks SET run_at = now() WHERE id = $1", held[0].id)
-    await store.promote(db, db.clock.now(), ["default"])
-    free = [task for task in await take(db, worker, 2) if task.id != held[0].id]
-    await store.put_back(db, worker, free)
-    again_held = await store.to_cancel(db, held[0].id)
+        await finish_task(db, task, "failed")
+    await db.fetch_all("UPDATE tenuto.tasks SET run_at = now() WHERE id = $1", held[0].id)
+    await store.promote_due_tasks(db, db.clock.now(), ["default"])
+    free = [task for task in await claim_runs(db, worker, 2) if task.id != held[0].id]
+    await store.return_tasks_to_queue(db, worker, free)
+    again_held = await store.load_task_to_cancel(db, held[0].id)
     assert again_held is not None
-    await end(db, again_held, "failed")
-    (letter,) = await table(db, "dead_letters")
-    assert await states(db) == {"running": 1, "scheduled": 1, "queued": 1}
+    await finish_task(db, again_held, "failed")
+    (letter,) = await read_table(db, "dead_letters")
+    assert await task_state_counts(db) == {"running": 1, "scheduled": 1, "queued": 1}
     return Scene(batch, letter["id"], held[2], worker, [], [])
 
 
 async def settled(db: Database, scene: Scene) -> None:
     """One decided, the sums are right, and nothing waits for ever or goes on that was cancelled."""
     done = sum(len(answer) for answer in scene.retried) + sum(len(answer) for answer in scene.acknowledged)
-    (letter,) = await table(db, "dead_letters", "id = $1", scene.letter)
+    (letter,) = await read_table(db, "dead_letters", "id = $1", scene.letter)
     assert done == (letter["status"] != "awaiting_intervention")
-    await counts(db, scene.batch)
-    (batch,) = await table(db, "batches")
-    found = await states(db)
+    await batch_counts(db, scene.batch)
+    (batch,) = await read_table(db, "batches")
+    found = await task_state_counts(db)
     if batch["cancelled_at"] is not None:
         assert set(found) <= {"running"}
-        assert await table(db, "tasks", "cancel_at IS NULL") == [], "what runs of it was told to stop"
+        assert await read_table(db, "tasks", "cancel_at IS NULL") == [], "what runs of it was told to stop"
     elif batch["paused_at"] is not None:
         assert set(found) <= {"running", "waiting"}
-        assert await take(db, scene.worker) == []
+        assert await claim_runs(db, scene.worker) == []
     else:
         assert "waiting" not in found
 
 
 async def clear(db: Database) -> None:
     for name in ("manifests", "manifest_versions", "batches", "dead_letters", "tasks"):
-        await db.all(f"DELETE FROM tenuto.{name}")
+        await db.fetch_all(f"DELETE FROM tenuto.{name}")
 
 
 @pytest.mark.parametrize("one", ACTS, ids=lambda act: act.__name__)
@@ -206,20 +206,20 @@ async def test_letters_of_several_manifests_are_retried_while_runs_of_the_same_e
     worker = await register_worker()
 
     async def retry_both(db: Database) -> None:
-        ids = [row["id"] for row in await table(second, "dead_letters")]
-        assert len(await dead_letters.retry(db, ids, db.clock.now(), ANA)) == 2
+        ids = [row["id"] for row in await read_table(second, "dead_letters")]
+        assert len(await dead_letters.retry_dead_letters(db, ids, db.clock.now(), ANA)) == 2
 
     async def both_fail(held: list[Task], db: Database) -> None:
-        await finish(db, [outcome(task, db.clock.now(), "failed") for task in held])
+        await finish(db, [make_settlement(task, db.clock.now(), "failed") for task in held])
 
     async for meeting in meetings(first, second):
-        older, newer = await kept(second, "zeta"), await kept(second, "alpha")
+        older, newer = await create_manifest(second, "zeta"), await create_manifest(second, "alpha")
         assert older.id < newer.id
         for stored in (older, newer):
-            await a_batch(second, stored, 2)
-        held = sorted(await take(second, worker), key=lambda task: str(task.manifest_id))  # two of each
+            await create_batch(second, stored, 2)
+        held = sorted(await claim_runs(second, worker), key=lambda task: str(task.manifest_id))  # two of each
         for task in held[::2]:
-            await end(second, task, "failed")
+            await finish_task(second, task, "failed")
         await meeting.of(retry_both, partial(both_fail, held[1::2]))
         await clear(second)
     assert first.deadlocks + second.deadlocks == 0
@@ -245,13 +245,13 @@ async def test_a_letter_is_retried_once_and_who_did_it_is_told_so(
     db: Database, far: Database, proxy: Proxy, register_worker: Register
 ) -> None:
     me = await register_worker()
-    await a_batch(db, await kept(db), 1)
-    await finish_all(db, me, "failed")
-    (letter,) = await table(db, "dead_letters")
-    lose(proxy, dead_letter_rows.SQL.resolve)
-    done = await dead_letters.retry(far, [letter["id"]], db.clock.now(), ANA, refuse=True)
+    await create_batch(db, await create_manifest(db), 1)
+    await finish_all_runs(db, me, "failed")
+    (letter,) = await read_table(db, "dead_letters")
+    lose(proxy, dead_letter_rows.SQL.resolve_dead_letters)
+    done = await dead_letters.retry_dead_letters(far, [letter["id"]], db.clock.now(), ANA, strict=True)
     assert proxy.lost == 1
-    (task,) = await table(db, "tasks")
+    (task,) = await read_table(db, "tasks")
     assert done == {letter["id"]: task["id"]}
 
 
@@ -259,61 +259,61 @@ async def test_a_letter_is_acknowledged_once_and_who_did_it_is_told_so(
     db: Database, far: Database, proxy: Proxy, register_worker: Register
 ) -> None:
     me = await register_worker()
-    await a_batch(db, await kept(db), 1)
-    await finish_all(db, me, "failed")
-    (letter,) = await table(db, "dead_letters")
-    lose(proxy, dead_letter_rows.SQL.resolve)
-    assert await dead_letters.acknowledge(far, [letter["id"]], db.clock.now(), ANA, note="n") == {letter["id"]}
+    await create_batch(db, await create_manifest(db), 1)
+    await finish_all_runs(db, me, "failed")
+    (letter,) = await read_table(db, "dead_letters")
+    lose(proxy, dead_letter_rows.SQL.resolve_dead_letters)
+    assert await dead_letters.acknowledge_dead_letters(far, [letter["id"]], db.clock.now(), ANA, note="n") == {letter["id"]}
     assert proxy.lost == 1
 
 
 async def test_a_part_comes_in_once(db: Database, far: Database, proxy: Proxy) -> None:
-    stored = await kept(db)
+    stored = await create_manifest(db)
     batch = (await bulk.open_batch(db, stored, db.clock.now(), ANA, key=None, name=None))["id"]
-    like = await bulk.pattern(db, stored, batch, db.clock.now(), ANA)
-    lose(proxy, batches.SQL.part_is_in)
-    await bulk.take_in(far, batch, 0, like, ["{}"] * 5, None)
+    like = await bulk.item_template(db, stored, batch, db.clock.now(), ANA)
+    lose(proxy, batches.SQL.add_batch_part)
+    await bulk.add_items(far, batch, 0, like, ["{}"] * 5, None)
     assert proxy.lost == 1
-    assert (await counts(db, batch))["left"] == 5
+    assert (await batch_counts(db, batch))["left"] == 5
 
 
 async def test_a_batch_is_paused_resumed_and_cancelled_once_without_a_word_of_complaint(
     db: Database, far: Database, proxy: Proxy
 ) -> None:
-    batch = await a_batch(db, await kept(db), 3)
-    lose(proxy, batches.SQL.pause)
-    await bulk.pause(far, batch, db.clock.now(), ANA)
+    batch = await create_batch(db, await create_manifest(db), 3)
+    lose(proxy, batches.SQL.pause_batch)
+    await bulk.pause_batch(far, batch, db.clock.now(), ANA)
     assert proxy.lost == 1
-    lose(proxy, batches.SQL.resume)
-    await bulk.resume(far, batch, db.clock.now())
+    lose(proxy, batches.SQL.resume_batch)
+    await bulk.resume_batch(far, batch, db.clock.now())
     assert proxy.lost == 1
-    lose(proxy, batches.SQL.cancel)
-    await bulk.cancel(far, batch, db.clock.now(), ANA)
+    lose(proxy, batches.SQL.cancel_batch)
+    await bulk.cancel_batch(far, batch, db.clock.now(), ANA)
     assert proxy.lost == 1
-    assert (await counts(db, batch))["cancelled"] == 3
+    assert (await batch_counts(db, batch))["cancelled"] == 3
 
 
 async def test_manifests_are_made_changed_switched_and_deleted_once(db: Database, far: Database, proxy: Proxy) -> None:
     now = db.clock.now()
-    lose(proxy, manifests.SQL.insert)
-    await manifest_definitions.create(far, a_manifest(), author(now))
+    lose(proxy, manifests.SQL.insert_definition)
+    await manifest_definitions.create(far, make_manifest(), make_change_context(now))
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.change)
-    await manifest_definitions.edit(far, "bake", a_manifest(priority=3), author(db.clock.now()), version=1)
+    lose(proxy, manifests.SQL.update_definition)
+    await manifest_definitions.edit(far, "bake", make_manifest(priority=3), make_change_context(db.clock.now()), version=1)
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.change)
-    assert await manifest_definitions.switch(far, "bake", author(db.clock.now()), enabled=False) is True
+    lose(proxy, manifests.SQL.update_definition)
+    assert await manifest_definitions.set_enabled(far, "bake", make_change_context(db.clock.now()), enabled=False) is True
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.delete)
-    await manifest_definitions.delete(far, "bake", author(db.clock.now()))
+    lose(proxy, manifests.SQL.delete_definition)
+    await manifest_definitions.delete(far, "bake", make_change_context(db.clock.now()))
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.insert)
-    assert await manifest_definitions.declare(far, a_manifest("new"), author(now, "code")) == "created"
+    lose(proxy, manifests.SQL.insert_definition)
+    assert await manifest_definitions.declare(far, make_manifest("new"), make_change_context(now, "code")) == "created"
     assert proxy.lost == 1
-    changes = [row["change"] for row in await table(db, "manifest_versions", "external_id = 'bake'")]
+    changes = [row["change"] for row in await read_table(db, "manifest_versions", "external_id = 'bake'")]
     assert changes == ["created", "edited", "disabled", "deleted"]
     with pytest.raises(NotFound):
-        await manifest_definitions.delete(far, "bake", author(db.clock.now()))
+        await manifest_definitions.delete(far, "bake", make_change_context(db.clock.now()))
 
 
 @pytest.mark.parametrize("key", [None, "a"])
@@ -322,14 +322,14 @@ async def test_a_run_is_started_once_and_who_asked_for_it_is_told_so(
 ) -> None:
     me = await register_worker()
     app = Tenuto(proxy.url, home=tmp_path)
-    app.jobs.by_name.update(work.app.jobs.by_name)
-    await app.manifests.create(a_manifest("touch", job="touch", properties={"number": 1}))
-    lose(proxy, manifests.SQL.insert_runs)
+    app.jobs.jobs_by_name.update(work.app.jobs.jobs_by_name)
+    await app.manifests.create(make_manifest("touch", job="touch", properties={"number": 1}))
+    lose(proxy, manifests.SQL.enqueue_runs)
     run = app.manifests.run("touch") if key is None else app.manifests.enqueue("touch", {"number": 2}, key=key)
     id = await run
     assert proxy.lost == 1
-    assert [row["id"] for row in await table(db, "tasks")] == [id]
-    assert await finish_all(db, me) == 1
+    assert [row["id"] for row in await read_table(db, "tasks")] == [id]
+    assert await finish_all_runs(db, me) == 1
     await app.close()
 
 
@@ -341,8 +341,8 @@ async def test_the_last_failure_and_its_letter_are_there_both_or_neither(
     db: Database, workers: Workers, observer: Observer, point: str
 ) -> None:
     """Looked at while the worker that was writing them lies dead; the next start takes it back, and writes both."""
-    stored = await kept(db, job="fail_once", policy=Policy(RetryPolicy(max_retries=1), on_lost="fail"))
-    await started(db, stored, db.clock.now(), input='{"number": 1}')
+    stored = await create_manifest(db, job="fail_once", policy=TaskPolicy(RetryPolicy(max_retries=1), on_lost="fail"))
+    await start_run(db, stored, db.clock.now(), input='{"number": 1}')
     assert await workers.start("mortal", crash_at=point, sweep=600).end(within=20) == 9
     assert await observer.count("activities") == await observer.count("dead_letters") == 0
     assert await observer.count("tasks") == 1

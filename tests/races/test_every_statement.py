@@ -14,11 +14,11 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.checks import Verdict
+from tenuto.diagnostics.checks import Severity
 from tenuto.diagnostics.doctor import examine
 from tenuto.errors import Conflict, NotFound, StaleLease
 from tenuto.postgres.database import Database
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tests.races.dying import Act, Mortal, emptied, remains, writes
 from tests.races.runs import broken_rules
 from tests.races.scenarios.scenario import Calm, Stage, Step
@@ -51,11 +51,11 @@ async def test_who_dies_at_any_statement_that_writes_has_broken_nothing_and_can_
         stage = Stage(db, await register_worker("the worker"))
         for step in SCRIPTS[file]:
             await until_done(mortal, step, stage, dies)
-        found = [each for each in await examine(db, settings) if each.verdict is Verdict.PROBLEM]
+        found = [each for each in await examine(db, settings) if each.severity is Severity.PROBLEM]
         assert found == [], found
         return await remains(db)
 
-    settings = load(database=mortal.url, home=tmp_path)
+    settings = load_settings(database=mortal.url, home=tmp_path)
     undisturbed = await whole(None)
     interrupted = await whole(mortal.dies_before)
     assert list((Counter(interrupted) - Counter(undisturbed)).elements()) == []

@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.lifecycle import execution_control
-from tenuto.model.schedules import Definition, Late, Misfire, Overlap
+from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
@@ -95,13 +95,13 @@ async def test_who_moves_an_execution_may_die_before_any_statement(
         if not died:
             break
         place += 1
-    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
-    assert await db.value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
 
 
 @pytest.mark.parametrize(("act", "overlap"), of_firing.SCENES, ids=lambda given: getattr(given, "__name__", given))
 async def test_who_fires_a_schedule_may_die_before_any_statement(
-    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_firing.Act, overlap: Overlap
+    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_firing.Act, overlap: OverlapPolicy
 ) -> None:
     worker = await register_worker()
     place = 1
@@ -120,14 +120,14 @@ async def test_who_fires_a_schedule_may_die_before_any_statement(
 
 @pytest.mark.parametrize(("act", "overlap"), of_firing.SCENES, ids=lambda given: getattr(given, "__name__", given))
 async def test_what_was_committed_without_a_reply_is_not_done_twice(
-    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_firing.Act, overlap: Overlap
+    db: Database, mortal: Stepwise, register_worker: RegisterWorker, act: of_firing.Act, overlap: OverlapPolicy
 ) -> None:
     worker = await register_worker()
     scene = await of_firing.a_scene(db, worker, overlap)
     await loses_replies(mortal, partial(act, scene=scene))
 
     assert await broken_rules(db) == []
-    by_hand = await db.value("SELECT count(*) FROM tenuto.occurrences WHERE origin = 'manual'")
+    by_hand = await db.fetch_value("SELECT count(*) FROM tenuto.occurrences WHERE origin = 'manual'")
     assert by_hand == (act in (of_firing.run_by_hand, of_firing.run_at_once))
     await of_firing.settled(db, scene, worker)
     assert await broken_rules(db) == []
@@ -140,25 +140,25 @@ async def test_whoever_cancels_or_pauses_is_told_so_though_the_first_reply_was_l
     scene = await of_executions.a_scene(db, worker, worker, held=2, paused=False)
     now = db.clock.now()
 
-    await loses_replies(mortal, lambda database: execution_control.pause(database, scene.run, now, SOMEBODY))
-    await loses_replies(mortal, lambda database: execution_control.cancel(database, scene.run, now, SOMEBODY))
+    await loses_replies(mortal, lambda database: execution_control.pause_execution(database, scene.run, now, SOMEBODY))
+    await loses_replies(mortal, lambda database: execution_control.cancel_execution(database, scene.run, now, SOMEBODY))
 
-    assert await db.value("SELECT state FROM tenuto.executions") == "cancelled"
+    assert await db.fetch_value("SELECT state FROM tenuto.executions") == "cancelled"
 
 
 async def test_a_batch_of_due_schedules_is_fired_as_a_whole_or_not_at_all(db: Database, mortal: Stepwise) -> None:
     for number in range(30):
         await schedule_definitions.create(
             db,
-            Definition(f"schedule {number}", every("1m"), plan_of(2, 1), misfire=Misfire(Late.ALL)),
-            Author(SOMEBODY, of_firing.CREATED),
+            ScheduleDefinition(f"schedule {number}", every("1m"), plan_of(2, 1), misfire=Misfire(MisfirePolicy.ALL)),
+            ChangeContext(SOMEBODY, of_firing.CREATED),
         )
     place = 1
-    while await dies(mortal, lambda db: firing.fire_due(db, of_firing.NOW, "a scheduler"), place):
+    while await dies(mortal, lambda db: firing.fire_due_schedules(db, of_firing.NOW, "a scheduler"), place):
         for table in ("occurrences", "executions", "tasks"):
-            assert await db.value(f"SELECT count(*) FROM tenuto.{table}") == 0
+            assert await db.fetch_value(f"SELECT count(*) FROM tenuto.{table}") == 0
         place += 1
     assert place >= 7
     assert await broken_rules(db) == []
-    assert await db.value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'fired'") == 30
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 90
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'fired'") == 30
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 90

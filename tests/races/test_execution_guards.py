@@ -16,9 +16,10 @@ from tenuto.ids import new_id
 from tenuto.jobs.context import Context
 from tenuto.lifecycle import completion, execution_control, task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import recover, sweep
-from tenuto.model.schedules import Overlap
-from tenuto.model.tasks import Aside, Outcome, Reason, Status, Task, settle
+from tenuto.maintenance.recovery import recover_tasks_of_worker, recover_lost_tasks
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
+from tenuto.model.schedules import OverlapPolicy
+from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import schedule_step
 from tenuto.store import executions
@@ -29,7 +30,7 @@ from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, failed_for_good, new_run, plan_of, run_to_the_end
 from tests.races.tasks import SOMEBODY, claim, completed, failed
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("both_completion_paths")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = falls_due.NAME
@@ -89,19 +90,19 @@ async def test_a_step_given_up_as_lost_and_one_that_ends_begin_the_next_group_on
     dead = await register_worker()
 
     async def take_back(db: Database) -> None:
-        await (sweep(db, db.clock.now()) if taking_back == "the sweep" else recover(db, dead, db.clock.now()))
+        await (recover_lost_tasks(db, db.clock.now()) if taking_back == "the sweep" else recover_tasks_of_worker(db, dead, db.clock.now()))
 
     async for meeting in meetings(first, second):
         (run,) = await begin(second, plan_of(2, 1))
         (lost,) = await claim(second, dead)
         (ends,) = await claim(second, worker_id)
-        await second.all(
+        await second.fetch_all(
             "UPDATE tenuto.tasks SET losses = 2, lease_until = now() - interval '1 s' WHERE id = $1", lost.id
         )
         await meeting.of(take_back, partial(ending, task=ends))
 
         assert await broken_rules(second) == [], meeting
-        assert await second.value("SELECT state FROM tenuto.executions WHERE id = $1", run) == "failed"
+        assert await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", run) == "failed"
 
 
 async def test_a_group_whose_steps_were_all_cancelled_beforehand_is_passed_over(db: Database, worker_id: UUID) -> None:
@@ -110,7 +111,7 @@ async def test_a_group_whose_steps_were_all_cancelled_beforehand_is_passed_over(
 
     await happens.both_end(db, scene)
 
-    assert await db.value("SELECT state FROM tenuto.executions") == "failed"
+    assert await db.fetch_value("SELECT state FROM tenuto.executions") == "failed"
     assert await broken_rules(db) == []
 
 
@@ -118,9 +119,9 @@ async def test_a_decision_that_comes_after_the_cancellation_begins_nothing(db: D
     scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
     await happens.cancel(db, scene)
 
-    await db.all(executions.SQL.go_on, [scene.run], [1], [0], None, None, None, [], 0)
+    await db.fetch_all(executions.SQL.start_groups, [scene.run], [1], [0], None, None, None, [], 0)
 
-    assert await db.value("SELECT current_group FROM tenuto.executions") == 0
+    assert await db.fetch_value("SELECT current_group FROM tenuto.executions") == 0
 
 
 async def test_what_comes_next_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
@@ -128,14 +129,14 @@ async def test_what_comes_next_in_a_paused_execution_waits(db: Database, worker_
 
     await happens.both_end(db, scene)
 
-    assert await db.value("SELECT state FROM tenuto.tasks") == "waiting"
+    assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "waiting"
     await happens.resume(db, scene)
-    assert await db.value("SELECT state FROM tenuto.tasks") == "queued"
+    assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
 async def put_aside(db: Database, task: Task, **aside: object) -> set[UUID]:
     now = db.clock.now()
-    outcome = Outcome(Status.COMPLETED, started_at=now, ended_at=now, aside=Aside(**aside))  # type: ignore[arg-type]
+    outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(**aside))  # type: ignore[arg-type]
     return await finish(db, [settle(task, outcome, now, new_id)])
 
 
@@ -145,7 +146,7 @@ async def test_what_is_to_be_tried_again_in_a_paused_execution_waits(db: Databas
     await finish(db, [failed(db, scene.a)])
     await put_aside(db, scene.b, until=db.clock.now() + timedelta(hours=1))
 
-    states = await db.all("SELECT DISTINCT state FROM tenuto.tasks")
+    states = await db.fetch_all("SELECT DISTINCT state FROM tenuto.tasks")
     assert [row["state"] for row in states] == ["waiting"]
 
 
@@ -161,13 +162,13 @@ async def test_a_stale_fence_or_another_worker_puts_nothing_aside(
     scene.b.worker_id = stranger
     assert await put_aside(db, scene.b, until=later) == set()
 
-    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
 
 
 async def failing(db: Database, task: Task) -> None:
     """For good, which takes more than the one statement of an end that went well."""
     now = db.clock.now()
-    await finish(db, [settle(task, Outcome(Status.FAILED, Reason.ERROR, now, now, may_retry=False), now, new_id)])
+    await finish(db, [settle(task, Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, may_retry=False), now, new_id)])
 
 
 @pytest.mark.parametrize("first_comes", ["who waits", "the end"])
@@ -184,7 +185,7 @@ async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
         acts = [partial(put_aside, task=step, execution=child), partial(how, task=last)]
         await meeting.of(*(acts if first_comes == "who waits" else reversed(acts)))
 
-        assert await second.value("SELECT state FROM tenuto.tasks") == "queued", meeting
+        assert await second.fetch_value("SELECT state FROM tenuto.tasks") == "queued", meeting
         await run_to_the_end(second, worker_id)
 
 
@@ -194,13 +195,13 @@ async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db
     (child,) = await begin(db, plan_of(1), parent_task_id=step.id, origin="step")
     (last,) = await claim(db, worker_id)
     await put_aside(db, step, execution=child)
-    await execution_control.pause(db, outer, db.clock.now(), SOMEBODY)
+    await execution_control.pause_execution(db, outer, db.clock.now(), SOMEBODY)
 
     await ending(db, last)
 
-    assert await db.value("SELECT state FROM tenuto.tasks") == "waiting"
-    await execution_control.resume(db, outer, db.clock.now())
-    assert await db.value("SELECT state FROM tenuto.tasks") == "queued"
+    assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "waiting"
+    await execution_control.resume_execution(db, outer, db.clock.now())
+    assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
 @pytest.mark.parametrize("order", ["resumed first", "ended first"])
@@ -213,7 +214,7 @@ async def test_a_step_whose_schedule_ends_while_its_execution_is_resumed_goes_on
         acts = [partial(happens.resume, scene=scene), partial(happens.the_child_fails, scene=scene)]
         await meeting.of(*(acts if order == "resumed first" else reversed(acts)))
 
-        assert await second.value("SELECT state FROM tenuto.tasks WHERE id = $1", scene.a.id) == "queued", meeting
+        assert await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scene.a.id) == "queued", meeting
         await run_to_the_end(second, worker_id)
 
 
@@ -221,11 +222,11 @@ async def test_who_resumes_lets_nobody_go_that_waits_for_another_execution(db: D
     scene = await happens.a_waiting_scene(db, worker_id, worker_id, paused=True)
 
     async with db.connection() as connection:
-        answer = await connection.fetchrow(executions.SQL.resume, scene.run, db.clock.now())
+        answer = await connection.fetchrow(executions.SQL.resume_execution, scene.run, db.clock.now())
 
     assert answer is not None
-    assert answer["woken"] == 0, "there is nothing to be taken"
-    (step,) = await db.all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scene.a.id)
+    assert answer["notified"] == 0, "there is nothing to be taken"
+    (step,) = await db.fetch_all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scene.a.id)
     assert (step["state"], step["waits_for"]) == ("waiting", scene.child)
 
 
@@ -233,13 +234,13 @@ async def test_repair_does_not_wait_for_what_somebody_else_works_on(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     (run,) = await begin(db, plan_of(1, 1))
-    await db.all("DELETE FROM tenuto.tasks WHERE group_index = 0")
+    await db.fetch_all("DELETE FROM tenuto.tasks WHERE group_index = 0")
     async with other.transaction():
-        await executions.lock(other, [run])
+        await executions.lock_executions(other, [run])
 
-        assert await asyncio.wait_for(execution_control.repair(db, db.clock.now()), timeout=5) == 0
+        assert await asyncio.wait_for(repair_stuck_executions(db, db.clock.now()), timeout=5) == 0
 
-    assert await execution_control.repair(db, db.clock.now()) == 1
+    assert await repair_stuck_executions(db, db.clock.now()) == 1
 
 
 # --- what is final ---------------------------------------------------------------------------------------------------
@@ -250,15 +251,15 @@ async def test_a_cancelled_execution_never_becomes_anything_else(db: Database, w
     scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
     await happens.cancel(db, scene)
     with pytest.raises(Exception, match="which is final"):
-        await db.all("UPDATE tenuto.executions SET state = $1", state)
+        await db.fetch_all("UPDATE tenuto.executions SET state = $1", state)
 
     await happens.both_end(db, scene)
-    await execution_control.repair(db, db.clock.now())
+    await repair_stuck_executions(db, db.clock.now())
 
-    (row,) = await db.all("SELECT state, ended_at FROM tenuto.executions")
+    (row,) = await db.fetch_all("SELECT state, ended_at FROM tenuto.executions")
     assert (row["state"], row["ended_at"] is not None) == ("cancelled", True)
     with pytest.raises(Exception, match="which is final"):
-        await db.all("UPDATE tenuto.executions SET state = $1", state)
+        await db.fetch_all("UPDATE tenuto.executions SET state = $1", state)
 
 
 @pytest.mark.parametrize("change", ["error = 'none'", "ended_at = now()", "ended_at = NULL", "failed_steps = 0"])
@@ -266,7 +267,7 @@ async def test_an_execution_that_has_ended_cannot_be_changed(db: Database, worke
     await begin(db, plan_of(1))
     await run_to_the_end(db, worker_id)
     with pytest.raises(Exception, match="which is final"):
-        await db.all(f"UPDATE tenuto.executions SET {change}")
+        await db.fetch_all(f"UPDATE tenuto.executions SET {change}")
 
 
 async def test_who_follows_a_cancelled_execution_starts_nothing(
@@ -277,14 +278,14 @@ async def test_who_follows_a_cancelled_execution_starts_nothing(
         (falls_due.the_step_is_cancelled, falls_due.the_step_begins),
     ):
         async for meeting in meetings(first, second):
-            scene = await falls_due.a_scene(second, worker_id, Overlap.ALLOW)
+            scene = await falls_due.a_scene(second, worker_id, OverlapPolicy.ALLOW)
             await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
             assert await broken_rules(second) == [], (one, meeting)
             await falls_due.clear(second)
 
 
 async def only_the_step_is_cancelled(db: Database, scene: falls_due.Scene) -> None:
-    assert await task_cancellation.cancel(db, scene.step.id, SOMEBODY) == "stopping"
+    assert await task_cancellation.cancel_task(db, scene.step.id, SOMEBODY) == "stopping"
 
 
 async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_started(
@@ -295,56 +296,56 @@ async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_st
         (only_the_step_is_cancelled, falls_due.the_step_begins),
     ):
         async for meeting in meetings(first, second):
-            scene = await falls_due.a_scene(second, worker_id, Overlap.ALLOW)
+            scene = await falls_due.a_scene(second, worker_id, OverlapPolicy.ALLOW)
             await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
             assert await broken_rules(second) == [], (one, meeting)
             await put_aside(second, scene.step, execution=scene.step.activity_id)
             assert (
-                await second.value("SELECT status FROM tenuto.activities WHERE id = $1", scene.step.id) == "cancelled"
+                await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scene.step.id) == "cancelled"
             )
-            await execution_control.repair(second, second.clock.now())
+            await repair_stuck_executions(second, second.clock.now())
             await falls_due.clear(second)
-    assert await second.value("SELECT count(*) FROM tenuto.repairs") == 0
+    assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs") == 0
 
 
 @pytest.mark.parametrize("gone", ["fence = fence + 1", "worker_id = $2"], ids=["a later fence", "another worker"])
 async def test_who_has_lost_its_step_starts_nothing(
     db: Database, worker_id: UUID, register_worker: RegisterWorker, gone: str
 ) -> None:
-    scene = await falls_due.a_scene(db, worker_id, Overlap.ALLOW)
+    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.ALLOW)
     given = [await register_worker()] if "$2" in gone else []
-    await db.all(f"UPDATE tenuto.tasks SET {gone} WHERE id = $1", scene.step.id, *given)
+    await db.fetch_all(f"UPDATE tenuto.tasks SET {gone} WHERE id = $1", scene.step.id, *given)
 
     await falls_due.the_step_begins(db, scene)
 
-    assert await db.value("SELECT count(*) FROM tenuto.executions WHERE parent_task_id IS NOT NULL") == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE parent_task_id IS NOT NULL") == 0
 
 
 async def test_who_starts_something_again_that_has_ended_meanwhile_starts_nothing(
     db: Database, worker_id: UUID
 ) -> None:
     """The reply to the first try was lost, and what it had begun was quick."""
-    scene = await falls_due.a_scene(db, worker_id, Overlap.ALLOW)
+    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.ALLOW)
     for _ in range(2):
         await falls_due.the_step_begins(db, scene)
         while taken := await claim(db, worker_id, 10):
             await all_ending(db, taken)
 
-    begun = await db.all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scene.step.id)
+    begun = await db.fetch_all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scene.step.id)
     assert [tuple(row) for row in begun] == [(scene.step.activity_id, "completed")]
 
 
 async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_has_the_greater_id(
     db: Database, worker_id: UUID
 ) -> None:
-    scene = await falls_due.a_scene(db, worker_id, Overlap.ALLOW)
+    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.ALLOW)
     await begin(db, plan_of(1), parent_task_id=scene.step.id)
     await finish(db, [failed_for_good(db, task) for task in await claim(db, worker_id)])
     own = replace(new_run(db, plan_of(1), parent_task_id=scene.step.id), id=scene.step.activity_id)
-    await db.transaction(lambda connection: executions.begin(connection, [own]))
+    await db.transaction(lambda connection: executions.create_executions(connection, [own]))
     await all_ending(db, await claim(db, worker_id))
 
-    answer = await schedule_step._run(db, Context(scene.step))
+    answer = await schedule_step._run_child(db, Context(scene.step))
 
     assert answer == {"execution_id": str(own.id), "failed_steps": 0}
 
@@ -360,24 +361,24 @@ async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
         await put_aside(second, steps[another], execution=one)
 
         async def cancel(db: Database, task_id: UUID = steps[one].id) -> int:
-            await task_cancellation.cancel(db, task_id, SOMEBODY)
-            count: int = await db.value(broken)
+            await task_cancellation.cancel_task(db, task_id, SOMEBODY)
+            count: int = await db.fetch_value(broken)
             return count
 
-        _, by_then = await meeting.of(lambda db: execution_control.repair(db, db.clock.now()), cancel)
+        _, by_then = await meeting.of(lambda db: repair_stuck_executions(db, db.clock.now()), cancel)
 
-        assert await second.value(broken) == by_then, (meeting, "after that there was no circle")
+        assert await second.fetch_value(broken) == by_then, (meeting, "after that there was no circle")
         assert await broken_rules(second) == [], meeting
         await run_to_the_end(second, worker_id)
 
 
 async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Database, worker_id: UUID) -> None:
     scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
-    await register_of_workers.leave(db, worker_id)
+    await register_of_workers.deregister_process(db, worker_id)
 
     await happens.both_end_and_the_worker_goes_on(db, scene)
 
-    assert await db.value("SELECT state FROM tenuto.tasks") == "queued"
+    assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
 async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Database, worker_id: UUID) -> None:
@@ -385,12 +386,12 @@ async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Data
     settlements = [completed(db, scene.a), completed(db, scene.b)]
 
     async def end_and_think_better_of_it(connection: Connection) -> None:
-        await executions.lock(connection, [scene.run])
-        await completion.finish_within(connection, settlements)
+        await executions.lock_executions(connection, [scene.run])
+        await completion.finish_in_transaction(connection, settlements)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await db.transaction(end_and_think_better_of_it)
 
-    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
     assert await broken_rules(db) == []

@@ -16,16 +16,17 @@ from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control, task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import recover, sweep
-from tenuto.model.tasks import Aside, Outcome, Status, Task, settle
+from tenuto.maintenance.recovery import recover_tasks_of_worker, recover_lost_tasks
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
+from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tenuto.store.executions import Taking
+from tenuto.store.executions import NextGroupClaim
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, failed_for_good, plan_of, run_to_the_end
 from tests.races.tasks import LEASE, SOMEBODY, claim, completed, failed
 
-pytestmark = pytest.mark.usefixtures("one_way_or_both")
+pytestmark = pytest.mark.usefixtures("one_completion_path")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 
@@ -67,7 +68,7 @@ async def both_end(db: Database, scene: Scene) -> None:
 
 async def both_end_and_the_worker_goes_on(db: Database, scene: Scene) -> None:
     ended = [completed(db, task) for task in (scene.b, scene.a) if task.worker_id is not None]
-    await finish(db, ended, Taking(scene.worker, LEASE, ["default"], 5))
+    await finish(db, ended, NextGroupClaim(scene.worker, LEASE, ["default"], 5))
 
 
 async def a_fails_for_good(db: Database, scene: Scene) -> None:
@@ -80,40 +81,40 @@ async def a_is_to_be_repeated(db: Database, scene: Scene) -> None:
 
 async def a_is_put_aside(db: Database, scene: Scene) -> None:
     now = db.clock.now()
-    outcome = Outcome(Status.COMPLETED, started_at=now, ended_at=now, aside=Aside(until=now + timedelta(hours=1)))
+    outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(resume_at=now + timedelta(hours=1)))
     await finish(db, [settle(scene.a, outcome, now, new_id)])
 
 
 async def a_is_put_back(db: Database, scene: Scene) -> None:
-    await store.put_back(db, scene.worker, [scene.a])
+    await store.return_tasks_to_queue(db, scene.worker, [scene.a])
 
 
 async def cancel(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await execution_control.cancel(db, scene.run, db.clock.now(), SOMEBODY)
+        await execution_control.cancel_execution(db, scene.run, db.clock.now(), SOMEBODY)
         scene.cancelled = True
 
 
 async def pause(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await execution_control.pause(db, scene.run, db.clock.now(), SOMEBODY)
+        await execution_control.pause_execution(db, scene.run, db.clock.now(), SOMEBODY)
 
 
 async def resume(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await execution_control.resume(db, scene.run, db.clock.now())
+        await execution_control.resume_execution(db, scene.run, db.clock.now())
 
 
 async def sweeping(db: Database, scene: Scene) -> None:
-    await sweep(db, db.clock.now())
+    await recover_lost_tasks(db, db.clock.now())
 
 
 async def recovering(db: Database, scene: Scene) -> None:
-    await recover(db, scene.worker, db.clock.now())
+    await recover_tasks_of_worker(db, scene.worker, db.clock.now())
 
 
 async def repair(db: Database, scene: Scene) -> None:
-    await execution_control.repair(db, db.clock.now())
+    await repair_stuck_executions(db, db.clock.now())
 
 
 async def claiming(db: Database, scene: Scene) -> None:
@@ -122,12 +123,12 @@ async def claiming(db: Database, scene: Scene) -> None:
 
 async def a_is_cancelled(db: Database, scene: Scene) -> None:
     with suppress(Conflict, NotFound):
-        await task_cancellation.cancel(db, scene.a.id, SOMEBODY)
+        await task_cancellation.cancel_task(db, scene.a.id, SOMEBODY)
 
 
 async def the_last_is_cancelled(db: Database, scene: Scene) -> None:
     with suppress(Conflict, NotFound):
-        await task_cancellation.cancel(db, scene.last, SOMEBODY)
+        await task_cancellation.cancel_task(db, scene.last, SOMEBODY)
 
 
 ACTS: tuple[Act, ...] = (
@@ -142,12 +143,12 @@ SILENT = (claiming,)
 async def a_scene(db: Database, worker: UUID, other: UUID, *, held: int, paused: bool) -> Scene:
     (run,) = await begin(db, plan_of(2, 1))
     a, *rest = await claim(db, worker, held)
-    rows = await db.all("SELECT id FROM tenuto.tasks WHERE id <> $1 ORDER BY group_index, id", a.id)
-    b = rest[0] if rest else await store.to_cancel(db, rows[0]["id"])
+    rows = await db.fetch_all("SELECT id FROM tenuto.tasks WHERE id <> $1 ORDER BY group_index, id", a.id)
+    b = rest[0] if rest else await store.load_task_to_cancel(db, rows[0]["id"])
     assert b is not None
-    await db.all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
     if paused:
-        await execution_control.pause(db, run, db.clock.now(), SOMEBODY)
+        await execution_control.pause_execution(db, run, db.clock.now(), SOMEBODY)
     return Scene(run, worker, other, a, b, rows[-1]["id"])
 
 
@@ -174,9 +175,9 @@ async def test_an_execution_stays_sound_and_ends_whatever_two_things_meet(
             await resume(second, scene)
             await run_to_the_end(second, other)
             assert await broken_rules(second) == [], (other_act, meeting)
-            state = await second.value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
+            state = await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
             assert (state == "cancelled") == scene.cancelled, (other_act, meeting)
-    assert await second.value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
+    assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
     assert first.deadlocks + second.deadlocks == 0
 
 
@@ -210,7 +211,7 @@ async def the_child_fails(db: Database, scene: Waiting) -> None:
 
 async def the_child_is_cancelled(db: Database, scene: Waiting) -> None:
     with suppress(Conflict):
-        await execution_control.cancel(db, scene.child, db.clock.now(), SOMEBODY)
+        await execution_control.cancel_execution(db, scene.child, db.clock.now(), SOMEBODY)
 
 
 THE_END = (the_child_ends, the_child_fails, the_child_is_cancelled)
@@ -222,11 +223,11 @@ async def a_waiting_scene(db: Database, worker: UUID, other: UUID, *, paused: bo
     a, b = await claim(db, worker, 2)
     (child,) = await begin(db, plan_of(1), parent_task_id=a.id, origin="step")
     (last_of_child,) = await claim(db, worker)
-    outcome = Outcome(Status.COMPLETED, aside=Aside(execution=child))
+    outcome = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=child))
     await finish(db, [settle(a, outcome, db.clock.now(), new_id)])
     if paused:
-        await execution_control.pause(db, run, db.clock.now(), SOMEBODY)
-    last = await db.value("SELECT id FROM tenuto.tasks WHERE group_index = 1")
+        await execution_control.pause_execution(db, run, db.clock.now(), SOMEBODY)
+    last = await db.fetch_value("SELECT id FROM tenuto.tasks WHERE group_index = 1")
     return Waiting(run, worker, other, a, b, last, child=child, last_of_child=last_of_child)
 
 
@@ -245,7 +246,7 @@ async def test_a_step_that_waits_for_another_execution_goes_on_after_its_end_wha
             assert await broken_rules(second) == [], (other_act, meeting)
             await resume(second, scene)
             await run_to_the_end(second, other)
-            state = await second.value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
+            state = await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", scene.run)
             assert (state == "cancelled") == scene.cancelled, (other_act, meeting)
-    assert await second.value("SELECT count(*) FROM tenuto.repairs WHERE net <> 'execution_abandoned'") == 0
+    assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net <> 'execution_abandoned'") == 0
     assert first.deadlocks + second.deadlocks == 0

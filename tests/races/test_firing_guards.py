@@ -13,34 +13,34 @@ import asyncpg
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Definition, Late, Misfire, Overlap
+from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing
-from tenuto.scheduling.firing import Started
+from tenuto.scheduling.firing import RunResult
 from tenuto.store import schedules
-from tenuto.store.schedules import Entry, Schedule
+from tenuto.store.schedules import LedgerEntry, Schedule
 from tests.races import test_firing_races as falls_due
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
 from tests.races.tasks import SOMEBODY, claim, completed
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("both_completion_paths")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = falls_due.NAME
 
 
-async def a_schedule(db: Database, overlap: Overlap = Overlap.SKIP) -> Schedule:
+async def a_schedule(db: Database, overlap: OverlapPolicy = OverlapPolicy.SKIP) -> Schedule:
     return await schedule_definitions.create(
-        db, Definition(NAME, every("1m"), plan_of(1), overlap=overlap), Author(SOMEBODY, falls_due.CREATED)
+        db, ScheduleDefinition(NAME, every("1m"), plan_of(1), overlap=overlap), ChangeContext(SOMEBODY, falls_due.CREATED)
     )
 
 
@@ -52,10 +52,10 @@ async def all_ending(db: Database, tasks: list[Task]) -> None:
     await finish(db, [completed(db, task) for task in tasks])
 
 
-async def run_now(db: Database, request: UUID | None = None) -> Started:
+async def run_now(db: Database, request: UUID | None = None) -> RunResult:
     request = request or new_id()
     return await db.transaction(
-        lambda connection: firing.run_now(connection, NAME, falls_due.NOW, SOMEBODY, request_id=request)
+        lambda connection: firing.run_schedule(connection, NAME, falls_due.NOW, SOMEBODY, request_id=request)
     )
 
 
@@ -70,14 +70,14 @@ async def test_of_a_schedule_that_must_run_alone_there_is_one_active_execution(d
     await begin(db, plan_of(1), schedule_id=schedule_id, alone=False)
 
 
-def entry(schedule_id: UUID, decision: Decision, turn: str | None = None, minutes: int = 0) -> Entry:
+def entry(schedule_id: UUID, decision: Decision, turn: str | None = None, minutes: int = 0) -> LedgerEntry:
     due_at = falls_due.DUE + timedelta(minutes=minutes)
-    return Entry(new_id(), schedule_id, NAME, due_at, None, "trigger", decision, turn, None, None)
+    return LedgerEntry(new_id(), schedule_id, NAME, due_at, None, "trigger", decision, turn, None, None)
 
 
-async def write(db: Database, *entries: Entry) -> None:
+async def write(db: Database, *entries: LedgerEntry) -> None:
     async def act(connection: Connection) -> None:
-        await schedules.write_ledger(connection, entries, falls_due.NOW, "a scheduler")
+        await schedules.write_ledger_entries(connection, entries, falls_due.NOW, "a scheduler")
 
     await db.transaction(act)
 
@@ -101,12 +101,12 @@ async def test_one_run_of_a_schedule_waits_for_the_end_of_another(db: Database) 
 async def test_a_schedule_one_scheduler_is_firing_no_other_waits_for(db: Database, other: asyncpg.Connection) -> None:
     await a_schedule(db)
     async with other.transaction():
-        assert len(await schedules.due(other, falls_due.NOW, 10)) == 1
+        assert len(await schedules.lock_due_schedules(other, falls_due.NOW, 10)) == 1
 
-        fired = await asyncio.wait_for(firing.fire_due(db, falls_due.NOW, "another"), timeout=5)
+        fired = await asyncio.wait_for(firing.fire_due_schedules(db, falls_due.NOW, "another"), timeout=5)
 
         assert fired == 0
-    assert await firing.fire_due(db, falls_due.NOW, "another") == 1
+    assert await firing.fire_due_schedules(db, falls_due.NOW, "another") == 1
 
 
 async def test_of_two_runs_by_hand_at_once_one_is_skipped(first: Stepwise, second: Stepwise) -> None:
@@ -115,43 +115,43 @@ async def test_of_two_runs_by_hand_at_once_one_is_skipped(first: Stepwise, secon
         one, another = await meeting.of(run_now, run_now)
         assert {one.decision, another.decision} == {Decision.FIRED, Decision.SKIPPED}, meeting
         for table in ("occurrences", "executions", "tasks"):
-            await second.all(f"DELETE FROM tenuto.{table}")
+            await second.fetch_all(f"DELETE FROM tenuto.{table}")
 
 
 async def test_what_is_due_while_another_run_is_active_is_not_fired(db: Database) -> None:
     await a_schedule(db)
     await run_now(db)
 
-    left_out = firing.none_left_out()
-    assert await firing.fire_due(db, falls_due.NOW, "a scheduler", left_out) == 1
+    quarantine = firing.new_quarantine()
+    assert await firing.fire_due_schedules(db, falls_due.NOW, "a scheduler", quarantine) == 1
 
-    assert left_out.ids == set()
-    assert await db.value("SELECT decision FROM tenuto.occurrences WHERE origin = 'trigger'") == "skipped"
+    assert quarantine.rows == set()
+    assert await db.fetch_value("SELECT decision FROM tenuto.occurrences WHERE origin = 'trigger'") == "skipped"
 
 
 @pytest.mark.parametrize(
     ("overlap", "misfire"),
-    [(Overlap.CANCEL_PREVIOUS, Misfire()), (Overlap.SKIP, Misfire(Late.ALL))],
+    [(OverlapPolicy.CANCEL_PREVIOUS, Misfire()), (OverlapPolicy.SKIP, Misfire(MisfirePolicy.ALL))],
     ids=["is cancelled", "has missed runs queued behind it"],
 )
 async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_executions(
-    first: Stepwise, second: Stepwise, worker_id: UUID, overlap: Overlap, misfire: Misfire
+    first: Stepwise, second: Stepwise, worker_id: UUID, overlap: OverlapPolicy, misfire: Misfire
 ) -> None:
     now = falls_due.NOW + timedelta(minutes=2)
     async for meeting in meetings(first, second):
         made = [
             await schedule_definitions.create(
                 second,
-                Definition(name, every("1m"), plan_of(1), overlap=rule, misfire=late),
-                Author(SOMEBODY, falls_due.CREATED),
+                ScheduleDefinition(name, every("1m"), plan_of(1), overlap=rule, misfire=late),
+                ChangeContext(SOMEBODY, falls_due.CREATED),
             )
-            for name, rule, late in (("one", Overlap.CANCEL_PREVIOUS, Misfire()), ("two", overlap, misfire))
+            for name, rule, late in (("one", OverlapPolicy.CANCEL_PREVIOUS, Misfire()), ("two", overlap, misfire))
         ]
         for schedule in reversed(made):  # who is fired first began last
             await begin(second, plan_of(1), schedule_id=schedule.id, schedule_name=schedule.name)
         tasks = await claim(second, worker_id, 2)
 
-        await meeting.of(lambda db: firing.fire_due(db, now, "a scheduler"), partial(all_ending, tasks=tasks))
+        await meeting.of(lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(all_ending, tasks=tasks))
 
         assert await broken_rules(second) == [], meeting
         await falls_due.clear(second)
@@ -159,40 +159,40 @@ async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_
 
 
 async def test_a_request_made_twice_is_decided_once(db: Database) -> None:
-    await a_schedule(db, Overlap.ALLOW)
+    await a_schedule(db, OverlapPolicy.ALLOW)
     request = new_id()
 
     answers = [await run_now(db, request) for _ in range(2)]
 
     assert answers[0] == answers[1]
     assert answers[0].execution_id == request
-    assert await db.value("SELECT count(*) FROM tenuto.executions") == 1
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.executions") == 1
 
 
 async def test_an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again(db: Database) -> None:
     schedule = await a_schedule(db)
-    left_out = firing.none_left_out()
-    await firing.fire_due(db, falls_due.NOW, "a scheduler", left_out)
+    quarantine = firing.new_quarantine()
+    await firing.fire_due_schedules(db, falls_due.NOW, "a scheduler", quarantine)
     # Somebody whose clock is a little behind has worked out the next run.
-    await db.all("UPDATE tenuto.schedules SET next_run_at = $1", falls_due.DUE)
+    await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = $1", falls_due.DUE)
 
-    await firing.fire_due(db, falls_due.NOW, "a scheduler", left_out)
+    await firing.fire_due_schedules(db, falls_due.NOW, "a scheduler", quarantine)
 
-    assert left_out.ids == set()
-    assert await db.value("SELECT count(*) FROM tenuto.occurrences") == 1
+    assert quarantine.rows == set()
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.occurrences") == 1
     assert (await schedule_definitions.get(db, schedule.name)).next_run_at == falls_due.DUE + timedelta(minutes=1)
 
 
 async def test_a_turn_is_taken_once(first: Stepwise, second: Stepwise, worker_id: UUID) -> None:
     async for meeting in meetings(first, second):
-        await a_schedule(second, Overlap.QUEUE_ONE)
+        await a_schedule(second, OverlapPolicy.QUEUE_ONE)
         await run_now(second)
         assert (await run_now(second)).decision is Decision.QUEUED
         await run_to_the_end(second, worker_id)
 
         started = await meeting.of(
-            lambda db: firing.take_turns(db, falls_due.NOW, "one"),
-            lambda db: firing.take_turns(db, falls_due.NOW, "two"),
+            lambda db: firing.start_queued_runs(db, falls_due.NOW, "one"),
+            lambda db: firing.start_queued_runs(db, falls_due.NOW, "two"),
         )
 
         assert sum(started) == 1, meeting
@@ -204,19 +204,19 @@ async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it
     first: Stepwise, second: Stepwise, worker_id: UUID
 ) -> None:
     async for meeting in meetings(first, second):
-        await a_schedule(second, Overlap.QUEUE_ONE)
+        await a_schedule(second, OverlapPolicy.QUEUE_ONE)
         for _ in range(2):
             await run_now(second)
         await run_to_the_end(second, worker_id)
 
         async def delete(db: Database) -> None:
             with suppress(Conflict):
-                await schedule_definitions.delete(db, NAME, Author(SOMEBODY, falls_due.NOW))
+                await schedule_definitions.delete(db, NAME, ChangeContext(SOMEBODY, falls_due.NOW))
 
-        await meeting.of(lambda db: firing.take_turns(db, falls_due.NOW, "a scheduler"), delete)
+        await meeting.of(lambda db: firing.start_queued_runs(db, falls_due.NOW, "a scheduler"), delete)
 
-        active = await second.value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
-        assert active == await second.value("SELECT count(*) FROM tenuto.schedules"), meeting
+        active = await second.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
+        assert active == await second.fetch_value("SELECT count(*) FROM tenuto.schedules"), meeting
         await falls_due.clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -229,25 +229,25 @@ async def test_what_the_ledger_has_decided_cannot_be_changed(db: Database, chang
     await a_schedule(db)
     assert (await run_now(db)).decision is Decision.FIRED
     with pytest.raises(Exception, match="is decided"):
-        await db.all(f"UPDATE tenuto.occurrences SET {change}")
+        await db.fetch_all(f"UPDATE tenuto.occurrences SET {change}")
 
 
 async def test_the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it(
     db: Database, worker_id: UUID, other: asyncpg.Connection, url: str
 ) -> None:
-    scene = await falls_due.a_scene(db, worker_id, Overlap.QUEUE_ONE)
+    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.QUEUE_ONE)
     heard: list[str] = []
     listening = await asyncpg.connect(url)
     await listening.add_listener("tenuto", lambda *told: heard.append(told[-1]))
     queueing = other.transaction()
     await queueing.start()
-    started = await firing.run_now(other, NAME, falls_due.NOW, SOMEBODY, request_id=new_id())
+    started = await firing.run_schedule(other, NAME, falls_due.NOW, SOMEBODY, request_id=new_id())
     assert started.decision is Decision.QUEUED
 
     ends = asyncio.create_task(ending(db, scene.held))
 
     async def it_waits_or_is_done() -> bool:
-        return ends.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return ends.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
     await eventually(it_waits_or_is_done, timeout=5, what="the end waits, or is written")
     await queueing.commit()

@@ -14,18 +14,18 @@ from uuid import UUID
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
-from tenuto.model.schedules import Definition, Late, Misfire, Overlap
+from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing, schedule_step
-from tenuto.service.quarantine import LeftOut
+from tenuto.service.quarantine import Quarantine
 from tenuto.store import schedules
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
@@ -46,7 +46,7 @@ class Scene:
     run: UUID
     held: Task
     step: Task
-    left_out: LeftOut = field(default_factory=firing.none_left_out)
+    quarantine: Quarantine = field(default_factory=firing.new_quarantine)
 
 
 class Act(Protocol):
@@ -56,20 +56,20 @@ class Act(Protocol):
     async def __call__(self, db: Database, scene: Scene) -> None: ...
 
 
-def by(reason: str | None = None) -> Author:
-    return Author(SOMEBODY, NOW, reason)
+def by(reason: str | None = None) -> ChangeContext:
+    return ChangeContext(SOMEBODY, NOW, reason)
 
 
-def definition(overlap: Overlap, interval: str = "1m") -> Definition:
-    return Definition(NAME, every(interval), plan_of(1, 1), overlap=overlap, misfire=Misfire(Late.ALL))
+def definition(overlap: OverlapPolicy, interval: str = "1m") -> ScheduleDefinition:
+    return ScheduleDefinition(NAME, every(interval), plan_of(1, 1), overlap=overlap, misfire=Misfire(MisfirePolicy.ALL))
 
 
 async def fire(db: Database, scene: Scene) -> None:
-    await firing.fire_due(db, NOW, "a scheduler", scene.left_out)
+    await firing.fire_due_schedules(db, NOW, "a scheduler", scene.quarantine)
 
 
 async def take_turns(db: Database, scene: Scene) -> None:
-    await firing.take_turns(db, NOW, "a scheduler")
+    await firing.start_queued_runs(db, NOW, "a scheduler")
 
 
 async def run_by_hand(db: Database, scene: Scene) -> None:
@@ -78,26 +78,26 @@ async def run_by_hand(db: Database, scene: Scene) -> None:
 
 async def _run_now(db: Database, request: UUID) -> None:
     async def act(connection: Connection) -> None:
-        await firing.run_now(connection, NAME, NOW, SOMEBODY, request_id=request)
+        await firing.run_schedule(connection, NAME, NOW, SOMEBODY, request_id=request)
 
     with suppress(NotFound):
         await db.transaction(act)
 
 
 async def run_at_once(db: Database, scene: Scene) -> None:
-    seen, request = await schedules.named(db, NAME), new_id()
-    if seen is None or await firing.run_at_once(db, seen, NOW, SOMEBODY, request) is None:
+    seen, request = await schedules.load_schedule(db, NAME), new_id()
+    if seen is None or await firing.try_run_immediately(db, seen, NOW, SOMEBODY, request) is None:
         await _run_now(db, request)
 
 
 async def disable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await schedule_definitions.switch(db, NAME, by(), enabled=False)
+        await schedule_definitions.set_enabled(db, NAME, by(), enabled=False)
 
 
 async def enable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await schedule_definitions.switch(db, NAME, by(), enabled=True)
+        await schedule_definitions.set_enabled(db, NAME, by(), enabled=True)
 
 
 async def edit(db: Database, scene: Scene) -> None:
@@ -113,7 +113,7 @@ async def delete(db: Database, scene: Scene) -> None:
 
 async def cancel(db: Database, scene: Scene) -> None:
     with suppress(Conflict):
-        await execution_control.cancel(db, scene.run, NOW, SOMEBODY)
+        await execution_control.cancel_execution(db, scene.run, NOW, SOMEBODY)
 
 
 async def the_run_ends(db: Database, scene: Scene) -> None:
@@ -122,7 +122,7 @@ async def the_run_ends(db: Database, scene: Scene) -> None:
 
 async def the_step_begins(db: Database, scene: Scene) -> None:
     async def act(connection: Connection) -> UUID:
-        return await schedule_step._start(connection, db, Context(scene.step))
+        return await schedule_step._start_child(connection, db, Context(scene.step))
 
     with suppress(PermanentFailure):
         await db.transaction(act)
@@ -131,12 +131,12 @@ async def the_step_begins(db: Database, scene: Scene) -> None:
 async def the_step_is_cancelled(db: Database, scene: Scene) -> None:
     assert scene.step.execution_id is not None
     with suppress(Conflict):
-        await execution_control.cancel(db, scene.step.execution_id, NOW, SOMEBODY)
+        await execution_control.cancel_execution(db, scene.step.execution_id, NOW, SOMEBODY)
 
 
 async def retry(db: Database, scene: Scene) -> None:
     with suppress(Conflict, NotFound):
-        await execution_control.retry(db, scene.run, NOW, SOMEBODY)
+        await execution_control.retry_execution(db, scene.run, NOW, SOMEBODY)
 
 
 ACTS: tuple[Act, ...] = (
@@ -145,13 +145,13 @@ ACTS: tuple[Act, ...] = (
 )  # fmt: skip
 
 
-async def a_scene(db: Database, worker: UUID, overlap: Overlap) -> Scene:
-    schedule = await schedule_definitions.create(db, definition(overlap), Author(SOMEBODY, CREATED))
+async def a_scene(db: Database, worker: UUID, overlap: OverlapPolicy) -> Scene:
+    schedule = await schedule_definitions.create(db, definition(overlap), ChangeContext(SOMEBODY, CREATED))
     (outer,) = await begin(db, plan_of(1, kind="schedule"))
-    await db.all("UPDATE tenuto.tasks SET name = $1", NAME)
+    await db.fetch_all("UPDATE tenuto.tasks SET name = $1", NAME)
     (step,) = await claim(db, worker)
     assert step.execution_id == outer
-    alone = overlap is not Overlap.ALLOW
+    alone = overlap is not OverlapPolicy.ALLOW
     (run,) = await begin(db, plan_of(1), schedule_id=schedule.id, schedule_name=NAME, alone=alone)
     (held,) = await claim(db, worker)
     assert schedule.next_run_at == DUE
@@ -162,37 +162,37 @@ async def settled(db: Database, scene: Scene, worker: UUID) -> None:
     """A scheduler and a worker go on as usual until nothing is left: the instant that was due has been decided, by one
     row, and no run waits for a turn that does not come."""
     await fire(db, scene)
-    assert scene.left_out.ids == set()
+    assert scene.quarantine.rows == set()
     decided = "SELECT count(*) FROM tenuto.occurrences WHERE origin = 'trigger' AND due_at = $1"
-    assert await db.value(decided, DUE) == 1
+    assert await db.fetch_value(decided, DUE) == 1
     for _ in range(10):
         await run_to_the_end(db, worker)
-        if not await firing.take_turns(db, NOW, "a scheduler"):
+        if not await firing.start_queued_runs(db, NOW, "a scheduler"):
             break
-    assert await db.value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued'") == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued'") == 0
 
 
 async def clear(db: Database) -> None:
     for table in ("schedules", "occurrences", "executions", "tasks"):
-        await db.all(f"DELETE FROM tenuto.{table}")
+        await db.fetch_all(f"DELETE FROM tenuto.{table}")
 
 
 # Where the rules differ only in a word, one of them stands for the others.
 FIRING = (fire, take_turns, run_by_hand, run_at_once, cancel, the_run_ends)
 SCENES = [
-    *((act, Overlap.SKIP) for act in ACTS),
-    *((act, Overlap.QUEUE_ONE) for act in (fire, take_turns, run_by_hand, the_run_ends)),
-    *((act, Overlap.CANCEL_PREVIOUS) for act in (fire, run_by_hand)),
-    (fire, Overlap.ALLOW),
+    *((act, OverlapPolicy.SKIP) for act in ACTS),
+    *((act, OverlapPolicy.QUEUE_ONE) for act in (fire, take_turns, run_by_hand, the_run_ends)),
+    *((act, OverlapPolicy.CANCEL_PREVIOUS) for act in (fire, run_by_hand)),
+    (fire, OverlapPolicy.ALLOW),
 ]
 
 
 @pytest.mark.parametrize(("one", "overlap"), SCENES, ids=lambda given: getattr(given, "__name__", given))
 async def test_a_due_instant_is_decided_once_whatever_meets_it(
-    first: Stepwise, second: Stepwise, register_worker: RegisterWorker, one: Act, overlap: Overlap
+    first: Stepwise, second: Stepwise, register_worker: RegisterWorker, one: Act, overlap: OverlapPolicy
 ) -> None:
     worker = await register_worker()
-    for other in ACTS if overlap is Overlap.SKIP else (*FIRING, disable, the_step_begins):
+    for other in ACTS if overlap is OverlapPolicy.SKIP else (*FIRING, disable, the_step_begins):
         async for meeting in meetings(first, second):
             scene = await a_scene(second, worker, overlap)
 
@@ -202,5 +202,5 @@ async def test_a_due_instant_is_decided_once_whatever_meets_it(
             await settled(second, scene, worker)
             assert await broken_rules(second) == [], (other, meeting)
             await clear(second)
-    assert await second.value("SELECT count(*) FROM tenuto.repairs") == 0
+    assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs") == 0
     assert first.deadlocks + second.deadlocks == 0

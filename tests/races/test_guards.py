@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import sweep
+from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.tasks import Task
 from tenuto.operations import one_shots
 from tenuto.postgres.database import Database
@@ -28,12 +28,12 @@ LIMITED: dict[str, Any] = {"limit_key": "a key", "limit_max": 1}
 
 
 async def only_row(db: Database) -> dict[str, Any]:
-    (row,) = await db.all("SELECT * FROM tenuto.tasks")
+    (row,) = await db.fetch_all("SELECT * FROM tenuto.tasks")
     return dict(row)
 
 
 async def let_leases_run_out(db: Database) -> None:
-    await db.all(
+    await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second' WHERE state = 'running'"
     )
 
@@ -43,7 +43,7 @@ async def lost_and_claimed_again(db: Database, worker_id: UUID) -> tuple[Task, T
     await enqueue(db)
     (before,) = await claim(db, worker_id)
     await let_leases_run_out(db)
-    assert await sweep(db, db.clock.now()) == 1
+    assert await recover_lost_tasks(db, db.clock.now()) == 1
     (now,) = await claim(db, worker_id)
     assert (now.id, now.worker_id) == (before.id, before.worker_id)
     return before, now
@@ -73,7 +73,7 @@ async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_
     # After a failover to a replica that lags behind, two workers may have been given the same fence.
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    await db.all("UPDATE tenuto.tasks SET worker_id = $1", await register_worker())
+    await db.fetch_all("UPDATE tenuto.tasks SET worker_id = $1", await register_worker())
     held = await only_row(db)
 
     assert await finish(db, [settled(db, task)]) == set()
@@ -95,12 +95,12 @@ async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, w
 async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    assert await store.ask_to_cancel(db, task, SOMEBODY)
+    assert await store.request_cancellation(db, task, SOMEBODY)
 
     assert await finish(db, [failed(db, task)]) == {task.id}
 
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
-    assert await db.value("SELECT status FROM tenuto.activities WHERE final") == "cancelled"
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
+    assert await db.fetch_value("SELECT status FROM tenuto.activities WHERE final") == "cancelled"
 
 
 # --- renew, put back, cancel -----------------------------------------------------------------------------------------
@@ -111,19 +111,19 @@ async def test_a_lease_that_has_run_out_is_not_renewed(db: Database, worker_id: 
     (task,) = await claim(db, worker_id)
     await let_leases_run_out(db)
 
-    assert await store.renew(db, worker_id, [(task.id, task.fence, None)], LEASE) == set()
+    assert await store.renew_leases(db, worker_id, [(task.id, task.fence, None)], LEASE) == set()
 
-    assert await sweep(db, db.clock.now()) == 1
+    assert await recover_lost_tasks(db, db.clock.now()) == 1
 
 
 async def test_a_stale_fence_renews_nothing(db: Database, worker_id: UUID) -> None:
     before, now = await lost_and_claimed_again(db, worker_id)
     held = await only_row(db)
 
-    assert await store.renew(db, worker_id, [(before.id, before.fence, '{"done": 1}')], LEASE) == set()
+    assert await store.renew_leases(db, worker_id, [(before.id, before.fence, '{"done": 1}')], LEASE) == set()
 
     assert await only_row(db) == held
-    assert await store.renew(db, worker_id, [(now.id, now.fence, None)], LEASE) == {now.id}
+    assert await store.renew_leases(db, worker_id, [(now.id, now.fence, None)], LEASE) == {now.id}
 
 
 async def test_who_is_at_one_task_for_long_costs_no_other_its_renewal(
@@ -134,11 +134,11 @@ async def test_who_is_at_one_task_for_long_costs_no_other_its_renewal(
     async with other.transaction(), asyncio.timeout(5):
         await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", busy.id)
         held = [(task.id, task.fence, None) for task in (busy, free)]
-        assert await store.renew(db, worker_id, held, LEASE) == {free.id}
+        assert await store.renew_leases(db, worker_id, held, LEASE) == {free.id}
         fences = [(task.id, task.fence) for task in (busy, free)]
-        assert await store.still_held(db, worker_id, fences) == {busy.id, free.id}
+        assert await store.find_held_tasks(db, worker_id, fences) == {busy.id, free.id}
 
-    assert await store.renew(db, worker_id, held, LEASE) == {busy.id, free.id}
+    assert await store.renew_leases(db, worker_id, held, LEASE) == {busy.id, free.id}
 
 
 async def test_what_has_a_new_fence_or_holder_or_has_run_out_is_held_no_more(
@@ -147,22 +147,22 @@ async def test_what_has_a_new_fence_or_holder_or_has_run_out_is_held_no_more(
     before, now = await lost_and_claimed_again(db, worker_id)
     fences = [(task.id, task.fence) for task in (before, now)]
 
-    assert await store.still_held(db, worker_id, fences[:1]) == set()
-    assert await store.still_held(db, worker_id, fences) == {now.id}
-    assert await store.still_held(db, await register_worker(), fences) == set()
+    assert await store.find_held_tasks(db, worker_id, fences[:1]) == set()
+    assert await store.find_held_tasks(db, worker_id, fences) == {now.id}
+    assert await store.find_held_tasks(db, await register_worker(), fences) == set()
     await let_leases_run_out(db)
-    assert await store.still_held(db, worker_id, fences) == set()
+    assert await store.find_held_tasks(db, worker_id, fences) == set()
 
 
 async def test_a_wipe_holds_what_runs_only_at_its_end(db: Database, worker_id: UUID, other: asyncpg.Connection) -> None:
-    await store.start(db, [new_task(db, origin="once")])
+    await store.enqueue_tasks(db, [new_task(db, origin="once")])
     (running,) = await claim(db, worker_id)
-    await store.start(db, [waiting := new_task(db, origin="once")])
+    await store.enqueue_tasks(db, [waiting := new_task(db, origin="once")])
     async with other.transaction(), asyncio.timeout(5):
         await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", waiting.id)
-        wiping = asyncio.create_task(one_shots.wipe(db, SOMEBODY))
-        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
-        assert await store.renew(db, worker_id, [(running.id, running.fence, None)], LEASE) == {running.id}
+        wiping = asyncio.create_task(one_shots.cancel_all_one_shots(db, SOMEBODY))
+        await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        assert await store.renew_leases(db, worker_id, [(running.id, running.fence, None)], LEASE) == {running.id}
 
     wiped = await wiping
     assert wiped.terminated == [waiting.id, running.id]
@@ -175,14 +175,14 @@ async def test_a_worker_renews_nothing_of_another(
     await enqueue(db)
     (task,) = await claim(db, worker_id)
 
-    assert await store.renew(db, await register_worker(), [(task.id, task.fence, None)], LEASE) == set()
+    assert await store.renew_leases(db, await register_worker(), [(task.id, task.fence, None)], LEASE) == set()
 
 
 async def test_a_stale_fence_puts_nothing_back(db: Database, worker_id: UUID) -> None:
     before, _ = await lost_and_claimed_again(db, worker_id)
     held = await only_row(db)
 
-    assert await store.put_back(db, worker_id, [before]) == set()
+    assert await store.return_tasks_to_queue(db, worker_id, [before]) == set()
 
     assert await only_row(db) == held
 
@@ -193,15 +193,15 @@ async def test_a_worker_puts_nothing_of_another_back(
     await enqueue(db)
     taken = await claim(db, worker_id)
 
-    assert await store.put_back(db, await register_worker(), taken) == set()
+    assert await store.return_tasks_to_queue(db, await register_worker(), taken) == set()
 
 
 async def test_a_task_that_was_told_to_stop_is_not_put_back(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    assert await store.ask_to_cancel(db, task, SOMEBODY)
+    assert await store.request_cancellation(db, task, SOMEBODY)
 
-    assert await store.put_back(db, worker_id, [task]) == set()
+    assert await store.return_tasks_to_queue(db, worker_id, [task]) == set()
 
     assert (await only_row(db))["state"] == "running", "the sweep ends it as cancelled"
 
@@ -209,7 +209,7 @@ async def test_a_task_that_was_told_to_stop_is_not_put_back(db: Database, worker
 async def test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next(db: Database, worker_id: UUID) -> None:
     before, _ = await lost_and_claimed_again(db, worker_id)
 
-    assert not await store.ask_to_cancel(db, before, SOMEBODY)
+    assert not await store.request_cancellation(db, before, SOMEBODY)
 
     assert (await only_row(db))["cancel_at"] is None
 
@@ -235,10 +235,10 @@ async def test_what_falls_due_is_let_in_by_one_and_nobody_waits_for_it(db: Datab
     async with other.transaction():
         await other.execute("SELECT 1 FROM tenuto.tasks WHERE id = $1 FOR UPDATE", first.id)
 
-        outlook = await asyncio.wait_for(store.promote(db, later, ["default"]), timeout=5)
+        outlook = await asyncio.wait_for(store.promote_due_tasks(db, later, ["default"]), timeout=5)
 
-    assert outlook.promoted == 1
-    states = {row["id"]: row["state"] for row in await db.all("SELECT id, state FROM tenuto.tasks")}
+    assert outlook.promoted_count == 1
+    states = {row["id"]: row["state"] for row in await db.fetch_all("SELECT id, state FROM tenuto.tasks")}
     assert (states[first.id], states[second.id]) == ("scheduled", "queued")
 
 
@@ -249,26 +249,26 @@ async def test_what_one_claim_has_taken_no_other_takes(
     begun = other.transaction()
     await begun.start()
     from_the_beginning = ([-32768], [datetime(1, 1, 1, tzinfo=UTC)], [UUID(int=0)])
-    first = await other.fetch(store.SQL.claim, worker_id, LEASE, ["default"], 2, *from_the_beginning, [])
+    first = await other.fetch(store.SQL.claim_tasks, worker_id, LEASE, ["default"], 2, *from_the_beginning, [])
     assert len(first) == 2
 
     second = asyncio.create_task(claim(db, worker_id, 3))
 
     async def it_waits_or_is_done() -> bool:
-        return second.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return second.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
     await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits, or is done")
     await begun.commit()
     assert {task.id for task in await second}.isdisjoint(row["id"] for row in first)
-    assert await db.value("SELECT max(fence) FROM tenuto.tasks") == 1
+    assert await db.fetch_value("SELECT max(fence) FROM tenuto.tasks") == 1
 
 
 @pytest.mark.parametrize("limited", [False, True])
 async def test_a_worker_declared_dead_claims_nothing(db: Database, worker_id: UUID, limited: bool) -> None:
     await enqueue(db, **(LIMITED if limited else {}))
-    await register_of_workers.leave(db, worker_id)
+    await register_of_workers.deregister_process(db, worker_id)
 
-    take = store.claim_under_limits if limited else store.claim
+    take = store.claim_limited_tasks if limited else store.claim_tasks
     assert await take(db, worker_id, ["default"], 1, LEASE) == []
 
 
@@ -277,28 +277,28 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
     db: Database, worker_id: UUID, other: asyncpg.Connection, limited: str
 ) -> None:
     if limited == "the queue":
-        await db.all("INSERT INTO tenuto.queues (name, max_running) VALUES ('default', 1)")
+        await db.fetch_all("INSERT INTO tenuto.queues (name, max_running) VALUES ('default', 1)")
     key = LIMITED if limited == "the key" else {}
     await enqueue(db, **key)
     begun = other.transaction()
     await begun.start()
     await other.execute(store.SQL.lock_limits)
-    assert len(await other.fetch(store.SQL.claim_under_limits, worker_id, LEASE, ["default"], 1, [""], 9, [])) == 1
+    assert len(await other.fetch(store.SQL.claim_limited_tasks, worker_id, LEASE, ["default"], 1, [""], 9, [])) == 1
     await enqueue(db, priority=5, **key)  # what is more urgent would go first, were there room
 
-    late = asyncio.create_task(store.claim_under_limits(db, worker_id, ["default"], 1, LEASE))
+    late = asyncio.create_task(store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE))
 
     async def it_waits_or_is_done() -> bool:
         waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
-        return late.done() or await db.value(waits)
+        return late.done() or await db.fetch_value(waits)
 
     await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits, or is done")
     await begun.commit()
     assert await late == []
-    assert await db.value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
 
 
-@pytest.mark.parametrize("statement", [store.SQL.lock_limits, batches.SQL.no_claims], ids=["a claim", "a batch"])
+@pytest.mark.parametrize("statement", [store.SQL.lock_limits, batches.SQL.lock_limits], ids=["a claim", "a batch"])
 async def test_who_stalls_while_nobody_else_may_claim_is_thrown_out(
     db: Database, worker_id: UUID, other: asyncpg.Connection, statement: str
 ) -> None:
@@ -308,17 +308,17 @@ async def test_who_stalls_while_nobody_else_may_claim_is_thrown_out(
     await other.fetch(statement)
 
     async with asyncio.timeout(8):  # a lock is waited for longer than that
-        assert len(await store.claim_under_limits(db, worker_id, ["default"], 1, LEASE)) == 1
+        assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE)) == 1
 
 
 async def test_a_limit_counts_only_leases_that_live(db: Database, worker_id: UUID) -> None:
     await enqueue(db, 2, **LIMITED)
     for expected in (1, 0):
-        assert len(await store.claim_under_limits(db, worker_id, ["default"], 5, LEASE)) == expected
+        assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 5, LEASE)) == expected
 
     await let_leases_run_out(db)
 
-    assert len(await store.claim_under_limits(db, worker_id, ["default"], 5, LEASE)) == 1
+    assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 5, LEASE)) == 1
 
 
 # --- start ----------------------------------------------------------------------------------------------------------
@@ -327,10 +327,10 @@ async def test_a_limit_counts_only_leases_that_live(db: Database, worker_id: UUI
 async def test_a_task_started_twice_is_there_once(db: Database) -> None:
     task = new_task(db)
 
-    started = await asyncio.gather(*(store.start(db, [task]) for _ in range(5)))
+    started = await asyncio.gather(*(store.enqueue_tasks(db, [task]) for _ in range(5)))
 
     assert sorted(map(len, started)) == [0, 0, 0, 0, 1]
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 1
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 1
 
 
 @pytest.mark.parametrize("many", [3, 200])
@@ -338,29 +338,29 @@ async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Databa
     tasks = await enqueue(db, many)
     await finish(db, [completed(db, task) for task in await claim(db, worker_id, many)])
 
-    assert await store.start(db, tasks[:1]) == set()
-    assert await store.start(db, tasks) == set()
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+    assert await store.enqueue_tasks(db, tasks[:1]) == set()
+    assert await store.enqueue_tasks(db, tasks) == set()
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
 
 
 async def test_what_has_ended_takes_no_key_from_what_is_started_with_it(db: Database, worker_id: UUID) -> None:
     ended = new_task(db, unique_key="a key")
-    await store.start(db, [ended])
+    await store.enqueue_tasks(db, [ended])
     await finish(db, [completed(db, task) for task in await claim(db, worker_id)])
     new = new_task(db, unique_key="a key")
 
-    assert await store.start(db, [ended, new]) == {new.id}
+    assert await store.enqueue_tasks(db, [ended, new]) == {new.id}
 
 
 async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID) -> None:
     one, two = new_task(db, unique_key="a key"), new_task(db, unique_key="a key")
 
-    assert sorted(map(len, await asyncio.gather(store.start(db, [one]), store.start(db, [two])))) == [0, 1]
-    assert len(await store.start(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
+    assert sorted(map(len, await asyncio.gather(store.enqueue_tasks(db, [one]), store.enqueue_tasks(db, [two])))) == [0, 1]
+    assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
 
     (task,) = await claim(db, worker_id)
     await finish(db, [completed(db, task)])
-    assert len(await store.start(db, [new_task(db, unique_key="a key")])) == 1
+    assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key")])) == 1
 
 
 # --- sweep, the register, the past -----------------------------------------------------------------------------------
@@ -371,12 +371,12 @@ async def test_two_sweeps_at_once_count_a_loss_once(db: Database, worker_id: UUI
     await claim(db, worker_id, 3)
     await let_leases_run_out(db)
     async with other.transaction():
-        assert len(await store.expired(other, 100)) == 3
+        assert len(await store.lock_expired_tasks(other, 100)) == 3
 
-        assert await asyncio.wait_for(sweep(db, db.clock.now()), timeout=5) == 0
+        assert await asyncio.wait_for(recover_lost_tasks(db, db.clock.now()), timeout=5) == 0
 
-    assert await sweep(db, db.clock.now()) == 3
-    assert await db.value("SELECT count FROM tenuto.repairs") == 3
+    assert await recover_lost_tasks(db, db.clock.now()) == 3
+    assert await db.fetch_value("SELECT count FROM tenuto.repairs") == 3
 
 
 async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
@@ -387,12 +387,12 @@ async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
     await let_leases_run_out(db)
     begun = other.transaction()
     await begun.start()
-    (task,) = await store.expired(other, 100)
+    (task,) = await store.lock_expired_tasks(other, 100)
 
-    asking = asyncio.create_task(store.ask_to_cancel(db, task, SOMEBODY))
+    asking = asyncio.create_task(store.request_cancellation(db, task, SOMEBODY))
 
     async def it_waits_or_is_done() -> bool:
-        return asking.done() or await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return asking.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
     await eventually(it_waits_or_is_done, timeout=5, what="the question waits, or is answered")
     assert not asking.done()
@@ -416,9 +416,9 @@ async def test_the_past_cannot_be_changed(db: Database, worker_id: UUID, change:
     await finish(db, [completed(db, task) for task in await claim(db, worker_id)])
 
     with pytest.raises(Exception, match="written once"):
-        await db.all(change)
+        await db.fetch_all(change)
 
-    assert await db.value("SELECT status FROM tenuto.activities") == "completed"
+    assert await db.fetch_value("SELECT status FROM tenuto.activities") == "completed"
 
 
 async def test_a_held_task_has_a_holder_a_lease_and_the_hour_it_was_taken(db: Database, worker_id: UUID) -> None:
@@ -426,18 +426,18 @@ async def test_a_held_task_has_a_holder_a_lease_and_the_hour_it_was_taken(db: Da
     await claim(db, worker_id)
     for column in ("worker_id", "lease_until", "claimed_at"):
         with pytest.raises(Exception, match="tasks_running_means_held"):
-            await db.all(f"UPDATE tenuto.tasks SET {column} = NULL")
+            await db.fetch_all(f"UPDATE tenuto.tasks SET {column} = NULL")
     with pytest.raises(Exception, match="tasks_running_means_held"):
-        await db.all("UPDATE tenuto.tasks SET state = 'queued'")
+        await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
 
 
 async def test_rules_nobody_can_read_do_not_stop_the_others(db: Database, worker_id: UUID) -> None:
     broken, *_ = await enqueue(db, 3)
-    await db.all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_retries": "many"}')
+    await db.fetch_all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_retries": "many"}')
     taken = await claim(db, worker_id, 3)
     await let_leases_run_out(db)
 
-    assert await sweep(db, db.clock.now()) == 3
+    assert await recover_lost_tasks(db, db.clock.now()) == 3
 
     again = await claim(db, worker_id, 3, timedelta(seconds=30))
     assert {task.id for task in again} == {task.id for task in taken}

@@ -58,7 +58,7 @@ async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
         async def the_first_one_ends() -> None:
             assert await finish(db, [completed(db, task)])
 
-        proxy.before = (store.SQL.standing, the_first_one_ends)
+        proxy.before = (store.SQL.find_existing_task, the_first_one_ends)
         second = await app.enqueue(job, 2)
 
         assert second.id != first.id
@@ -88,10 +88,10 @@ async def test_migrations_raced_by_several_processes_are_applied_once(empty_url:
 
     observer = await Observer.at(empty_url)
     assert await observer.rows("SELECT number FROM tenuto.migrations ORDER BY number") == [
-        (migration.number,) for migration in migrator.migrations()
+        (migration.number,) for migration in migrator.load_migrations()
     ]
     applied = [process.log.read_text(encoding="utf-8").count("applied ") for process in processes]
-    assert sorted(applied) == [0] * 5 + [len(migrator.migrations())]
+    assert sorted(applied) == [0] * 5 + [len(migrator.load_migrations())]
     await observer.close()
 
 
@@ -110,10 +110,10 @@ def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]
     gate = asyncio.Barrier(len(databases))
 
     async def enter(database: Database, host: int) -> str:
-        me = register_of_workers.Incarnation(new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10)
+        me = register_of_workers.ProcessRegistration(new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10)
         await gate.wait()
         try:
-            await register_of_workers.register(database, me, name_is_mine=True, silence=LEASE)
+            await register_of_workers.register_process(database, me, holds_name_lock=True, silence_limit=LEASE)
         except Conflict:
             return "refused"
         return "let in"

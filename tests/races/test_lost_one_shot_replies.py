@@ -15,11 +15,11 @@ import pytest
 from tenuto import Actor, Tenuto
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.lifecycle.completion import end_within
 from tenuto.operations.one_shots import OneShot
 from tenuto.postgres.database import Database
-from tenuto.store.access.audit_recorder import Deed, RequestKey, on_record
+from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited
 from tenuto.store.one_shots import SQL
+from tenuto.store.task_outcomes import end_tasks
 from tests.races.proxy import Proxy
 from tests.races.tasks import claim, completed
 from tests.support.waiting import eventually
@@ -38,39 +38,39 @@ async def far_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
         yield app
 
 
-def asked(id: UUID) -> Deed:
+def asked(id: UUID) -> AuditContext:
     """A request that is sent with a key of its own."""
-    return Deed(KEY, "one_shot.create", "here", request_key=RequestKey("api_key:k-1", "order-7", b"print", id))
+    return AuditContext(KEY, "one_shot.create", "here", idempotency_key=IdempotencyKey("api_key:k-1", "order-7", b"print", id))
 
 
 async def counts(db: Database) -> tuple[int, ...]:
     tables = ("tasks", "audit", "requests")
-    return tuple([await db.value(f"SELECT count(*) FROM tenuto.{table}") for table in tables])
+    return tuple([await db.fetch_value(f"SELECT count(*) FROM tenuto.{table}") for table in tables])
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 async def test_a_one_shot_is_made_once_and_is_on_record_once(
     far_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(SQL.create)
+    getattr(proxy, lose)(SQL.create_one_shot)
     plain = await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1})
     assert (plain.created, proxy.lost) == (True, 1)
 
-    getattr(proxy, lose)(SQL.create_on_record)
+    getattr(proxy, lose)(SQL.create_audited_one_shot)
     id = new_id()
-    with on_record(asked(id)):
+    with audited(asked(id)):
         made = await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=id)
     assert (made.id, proxy.lost) == (id, 1)
     assert await counts(db) == (2, 1, 1)
 
-    with on_record(asked(other := new_id())), pytest.raises(Conflict, match="has just been done"):
+    with audited(asked(other := new_id())), pytest.raises(Conflict, match="has just been done"):
         await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=other)
     assert await counts(db) == (2, 1, 1), "a request that somebody else has done makes nothing"
 
 
 @pytest.mark.parametrize(
     ("statement", "beside"),
-    [(SQL.create, 0), (SQL.create_on_record, 0), (SQL.create_several_on_record, 1)],
+    [(SQL.create_one_shot, 0), (SQL.create_audited_one_shot, 0), (SQL.create_audited_one_shots, 1)],
     ids=["nobody's deed", "on record", "several on record"],
 )
 async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
@@ -89,17 +89,17 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
         taken = await claim(db, worker_id, count=1 + beside)
         transaction = other.transaction()
         await transaction.start()
-        await end_within(other, [completed(db, task) for task in taken])
+        await end_tasks(other, [completed(db, task) for task in taken])
 
         async def ends_when_somebody_waits_for_it() -> None:
-            await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+            await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
             await transaction.commit()
 
         ending.append(asyncio.create_task(ends_when_somebody_waits_for_it()))
 
     async def create(loaves: int) -> OneShot:
         now = (await far_app.open()).clock.now()
-        with on_record(Deed(KEY, "one_shot.create", "here")) if statement != SQL.create else nullcontext():
+        with audited(AuditContext(KEY, "one_shot.create", "here")) if statement != SQL.create_one_shot else nullcontext():
             return await far_app.one_shots.create(now, "bread.bake", {"loaves": loaves})
 
     await far_app.open()
@@ -109,8 +109,8 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
     await asyncio.gather(*ending)
 
     assert (proxy.lost, all(each.created for each in made)) == (1, True)
-    assert (await counts(db))[:2] == (0, 0 if statement == SQL.create else 1 + beside)
-    assert await db.value("SELECT count(*) FROM tenuto.activities") == 1 + beside
+    assert (await counts(db))[:2] == (0, 0 if statement == SQL.create_one_shot else 1 + beside)
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.activities") == 1 + beside
 
 
 async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending_is_not_made_anew(
@@ -120,9 +120,9 @@ async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending
     await far_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id)
     (task,) = await claim(db, worker_id)
     async with other.transaction():
-        await end_within(other, [completed(db, task)])
+        await end_tasks(other, [completed(db, task)])
         again = asyncio.create_task(far_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
-        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
 
     assert not (await again).created
     assert await counts(db) == (0, 0, 0)
@@ -135,14 +135,14 @@ async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(
     running = await far_app.one_shots.create(
         (await far_app.open()).clock.now() - timedelta(1), "bread.bake", {"loaves": 9}
     )
-    await db.all(
+    await db.fetch_all(
         "UPDATE tenuto.tasks SET state = 'running', worker_id = gen_random_uuid(), claimed_at = now(),"
         " lease_until = now() + interval '1 h' WHERE id = $1",
         running.id,
     )
     proxy.lose_reply("COMMIT")
-    with on_record(Deed(KEY, "one_shot.wipe", "here")):
-        wiped = await far_app.one_shots.wipe()
+    with audited(AuditContext(KEY, "one_shot.wipe", "here")):
+        wiped = await far_app.one_shots.cancel_all()
     assert proxy.lost == 1
     assert set(wiped.terminated) == {*made, running.id}
     assert len(wiped.terminated) == 6

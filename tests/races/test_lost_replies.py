@@ -13,7 +13,7 @@ from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.lifecycle import task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import sweep
+from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import partitions, workers
@@ -42,7 +42,7 @@ async def far_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
 
 
 async def count(database: Database, table: str = "tasks", where: str = "true") -> int:
-    found: int = await database.value(f"SELECT count(*) FROM tenuto.{table} WHERE {where}")
+    found: int = await database.fetch_value(f"SELECT count(*) FROM tenuto.{table} WHERE {where}")
     return found
 
 
@@ -106,7 +106,7 @@ async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
     assert proxy.lost == 1
     assert created == 200
     assert await count(db) == 200
-    assert await db.value("SELECT count(DISTINCT input) FROM tenuto.tasks") == 200
+    assert await db.fetch_value("SELECT count(DISTINCT input) FROM tenuto.tasks") == 200
 
 
 async def test_jobs_that_were_stored_are_reported_as_such_even_if_nobody_can_be_told_of_them(
@@ -147,18 +147,18 @@ async def test_tasks_started_over_a_line_that_breaks_are_each_there_once(
     tasks = [new_task(far) for _ in range(number)]
     getattr(proxy, lose)(SQL.start_many)
 
-    await store.start(far, tasks)
+    await store.enqueue_tasks(far, tasks)
 
     assert proxy.lost == 1
-    assert {row["id"] for row in await db.all("SELECT id FROM tenuto.tasks")} == {task.id for task in tasks}
+    assert {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.tasks")} == {task.id for task in tasks}
 
 
 async def test_starting_the_same_tasks_again_starts_nothing(db: Database) -> None:
     tasks = await enqueue(db, 60)
 
-    assert await store.start(db, tasks) == set()
-    assert await store.start(db, tasks[:5]) == set()
-    assert await store.start(db, tasks[:1]) == set()
+    assert await store.enqueue_tasks(db, tasks) == set()
+    assert await store.enqueue_tasks(db, tasks[:5]) == set()
+    assert await store.enqueue_tasks(db, tasks[:1]) == set()
     assert await count(db) == 60
 
 
@@ -175,7 +175,7 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
     proxy.lose_reply("COMMIT", within=SQL.claim_under_limits) if limited else proxy.lose_reply(SQL.claim)
 
     with_lease = (worker_id, ["default"], 5, LEASE)
-    take = store.claim_under_limits if limited else store.claim
+    take = store.claim_limited_tasks if limited else store.claim_tasks
     with pytest.raises(Unavailable):  # asked once: a lease counts from the moment of asking
         await take(far, *with_lease)
     taken = await take(far, *with_lease)
@@ -184,12 +184,12 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
     assert await count(db, where="state = 'running'") == (5 if limited else 10)
     assert len(taken) == (0 if limited else 5)
 
-    await db.all(
+    await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'"
         " WHERE state = 'running' AND NOT id = ANY ($1)",
         [task.id for task in taken],
     )
-    assert await sweep(db, db.clock.now()) == 5
+    assert await recover_lost_tasks(db, db.clock.now()) == 5
     again = await take(db, *with_lease)
     assert len(again) == 5
     await finish(db, [completed(db, task) for task in [*taken, *again]])
@@ -204,7 +204,7 @@ async def test_a_renewal_sent_again_renews(
     (task,) = await claim(db, worker_id)
     proxy.lose_reply(SQL.renew)
 
-    renewed = await store.renew(far, worker_id, [(task.id, task.fence, '{"done": 1}')], LEASE)
+    renewed = await store.renew_leases(far, worker_id, [(task.id, task.fence, '{"done": 1}')], LEASE)
 
     assert proxy.lost == 1
     assert renewed == {task.id}
@@ -255,14 +255,14 @@ async def test_a_repetition_written_again_does_not_touch_the_next_holder(
     (task,) = await claim(db, first)
 
     async def the_next_one_takes_it() -> None:
-        await db.all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
+        await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         assert len(await claim(db, second)) == 1
 
     proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
     proxy.meanwhile = the_next_one_takes_it
     await finish(far, [failed(far, task)])
 
-    held = await db.one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
+    held = await db.fetch_one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
     assert held is not None
     assert tuple(held) == (second, 2, 1, 2)
     await assert_sound(db.url, 1)
@@ -280,7 +280,7 @@ async def test_tasks_put_back_twice_are_back_once(
 
     proxy.lose_reply(SQL.put_back)
     proxy.meanwhile = the_next_one_takes_it
-    await store.put_back(far, first, taken)
+    await store.return_tasks_to_queue(far, first, taken)
 
     assert proxy.lost == 1
     assert await count(db, where=f"worker_id = '{second}' AND attempt = 1") == 1
@@ -292,7 +292,7 @@ async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
     (task,) = await enqueue(db)
     proxy.lose_reply(SQL.end_tasks)
 
-    assert await task_cancellation.cancel(far, task.id, SOMEBODY) == "cancelled"
+    assert await task_cancellation.cancel_task(far, task.id, SOMEBODY) == "cancelled"
 
     assert proxy.lost == 1
     assert await count(db, "activities", "final AND status = 'cancelled'") == 1
@@ -305,15 +305,15 @@ async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
     worker_id = await register_worker()
     await enqueue(db, 3)
     await claim(db, worker_id, 3)
-    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'")
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'")
     proxy.lose_reply("COMMIT", within=SQL.expired)
 
-    await sweep(far, far.clock.now())
+    await recover_lost_tasks(far, far.clock.now())
 
     assert proxy.lost == 1
     assert await count(db, where="losses = 1 AND attempt = 2") == 3
     assert await count(db, "activities", "reason = 'lost'") == 3
-    assert await db.value("SELECT count FROM tenuto.repairs WHERE net = 'lease_expired'") == 3
+    assert await db.fetch_value("SELECT count FROM tenuto.repairs WHERE net = 'lease_expired'") == 3
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
@@ -322,10 +322,10 @@ async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
 async def test_a_worker_that_registers_twice_because_of_a_lost_reply_is_there_once(
     db: Database, far: Database, proxy: Proxy
 ) -> None:
-    me = workers.Incarnation(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
-    proxy.lose_reply("COMMIT", within=workers.SQL.register)
+    me = workers.ProcessRegistration(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
+    proxy.lose_reply("COMMIT", within=workers.SQL.register_process)
 
-    await workers.register(far, me, name_is_mine=True, silence=LEASE)
+    await workers.register_process(far, me, holds_name_lock=True, silence_limit=LEASE)
 
     assert proxy.lost == 1
     assert await count(db, "workers", "ended_at IS NULL") == 1
@@ -338,12 +338,12 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
         proxy.lose_reply("COMMIT")
         await migrator.migrate(database)
         assert proxy.lost == 1
-        await migrator.check(database)
-        assert await count(database, "migrations") == len(migrator.migrations())
+        await migrator.check_schema(database)
+        assert await count(database, "migrations") == len(migrator.load_migrations())
         proxy.lose_reply("COMMIT")
-        await partitions.ensure(database, database.clock.now())
+        await partitions.ensure_partitions(database, database.clock.now())
         assert proxy.lost == 1
-        assert len(await partitions.ensure(database, database.clock.now())) == 0
+        assert len(await partitions.ensure_partitions(database, database.clock.now())) == 0
         await database.close()
 
 
@@ -351,6 +351,6 @@ async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(far: Da
     proxy.lose_reply(SQL.start_many, times=100)
 
     with pytest.raises(Unavailable):
-        await store.start(far, [new_task(far)])
+        await store.enqueue_tasks(far, [new_task(far)])
 
     assert 2 <= proxy.lost <= 10

@@ -19,18 +19,18 @@ from tests.support.schedules import (
     ANA,
     MINUTE,
     NAME,
-    a_definition,
-    author,
-    fire,
-    outcome,
-    play,
-    run_now,
-    saved,
-    started,
-    table,
-    take,
-    task_states,
-    the_execution,
+    make_definition,
+    make_change_context,
+    fire_due_schedules,
+    make_settlement,
+    run_claimable_steps,
+    run_schedule_now,
+    create_schedule,
+    start_execution,
+    read_table,
+    claim_steps,
+    open_task_states,
+    load_execution,
 )
 from tests.support.tasks import Register
 
@@ -54,7 +54,7 @@ def lose(proxy: Proxy, statement: str) -> None:
 
 
 async def changes(db: Database) -> list[str]:
-    return [version["change"] for version in await table(db, "schedule_versions")]
+    return [version["change"] for version in await read_table(db, "schedule_versions")]
 
 
 @pytest.fixture
@@ -65,23 +65,23 @@ def now(db: Database) -> datetime:
 async def test_a_schedule_is_made_once_and_its_maker_is_told_so(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
-    lose(proxy, schedules.SQL.insert)
-    made = await schedule_definitions.create(far, a_definition(), author(now))
+    lose(proxy, schedules.SQL.insert_definition)
+    made = await schedule_definitions.create(far, make_definition(), make_change_context(now))
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (1, ["created"])
 
 
 async def test_a_declaration_that_made_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
-    lose(proxy, schedules.SQL.insert)
-    assert await schedule_definitions.declare(far, a_definition(), author(now)) == "created"
+    lose(proxy, schedules.SQL.insert_definition)
+    assert await schedule_definitions.declare(far, make_definition(), make_change_context(now)) == "created"
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
 
 
 async def test_a_declaration_that_changed_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
-    await saved(db, a_definition(), now)
-    lose(proxy, schedules.SQL.change)
-    assert await schedule_definitions.declare(far, a_definition("b"), author(now + MINUTE)) == "changed"
+    await create_schedule(db, make_definition(), now)
+    lose(proxy, schedules.SQL.update_definition)
+    assert await schedule_definitions.declare(far, make_definition("b"), make_change_context(now + MINUTE)) == "changed"
     assert proxy.lost == 1
     assert await changes(db) == ["created", "edited"]
 
@@ -89,22 +89,22 @@ async def test_a_declaration_that_changed_it_says_so(db: Database, far: Database
 async def test_an_edit_that_changes_nothing_leaves_no_entry_however_often_it_is_tried(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
-    await saved(db, a_definition(), now)
-    lose(proxy, schedules.SQL.lock_named)
-    with audit_recorder.on_record(audit_recorder.Deed(ANA, "schedule.edit", "test")):
-        await schedule_definitions.edit(far, NAME, a_definition(), author(now + MINUTE))
+    await create_schedule(db, make_definition(), now)
+    lose(proxy, schedules.SQL.lock_definition)
+    with audit_recorder.audited(audit_recorder.AuditContext(ANA, "schedule.edit", "test")):
+        await schedule_definitions.edit(far, NAME, make_definition(), make_change_context(now + MINUTE))
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
-    assert await db.value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
 
 
 @pytest.mark.parametrize("name", [NAME, "renamed"])
 async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
     db: Database, far: Database, proxy: Proxy, now: datetime, name: str
 ) -> None:
-    await saved(db, a_definition(), now)
-    lose(proxy, schedules.SQL.change)
-    made = await schedule_definitions.edit(far, NAME, a_definition("b", name=name), author(now + MINUTE), version=1)
+    await create_schedule(db, make_definition(), now)
+    lose(proxy, schedules.SQL.update_definition)
+    made = await schedule_definitions.edit(far, NAME, make_definition("b", name=name), make_change_context(now + MINUTE), version=1)
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (2, ["created", "edited"])
 
@@ -112,9 +112,9 @@ async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
 async def test_who_switched_it_is_told_that_it_was_him(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
-    await saved(db, a_definition(), now)
-    lose(proxy, schedules.SQL.change)
-    assert await schedule_definitions.switch(far, NAME, author(now + MINUTE), enabled=False)
+    await create_schedule(db, make_definition(), now)
+    lose(proxy, schedules.SQL.update_definition)
+    assert await schedule_definitions.set_enabled(far, NAME, make_change_context(now + MINUTE), enabled=False)
     assert proxy.lost == 1
     assert await changes(db) == ["created", "disabled"]
 
@@ -122,9 +122,9 @@ async def test_who_switched_it_is_told_that_it_was_him(
 async def test_who_deleted_it_is_not_told_that_there_is_none(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
-    await saved(db, a_definition(), now)
-    lose(proxy, schedules.SQL.delete)
-    await schedule_definitions.delete(far, NAME, author(now))
+    await create_schedule(db, make_definition(), now)
+    lose(proxy, schedules.SQL.delete_definition)
+    await schedule_definitions.delete(far, NAME, make_change_context(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted"]
 
@@ -132,13 +132,13 @@ async def test_who_deleted_it_is_not_told_that_there_is_none(
 async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
-    await saved(db, a_definition(), now)
-    lose(proxy, schedules.SQL.delete)
-    proxy.meanwhile = lambda: saved(db, a_definition("b"), now)
-    await schedule_definitions.delete(far, NAME, author(now))
+    await create_schedule(db, make_definition(), now)
+    lose(proxy, schedules.SQL.delete_definition)
+    proxy.meanwhile = lambda: create_schedule(db, make_definition("b"), now)
+    await schedule_definitions.delete(far, NAME, make_change_context(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted", "created"]
-    assert (await schedule_definitions.get(db, NAME)).definition == a_definition("b")
+    assert (await schedule_definitions.get(db, NAME)).definition == make_definition("b")
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
@@ -146,75 +146,75 @@ async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
 async def test_a_run_by_hand_is_started_once(
     db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool, at_once: bool
 ) -> None:
-    await saved(db, a_definition(), now)
+    await create_schedule(db, make_definition(), now)
     if at_once:
-        proxy.lose_reply(executions.SQL.begin_at_once)
+        proxy.lose_reply(executions.SQL.create_manual_execution)
     else:
-        lose(proxy, executions.SQL.begin)
+        lose(proxy, executions.SQL.create_executions)
     if ended:
-        proxy.meanwhile = lambda: play(db, me)
+        proxy.meanwhile = lambda: run_claimable_steps(db, me)
     given: dict[str, Any] = {} if at_once else {"change": lambda plan: plan}
-    answer = await run_now(far, now=now, **given)
+    answer = await run_schedule_now(far, now=now, **given)
     assert proxy.lost == 1
     assert answer.decision == "fired"
-    (run,) = await table(db, "executions")
+    (run,) = await read_table(db, "executions")
     assert (run["id"], run["state"]) == (answer.execution_id, "completed" if ended else "in_progress")
-    assert len(await table(db, "occurrences")) == 1
+    assert len(await read_table(db, "occurrences")) == 1
 
 
 async def test_a_due_instant_is_fired_once(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
-    await saved(db, a_definition(overlap="allow"), now)
-    lose(proxy, executions.SQL.begin)
-    await fire(far, now + MINUTE)
+    await create_schedule(db, make_definition(overlap="allow"), now)
+    lose(proxy, executions.SQL.create_executions)
+    await fire_due_schedules(far, now + MINUTE)
     assert proxy.lost == 1
-    assert len(await table(db, "executions")) == 1
-    assert len(await table(db, "occurrences")) == 1
+    assert len(await read_table(db, "executions")) == 1
+    assert len(await read_table(db, "occurrences")) == 1
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
 async def test_a_retry_is_started_once(
     db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool
 ) -> None:
-    run = await started(db, "a")
-    await play(db, me, a="failed")
-    lose(proxy, executions.SQL.begin)
+    run = await start_execution(db, "a")
+    await run_claimable_steps(db, me, a="failed")
+    lose(proxy, executions.SQL.create_executions)
     if ended:
-        proxy.meanwhile = lambda: play(db, me)
-    again = await execution_control.retry(far, run, now, ANA)
+        proxy.meanwhile = lambda: run_claimable_steps(db, me)
+    again = await execution_control.retry_execution(far, run, now, ANA)
     assert proxy.lost == 1
-    assert [row["id"] for row in await table(db, "executions", "retry_of = $1", run)] == [again]
+    assert [row["id"] for row in await read_table(db, "executions", "retry_of = $1", run)] == [again]
 
 
 async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
     db: Database, far: Database, proxy: Proxy, now: datetime
 ) -> None:
-    run = await started(db, "a", "b")
-    lose(proxy, executions.SQL.pause)
-    await execution_control.pause(far, run, now, ANA)
+    run = await start_execution(db, "a", "b")
+    lose(proxy, executions.SQL.pause_execution)
+    await execution_control.pause_execution(far, run, now, ANA)
     assert proxy.lost == 1
-    lose(proxy, executions.SQL.resume)
-    await execution_control.resume(far, run, now + MINUTE)
+    lose(proxy, executions.SQL.resume_execution)
+    await execution_control.resume_execution(far, run, now + MINUTE)
     assert proxy.lost == 1
-    assert await task_states(db) == {"a": "queued", "b": "waiting"}
-    lose(proxy, executions.SQL.cancel_executions)
-    assert await execution_control.cancel(far, run, now, ANA) == "cancelled"
+    assert await open_task_states(db) == {"a": "queued", "b": "waiting"}
+    lose(proxy, executions.SQL.mark_cancelled)
+    assert await execution_control.cancel_execution(far, run, now, ANA) == "cancelled"
     assert proxy.lost == 1
-    assert (await the_execution(db, run))["state"] == "cancelled"
-    assert len(await table(db, "activities")) == 2
+    assert (await load_execution(db, run))["state"] == "cancelled"
+    assert len(await read_table(db, "activities")) == 2
 
 
 @pytest.mark.parametrize("at_a_stroke", [True, False])
 async def test_the_end_of_a_group_moves_it_on_once(
     at_a_stroke: bool, db: Database, far: Database, proxy: Proxy, me: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = await started(db, "a", "b", "c")
-    held = await take(far, me)
+    run = await start_execution(db, "a", "b", "c")
+    held = await claim_steps(far, me)
     if at_a_stroke:
-        proxy.lose_reply(executions.SQL.end_group)
+        proxy.lose_reply(executions.SQL.finish_group)
     else:
-        monkeypatch.setattr(completion, "FEW", 0)
-        lose(proxy, executions.SQL.go_on)
-    await completion.finish(far, [outcome(held["a"], far.clock.now())])
+        monkeypatch.setattr(completion, "FAST_PATH_MAX_STEPS", 0)
+        lose(proxy, executions.SQL.start_groups)
+    await completion.finish(far, [make_settlement(held["a"], far.clock.now())])
     assert proxy.lost == 1
-    assert (await the_execution(db, run))["current_group"] == 1
-    assert await task_states(db) == {"b": "queued", "c": "waiting"}
+    assert (await load_execution(db, run))["current_group"] == 1
+    assert await open_task_states(db) == {"b": "queued", "c": "waiting"}

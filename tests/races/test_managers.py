@@ -21,12 +21,12 @@ from tenuto.model.triggers import every
 from tenuto.operations import dead_letters
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
-from tenuto.scheduling.manifest_manager import run_of
+from tenuto.scheduling.manifest_manager import new_run
 from tenuto.store import manifests
 from tests.races.interleaving import Stepwise, meetings
 from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.support.manifests import ANA, a_manifest, author, end, kept, outcome, started, table, take
+from tests.support.manifests import ANA, make_manifest, make_change_context, finish_task, create_manifest, make_settlement, start_run, read_table, claim_runs
 from tests.support.proofs import times
 from tests.support.tasks import Register
 
@@ -39,7 +39,7 @@ async def test_managers_that_poll_at_once_enqueue_every_manifest_once(
 ) -> None:
     now = db.clock.now()
     for number in range(MANIFESTS):
-        await kept(db, f"m{number:03}", now - timedelta(hours=1), trigger=every("1m"))
+        await create_manifest(db, f"m{number:03}", now - timedelta(hours=1), trigger=every("1m"))
     go = {"GO": str(tmp_path / "go")}
     racing = [workers.start(f"manager-{n}", do="manage", environment=go) for n in range(count)]
     for each in racing:
@@ -77,66 +77,66 @@ class Act(Protocol):
 
 
 async def poll(db: Database, scene: Scene) -> None:
-    await manifest_manager.poll(db, scene.now, "test")
+    await manifest_manager.poll_manifests(db, scene.now, "test")
 
 
 async def by_hand(db: Database, scene: Scene) -> None:
     async def act(connection: Connection) -> None:
-        held = await manifests.locked(connection, "a")
+        held = await manifests.lock_manifest(connection, "a")
         if held is not None:
-            await manifests.start_runs(connection, [run_of(held.id, held.manifest, scene.now, ANA)])
+            await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, scene.now, ANA)])
 
     await db.transaction(act)
 
 
 async def an_item(db: Database, scene: Scene) -> None:
     async def act(connection: Connection) -> None:
-        held = await manifests.locked(connection, "a")
+        held = await manifests.lock_manifest(connection, "a")
         if held is not None:
-            run = run_of(held.id, held.manifest, scene.now, ANA, item_key="i")
-            await manifests.start_runs(connection, [run])
+            run = new_run(held.id, held.manifest, scene.now, ANA, item_key="i")
+            await manifests.enqueue_runs(connection, [run])
 
     await db.transaction(act)
 
 
 async def the_item_ends(db: Database, scene: Scene) -> None:
-    await finish(db, [outcome(scene.held, scene.now)])
+    await finish(db, [make_settlement(scene.held, scene.now)])
 
 
 async def the_item_fails(db: Database, scene: Scene) -> None:
-    await finish(db, [outcome(scene.held, scene.now, "failed")])
+    await finish(db, [make_settlement(scene.held, scene.now, "failed")])
 
 
 async def the_other_ends(db: Database, scene: Scene) -> None:
-    await finish(db, [outcome(scene.running, scene.now)])
+    await finish(db, [make_settlement(scene.running, scene.now)])
 
 
 async def disable(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await manifest_definitions.switch(db, "a", author(scene.now), enabled=False)
+        await manifest_definitions.set_enabled(db, "a", make_change_context(scene.now), enabled=False)
 
 
 async def edit(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await manifest_definitions.edit(db, "b", a_manifest("b", depends_on="a", priority=3), author(scene.now))
+        await manifest_definitions.edit(db, "b", make_manifest("b", depends_on="a", priority=3), make_change_context(scene.now))
 
 
 async def declare(db: Database, scene: Scene) -> None:
     with suppress(NotFound):
-        await manifest_definitions.declare(db, a_manifest("b", depends_on="a", priority=5), author(scene.now, "code"))
+        await manifest_definitions.declare(db, make_manifest("b", depends_on="a", priority=5), make_change_context(scene.now, "code"))
 
 
 async def retry(db: Database, scene: Scene) -> None:
-    await dead_letters.retry(db, [scene.letter], scene.now, ANA)
+    await dead_letters.retry_dead_letters(db, [scene.letter], scene.now, ANA)
 
 
 async def acknowledge(db: Database, scene: Scene) -> None:
-    await dead_letters.acknowledge(db, [scene.letter], scene.now, ANA, note=None)
+    await dead_letters.acknowledge_dead_letters(db, [scene.letter], scene.now, ANA, note=None)
 
 
 async def delete(db: Database, scene: Scene) -> None:
     with suppress(NotFound, Conflict):
-        await manifest_definitions.delete(db, "c", author(scene.now))
+        await manifest_definitions.delete(db, "c", make_change_context(scene.now))
 
 
 ACTS: tuple[Act, ...] = (
@@ -147,23 +147,23 @@ ACTS: tuple[Act, ...] = (
 
 async def a_scene(db: Database, worker: UUID) -> Scene:
     now = db.clock.now()
-    stored = await kept(db, "a", now - timedelta(hours=1), trigger=every("1m"))
-    later = await kept(db, "b", now, depends_on="a")
-    await kept(db, "c", now)
-    await started(db, later, now)
-    (failed,) = await take(db, worker)
-    await end(db, failed, "failed")
-    await started(db, later, now, item_key="x")
-    (running,) = await take(db, worker)
-    await started(db, stored, now, item_key="i")
-    (held,) = await take(db, worker)
-    (letter,) = await table(db, "dead_letters")
+    stored = await create_manifest(db, "a", now - timedelta(hours=1), trigger=every("1m"))
+    later = await create_manifest(db, "b", now, depends_on="a")
+    await create_manifest(db, "c", now)
+    await start_run(db, later, now)
+    (failed,) = await claim_runs(db, worker)
+    await finish_task(db, failed, "failed")
+    await start_run(db, later, now, item_key="x")
+    (running,) = await claim_runs(db, worker)
+    await start_run(db, stored, now, item_key="i")
+    (held,) = await claim_runs(db, worker)
+    (letter,) = await read_table(db, "dead_letters")
     return Scene(now, stored.id, held, running, letter["id"])
 
 
 async def clear(db: Database) -> None:
     for name in ("manifests", "manifest_versions", "polls", "dead_letters", "tasks"):
-        await db.all(f"DELETE FROM tenuto.{name}")
+        await db.fetch_all(f"DELETE FROM tenuto.{name}")
 
 
 @pytest.mark.parametrize("one", ACTS, ids=lambda act: act.__name__)
@@ -179,8 +179,8 @@ async def test_a_manifest_runs_once_whatever_meets_it(
 
             assert await broken(second) == [], (other, meeting)
             await poll(second, scene)
-            await finish(second, [outcome(scene.held, scene.now)])
-            await manifest_manager.poll(second, scene.now + timedelta(hours=1), "test")
+            await finish(second, [make_settlement(scene.held, scene.now)])
+            await manifest_manager.poll_manifests(second, scene.now + timedelta(hours=1), "test")
             assert await broken(second) == [], (other, meeting)
             await clear(second)
     assert first.deadlocks + second.deadlocks == 0
@@ -200,7 +200,7 @@ _RULES = (
 
 
 async def broken(db: Database) -> list[tuple[str, str]]:
-    return [tuple(row) for row in await db.all("\nUNION ALL\n".join(_RULES))]
+    return [tuple(row) for row in await db.fetch_all("\nUNION ALL\n".join(_RULES))]
 
 
 async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
@@ -210,13 +210,13 @@ async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
 
     async def change(db: Database, name: str, after: str) -> None:
         with suppress(Exception):
-            await manifest_definitions.edit(db, name, a_manifest(name, depends_on=after), author())
+            await manifest_definitions.edit(db, name, make_manifest(name, depends_on=after), make_change_context())
 
     async for meeting in meetings(first, second):
         for name, after in (("a", None), ("b", "a"), ("c", None), ("d", "c")):
-            await kept(second, name, depends_on=after)
+            await create_manifest(second, name, depends_on=after)
         await meeting.of(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
-        changed = [row["external_id"] for row in await table(second, "manifests", "version > 1")]
+        changed = [row["external_id"] for row in await read_table(second, "manifests", "version > 1")]
         assert len(changed) == 1, meeting
         await clear(second)
     assert first.deadlocks + second.deadlocks == 0
@@ -230,18 +230,18 @@ async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
 
     async def run_and_fail(db: Database, now: datetime) -> None:
         async def act(connection: Connection) -> None:
-            held = await manifests.locked(connection, "a")
+            held = await manifests.lock_manifest(connection, "a")
             assert held is not None
-            await manifests.start_runs(connection, [run_of(held.id, held.manifest, now, ANA)])
+            await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, now, ANA)])
 
         await db.transaction(act)
-        for task in await take(db, worker):
-            await end(db, task, "failed")
+        for task in await claim_runs(db, worker):
+            await finish_task(db, task, "failed")
 
     async for meeting in meetings(first, second):
         now = second.clock.now()
-        await kept(second, "a", now - timedelta(hours=1), trigger=every("1m"))
-        await meeting.of(partial(manifest_manager.poll, now=now, by="test"), partial(run_and_fail, now=now))
-        if await table(second, "dead_letters"):
-            assert await table(second, "tasks") == [], meeting
+        await create_manifest(second, "a", now - timedelta(hours=1), trigger=every("1m"))
+        await meeting.of(partial(manifest_manager.poll_manifests, now=now, manager="test"), partial(run_and_fail, now=now))
+        if await read_table(second, "dead_letters"):
+            assert await read_table(second, "tasks") == [], meeting
         await clear(second)

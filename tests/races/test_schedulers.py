@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
-from tenuto.model.schedules import Definition, Late, Misfire, Overlap, Plan
+from tenuto.definitions.versioned import ChangeContext
+from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy, Plan
 from tenuto.model.steps import Step
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
-from tenuto.steps.step_resolution import resolve
+from tenuto.steps.step_kinds import resolve_definition
 from tests.races import work
 from tests.races.observer import Observer
 from tests.races.processes import Workers
@@ -34,13 +34,13 @@ def instants(first: datetime, seconds: int, until: datetime) -> Iterator[datetim
         first += timedelta(seconds=seconds)
 
 
-def definition(number: int) -> Definition:
+def definition(number: int) -> ScheduleDefinition:
     """Each rule for meeting and for being late comes with each interval; some runs last longer than theirs."""
-    overlap, late = list(Overlap)[number % 4], (Late.ALL, Late.ONCE)[number // 4 % 2]
+    overlap, late = list(OverlapPolicy)[number % 4], (MisfirePolicy.ALL, MisfirePolicy.ONCE)[number // 4 % 2]
     step = Step.job(work.touch, number, input={"seconds": 2.5 if number % 5 < 2 else 0.0})
     pair = [Step.job(work.touch, number, name=name) for name in ("left", "right")]
-    return Definition(
-        f"schedule {number}", every(f"{1 + number % 3}s"), Plan.of([step, pair]), overlap=overlap, misfire=Misfire(late)
+    return ScheduleDefinition(
+        f"schedule {number}", every(f"{1 + number % 3}s"), Plan.from_steps([step, pair]), overlap=overlap, misfire=Misfire(late)
     )
 
 
@@ -52,8 +52,8 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     worker = await workers.start("worker", slots=50).is_ready()
     seconds, firsts = {}, {}
     for number in range(SCHEDULES):
-        new = resolve(definition(number), work.app.jobs)
-        made = await schedule_definitions.create(db, new, Author(SOMEBODY, db.clock.now()))
+        new = resolve_definition(definition(number), work.app.jobs)
+        made = await schedule_definitions.create(db, new, ChangeContext(SOMEBODY, db.clock.now()))
         assert made.next_run_at is not None
         seconds[made.id], firsts[made.id] = 1 + number % 3, made.next_run_at
     names = [f"scheduler-{number}" for number in range(count)]
@@ -69,7 +69,7 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     told = await observer.value("SELECT max(due_at) FROM tenuto.occurrences")
     await observer.until("SELECT min(next_run_at) > $1 FROM tenuto.schedules", told, within=20)
     # Nothing more falls due, and what has begun comes to its end.
-    await db.all("UPDATE tenuto.schedules SET enabled = false")
+    await db.fetch_all("UPDATE tenuto.schedules SET enabled = false")
     await observer.until("SELECT NOT EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued')", within=40)
     await observer.until("SELECT NOT EXISTS (SELECT FROM tenuto.executions WHERE ended_at IS NULL)", within=40)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tenuto.audit.sealer import seal_some
-from tenuto.audit.verifier import verify
+from tenuto.audit.sealer import seal_entries
+from tenuto.audit.verifier import verify_chain
 from tenuto.model.actors import Actor
 from tenuto.model.audit_chain import AuditKey, AuditKeys
 from tenuto.postgres.database import Database
 from tenuto.store import workers
-from tenuto.store.access.audit_recorder import Deed, on_record
+from tenuto.store.access.audit_recorder import AuditContext, audited
 from tests.races.interleaving import Stepwise, meetings
 
 KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
@@ -25,24 +25,24 @@ class Died(Exception):
 
 async def write(database: Database, count: int = 1) -> None:
     for number in range(1, count + 1):
-        with on_record(Deed(Actor.user("eve"), "queue.limit", "test", target="mail")):
+        with audited(AuditContext(Actor.user("eve"), "queue.limit", "test", target="mail")):
             await workers.limit_queue(database, "mail", number)
 
 
 async def seal(database: Database) -> int:
-    return await seal_some(database, KEYS)
+    return await seal_entries(database, KEYS)
 
 
 async def is_sound(database: Database) -> int:
     """That everything is sealed once, and verifies; how much that is."""
     while await seal(database):
         pass
-    found = await verify(database, KEYS, [])
+    found = await verify_chain(database, KEYS, [])
     assert found.faults == []
-    assert found.links == found.position
-    entries: int = await database.value("SELECT count(*) FROM tenuto.audit")
-    assert found.links == entries
-    assert await database.value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
+    assert found.checked_links == found.end_position
+    entries: int = await database.fetch_value("SELECT count(*) FROM tenuto.audit")
+    assert found.checked_links == entries
+    assert await database.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
     return entries
 
 
@@ -103,7 +103,7 @@ async def test_a_sealer_that_dies_after_its_commit_has_sealed(db: Database, firs
     with pytest.raises(Died):
         await seal(first)
     first.after_commit = first.nothing
-    assert await db.value("SELECT count(*) FROM tenuto.audit_chain") == 3
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_chain") == 3
     assert await seal(db) == 0
     assert await is_sound(db) == 3
 

@@ -164,7 +164,7 @@ async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
     first = await observer.value("SELECT lease_until FROM tenuto.tasks")
     await observer.until("SELECT lease_until > $1 FROM tenuto.tasks", first, within=10)
 
-    proxy.silence(SQL.renew)
+    proxy.silence(SQL.renew_leases)
 
     await observer.until_all_ended(within=40)
     await assert_all_done(url, 1, ledger.effects())
@@ -180,7 +180,7 @@ async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
     async def put_back() -> bool:
         return worker.says("tasks put back")
 
-    proxy.delays[SQL.claim] = 6.6  # and enough is left of it to put back what has come
+    proxy.delays[SQL.claim_tasks] = 6.6  # and enough is left of it to put back what has come
     await app.enqueue(work.touch, 1, seconds=0.5)
     await eventually(put_back, timeout=30, what="it puts back what came late")
     assert ledger.begun() == 0

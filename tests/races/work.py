@@ -48,7 +48,7 @@ async def touch(number: int, ctx: Context, seconds: float = 0.0, group: str = "-
 def touch_in_thread(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
     with effect(ctx, group):
         ctx.wait(seconds)
-        ctx.check()
+        ctx.raise_if_cancelled()
     return number
 
 
@@ -190,7 +190,7 @@ def wait_for_it(flag: str, ctx: Context) -> int:
     with _step(ctx, "held"):
         while not Path(flag).exists():
             ctx.wait(0.01)
-            ctx.check()
+            ctx.raise_if_cancelled()
         return 7
 
 

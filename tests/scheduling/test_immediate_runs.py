@@ -1,4 +1,4 @@
-"""A run by hand where nothing stands in the way is one statement; where anything does, it leaves the decision alone."""
+"""Fast path of manual runs: one statement that equals `run_schedule` if nothing blocks it, else changes nothing."""
 
 from __future__ import annotations
 
@@ -11,127 +11,137 @@ from tenuto import Step, Tenuto, manual
 from tenuto.definitions import schedule_definitions
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Overlap
-from tenuto.operations.schedules import definition
+from tenuto.model.schedules import OverlapPolicy
+from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing
-from tenuto.scheduling.firing import Started
+from tenuto.scheduling.firing import RunResult
 from tenuto.store import executions, schedules
 from tenuto.store.schedules import Schedule
 from tests.support.model_values import NOON
-from tests.support.schedules import ANA, NAME, a_definition, author, run_now, saved, table
+from tests.support.schedules import (
+    ANA,
+    NAME,
+    create_schedule,
+    make_change_context,
+    make_definition,
+    read_table,
+    run_schedule_now,
+)
 from tests.support.waiting import eventually
 
-ALONE = [overlap for overlap in Overlap if overlap is not Overlap.ALLOW]
+EXCLUSIVE_POLICIES = [overlap for overlap in OverlapPolicy if overlap is not OverlapPolicy.ALLOW]
 
 
-async def seen(db: Database) -> Schedule:
-    found = await schedules.named(db, NAME)
+async def load_current_schedule(db: Database) -> Schedule:
+    found = await schedules.load_schedule(db, NAME)
     assert found is not None
     return found
 
 
-async def at_once(db: Database, schedule: Schedule, request: UUID | None = None) -> Started | None:
-    return await firing.run_at_once(db, schedule, NOON, ANA, request or new_id())
+async def run_immediately(db: Database, schedule: Schedule, request: UUID | None = None) -> RunResult | None:
+    return await firing.try_run_immediately(db, schedule, NOON, ANA, request or new_id())
 
 
-async def nothing_began(db: Database, but: int = 0) -> None:
+async def assert_row_counts(db: Database, expected: int = 0) -> None:
     for name in ("executions", "occurrences", "tasks"):
-        assert len(await table(db, name)) == but, name
+        assert len(await read_table(db, name)) == expected, name
 
 
-@pytest.mark.parametrize("overlap", Overlap)
-async def test_it_leaves_what_the_longer_way_leaves(db: Database, overlap: Overlap) -> None:
+@pytest.mark.parametrize("overlap", OverlapPolicy)
+async def test_immediate_run_leaves_the_same_rows_as_the_transaction(db: Database, overlap: OverlapPolicy) -> None:
     request, told = new_id(), []
-    await saved(db, a_definition("a", ["b", "c"], overlap=overlap))
+    await create_schedule(db, make_definition("a", ["b", "c"], overlap=overlap))
     for way in ("at once", "in a transaction"):
         if way == "at once":
-            assert await at_once(db, await seen(db), request) == Started(Decision.FIRED, None, request)
+            assert await run_immediately(db, await load_current_schedule(db), request) == RunResult(
+                Decision.FIRED, None, request
+            )
         else:
-            await db.transaction(lambda c: firing.run_now(c, NAME, NOON, ANA, request_id=request))
+            await db.transaction(lambda c: firing.run_schedule(c, NAME, NOON, ANA, request_id=request))
         rows = [
             {column: value for column, value in row.items() if column not in ("id", "activity_id")}
             for name in ("executions", "occurrences", "tasks", "schedules")
-            for row in await table(db, name)
+            for row in await read_table(db, name)
         ]
         told.append(sorted(rows, key=lambda row: str(row.get("step_index"))))
         for name in ("tasks", "executions", "occurrences"):
-            await db.all(f"DELETE FROM tenuto.{name}")
+            await db.fetch_all(f"DELETE FROM tenuto.{name}")
     assert told[0] == told[1]
     assert [row["state"] for row in told[0] if row.get("group_index") is not None] == ["queued", "waiting", "waiting"]
 
 
-async def test_a_schedule_that_has_changed_since_it_was_seen_is_looked_at_again(db: Database) -> None:
-    await saved(db, a_definition("a"))
-    before = await seen(db)
-    await schedule_definitions.edit(db, NAME, a_definition("b"), author(NOON))
-    assert await at_once(db, before) is None
-    await nothing_began(db)
+async def test_immediate_run_of_a_changed_schedule_is_left_to_the_transaction(db: Database) -> None:
+    await create_schedule(db, make_definition("a"))
+    before = await load_current_schedule(db)
+    await schedule_definitions.edit(db, NAME, make_definition("b"), make_change_context(NOON))
+    assert await run_immediately(db, before) is None
+    await assert_row_counts(db)
 
 
-async def test_a_schedule_that_is_gone_is_not_run(db: Database) -> None:
-    await saved(db, a_definition("a"))
-    before = await seen(db)
-    await schedule_definitions.delete(db, NAME, author(NOON))
-    assert await at_once(db, before) is None
-    await nothing_began(db)
+async def test_immediate_run_of_a_deleted_schedule_starts_nothing(db: Database) -> None:
+    await create_schedule(db, make_definition("a"))
+    before = await load_current_schedule(db)
+    await schedule_definitions.delete(db, NAME, make_change_context(NOON))
+    assert await run_immediately(db, before) is None
+    await assert_row_counts(db)
 
 
-@pytest.mark.parametrize("overlap", ALONE)
-async def test_beside_one_that_runs_nothing_begins(db: Database, overlap: Overlap) -> None:
+@pytest.mark.parametrize("overlap", EXCLUSIVE_POLICIES)
+async def test_immediate_run_starts_nothing_beside_an_active_execution(db: Database, overlap: OverlapPolicy) -> None:
     """Also where that one need not have been alone, because the rule was another then: no key would refuse this one."""
-    await saved(db, a_definition("a", overlap="allow"))
-    assert await at_once(db, await seen(db)) is not None
-    await schedule_definitions.edit(db, NAME, a_definition("a", overlap=overlap), author(NOON))
-    assert await at_once(db, await seen(db)) is None
-    await nothing_began(db, but=1)
+    await create_schedule(db, make_definition("a", overlap="allow"))
+    assert await run_immediately(db, await load_current_schedule(db)) is not None
+    await schedule_definitions.edit(db, NAME, make_definition("a", overlap=overlap), make_change_context(NOON))
+    assert await run_immediately(db, await load_current_schedule(db)) is None
+    await assert_row_counts(db, expected=1)
 
 
-async def test_what_waits_for_its_turn_is_not_overtaken(db: Database) -> None:
-    await saved(db, a_definition("a", overlap="queue_one"))
-    await run_now(db)
-    assert (await run_now(db)).decision == "queued"
-    await db.all("UPDATE tenuto.executions SET ended_at = now(), state = 'completed'")
-    assert await at_once(db, await seen(db)) is None
+async def test_immediate_run_does_not_overtake_a_queued_run(db: Database) -> None:
+    await create_schedule(db, make_definition("a", overlap="queue_one"))
+    await run_schedule_now(db)
+    assert (await run_schedule_now(db)).decision == "queued"
+    await db.fetch_all("UPDATE tenuto.executions SET ended_at = now(), state = 'completed'")
+    assert await run_immediately(db, await load_current_schedule(db)) is None
 
 
-async def test_where_runs_may_overlap_each_begins_at_once(db: Database) -> None:
-    await saved(db, a_definition("a", overlap="allow"))
-    schedule = await seen(db)
-    assert [await at_once(db, schedule) is not None for _ in range(3)] == [True] * 3
+async def test_immediate_runs_start_side_by_side_where_overlap_is_allowed(db: Database) -> None:
+    await create_schedule(db, make_definition("a", overlap="allow"))
+    schedule = await load_current_schedule(db)
+    assert [await run_immediately(db, schedule) is not None for _ in range(3)] == [True] * 3
 
 
-@pytest.mark.parametrize("overlap", ALONE)
-async def test_of_two_at_the_same_moment_one_begins(db: Database, url: str, overlap: Overlap) -> None:
+@pytest.mark.parametrize("overlap", EXCLUSIVE_POLICIES)
+async def test_one_of_two_concurrent_immediate_runs_starts(db: Database, url: str, overlap: OverlapPolicy) -> None:
     """The second has looked before the first was there, and waits for it to let go of the schedule."""
-    await saved(db, a_definition("a", overlap=overlap))
-    schedule = await seen(db)
+    await create_schedule(db, make_definition("a", overlap=overlap))
+    schedule = await load_current_schedule(db)
     other = await Database.open(url)
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
-    async def first(connection: Connection) -> asyncio.Task[Started | None]:
-        new = firing._by_hand(new_id(), schedule, schedule.plan, NOON, NOON, ANA)
-        assert await connection.fetch(executions.SQL.begin_at_once, *executions._at_once(new))
-        second = asyncio.create_task(at_once(other, schedule))
-        await eventually(lambda: db.value(waits))
+    async def first(connection: Connection) -> asyncio.Task[RunResult | None]:
+        new = firing._manual_execution(new_id(), schedule, schedule.plan, NOON, NOON, ANA)
+        assert await connection.fetch(executions.SQL.create_manual_execution, *executions._manual_execution_values(new))
+        second = asyncio.create_task(run_immediately(other, schedule))
+        await eventually(lambda: db.fetch_value(waits))
         return second
 
     second = await db.transaction(first)
     assert await second is None
-    assert len(await table(db, "executions")) == 1
+    assert len(await read_table(db, "executions")) == 1
     await other.close()
 
 
-async def test_a_request_that_is_repeated_is_answered_as_the_first_time(db: Database) -> None:
-    await saved(db, a_definition("a", overlap="allow"))
+async def test_repeated_run_request_returns_the_first_result(db: Database) -> None:
+    await create_schedule(db, make_definition("a", overlap="allow"))
     request = new_id()
-    first = await run_now(db, request_id=request)
-    assert await at_once(db, await seen(db), request) is None
-    assert await run_now(db, request_id=request) == first
-    await nothing_began(db, but=1)
+    first = await run_schedule_now(db, request_id=request)
+    assert await run_immediately(db, await load_current_schedule(db), request) is None
+    assert await run_schedule_now(db, request_id=request) == first
+    await assert_row_counts(db, expected=1)
 
 
-async def test_an_app_that_has_run_a_schedule_runs_it_as_it_is_now(app: Tenuto) -> None:
+async def test_app_runs_the_current_version_of_a_schedule(app: Tenuto) -> None:
     @app.job
     async def one() -> None: ...
 
@@ -143,7 +153,9 @@ async def test_an_app_that_has_run_a_schedule_runs_it_as_it_is_now(app: Tenuto) 
         assert started.execution_id is not None
         return [step["target"] for step in (await app.executions.get(started.execution_id))["steps"]]
 
-    await app.schedules.create(definition("Changing", manual(), [Step.job(one)], overlap="allow"))
+    await app.schedules.create(schedule_definition("Changing", manual(), [Step.job(one)], overlap="allow"))
     assert await steps() == await steps() == ["one"]
-    await app.schedules.edit("Changing", definition("Changing", manual(), [Step.job(another)], overlap="allow"))
+    await app.schedules.edit(
+        "Changing", schedule_definition("Changing", manual(), [Step.job(another)], overlap="allow")
+    )
     assert await steps() == await steps() == ["another"]

@@ -1,4 +1,4 @@
-"""A manifest as a step of a schedule (S6): waits without a slot, its failure passes up, and nothing runs twice."""
+"""Manifest as a step of a schedule (S6): it waits without a slot, fails like its run, and starts no run twice."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from tenuto import Context, Step, Tenuto, manual
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
-from tenuto.jobs.context import PutAside
-from tenuto.operations.schedules import definition
-from tests.support.engine_fixtures import Quick
-from tests.support.model_values import a_held_task
+from tenuto.jobs.context import TaskDeferred
+from tenuto.operations.schedules import schedule_definition
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.model_values import make_held_task
 from tests.support.waiting import eventually
 
 
-async def ended(app: Tenuto, name: str, *steps: Step) -> dict[str, Any]:
+async def run_schedule_of_steps(app: Tenuto, name: str, *steps: Step) -> dict[str, Any]:
     """A schedule of these steps, from its creation to its end; the record of its last step among it."""
-    await app.schedules.create(definition(name, manual(), steps))
+    await app.schedules.create(schedule_definition(name, manual(), steps))
     run = await app.schedules.run(name)
     assert run.execution_id is not None
     done = dict(await app.executions.wait(run.execution_id, timeout=60))
@@ -28,7 +28,7 @@ async def ended(app: Tenuto, name: str, *steps: Step) -> dict[str, Any]:
     return done
 
 
-async def test_a_step_runs_a_manifest_and_ends_as_that_run_does(app: Tenuto, worker: Quick) -> None:
+async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactory) -> None:
     given: list[tuple[int, str]] = []
 
     @app.job(max_retries=1)
@@ -43,16 +43,16 @@ async def test_a_step_runs_a_manifest_and_ends_as_that_run_does(app: Tenuto, wor
     app.manifest("loads", load, properties={"of": "people", "n": 1})
     await app.manifests.deploy()
     async with worker(slots=1), app.scheduler():
-        done = await ended(app, "well", Step.manifest("loads", {"n": 5}), Step.job(load, 2))
+        done = await run_schedule_of_steps(app, "well", Step.manifest("loads", {"n": 5}), Step.job(load, 2))
         assert done["state"] == "completed", done["error"]
         first = await app.activity(done["steps"][0]["activity_id"])
         assert first["output"]["output"] == {"loaded": 5}, "one slot is enough: the step holds none while it waits"
         assert given == [(5, "people"), (2, "all")], "once, and in order"
 
-        done = await ended(app, "odd", Step.manifest("loads", {"n": 7}, name="odd one"))
+        done = await run_schedule_of_steps(app, "odd", Step.manifest("loads", {"n": 7}, name="odd one"))
         assert (done["state"], done["last"]["status"]) == ("completed", "completed_with_warning")
 
-        done = await ended(app, "badly", Step.manifest("loads", {"n": -1}))
+        done = await run_schedule_of_steps(app, "badly", Step.manifest("loads", {"n": -1}))
         assert done["state"] == "failed"
         assert "ended as failed: nothing to load" in done["last"]["error"]["message"]
         assert given.count((-1, "people")) == 1
@@ -62,20 +62,18 @@ async def test_a_step_runs_a_manifest_and_ends_as_that_run_does(app: Tenuto, wor
             (Step.manifest("loads", {"n": "x"}), "integer"),
             (Step.manifest("loads", {"m": 1}), "m"),
         ):
-            done = await ended(app, f"refused {words}", step)
+            done = await run_schedule_of_steps(app, f"refused {words}", step)
             assert (done["state"], words in done["last"]["error"]["message"]) == ("failed", True), done["last"]["error"]
 
-        done = await ended(app, "not waited for", Step.manifest("loads", {"n": 3}, wait=False))
+        done = await run_schedule_of_steps(app, "not waited for", Step.manifest("loads", {"n": 3}, wait=False))
         assert done["state"] == "completed"
         await eventually(lambda: (3, "people") in given)
     for arguments in ({}, {"manifest": "loads", "inputs": {}}, {"manifest": "loads", "input": 3}):
         with pytest.raises(Invalid):
-            await app.schedules.create(definition("bad", manual(), [Step.of_kind("manifest", arguments)]))
+            await app.schedules.create(schedule_definition("bad", manual(), [Step.of_kind("manifest", arguments)]))
 
 
-async def test_the_time_limit_of_a_step_counts_from_its_beginning_however_often_it_looks_in(
-    app: Tenuto, worker: Quick
-) -> None:
+async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, worker: WorkerFactory) -> None:
     over: list[int] = []
 
     @app.job(max_retries=1)
@@ -86,7 +84,7 @@ async def test_the_time_limit_of_a_step_counts_from_its_beginning_however_often_
     app.manifest("slow", slow)
     await app.manifests.deploy()
     async with worker(), app.scheduler():
-        done = await ended(app, "impatient", Step.manifest("slow", timeout="1.2s"))
+        done = await run_schedule_of_steps(app, "impatient", Step.manifest("slow", timeout="1.2s"))
         last = done["last"]
         assert (done["state"], last["status"], last["reason"]) == ("failed", "failed", "timed_out")
         assert (last["error"]["type"], last["attempt"]) == ("tenuto.TimedOut", 1)
@@ -99,14 +97,14 @@ async def test_the_time_limit_of_a_step_counts_from_its_beginning_however_often_
 
         await eventually(it_runs, what="the run is the manifest's own affair")
 
-        done = await ended(app, "in vain", Step.manifest("slow", timeout="1.2s"))
+        done = await run_schedule_of_steps(app, "in vain", Step.manifest("slow", timeout="1.2s"))
         assert done["last"]["reason"] == "timed_out", "also while it waits for the run before it"
         over.append(1)
-        done = await ended(app, "in time", Step.manifest("slow", timeout="1m"))
+        done = await run_schedule_of_steps(app, "in time", Step.manifest("slow", timeout="1m"))
         assert done["state"] == "completed", done["error"]
 
 
-async def test_a_step_waits_for_the_run_before_it(app: Tenuto, worker: Quick) -> None:
+async def test_manifest_step_waits_for_an_earlier_run(app: Tenuto, worker: WorkerFactory) -> None:
     began: list[int] = []
     go: list[int] = []
 
@@ -122,13 +120,17 @@ async def test_a_step_waits_for_the_run_before_it(app: Tenuto, worker: Quick) ->
     async with worker(), app.scheduler():
         await app.manifests.run("slow")
         await eventually(lambda: began == [0])
-        await app.schedules.create(definition("after", manual(), [Step.manifest("slow", {"n": 1}, on_lost="retry")]))
+        await app.schedules.create(
+            schedule_definition("after", manual(), [Step.manifest("slow", {"n": 1}, on_lost="retry")])
+        )
         run = await app.schedules.run("after")
         assert run.execution_id is not None
 
         async def put_aside() -> bool:
             return bool(
-                await database.value("SELECT count(*) FROM tenuto.tasks WHERE kind = 'manifest' AND run_at > now()")
+                await database.fetch_value(
+                    "SELECT count(*) FROM tenuto.tasks WHERE kind = 'manifest' AND run_at > now()"
+                )
             )
 
         await eventually(put_aside)
@@ -141,9 +143,7 @@ async def test_a_step_waits_for_the_run_before_it(app: Tenuto, worker: Quick) ->
         assert (done["state"], began) == ("completed", [0, 1])
 
 
-async def test_after_an_attempt_that_was_lost_the_next_goes_on_with_the_run_it_had_started(
-    app: Tenuto, worker: Quick
-) -> None:
+async def test_manifest_step_continues_the_run_of_a_lost_attempt(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def load(n: int = 1) -> int:
         return n
@@ -153,21 +153,21 @@ async def test_after_an_attempt_that_was_lost_the_next_goes_on_with_the_run_it_h
     database = await app.open()
     async with worker():
         await app.wait(await app.enqueue(load), timeout=30)
-    step = app.jobs.of("manifest", "manifest").function
-    first = a_held_task(kind="manifest", name="manifest")
+    step = app.jobs.get_handler("manifest", "manifest").function
+    first = make_held_task(kind="manifest", name="manifest")
     for _ in range(2):  # the second time only the reply was lost
-        with pytest.raises(PutAside):
+        with pytest.raises(TaskDeferred):
             await step(Context(first), manifest="loads")
     lost = {"id": str(first.id), "task_id": str(first.id), "status": "failed", "reason": "lost"}
-    await database.all(
+    await database.fetch_all(
         "INSERT INTO tenuto.activities SELECT (jsonb_populate_record(known, $1::jsonb)).*"
         " FROM tenuto.activities AS known LIMIT 1",
         json.dumps(lost),
     )
     second = replace(first, activity_id=new_id(), attempt=2)
-    with pytest.raises(PutAside):
+    with pytest.raises(TaskDeferred):
         await step(Context(second), manifest="loads")
-    runs = await database.all("SELECT id FROM tenuto.tasks WHERE manifest_id IS NOT NULL")
+    runs = await database.fetch_all("SELECT id FROM tenuto.tasks WHERE manifest_id IS NOT NULL")
     assert len(runs) == 1, "which waits for a worker"
     async with worker():
         await app.wait(runs[0]["id"], timeout=30)

@@ -1,4 +1,4 @@
-"""A schedule as a step of another (S6): waits without a slot, failure passes up, cancelling passes down."""
+"""Schedule as a step of another (S6): it waits without a slot, passes failures up and cancellation down."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ import pytest
 
 from tenuto import Context, Step, Tenuto, manual
 from tenuto.lifecycle import completion, execution_control
-from tenuto.maintenance.recovery import recover
-from tenuto.model.schedules import Definition
-from tenuto.model.tasks import Aside, Outcome, Settlement, Status
-from tenuto.operations.schedules import definition
+from tenuto.maintenance.recovery import recover_tasks_of_worker
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
+from tenuto.model.schedules import ScheduleDefinition
+from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement
+from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
-from tests.support.engine_fixtures import Quick
-from tests.support.schedules import ANA, MINUTE, end, play, repairs, started, table, take, task_states
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.schedules import (
+    ANA,
+    MINUTE,
+    claim_steps,
+    finish_task,
+    open_task_states,
+    read_repairs,
+    read_table,
+    run_claimable_steps,
+    start_execution,
+)
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 
 
-def of(name: str, *steps: Any, **options: Any) -> Definition:
-    return definition(name, manual(), steps, **options)
+def make_manual_schedule(name: str, *steps: Any, **options: Any) -> ScheduleDefinition:
+    return schedule_definition(name, manual(), steps, **options)
 
 
 class Gate:
@@ -38,7 +49,7 @@ class Gate:
         self.count += 1
         self.began.release()
         while not self.go.acquire(timeout=0.02):
-            ctx.check()
+            ctx.raise_if_cancelled()
 
     async def has_begun(self) -> None:
         await eventually(lambda: self.began.acquire(blocking=False))
@@ -62,17 +73,17 @@ def gate(app: Tenuto) -> Gate:
     return gate
 
 
-def job(app: Tenuto, which: str, **options: Any) -> Step:
-    return Step.job(app.jobs.by_name[which], **options)
+def make_job_step(app: Tenuto, which: str, **options: Any) -> Step:
+    return Step.job(app.jobs.jobs_by_name[which], **options)
 
 
-async def run(app: Tenuto, name: str) -> UUID:
+async def start_run(app: Tenuto, name: str) -> UUID:
     answer = await app.schedules.run(name)
     assert answer.execution_id is not None, answer
     return answer.execution_id
 
 
-async def the_child(app: Tenuto, name: str) -> dict[str, Any]:
+async def wait_for_child(app: Tenuto, name: str) -> dict[str, Any]:
     async def found() -> Any:
         listed = await app.executions.list(schedule=name)
         return listed[0] if listed else None
@@ -82,17 +93,19 @@ async def the_child(app: Tenuto, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("gate")
-async def test_three_levels_on_a_worker_with_one_slot_do_not_stand_still(app: Tenuto, worker: Quick) -> None:
+async def test_three_levels_of_schedule_steps_run_on_one_slot(app: Tenuto, worker: WorkerFactory) -> None:
     await app.schedules.apply(
         [
-            of("one", job(app, "quick"), Step.schedule("two"), job(app, "quick", name="after")),
-            of("two", Step.schedule("three"), job(app, "quick")),
-            of("three", Step.schedule("four"), job(app, "quick")),
-            of("four", job(app, "quick")),
+            make_manual_schedule(
+                "one", make_job_step(app, "quick"), Step.schedule("two"), make_job_step(app, "quick", name="after")
+            ),
+            make_manual_schedule("two", Step.schedule("three"), make_job_step(app, "quick")),
+            make_manual_schedule("three", Step.schedule("four"), make_job_step(app, "quick")),
+            make_manual_schedule("four", make_job_step(app, "quick")),
         ]
     )
     async with worker(slots=1):
-        ended = await app.executions.wait(await run(app, "one"), timeout=20)
+        ended = await app.executions.wait(await start_run(app, "one"), timeout=20)
     assert (ended["state"], ended["error"]) == ("completed", None)
     assert [step["status"] for step in ended["steps"]] == ["completed"] * 3
     runs = await app.executions.list()
@@ -100,21 +113,26 @@ async def test_three_levels_on_a_worker_with_one_slot_do_not_stand_still(app: Te
         ("one", "two", "three", "four"), "completed"
     )
     assert {row["origin"] for row in runs if row["schedule_name"] != "one"} == {"step"}
-    assert await repairs(await app.open()) == {}
+    assert await read_repairs(await app.open()) == {}
 
 
-async def test_a_step_that_waits_for_a_schedule_holds_no_slot(app: Tenuto, worker: Quick, gate: Gate) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated")), of("outer", Step.schedule("inner"))])
+async def test_waiting_schedule_step_holds_no_slot(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated")),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     async with worker(slots=2):
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         (step,) = (await app.executions.get(outer))["steps"]
         await eventually(lambda: is_waiting(app, step["task_id"]))
-        await app.wait(await app.enqueue(app.jobs.by_name["quick"]), timeout=5)
+        await app.wait(await app.enqueue(app.jobs.jobs_by_name["quick"]), timeout=5)
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=10)
     (step,) = ended["steps"]
-    child = await the_child(app, "inner")
+    child = await wait_for_child(app, "inner")
     assert (ended["state"], step["status"], step["attempt"]) == ("completed", "completed", 1)
     assert (child["parent_task_id"], child["initiator_name"]) == (step["task_id"], ended["initiator_name"])
     record = await app.activity(step["activity_id"])
@@ -122,16 +140,16 @@ async def test_a_step_that_waits_for_a_schedule_holds_no_slot(app: Tenuto, worke
 
 
 @pytest.mark.usefixtures("gate")
-async def test_a_failure_passes_up_with_its_reason(app: Tenuto, worker: Quick) -> None:
+async def test_schedule_step_fails_with_the_error_of_its_child(app: Tenuto, worker: WorkerFactory) -> None:
     await app.schedules.apply(
         [
-            of("inner", job(app, "broken")),
-            of("middle", Step.schedule("inner")),
-            of("outer", Step.schedule("middle"), job(app, "quick")),
+            make_manual_schedule("inner", make_job_step(app, "broken")),
+            make_manual_schedule("middle", Step.schedule("inner")),
+            make_manual_schedule("outer", Step.schedule("middle"), make_job_step(app, "quick")),
         ]
     )
     async with worker():
-        ended = await app.executions.wait(await run(app, "outer"), timeout=20)
+        ended = await app.executions.wait(await start_run(app, "outer"), timeout=20)
     assert ended["state"] == "failed"
     assert ended["error"].startswith("step 'middle' failed: execution ")
     assert "step 'broken' failed: no flour" in ended["error"]
@@ -139,35 +157,37 @@ async def test_a_failure_passes_up_with_its_reason(app: Tenuto, worker: Quick) -
 
 
 @pytest.mark.usefixtures("gate")
-async def test_a_failure_that_may_be_does_not_stop_the_outer_one(app: Tenuto, worker: Quick) -> None:
+async def test_schedule_step_with_continue_on_failure_does_not_fail_its_execution(app: Tenuto, worker: WorkerFactory) -> None:
     await app.schedules.apply(
         [
-            of("fails", job(app, "broken")),
-            of("partly", job(app, "broken", continue_on_failure=True), job(app, "quick")),
-            of("outer", Step.schedule("fails", continue_on_failure=True), Step.schedule("partly")),
+            make_manual_schedule("fails", make_job_step(app, "broken")),
+            make_manual_schedule(
+                "partly", make_job_step(app, "broken", continue_on_failure=True), make_job_step(app, "quick")
+            ),
+            make_manual_schedule("outer", Step.schedule("fails", continue_on_failure=True), Step.schedule("partly")),
         ]
     )
     async with worker():
-        ended = await app.executions.wait(await run(app, "outer"), timeout=20)
+        ended = await app.executions.wait(await start_run(app, "outer"), timeout=20)
     assert (ended["state"], ended["failed_steps"]) == ("completed", 1)
     assert [step["status"] for step in ended["steps"]] == ["failed", "completed_with_warning"]
 
 
 @pytest.mark.usefixtures("gate")
-async def test_a_step_that_may_be_tried_again_runs_the_schedule_again(app: Tenuto, worker: Quick) -> None:
+async def test_retried_schedule_step_runs_the_schedule_again(app: Tenuto, worker: WorkerFactory) -> None:
     await app.schedules.apply(
         [
-            of("inner", job(app, "broken")),
-            of("outer", Step.schedule("inner", retry={"max_retries": 2, "base_seconds": 0.01})),
+            make_manual_schedule("inner", make_job_step(app, "broken")),
+            make_manual_schedule("outer", Step.schedule("inner", retry={"max_retries": 2, "base_seconds": 0.01})),
         ]
     )
     async with worker():
-        ended = await app.executions.wait(await run(app, "outer"), timeout=20)
+        ended = await app.executions.wait(await start_run(app, "outer"), timeout=20)
     assert (ended["state"], ended["steps"][0]["attempt"]) == ("failed", 2)
     assert len(await app.executions.list(schedule="inner")) == 2
 
 
-async def test_cancelling_passes_down_to_the_code_that_runs(app: Tenuto, worker: Quick) -> None:
+async def test_cancelling_the_parent_execution_stops_the_code_of_its_child(app: Tenuto, worker: WorkerFactory) -> None:
     began, stopped = threading.Event(), threading.Event()
 
     @app.job
@@ -180,36 +200,41 @@ async def test_cancelling_passes_down_to_the_code_that_runs(app: Tenuto, worker:
 
     await app.schedules.apply(
         [
-            of("inner", Step.job(endless), Step.job(endless, name="next")),
-            of("middle", Step.schedule("inner")),
-            of("outer", Step.schedule("middle"), Step.schedule("inner")),
+            make_manual_schedule("inner", Step.job(endless), Step.job(endless, name="next")),
+            make_manual_schedule("middle", Step.schedule("inner")),
+            make_manual_schedule("outer", Step.schedule("middle"), Step.schedule("inner")),
         ]
     )
     async with worker():
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await eventually(began.is_set)
         with app.acting_as(ANA):
             await app.executions.cancel(outer, reason="enough")
         ended = await app.executions.wait(outer, timeout=10)
-        inner = await app.executions.wait((await the_child(app, "inner"))["id"], timeout=10)
+        inner = await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
         assert stopped.is_set()
-        middle = await app.executions.get((await the_child(app, "middle"))["id"])
+        middle = await app.executions.get((await wait_for_child(app, "middle"))["id"])
     for each in (ended, middle, inner):
         assert (each["state"], each["cancel_name"], each["cancel_reason"]) == ("cancelled", "Ana", "enough")
-    assert await repairs(await app.open()) == {}
+    assert await read_repairs(await app.open()) == {}
 
 
-async def test_cancelling_the_step_cancels_what_it_has_started(app: Tenuto, worker: Quick, gate: Gate) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated"), job(app, "quick")), of("outer", Step.schedule("inner"))])
+async def test_cancelling_a_schedule_step_cancels_its_child(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated"), make_job_step(app, "quick")),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     async with worker():
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         (step,) = (await app.executions.get(outer))["steps"]
         await eventually(lambda: is_waiting(app, step["task_id"]))
         assert await app.cancel(step["task_id"]) == "cancelled"
         assert (await app.executions.get(outer))["state"] == "failed"
         gate.go.release()
-        inner = await app.executions.wait((await the_child(app, "inner"))["id"], timeout=10)
+        inner = await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
     assert inner["state"] == "cancelled"
 
 
@@ -217,13 +242,18 @@ async def is_waiting(app: Tenuto, task_id: UUID) -> bool:
     return bool((await app.task(task_id))["state"] == "waiting")
 
 
-async def test_cancelling_the_inner_one_fails_the_step(app: Tenuto, worker: Quick, gate: Gate) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated")), of("outer", Step.schedule("inner"))])
+async def test_cancelling_the_child_execution_fails_the_schedule_step(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated")),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     async with worker():
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         with app.acting_as(ANA):
-            await app.executions.cancel((await the_child(app, "inner"))["id"])
+            await app.executions.cancel((await wait_for_child(app, "inner"))["id"])
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=10)
     assert ended["state"] == "failed"
@@ -231,14 +261,19 @@ async def test_cancelling_the_inner_one_fails_the_step(app: Tenuto, worker: Quic
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "cancel_previous"])
-async def test_a_step_waits_for_a_run_that_is_active_and_then_runs_its_own(
-    app: Tenuto, worker: Quick, gate: Gate, overlap: str
+async def test_schedule_step_waits_for_an_active_execution_before_its_own(
+    app: Tenuto, worker: WorkerFactory, gate: Gate, overlap: str
 ) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated"), overlap=overlap), of("outer", Step.schedule("inner"))])
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated"), overlap=overlap),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     async with worker():
-        first = await run(app, "inner")
+        first = await start_run(app, "inner")
         await gate.has_begun()
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         (step,) = (await app.executions.get(outer))["steps"]
         await eventually(lambda: is_waiting(app, step["task_id"]))
         assert len(await app.executions.list(schedule="inner")) == 1
@@ -249,26 +284,31 @@ async def test_a_step_waits_for_a_run_that_is_active_and_then_runs_its_own(
     assert gate.count == 2, "its own run, not the other's"
 
 
-async def test_side_by_side_where_that_is_allowed(app: Tenuto, worker: Quick, gate: Gate) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated"), overlap="allow"), of("outer", Step.schedule("inner"))])
+async def test_schedule_step_runs_side_by_side_where_overlap_is_allowed(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated"), overlap="allow"),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     async with worker():
-        await run(app, "inner")
-        outer = await run(app, "outer")
+        await start_run(app, "inner")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         await gate.has_begun()
         gate.go.release(2)
         assert (await app.executions.wait(outer, timeout=10))["state"] == "completed"
 
 
-async def test_two_steps_that_run_the_same_schedule_take_turns(app: Tenuto, worker: Quick, gate: Gate) -> None:
+async def test_two_steps_of_the_same_schedule_run_one_after_the_other(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
     await app.schedules.apply(
         [
-            of("inner", job(app, "gated")),
-            of("outer", [Step.schedule("inner", name="left"), Step.schedule("inner", name="right")]),
+            make_manual_schedule("inner", make_job_step(app, "gated")),
+            make_manual_schedule("outer", [Step.schedule("inner", name="left"), Step.schedule("inner", name="right")]),
         ]
     )
     async with worker():
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         gate.go.release()
         await gate.has_begun()
@@ -277,47 +317,55 @@ async def test_two_steps_that_run_the_same_schedule_take_turns(app: Tenuto, work
     assert len(await app.executions.list(schedule="inner")) == 2
 
 
-async def test_pausing_the_outer_one_holds_the_step_back_when_the_inner_one_has_ended(
-    app: Tenuto, worker: Quick, gate: Gate
+async def test_schedule_step_of_a_paused_execution_waits_after_its_child_ended(
+    app: Tenuto, worker: WorkerFactory, gate: Gate
 ) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated")), of("outer", Step.schedule("inner"), job(app, "quick"))])
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated")),
+            make_manual_schedule("outer", Step.schedule("inner"), make_job_step(app, "quick")),
+        ]
+    )
     async with worker():
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         (step, _) = (await app.executions.get(outer))["steps"]
         await eventually(lambda: is_waiting(app, step["task_id"]))
         await app.executions.pause(outer)
         gate.go.release()
-        await app.executions.wait((await the_child(app, "inner"))["id"], timeout=10)
+        await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
         assert await is_waiting(app, step["task_id"])
         await app.executions.resume(outer)
         assert (await app.executions.wait(outer, timeout=10))["state"] == "completed"
-    assert await repairs(await app.open()) == {}
+    assert await read_repairs(await app.open()) == {}
 
 
-async def test_an_attempt_that_is_lost_after_it_began_the_inner_one_does_not_run_it_twice(
-    app: Tenuto, worker: Quick, gate: Gate
-) -> None:
-    await app.schedules.apply([of("inner", job(app, "gated")), of("outer", Step.schedule("inner"))])
+async def test_lost_schedule_step_does_not_run_its_child_twice(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "gated")),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     database = await app.open()
     async with worker() as one:
-        outer = await run(app, "outer")
+        outer = await start_run(app, "outer")
         await gate.has_begun()
         (step,) = (await app.executions.get(outer))["steps"]
         await eventually(lambda: is_waiting(app, step["task_id"]))
         # as if its worker had died before it could put the step aside
-        dead = await database.value(
+        dead = await database.fetch_value(
             "INSERT INTO tenuto.workers SELECT gen_random_uuid(), 'dead', service, host, boot, pid, version, queues,"
             " slots, started_at, seen_at FROM tenuto.workers WHERE id = $1 RETURNING id",
             one.identity.id,
         )
-        await database.all(
+        await database.fetch_all(
             "UPDATE tenuto.tasks SET state = 'running', waits_for = NULL, worker_id = $2, fence = fence + 1,"
             " claimed_at = now(), lease_until = now() + interval '1 h' WHERE id = $1",
             step["task_id"],
             dead,
         )
-        assert await recover(database, dead, database.clock.now()) == 1
+        assert await recover_tasks_of_worker(database, dead, database.clock.now()) == 1
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=20)
     assert (ended["state"], ended["steps"][0]["attempt"]) == ("completed", 2)
@@ -326,24 +374,34 @@ async def test_an_attempt_that_is_lost_after_it_began_the_inner_one_does_not_run
 
 
 @pytest.mark.usefixtures("gate")
-async def test_a_schedule_that_was_renamed_away_fails_the_step_for_good(app: Tenuto, worker: Quick) -> None:
-    await app.schedules.apply([of("inner", job(app, "quick")), of("outer", Step.schedule("inner"))])
+async def test_schedule_step_of_a_renamed_schedule_fails_without_retry(app: Tenuto, worker: WorkerFactory) -> None:
+    await app.schedules.apply(
+        [
+            make_manual_schedule("inner", make_job_step(app, "quick")),
+            make_manual_schedule("outer", Step.schedule("inner")),
+        ]
+    )
     database = await app.open()
-    await database.all("UPDATE tenuto.schedules SET name = 'elsewhere' WHERE name = 'inner'")
+    await database.fetch_all("UPDATE tenuto.schedules SET name = 'elsewhere' WHERE name = 'inner'")
     async with worker():
-        ended = await app.executions.wait(await run(app, "outer"), timeout=10)
+        ended = await app.executions.wait(await start_run(app, "outer"), timeout=10)
     assert (ended["state"], ended["error"]) == ("failed", "step 'inner' failed: there is no schedule named 'inner'")
 
 
-async def test_runs_that_would_wait_for_each_other_for_ever_do_not(app: Tenuto, worker: Quick, gate: Gate) -> None:
+async def test_schedule_step_detects_a_wait_cycle(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
     """No plan ever was in a circle, but the run of one is older than its edit."""
-    await app.schedules.apply([of("B", job(app, "quick")), of("A", job(app, "gated"), Step.schedule("B"))])
+    await app.schedules.apply(
+        [
+            make_manual_schedule("B", make_job_step(app, "quick")),
+            make_manual_schedule("A", make_job_step(app, "gated"), Step.schedule("B")),
+        ]
+    )
     async with worker():
-        old = await run(app, "A")
+        old = await start_run(app, "A")
         await gate.has_begun()
-        await app.schedules.edit("A", of("A", job(app, "quick")))
-        await app.schedules.edit("B", of("B", Step.schedule("A")))
-        new = await run(app, "B")
+        await app.schedules.edit("A", make_manual_schedule("A", make_job_step(app, "quick")))
+        await app.schedules.edit("B", make_manual_schedule("B", Step.schedule("A")))
+        new = await start_run(app, "B")
         (step,) = (await app.executions.get(new))["steps"]
         await eventually(lambda: is_waiting(app, step["task_id"]))
         gate.go.release()
@@ -353,44 +411,46 @@ async def test_runs_that_would_wait_for_each_other_for_ever_do_not(app: Tenuto, 
         assert (await app.executions.wait(new, timeout=10))["state"] == "completed"
 
 
-async def test_pausing_at_the_moment_the_inner_one_ends_holds_the_step_back(
+async def test_pausing_during_the_end_of_the_child_holds_the_schedule_step(
     db: Database, register_worker: Register
 ) -> None:
-    me = await register_worker()
+    worker_id = await register_worker()
     for number in range(30):
-        outer = await started(db, f"o{number}", name=f"outer {number}", trigger=manual())
-        inner = await started(db, f"i{number}", name=f"inner {number}", trigger=manual())
-        held = await take(db, me)
-        aside = Outcome(Status.COMPLETED, aside=Aside(execution=inner))
+        outer = await start_execution(db, f"o{number}", name=f"outer {number}", trigger=manual())
+        inner = await start_execution(db, f"i{number}", name=f"inner {number}", trigger=manual())
+        held = await claim_steps(db, worker_id)
+        aside = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=inner))
         await completion.finish(db, [Settlement(held[f"o{number}"], aside)])
-        await asyncio.gather(execution_control.pause(db, outer, db.clock.now(), ANA), end(db, held[f"i{number}"]))
-        assert await task_states(db, outer) == {f"o{number}": "waiting"}
-        await execution_control.resume(db, outer, db.clock.now() + MINUTE)
-        assert await task_states(db, outer) == {f"o{number}": "queued"}
-        await play(db, me)
-    assert await repairs(db) == {}
+        await asyncio.gather(
+            execution_control.pause_execution(db, outer, db.clock.now(), ANA), finish_task(db, held[f"i{number}"])
+        )
+        assert await open_task_states(db, outer) == {f"o{number}": "waiting"}
+        await execution_control.resume_execution(db, outer, db.clock.now() + MINUTE)
+        assert await open_task_states(db, outer) == {f"o{number}": "queued"}
+        await run_claimable_steps(db, worker_id)
+    assert await read_repairs(db) == {}
 
 
 @pytest.mark.usefixtures("gate")
-async def test_the_net_finds_nothing_where_schedules_run_each_other(app: Tenuto, worker: Quick) -> None:
+async def test_repair_finds_nothing_in_nested_executions(app: Tenuto, worker: WorkerFactory) -> None:
     await app.schedules.apply(
         [
-            of("inner", job(app, "quick"), overlap="allow"),
-            of("outer", [Step.schedule("inner", name=f"n{n}") for n in range(8)], overlap="allow"),
+            make_manual_schedule("inner", make_job_step(app, "quick"), overlap="allow"),
+            make_manual_schedule("outer", [Step.schedule("inner", name=f"n{n}") for n in range(8)], overlap="allow"),
         ]
     )
     database = await app.open()
     async with worker():
-        runs = [await run(app, "outer") for _ in range(5)]
+        runs = [await start_run(app, "outer") for _ in range(5)]
         for _ in range(20):
-            await execution_control.repair(database, database.clock.now())
+            await repair_stuck_executions(database, database.clock.now())
         for each in runs:
             assert (await app.executions.wait(each, timeout=30))["state"] == "completed"
-    assert await repairs(database) == {}
-    assert len(await table(database, "executions")) == 45
+    assert await read_repairs(database) == {}
+    assert len(await read_table(database, "executions")) == 45
 
 
-async def test_the_time_of_a_step_that_runs_a_schedule_is_that_of_the_whole_run(app: Tenuto, worker: Quick) -> None:
+async def test_duration_of_a_schedule_step_is_that_of_its_child(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def slow() -> None:
         await asyncio.sleep(1.5)

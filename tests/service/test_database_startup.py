@@ -1,42 +1,36 @@
-"""A service that has found its database begins when it answers again, should it go away a moment later."""
+"""Start of a service while the database is unavailable."""
 
 from __future__ import annotations
 
-import pytest
-
 from tenuto.errors import Conflict, Unavailable
 from tenuto.logs import Log
-from tenuto.service import polling_loop
-from tenuto.service.polling_loop import once_the_database_answers
+from tenuto.service.polling_loop import retry_until_database_answers
+from tests.support.errors import raises_code
+
+LOG = Log("test")
 
 
-@pytest.fixture
-def tries(monkeypatch: pytest.MonkeyPatch) -> list[Exception | None]:
-    monkeypatch.setattr(polling_loop, "_AGAIN_SECONDS", 0.0)
-    return []
+async def test_service_starts_once_the_database_answers() -> None:
+    results = [Unavailable("away"), Unavailable("still away"), None]
+
+    async def start() -> None:
+        if (error := results.pop(0)) is not None:
+            raise error
+
+    assert await retry_until_database_answers(start, lambda: False, LOG, retry_seconds=0)
+    assert results == []
 
 
-async def test_a_service_begins_once_the_database_answers(tries: list[Exception | None]) -> None:
-    tries += [Unavailable("away"), Unavailable("still away"), None]
-
-    async def begin() -> None:
-        if (problem := tries.pop(0)) is not None:
-            raise problem
-
-    assert await once_the_database_answers(begin, lambda: False, Log("test"))
-    assert tries == []
-
-
-async def test_it_ends_quietly_when_told_to_before_the_database_has_answered() -> None:
-    async def begin() -> None:
+async def test_service_stopped_before_the_database_answers_does_not_start() -> None:
+    async def start() -> None:
         raise Unavailable("away")
 
-    assert not await once_the_database_answers(begin, lambda: True, Log("test"))
+    assert not await retry_until_database_answers(start, lambda: True, LOG)
 
 
-async def test_it_gives_up_when_waiting_would_not_help() -> None:
-    async def begin() -> None:
-        raise Conflict("the name is taken")
+async def test_service_start_raises_errors_that_do_not_go_away() -> None:
+    async def start() -> None:
+        raise Conflict("the name is taken", code="process.name.taken")
 
-    with pytest.raises(Conflict):
-        await once_the_database_answers(begin, lambda: False, Log("test"))
+    with raises_code("process.name.taken"):
+        await retry_until_database_answers(start, lambda: False, LOG)

@@ -1,4 +1,4 @@
-"""Names (W1): one holder each on a machine; without one given, the first that is free."""
+"""Process names (W1): exclusive per machine; the default is the first free name of the host."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.errors import Conflict, Invalid
-from tenuto.service.process_identity import Identity
-from tests.support.engine_fixtures import Quick
+from tenuto.service.process_identity import ProcessIdentity
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 
 
-def test_a_name_has_one_holder_at_a_time_and_is_free_again_when_let_go(tmp_path: Path) -> None:
-    first = Identity.take("worker", tmp_path, "baker")
-    with pytest.raises(Conflict, match="baker is running on this machine already") as refusal:
-        Identity.take("worker", tmp_path, "baker")
+def test_process_name_is_exclusive_until_released(tmp_path: Path) -> None:
+    first = ProcessIdentity.acquire("worker", tmp_path, "baker")
+    with raises_code("process.name.taken") as refusal:
+        ProcessIdentity.acquire("worker", tmp_path, "baker")
     assert refusal.value.field == "name"
-    other_service = Identity.take("scheduler", tmp_path, "baker")
+    other_service = ProcessIdentity.acquire("scheduler", tmp_path, "baker")
     first.release()
-    second = Identity.take("worker", tmp_path, "baker")
+    second = ProcessIdentity.acquire("worker", tmp_path, "baker")
     assert second.id != first.id, "the name lasts, the id is new at each start"
     for identity in (second, other_service):
         identity.release()
 
 
-def test_without_a_name_the_first_free_one_of_the_host_is_taken(tmp_path: Path) -> None:
-    taken = [Identity.take("worker", tmp_path) for _ in range(3)]
+def test_process_without_a_name_gets_the_first_free_one(tmp_path: Path) -> None:
+    taken = [ProcessIdentity.acquire("worker", tmp_path) for _ in range(3)]
     assert [identity.name.rsplit("-", 1)[1] for identity in taken] == ["1", "2", "3"]
     taken[1].release()
-    again = Identity.take("worker", tmp_path)
+    again = ProcessIdentity.acquire("worker", tmp_path)
     assert again.name == taken[1].name
     for identity in (taken[0], taken[2], again):
         identity.release()
 
 
-def test_the_name_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+def test_name_of_a_killed_process_is_free(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, os, signal\nfrom tenuto.service.process_identity import Identity\n"
         "held = Identity.take('worker', pathlib.Path(sys.argv[1]), 'baker')\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    Identity.take("worker", tmp_path, "baker").release()
+    ProcessIdentity.acquire("worker", tmp_path, "baker").release()
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../../etc/passwd", "x" * 101, "-rf", "a\x00"])
-def test_what_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Invalid):
-        Identity.take("worker", tmp_path, name)
+def test_invalid_process_name_is_rejected(tmp_path: Path, name: str) -> None:
+    with raises_code("value.name.invalid"):
+        ProcessIdentity.acquire("worker", tmp_path, name)
     assert not list(tmp_path.rglob("*.lock"))
 
 
-def test_an_incarnation_tells_where_it_lives(tmp_path: Path) -> None:
-    identity = Identity.take("worker", tmp_path, "baker")
+def test_incarnation_contains_host_and_home(tmp_path: Path) -> None:
+    identity = ProcessIdentity.acquire("worker", tmp_path, "baker")
     incarnation = identity.incarnation(["a"], 5)
     identity.release()
     assert socket.gethostname() in incarnation.host
@@ -71,11 +71,11 @@ def test_an_incarnation_tells_where_it_lives(tmp_path: Path) -> None:
     assert incarnation.boot
 
 
-def test_a_home_keeps_its_id_and_no_other_home_has_it_even_at_the_same_path(tmp_path: Path) -> None:
+def test_home_id_is_stable_and_unique(tmp_path: Path) -> None:
     home = tmp_path / "home"
 
     def reach() -> str:
-        identity = Identity.take("worker", home, "baker")
+        identity = ProcessIdentity.acquire("worker", home, "baker")
         identity.release()
         return identity.incarnation([], 1).host
 
@@ -87,11 +87,11 @@ def test_a_home_keeps_its_id_and_no_other_home_has_it_even_at_the_same_path(tmp_
     assert reach().partition("#")[0] == first.partition("#")[0], "host and path are the same"
 
 
-def test_of_many_that_need_the_id_of_a_new_home_at_once_all_get_the_same(tmp_path: Path) -> None:
+def test_concurrent_processes_get_the_same_home_id(tmp_path: Path) -> None:
     everybody = threading.Barrier(8)
 
     def reach(number: int) -> str:
-        identity = Identity.take("worker", tmp_path, f"baker-{number}")
+        identity = ProcessIdentity.acquire("worker", tmp_path, f"baker-{number}")
         everybody.wait()
         identity.release()
         return identity.incarnation([], 1).host
@@ -101,37 +101,37 @@ def test_of_many_that_need_the_id_of_a_new_home_at_once_all_get_the_same(tmp_pat
     assert {file.suffix for file in (tmp_path / "run").iterdir()} == {".lock", ".id"}
 
 
-async def test_a_worker_in_a_container_with_the_same_hostname_and_path_is_not_declared_dead(
-    app: Tenuto, worker: Quick, sql: Any
+async def test_worker_in_a_container_with_equal_host_and_path_is_not_ended(
+    app: Tenuto, worker: WorkerFactory, sql: Any
 ) -> None:
     """Two containers, each with a home of its own: to the one, the lock of the other's name looks free."""
     async with worker(name="baker"):
         (elsewhere,) = await sql("SELECT id FROM tenuto.workers")
         app.settings.home.rename(app.settings.home.with_name("of the other container"))
-        with pytest.raises(Conflict, match="baker is alive on"):
+        with raises_code("process.name.taken"):
             async with worker(name="baker"):
                 pass
         assert await sql("SELECT id FROM tenuto.workers WHERE ended_at IS NULL") == [elsewhere]
 
 
-async def test_a_second_worker_of_a_name_is_refused_and_the_first_works_on(app: Tenuto, worker: Quick) -> None:
+async def test_second_worker_with_the_same_name_is_rejected(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> int:
         return 7
 
     async with worker(name="baker"):
-        with pytest.raises(Conflict, match="baker"):
+        with raises_code("process.name.taken"):
             async with worker(name="baker"):
                 pass
         assert (await app.wait(await app.enqueue(bake), timeout=10))["output"] == 7
 
 
-async def test_a_name_that_lives_on_another_machine_is_refused_too(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_worker_name_in_use_on_another_host_is_rejected(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     await sql(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
         " VALUES (gen_random_uuid(), 'baker', 'worker', 'elsewhere', 'x', 1, '0', '{}', 1, now(), now())"
     )
-    with pytest.raises(Conflict, match="alive on elsewhere"):
+    with raises_code("process.name.taken"):
         async with worker(name="baker"):
             pass
-    Identity.take("worker", app.settings.home, "baker").release()  # it has let the name go here
+    ProcessIdentity.acquire("worker", app.settings.home, "baker").release()  # it has let the name go here

@@ -6,23 +6,23 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto import Actor, Step, Tenuto, every
-from tenuto.definitions.schedule_definitions import declare, edit, switch
-from tenuto.definitions.versioned import Author
-from tenuto.model.schedules import Definition
-from tenuto.operations.schedules import definition
+from tenuto.definitions.schedule_definitions import declare, edit, set_enabled
+from tenuto.definitions.versioned import ChangeContext
+from tenuto.model.schedules import ScheduleDefinition
+from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
-from tenuto.simulation.inputs import Given, rehearse
+from tenuto.simulation.inputs import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation
 from tests.support.model_values import NOON
-from tests.support.schedules import MINUTE, NAME, a_definition, author, run_now, saved
+from tests.support.schedules import MINUTE, NAME, make_definition, make_change_context, run_schedule_now, create_schedule
 
-FILE = Author(Actor.system("ci"), NOON, None, "file")
+FILE = ChangeContext(Actor.system("ci"), NOON, None, "file")
 HOURLY, QUARTERLY = every("1h"), every("15m")
 
 
-async def played(db: Database, *definitions: Definition, names: tuple[str, ...] = (), **given: Any) -> Simulation:
+async def played(db: Database, *definitions: ScheduleDefinition, names: tuple[str, ...] = (), **given: Any) -> Simulation:
     start: datetime = given.pop("start", NOON + timedelta(seconds=1))
-    return await rehearse(db, start, start + timedelta(hours=1), Given(names, definitions, **given))
+    return await simulate_stored_schedules(db, start, start + timedelta(hours=1), SimulationOptions(names, definitions, **given))
 
 
 def runs(found: Simulation) -> list[str]:
@@ -32,13 +32,13 @@ def runs(found: Simulation) -> list[str]:
 async def test_what_an_operator_has_changed_is_played_as_it_is_in_force_while_the_file_says_nothing_new(
     db: Database,
 ) -> None:
-    declared = a_definition(trigger=HOURLY)
+    declared = make_definition(trigger=HOURLY)
     await declare(db, declared, FILE)
-    await edit(db, NAME, a_definition(trigger=QUARTERLY), author(NOON))
+    await edit(db, NAME, make_definition(trigger=QUARTERLY), make_change_context(NOON))
     found = await played(db, declared)
     assert len(found.runs) == 4, "as the operator has it"
     assert f"kept as an operator changed it, and played so: {NAME}" in found.notes
-    found = await played(db, a_definition(trigger=every("30m")))
+    found = await played(db, make_definition(trigger=every("30m")))
     assert len(found.runs) == 2, "as the file has it, which says something new"
     assert not any("kept" in note for note in found.notes)
 
@@ -47,23 +47,23 @@ async def test_that_holds_for_a_file_read_without_its_app_too(app: Tenuto) -> No
     @app.job(max_retries=7, queue="oven", timeout="1h")
     async def bake(loaves: list[int], kind: str = "rye") -> None: ...
 
-    def declared(loaves: int) -> Definition:
-        return definition(NAME, HOURLY, [Step("job", "bake", {"loaves": [loaves]}, rules={"max_retries": 2})])
+    def declared(loaves: int) -> ScheduleDefinition:
+        return schedule_definition(NAME, HOURLY, [Step("job", "bake", {"loaves": [loaves]}, rules={"max_retries": 2})])
 
     db = await app.open()
     await app.schedules.apply([declared(3)])
     present = (await app.schedules.get(NAME)).definition
-    await app.schedules.edit(NAME, definition(NAME, QUARTERLY, list(present.plan.groups)))
+    await app.schedules.edit(NAME, schedule_definition(NAME, QUARTERLY, list(present.plan.groups)))
     assert len((await played(db, declared(3))).runs) == 4
     assert len((await played(db, declared(4))).runs) == 1, "it says something new"
 
 
 async def test_what_is_disabled_is_left_out_though_a_file_declares_it_unless_it_is_named(db: Database) -> None:
     spread = every("1h", jitter="30m")
-    declared = a_definition(trigger=spread)
+    declared = make_definition(trigger=spread)
     await declare(db, declared, FILE)
     (as_it_runs,) = (await played(db, declared)).runs
-    await switch(db, NAME, author(NOON), enabled=False)
+    await set_enabled(db, NAME, make_change_context(NOON), enabled=False)
     found = await played(db, declared)
     assert found.runs == []
     assert f"disabled, and left out: {NAME}" in found.notes
@@ -75,8 +75,8 @@ async def test_what_is_disabled_is_left_out_though_a_file_declares_it_unless_it_
 
 async def test_a_run_that_is_active_at_the_beginning_stands_in_the_way(db: Database) -> None:
     now = db.clock.now()
-    await saved(db, a_definition(trigger=every("10m", anchor=now)), now)
-    await run_now(db, now=now)
+    await create_schedule(db, make_definition(trigger=every("10m", anchor=now)), now)
+    await run_schedule_now(db, now=now)
     start = now + MINUTE
     found = await played(db, start=start, seconds={NAME: 1500.0})
     assert [run.decision for run in found.runs] == ["skipped", "skipped", "fired", "skipped", "skipped", "fired"]

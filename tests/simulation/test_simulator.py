@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
-from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields
+from tenuto.model.schedules import ScheduleDefinition, Misfire, OverlapPolicy, Plan, misfire_from_fields
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger, at, cron, every, manual
-from tenuto.simulation.dst_report import effects
-from tenuto.simulation.simulator import Simulation, Subject, simulate
+from tenuto.simulation.dst_report import clock_change_effects
+from tenuto.simulation.simulator import Simulation, SimulatedSchedule, simulate
 from tests.support.proofs import times
 
 NOON = datetime(2026, 3, 23, 12, tzinfo=UTC)
@@ -30,12 +30,12 @@ def subject(
     overlap: str = "skip",
     misfire: Misfire | str | dict[str, Any] = "once",
     steps: Iterable[Any] = (Step("job", "work", queue="default"),),
-) -> Subject:
-    definition = Definition(name, trigger, Plan.of(steps), "", Overlap(overlap), misfire_from_fields(misfire))
-    return Subject(definition, name, minutes * 60)
+) -> SimulatedSchedule:
+    definition = ScheduleDefinition(name, trigger, Plan.from_steps(steps), "", OverlapPolicy(overlap), misfire_from_fields(misfire))
+    return SimulatedSchedule(definition, name, minutes * 60)
 
 
-def play(*subjects: Subject, minutes: float = 60, **given: Any) -> Simulation:
+def play(*subjects: SimulatedSchedule, minutes: float = 60, **given: Any) -> Simulation:
     return simulate(subjects, NOON, NOON + timedelta(minutes=minutes), **given)
 
 
@@ -142,12 +142,12 @@ def test_an_end_before_the_beginning_is_refused() -> None:
 @given(
     step=st.integers(1, 40),
     takes=st.floats(0, 90),
-    overlap=st.sampled_from(list(Overlap)),
+    overlap=st.sampled_from(list(OverlapPolicy)),
     late=st.sampled_from(["once", "all", "skip"]),
     outage=st.tuples(st.integers(0, 200), st.integers(1, 90)),
 )
 def test_every_due_instant_is_decided_once_and_alone_means_alone(
-    step: int, takes: float, overlap: Overlap, late: str, outage: tuple[int, int]
+    step: int, takes: float, overlap: OverlapPolicy, late: str, outage: tuple[int, int]
 ) -> None:
     down = NOON + timedelta(minutes=outage[0]), NOON + timedelta(minutes=sum(outage))
     trigger = every(f"{step}m", anchor=NOON)
@@ -157,7 +157,7 @@ def test_every_due_instant_is_decided_once_and_alone_means_alone(
     decidable = [due for due in expected if not (down[0] <= due < down[1] and down[1] >= end)]
     assert [run.due_at for run in found.runs] == decidable
     spans = sorted((run.starts_at, run.ends_at) for run in found.runs if run.starts_at and run.ends_at)
-    if overlap is not Overlap.ALLOW:
+    if overlap is not OverlapPolicy.ALLOW:
         assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
 
 
@@ -167,7 +167,7 @@ YEAR = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def told(trigger: Trigger) -> list[str]:
-    return [effect.words for effect in effects("a", trigger, *YEAR)]
+    return [effect.words for effect in clock_change_effects("a", trigger, *YEAR)]
 
 
 def test_a_wall_time_that_is_not_or_is_twice_is_named() -> None:

@@ -13,32 +13,33 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tenuto.definitions import manifest_definitions, schedule_definitions
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion, execution_control, task_cancellation
 from tenuto.maintenance import recovery
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
-from tenuto.model.policies import Policy, RetryPolicy
-from tenuto.model.schedules import Definition, Overlap, Plan
+from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.schedules import ScheduleDefinition, OverlapPolicy, Plan
 from tenuto.model.steps import Step
-from tenuto.model.tasks import Aside, NewTask, Outcome, Reason, Status, Task, error_json, settle
+from tenuto.model.tasks import Deferral, NewTask, Outcome, OutcomeReason, OutcomeStatus, Task, error_json, settle
 from tenuto.model.triggers import every
 from tenuto.operations import batches
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing
 from tenuto.store import tasks as store
 from tenuto.store import workers
-from tenuto.store.executions import Taking
+from tenuto.store.executions import NextGroupClaim
 from tenuto.store.reports import test_clock
 from tenuto.store.schedules import Schedule
-from tenuto.store.workers import Incarnation
+from tenuto.store.workers import ProcessRegistration
 
 T = TypeVar("T")
 WHO = Actor.system("the machine")
 LEASE = timedelta(hours=1)
 QUEUES = ("default", "other")
-POLICY = Policy(RetryPolicy(max_retries=2, base_seconds=60, jitter=0))
+POLICY = TaskPolicy(RetryPolicy(max_retries=2, base_seconds=60, jitter=0))
 
 _CLEAR = """
 SET LOCAL session_replication_role = replica;
@@ -107,19 +108,19 @@ class Hands:
 
     def register(self, name: str) -> tuple[UUID, UUID | None]:
         """A process of that name starts; its id, and that of the one before if that had not left."""
-        me = Incarnation(new_id(), name, "worker", "here", "boot", 1, "0", list(QUEUES), 10)
-        return me.id, self.do(workers.register(self.db, me, name_is_mine=True, silence=LEASE))
+        me = ProcessRegistration(new_id(), name, "worker", "here", "boot", 1, "0", list(QUEUES), 10)
+        return me.id, self.do(workers.register_process(self.db, me, holds_name_lock=True, silence_limit=LEASE))
 
     def recover(self, worker: UUID, now: datetime) -> int:
-        return self._afterwards(recovery.recover(self.db, worker, now), now)
+        return self._afterwards(recovery.recover_tasks_of_worker(self.db, worker, now), now)
 
     def sweep(self, now: datetime) -> int:
-        return self._afterwards(recovery.sweep(self.db, now), now)
+        return self._afterwards(recovery.recover_lost_tasks(self.db, now), now)
 
     def stall(self, worker: UUID) -> None:
         """Its leases run out on the only clock that counts, the database's."""
         self.do(
-            self.db.all(
+            self.db.fetch_all(
                 "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE worker_id = $1", worker
             )
         )
@@ -128,23 +129,23 @@ class Hands:
 
     def enqueue(self, now: datetime, **fields: Any) -> tuple[NewTask, UUID]:
         task = NewTask(new_id(), "work", "{}", now, WHO, policy=POLICY.to_json(), **fields)
-        return task, self.do(store.start_or_find(self.db, task))
+        return task, self.do(store.enqueue_or_find(self.db, task))
 
     def enqueue_again(self, task: NewTask) -> UUID:
         """The same request once more, as if no reply had come."""
-        return self.do(store.start_or_find(self.db, task, again=True))
+        return self.do(store.enqueue_or_find(self.db, task, may_exist=True))
 
     def promote(self, now: datetime) -> int:
-        return self.do(store.promote(self.db, now, QUEUES)).promoted
+        return self.do(store.promote_due_tasks(self.db, now, QUEUES)).promoted_count
 
     def claim(self, worker: UUID, most: int) -> list[Task]:
-        return self.do(store.claim(self.db, worker, QUEUES, most, LEASE))
+        return self.do(store.claim_tasks(self.db, worker, QUEUES, most, LEASE))
 
     def claim_under_limits(self, worker: UUID, most: int) -> list[Task]:
-        return self.do(store.claim_under_limits(self.db, worker, QUEUES, most, LEASE))
+        return self.do(store.claim_limited_tasks(self.db, worker, QUEUES, most, LEASE))
 
     def renew(self, worker: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-        return self.do(store.renew(self.db, worker, [(id, fence, None) for id, fence in held], LEASE))
+        return self.do(store.renew_leases(self.db, worker, [(id, fence, None) for id, fence in held], LEASE))
 
     def finish(self, task: Task, how: str, now: datetime) -> set[UUID]:
         return self._afterwards(completion.finish(self.db, [settle(task, _outcome(how, now), now, new_id)]), now)
@@ -152,20 +153,20 @@ class Hands:
     def finish_and_go_on(self, task: Task, now: datetime) -> tuple[set[UUID], list[Task]]:
         """It completes, and its worker takes what follows in the same breath."""
         assert task.worker_id is not None
-        taking = Taking(task.worker_id, LEASE, QUEUES, 5)
+        taking = NextGroupClaim(task.worker_id, LEASE, QUEUES, 5)
         settlement = settle(task, _outcome("completed", now), now, new_id)
-        return self._afterwards(completion.finish(self.db, [settlement], taking), now), taking.taken
+        return self._afterwards(completion.finish(self.db, [settlement], taking), now), taking.claimed
 
     def put_back(self, worker: UUID, task: Task) -> set[UUID]:
-        return self.do(store.put_back(self.db, worker, [task]))
+        return self.do(store.return_tasks_to_queue(self.db, worker, [task]))
 
     def cancel(self, task: UUID) -> str:
-        return self.do(task_cancellation.cancel(self.db, task, WHO))
+        return self.do(task_cancellation.cancel_task(self.db, task, WHO))
 
     def _afterwards(self, act: Awaitable[T], now: datetime) -> T:
         """The database's clock is far ahead: what is to be tried again later waits by the machine's clock."""
         answer = self.do(act)
-        self.do(test_clock.not_due_yet(self.db, now))
+        self.do(test_clock.reschedule_future_retries(self.db, now))
         return answer
 
     # --- queues -----------------------------------------------------------------------------------------------------
@@ -183,45 +184,45 @@ class Hands:
 
     def create(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
         return self.do(
-            schedule_definitions.create(self.db, _definition(name, minutes, overlap, groups), Author(WHO, now))
+            schedule_definitions.create(self.db, _definition(name, minutes, overlap, groups), ChangeContext(WHO, now))
         )
 
     def edit(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
         return self.do(
-            schedule_definitions.edit(self.db, name, _definition(name, minutes, overlap, groups), Author(WHO, now))
+            schedule_definitions.edit(self.db, name, _definition(name, minutes, overlap, groups), ChangeContext(WHO, now))
         )
 
     def switch(self, name: str, now: datetime, *, enabled: bool) -> bool:
-        return self.do(schedule_definitions.switch(self.db, name, Author(WHO, now), enabled=enabled))
+        return self.do(schedule_definitions.set_enabled(self.db, name, ChangeContext(WHO, now), enabled=enabled))
 
     def delete(self, name: str, now: datetime) -> None:
-        self.do(schedule_definitions.delete(self.db, name, Author(WHO, now)))
+        self.do(schedule_definitions.delete(self.db, name, ChangeContext(WHO, now)))
 
     def fire(self, now: datetime) -> int:
-        return self.do(firing.fire_due(self.db, now, "the machine"))
+        return self.do(firing.fire_due_schedules(self.db, now, "the machine"))
 
     def take_turns(self, now: datetime) -> int:
-        return self.do(firing.take_turns(self.db, now, "the machine"))
+        return self.do(firing.start_queued_runs(self.db, now, "the machine"))
 
     def run_now(self, name: str, now: datetime) -> str:
         request = new_id()
 
         async def act(connection: Connection) -> str:
-            return (await firing.run_now(connection, name, now, WHO, request_id=request)).decision
+            return (await firing.run_schedule(connection, name, now, WHO, request_id=request)).decision
 
         return self.do(self.db.transaction(act))
 
     def cancel_run(self, id: UUID, now: datetime) -> str:
-        return self.do(execution_control.cancel(self.db, id, now, WHO))
+        return self.do(execution_control.cancel_execution(self.db, id, now, WHO))
 
     def pause_run(self, id: UUID, now: datetime) -> None:
-        self.do(execution_control.pause(self.db, id, now, WHO))
+        self.do(execution_control.pause_execution(self.db, id, now, WHO))
 
     def resume_run(self, id: UUID, now: datetime) -> None:
-        self.do(execution_control.resume(self.db, id, now))
+        self.do(execution_control.resume_execution(self.db, id, now))
 
     def repair(self, now: datetime) -> int:
-        return self.do(execution_control.repair(self.db, now))
+        return self.do(repair_stuck_executions(self.db, now))
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
@@ -230,31 +231,31 @@ class Hands:
 
         async def make() -> UUID:
             stored = await manifest_definitions.create(
-                self.db, Manifest(name, job="bake", policy=POLICY), Author(WHO, now)
+                self.db, Manifest(name, job="bake", policy=POLICY), ChangeContext(WHO, now)
             )
             opened = await batches.open_batch(self.db, stored, now, WHO, key=None, name=None)
-            like = await batches.pattern(self.db, stored, opened["id"], now, WHO)
-            await batches.take_in(self.db, opened["id"], 0, like, ["{}"] * items, None)
-            await batches.complete(self.db, opened["id"], now)
+            like = await batches.item_template(self.db, stored, opened["id"], now, WHO)
+            await batches.add_items(self.db, opened["id"], 0, like, ["{}"] * items, None)
+            await batches.complete_batch(self.db, opened["id"], now)
             # Items are due at once, by the database's clock: by the machine's, that is now.
-            await self.db.all("UPDATE tenuto.tasks SET run_at = $2 WHERE batch_id = $1", opened["id"], now)
+            await self.db.fetch_all("UPDATE tenuto.tasks SET run_at = $2 WHERE batch_id = $1", opened["id"], now)
             return UUID(str(opened["id"]))
 
         return self.do(make())
 
     def pause_batch(self, id: UUID, now: datetime) -> None:
-        self.do(batches.pause(self.db, id, now, WHO))
+        self.do(batches.pause_batch(self.db, id, now, WHO))
 
     def resume_batch(self, id: UUID, now: datetime) -> None:
-        self.do(batches.resume(self.db, id, now))
+        self.do(batches.resume_batch(self.db, id, now))
 
     def cancel_batch(self, id: UUID, now: datetime) -> None:
-        self.do(batches.cancel(self.db, id, now, WHO))
+        self.do(batches.cancel_batch(self.db, id, now, WHO))
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def seen(self) -> Seen:
-        row = self.do(self.db.one(_LOOK))
+        row = self.do(self.db.fetch_one(_LOOK))
         assert row is not None
         tables = {
             table: [dict(zip(names, each, strict=True)) for each in row[place]]
@@ -274,26 +275,26 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def _definition(name: str, minutes: int, overlap: str, groups: tuple[int, ...]) -> Definition:
+def _definition(name: str, minutes: int, overlap: str, groups: tuple[int, ...]) -> ScheduleDefinition:
     steps = tuple(
         tuple(Step("job", "step", name=f"{place}.{number}", policy=POLICY) for number in range(count))
         for place, count in enumerate(groups)
     )
-    return Definition(name, every(f"{minutes}m"), Plan(steps), overlap=Overlap(overlap))
+    return ScheduleDefinition(name, every(f"{minutes}m"), Plan(steps), overlap=OverlapPolicy(overlap))
 
 
 _ENDS: dict[str, Callable[[datetime], Outcome]] = {
-    "completed": lambda now: Outcome(Status.COMPLETED, None, now, now),
-    "warning": lambda now: Outcome(Status.COMPLETED_WITH_WARNING, None, now, now),
-    "failed": lambda now: Outcome(Status.FAILED, Reason.ERROR, now, now, error=error_json("Broken", "it broke")),
-    "timed_out": lambda now: Outcome(Status.FAILED, Reason.TIMED_OUT, now, now, error=error_json("Slow", "too slow")),
+    "completed": lambda now: Outcome(OutcomeStatus.COMPLETED, None, now, now),
+    "warning": lambda now: Outcome(OutcomeStatus.COMPLETED_WITH_WARNING, None, now, now),
+    "failed": lambda now: Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error_json("Broken", "it broke")),
+    "timed_out": lambda now: Outcome(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, now, now, error=error_json("Slow", "too slow")),
     "final": lambda now: Outcome(
-        Status.FAILED, Reason.ERROR, now, now, error=error_json("Broken", "for good"), may_retry=False
+        OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error_json("Broken", "for good"), may_retry=False
     ),
-    "cancelled": lambda now: Outcome(Status.CANCELLED, Reason.REQUESTED, now, now, may_retry=False),
-    "handed_back": lambda now: Outcome(Status.CANCELLED, Reason.HANDED_BACK, now, now),
+    "cancelled": lambda now: Outcome(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, now, now, may_retry=False),
+    "handed_back": lambda now: Outcome(OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK, now, now),
     "aside": lambda now: Outcome(
-        Status.COMPLETED, None, now, now, aside=Aside(until=now + timedelta(seconds=60))
+        OutcomeStatus.COMPLETED, None, now, now, deferral=Deferral(resume_at=now + timedelta(seconds=60))
     ),
 }  # fmt: skip
 ENDS = tuple(_ENDS)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tenuto.diagnostics.checks import Verdict
+from tenuto.diagnostics.checks import Severity
 from tenuto.diagnostics.doctor import examine
 from tenuto.model.triggers import every
 from tests.state_machine.comparison import differences
@@ -242,8 +242,8 @@ class Machine(WorkRules):
     def teardown(self) -> None:
         findings = self.hands.do(examine(self.hands.db, self.settings))
         expired = any(not work.lives for work in self.world.tasks.values() if work.state == "running")
-        fine = {"held_by_nobody", "lease_run_out"} if expired or self.gone else set()
-        bad = [each for each in findings if each.verdict is Verdict.PROBLEM and each.name not in fine]
+        fine = {"task_held_by_missing_worker", "lease_expired"} if expired or self.gone else set()
+        bad = [each for each in findings if each.severity is Severity.PROBLEM and each.name not in fine]
         assert bad == []
         self.been.update(f"{record.status} {record.reason}".strip() for record in self.world.records)
         self.been.update(f"execution {run.state}" for run in self.world.runs.values() if run.ended)

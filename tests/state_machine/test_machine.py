@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tests.state_machine.actions import ENDS, Hands
 from tests.state_machine.machine import Machine
 from tests.support.proofs import THOROUGH, times
@@ -70,7 +70,7 @@ COURSES: list[list[tuple[Any, ...]]] = [
 
 @pytest.fixture
 def hands(url: str, tmp_path: Path) -> Iterator[Hands]:
-    Machine.hands, Machine.settings = Hands(url), load(database=url, home=tmp_path)
+    Machine.hands, Machine.settings = Hands(url), load_settings(database=url, home=tmp_path)
     yield Machine.hands
     Machine.hands.close()
 

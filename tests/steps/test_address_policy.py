@@ -1,4 +1,4 @@
-"""Which addresses may be called: every special range in every spelling is closed, and opened by its listing alone."""
+"""The address policy of HTTP calls: every special range is blocked in every spelling, unless it is listed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.errors import Forbidden, Invalid
-from tenuto.settings import load
-from tenuto.steps.http.address_policy import Allowance, callable_ones, closed_as, host_name, literal, plain
+from tenuto.settings import load_settings
+from tenuto.steps.http.address_policy import (
+    AllowList,
+    blocked_category,
+    check_addresses,
+    effective_address,
+    parse_address,
+    parse_host_name,
+)
+from tests.support.errors import raises_code
 
-CLOSED = [
+BLOCKED = [
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "100.127.255.255",
     "127.0.0.1", "127.255.255.254", "168.63.129.16", "169.254.0.1", "169.254.169.254", "172.16.0.1", "172.31.255.255",
     "192.0.0.1", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.0.1", "198.18.0.1", "198.19.255.255",
@@ -30,21 +38,21 @@ PUBLIC = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", CLOSED)
-def test_what_is_not_public_is_closed(text: str) -> None:
-    assert closed_as(ip_address(text)) is not None
-    with pytest.raises(Forbidden, match="TENUTO_HTTP_ALLOW"):
-        callable_ones("name.example", [ip_address("1.1.1.1"), ip_address(text)], Allowance())
+@pytest.mark.parametrize("text", BLOCKED)
+def test_address_policy_blocks_addresses_that_are_not_public(text: str) -> None:
+    assert blocked_category(ip_address(text)) is not None
+    with raises_code("step.http.url.not_allowed", Forbidden):
+        check_addresses("name.example", [ip_address("1.1.1.1"), ip_address(text)], AllowList())
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_what_is_public_may_be_called(text: str) -> None:
+def test_address_policy_allows_public_addresses(text: str) -> None:
     address = ip_address(text)
-    assert callable_ones("name.example", [address], Allowance()) == [address]
+    assert check_addresses("name.example", [address], AllowList()) == [address]
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_an_address_in_another_wrapping_is_the_same_address(number: int) -> None:
+def test_address_policy_unwraps_ipv4_addresses_in_ipv6(number: int) -> None:
     address = IPv4Address(number)
     wrapped = [
         IPv6Address((0xFFFF << 32) | number),
@@ -52,46 +60,46 @@ def test_an_address_in_another_wrapping_is_the_same_address(number: int) -> None
         IPv6Address((0x2002 << 112) | (number << 80)),
         *([IPv6Address(number)] if number > 1 else []),
     ]
-    assert {plain(each) for each in wrapped} == {address}
-    assert {closed_as(each) for each in wrapped} == {closed_as(address)}
-    # The library's own opinion, which differs between versions: nothing it calls closed is open here.
+    assert {effective_address(each) for each in wrapped} == {address}
+    assert {blocked_category(each) for each in wrapped} == {blocked_category(address)}
+    # The classification of the library differs between versions; everything it calls special is blocked here.
     if address.is_loopback or address.is_private or address.is_link_local or address.is_multicast:
-        assert closed_as(address) is not None
+        assert blocked_category(address) is not None
 
 
 @given(st.integers(0, 2**128 - 1))
-def test_of_the_new_addresses_only_global_ones_are_open(number: int) -> None:
+def test_address_policy_allows_only_global_ipv6_addresses(number: int) -> None:
     address = IPv6Address(number)
     if not address.is_global and address.ipv4_mapped is None and address.sixtofour is None:
-        assert closed_as(address) is not None or plain(address) != address
+        assert blocked_category(address) is not None or effective_address(address) != address
 
 
-def test_a_listing_opens_what_it_names_and_nothing_else() -> None:
-    allowance = Allowance.of(["10.1.0.0/16", "fd00::/8", "inside.example", "localhost", "[::1]"])
-    opened = {
+def test_allow_list_permits_only_its_entries() -> None:
+    allow_list = AllowList.parse(["10.1.0.0/16", "fd00::/8", "inside.example", "localhost", "[::1]"])
+    permitted = {
         ("x.example", "10.1.2.3"), ("x.example", "::ffff:10.1.2.3"), ("x.example", "fd00::1"), ("x.example", "::1"),
         ("inside.example", "192.168.0.1"), ("INSIDE.example.", "100.64.0.1"), ("localhost", "127.0.0.1"),
     }  # fmt: skip
-    closed = {
+    blocked = {
         ("x.example", "10.2.0.1"), ("x.example", "192.168.0.1"), ("inside.example", "127.0.0.1"),
         ("inside.example", "169.254.169.254"), ("inside.example", "224.0.0.1"), ("not.inside.example", "192.168.0.1"),
         ("localhost", "169.254.169.254"), ("127.0.0.1", "127.0.0.1"),
     }  # fmt: skip
-    for host, address in opened:
-        assert callable_ones(host, [ip_address(address)], allowance)
-    for host, address in closed:
-        with pytest.raises(Forbidden):
-            callable_ones(host, [ip_address(address)], allowance)
+    for host, address in permitted:
+        assert check_addresses(host, [ip_address(address)], allow_list)
+    for host, address in blocked:
+        with raises_code("step.http.url.not_allowed", Forbidden):
+            check_addresses(host, [ip_address(address)], allow_list)
 
 
-def test_the_machines_own_addresses_are_closed_too() -> None:
-    """Its public one as well: what listens there may be meant for the inside, such as our own API."""
-    own = {ip_address("8.8.4.4")}
-    assert closed_as(ip_address("8.8.4.4"), own) == "an address of this machine"
-    assert closed_as(ip_address("::ffff:8.8.4.4"), own) == "an address of this machine"
-    with pytest.raises(Forbidden, match=r"api\.example leads to 8\.8\.4\.4, an address of this machine"):
-        callable_ones("api.example", list(own), Allowance(), own)
-    assert callable_ones("api.example", list(own), Allowance.of(["api.example"]), own)
+def test_address_policy_blocks_addresses_of_this_machine() -> None:
+    """Also its public addresses: services that listen there may be internal, such as the API of Tenuto."""
+    local = {ip_address("8.8.4.4")}
+    assert blocked_category(ip_address("8.8.4.4"), local) == "an address of this machine"
+    assert blocked_category(ip_address("::ffff:8.8.4.4"), local) == "an address of this machine"
+    with raises_code("step.http.url.not_allowed", Forbidden):
+        check_addresses("api.example", list(local), AllowList(), local)
+    assert check_addresses("api.example", list(local), AllowList.parse(["api.example"]), local)
 
 
 @pytest.mark.parametrize(
@@ -100,24 +108,24 @@ def test_the_machines_own_addresses_are_closed_too() -> None:
      "1.2.3.256", "a.b.1", "127.0.0.1.", "", ".", "-a.example", "a-.example", "a..b", "a b", "a" * 64, "a." * 200,
      "fe80::1%lo", "fe80::1%25lo", "[::1", "ä.example", "a/b", "a@b"],
 )  # fmt: skip
-def test_a_host_in_an_odd_spelling_is_refused(text: str) -> None:
-    with pytest.raises(Invalid):
-        literal(text)
+def test_host_in_unusual_spelling_is_rejected(text: str) -> None:
+    with raises_code("step.http.url.host_invalid", Invalid):
+        parse_address(text)
 
 
-def test_names_and_addresses_are_told_apart() -> None:
-    assert literal("10.0.0.1") == ip_address("10.0.0.1")
-    assert literal("[::1]") == ip_address("::1")
+def test_host_names_and_addresses_are_distinguished() -> None:
+    assert parse_address("10.0.0.1") == ip_address("10.0.0.1")
+    assert parse_address("[::1]") == ip_address("::1")
     for name in ("a.example", "xn--bcher-kva.example", "a_b.svc", "localhost.", "1a.example", "A-1.Example"):
-        assert literal(name) is None
-    assert host_name("A.Example.") == "a.example"
+        assert parse_address(name) is None
+    assert parse_host_name("A.Example.") == "a.example"
 
 
-def test_the_setting_takes_names_and_networks_and_refuses_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_http_allow_accepts_names_and_networks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENUTO_HTTP_ALLOW", "10.0.0.0/8, hooks.svc.local ,::1")
-    assert load().http_allow == ("10.0.0.0/8", "hooks.svc.local", "::1")
-    assert len(Allowance.of(load().http_allow).networks) == 2
+    assert load_settings().http_allow == ("10.0.0.0/8", "hooks.svc.local", "::1")
+    assert len(AllowList.parse(load_settings().http_allow).networks) == 2
     for wrong in ("10.0.0.1/8", "300.1.1.1", "http://a", "*", "a b", "*.example"):
-        with pytest.raises(Invalid) as refusal:
-            load(http_allow=[wrong])
-        assert refusal.value.field == "http_allow"
+        with pytest.raises(Invalid) as caught:
+            load_settings(http_allow=[wrong])
+        assert caught.value.field == "http_allow"

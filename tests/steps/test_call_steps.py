@@ -1,4 +1,4 @@
-"""http.call and log.append as steps of a schedule, by a real worker, with a real secret, over a certificate."""
+"""The step kinds http.call and log.append in schedules, run by a worker, with a secret and with TLS."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from tenuto import Definition, Step, Tenuto
+from tenuto import ScheduleDefinition, Step, Tenuto
 from tenuto.model.schedules import Plan
-from tenuto.model.triggers import Manual
-from tenuto.settings import load
+from tenuto.model.triggers import ManualTrigger
+from tenuto.settings import load_settings
 from tenuto.steps.http import call, transport
-from tenuto.steps.step_kinds import Means
+from tenuto.steps.step_kinds import StepServices
 from tests.support.certificates import a_certificate
-from tests.support.http_site import Site, answer
-from tests.support.store_fixtures import swept, url, used_again
+from tests.support.http_site import Site, make_response
+from tests.support.store_fixtures import reusable_database, truncated_url, url
 
-__all__ = ["swept", "url", "used_again"]
+__all__ = ["reusable_database", "truncated_url", "url"]
 
 CANARY = "c4n4ry-0f-the-mine"
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -29,38 +29,38 @@ KEY = base64.b64encode(bytes(range(32))).decode()
 
 @pytest.fixture
 async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
-    app = Tenuto(settings=load(database=url, home=tmp_path, http_allow=["127.0.0.0/8"], master_key=KEY))
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path, http_allow=["127.0.0.0/8"], master_key=KEY))
     yield app
     await app.close()
 
 
-async def run(app: Tenuto, *steps: Step) -> tuple[str, list[dict[str, object]]]:
-    """A schedule from its creation to its end: its state, and the records of its steps."""
-    await app.schedules.create(Definition("Calls", Manual(), Plan.of(steps)))
+async def run_schedule(app: Tenuto, *steps: Step) -> tuple[str, list[dict[str, object]]]:
+    """Create and run a schedule; return its state and the activities of its steps."""
+    await app.schedules.create(ScheduleDefinition("Calls", ManualTrigger(), Plan.from_steps(steps)))
     started = await app.schedules.run("Calls")
     assert started.execution_id is not None
     async with app.worker(slots=4, poll_seconds=60, grace_seconds=0):
         ended = await app.executions.wait(started.execution_id, timeout=30)
     database = await app.open()
-    rows = await database.all("SELECT * FROM tenuto.activities ORDER BY step_index, attempt")
+    rows = await database.fetch_all("SELECT * FROM tenuto.activities ORDER BY step_index, attempt")
     return ended["state"], [dict(row) for row in rows]
 
 
-async def test_a_schedule_calls_with_a_secret_and_logs_and_the_secret_is_found_nowhere(app: Tenuto) -> None:
+async def test_schedule_with_http_calls_stores_no_secret(app: Tenuto) -> None:
     await app.secrets.set("hr-token", CANARY)
     with Site() as site:
         site.pages["/echo"] = lambda asked, send: send(
-            answer(200, json.dumps(asked.headers).encode(), "Content-Type: application/json", f"ETag: {CANARY}")
+            make_response(200, json.dumps(asked.headers).encode(), "Content-Type: application/json", f"ETag: {CANARY}")
         )
-        site.pages["/shy"] = [answer(503, b"", "Retry-After: 0"), answer(204)]
-        state, records = await run(
+        site.pages["/shy"] = [make_response(503, b"", "Retry-After: 0"), make_response(204)]
+        state, records = await run_schedule(
             app,
             Step.http(site.url("/echo?a=b"), headers={"Authorization": {"secret": "hr-token", "prefix": "Bearer "}}),
             Step.http(site.url("/shy"), "PUT", body={"n": 1}, timeout=5),
             Step.log("all called", "calls", fields={"steps": 2}),
         )
         assert state == "completed"
-        echo, shy, shy_again = site.asked
+        echo, shy, shy_again = site.requests
     assert echo.headers["authorization"] == f"Bearer {CANARY}"
     assert shy.headers["idempotency-key"] == shy_again.headers["idempotency-key"]
     assert (shy.headers["tenuto-attempt"], shy_again.headers["tenuto-attempt"]) == ("1", "2")
@@ -76,7 +76,7 @@ async def test_a_schedule_calls_with_a_secret_and_logs_and_the_secret_is_found_n
     assert (entry["message"], entry["fields"]) == ("all called", {"steps": 2})
 
 
-async def test_certificates_are_verified_against_the_name_although_an_address_is_dialled(
+async def test_http_call_verifies_the_certificate_against_the_host_name(
     app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted, key = a_certificate(tmp_path, "secure.example")
@@ -86,27 +86,29 @@ async def test_certificates_are_verified_against_the_name_although_an_address_is
     async def resolve(host: str, port: int) -> Sequence[str]:
         return ["127.0.0.1"]
 
-    app.jobs.by_kind[call.KIND] = call.job(Means(app.open, lambda: app.settings, app.secrets.reveal_text), resolve)
-    with Site(trust=context) as site:
-        site.pages["/"] = answer(200, b"safe")
+    app.jobs.handlers_by_kind[call.KIND] = call.create_job(
+        StepServices(app.open, lambda: app.settings, app.secrets.resolve_text), resolve
+    )
+    with Site(ssl_context=context) as site:
+        site.pages["/"] = make_response(200, b"safe")
         once: dict[str, Any] = {"max_retries": 0, "continue_on_failure": True}
         try:
-            transport._trust.cache_clear()
-            _, (unknown,) = await run(app, Step.http(site.url("/", "secure.example"), **once))
+            transport._default_ssl_context.cache_clear()
+            _, (unknown,) = await run_schedule(app, Step.http(site.url("/", "secure.example"), **once))
             assert "certificate" in str(unknown["error"]).lower()
-            assert site.asked == []
+            assert site.requests == []
 
             monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-            transport._trust.cache_clear()
+            transport._default_ssl_context.cache_clear()
             await app.schedules.delete("Calls")
-            _, (*_, good, wrong) = await run(
+            _, (*_, good, wrong) = await run_schedule(
                 app,
                 Step.http(site.url("/", "secure.example"), name="good", **once),
                 Step.http(site.url("/", "other.example"), name="wrong", **once),
             )
         finally:
-            transport._trust.cache_clear()
+            transport._default_ssl_context.cache_clear()
     assert json.loads(str(good["output"]))["body"] == "safe"
     assert "other.example" in str(wrong["error"])
     assert "certificate" in str(wrong["error"]).lower()
-    assert [asked.headers["host"] for asked in site.asked] == [f"secure.example:{site.port}"]
+    assert [asked.headers["host"] for asked in site.requests] == [f"secure.example:{site.port}"]

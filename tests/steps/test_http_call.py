@@ -1,4 +1,4 @@
-"""The step kind http.call: what is sent, what is kept, when it is tried again, and where it never goes."""
+"""The step kind http.call: requests, stored responses, retries, limits, and addresses that are not allowed."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ import psutil
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.jobs.attempts import Stop
+from tenuto.jobs.attempts import StopReason
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job
 from tenuto.model.actors import Actor
-from tenuto.model.secrets import SecretRef, Text
-from tenuto.model.tasks import Outcome, Status
-from tenuto.settings import load
+from tenuto.model.secrets import SecretRef, TextOrSecret
+from tenuto.model.tasks import Outcome, OutcomeStatus
+from tenuto.settings import load_settings
 from tenuto.steps.http import call as http
 from tenuto.steps.http import transport
-from tenuto.steps.http.response import MAX_READ
-from tenuto.steps.step_kinds import Means
-from tests.jobs.conftest import Bench
-from tests.support.http_site import Asked, Behaviour, Send, Site, answer
-from tests.support.waiting import eventually, eventually_here
+from tenuto.steps.http.response import MAX_READ_BYTES
+from tenuto.steps.step_kinds import StepServices
+from tests.jobs.conftest import RunnerHarness
+from tests.support.http_site import Behaviour, ReceivedRequest, Send, Site, make_response
+from tests.support.waiting import eventually, eventually_blocking
 
 SECRETS = {"token": "s3cr3t-t0ken", "hook": "", "broken": "line\n"}
 
 
-class Caller:
-    """Makes calls and says what became of them."""
+class HttpCallHarness:
+    """Runs HTTP calls as steps and returns their outcomes."""
 
-    def __init__(self, bench: Bench, home: Path) -> None:
-        self._bench = bench
+    def __init__(self, harness: RunnerHarness, home: Path) -> None:
+        self._harness = harness
         self._home = home
         self.names: dict[str, list[list[str]]] = {}
-        """What names stand for; each answer is given once, the last for ever."""
+        """Addresses of host names; each list is returned once, the last one always."""
         self.resolved: list[str] = []
         self.allow: tuple[str, ...] = ("127.0.0.1",)
 
-    def job(self) -> Job[..., Any]:
-        settings = load(home=self._home, http_allow=self.allow)
-        return http.job(Means(_no_database, lambda: settings, _reveal), self._resolve)
+    def create_job(self) -> Job[..., Any]:
+        settings = load_settings(home=self._home, http_allow=self.allow)
+        return http.create_job(StepServices(_open_no_database, lambda: settings, _reveal), self._resolve)
 
     async def _resolve(self, host: str, port: int) -> Sequence[str]:
         self.resolved.append(host)
@@ -60,36 +60,36 @@ class Caller:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def __call__(self, **arguments: Any) -> Outcome:
-        job = self.job()
-        self._bench.app.jobs.by_kind[http.KIND] = job
-        return self._bench.run(job, _fields={"kind": http.KIND}, **arguments)
+        job = self.create_job()
+        self._harness.app.jobs.handlers_by_kind[http.KIND] = job
+        return self._harness.run(job, _fields={"kind": http.KIND}, **arguments)
 
-    def gives(self, **arguments: Any) -> Any:
-        """What a call that works comes to."""
+    def get_output(self, **arguments: Any) -> Any:
+        """Run a call that must succeed; return its output."""
         outcome = self(**arguments)
-        assert outcome.status is Status.COMPLETED, outcome.error
+        assert outcome.status is OutcomeStatus.COMPLETED, outcome.error
         assert outcome.output is not None
         return json.loads(outcome.output)
 
-    def fails(self, **arguments: Any) -> tuple[str, Outcome]:
-        """The words of a call that fails, and its outcome."""
+    def get_failure(self, **arguments: Any) -> tuple[str, Outcome]:
+        """Run a call that must fail; return its error message and outcome."""
         outcome = self(**arguments)
-        assert outcome.status is Status.FAILED
+        assert outcome.status is OutcomeStatus.FAILED
         assert outcome.error is not None
         return json.loads(outcome.error)["message"], outcome
 
 
-async def _no_database() -> Any:
-    raise AssertionError("a call needs no database")
+async def _open_no_database() -> Any:
+    raise AssertionError("HTTP calls need no database")
 
 
-async def _reveal(ctx: Context, text: Text) -> str:
+async def _reveal(ctx: Context, text: TextOrSecret) -> str:
     return SECRETS[text.secret] and text.prefix + SECRETS[text.secret] if isinstance(text, SecretRef) else text
 
 
 @pytest.fixture
-def call(bench: Bench, tmp_path: Path) -> Caller:
-    return Caller(bench, tmp_path)
+def http_call(harness: RunnerHarness, tmp_path: Path) -> HttpCallHarness:
+    return HttpCallHarness(harness, tmp_path)
 
 
 @pytest.fixture
@@ -98,15 +98,19 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_a_request_goes_out_as_it_was_asked_for_and_the_answer_is_kept(call: Caller, site: Site) -> None:
-    site.pages["/json"] = answer(201, b'{"id": 7, "names": ["a"]}', "Content-Type: application/json; charset=utf-8")
-    site.pages["/text"] = answer(200, "grün\x00".encode("latin-1"), "Content-Type: text/plain; charset=latin-1")
-    site.pages["/odd"] = answer(200, b'{"a": NaN}', "Content-Type: application/json")
+def test_http_call_sends_the_request_and_stores_the_response(http_call: HttpCallHarness, site: Site) -> None:
+    site.pages["/json"] = make_response(
+        201, b'{"id": 7, "names": ["a"]}', "Content-Type: application/json; charset=utf-8"
+    )
+    site.pages["/text"] = make_response(200, "grün\x00".encode("latin-1"), "Content-Type: text/plain; charset=latin-1")
+    site.pages["/odd"] = make_response(200, b'{"a": NaN}', "Content-Type: application/json")
 
-    given = call.gives(url=site.url("/json?x=1"), body={"who": "Zoë"}, headers={"X-Own": "yes", "Tenuto-Fence": "mine"})
+    given = http_call.get_output(
+        url=site.url("/json?x=1"), body={"who": "Zoë"}, headers={"X-Own": "yes", "Tenuto-Fence": "mine"}
+    )
     assert (given["status"], given["body"], given["truncated"]) == (201, {"id": 7, "names": ["a"]}, False)
     assert 0 <= given["duration"] < 30
-    first = site.asked[0]
+    first = site.requests[0]
     assert (first.method, first.target, json.loads(first.body)) == ("POST", "/json?x=1", {"who": "Zoë"})
     assert first.headers["host"] == f"127.0.0.1:{site.port}"
     assert first.headers["content-type"] == "application/json"
@@ -114,48 +118,53 @@ def test_a_request_goes_out_as_it_was_asked_for_and_the_answer_is_kept(call: Cal
     assert first.headers["tenuto-attempt"] == "1"
     assert len(first.headers["idempotency-key"]) == 36
 
-    assert call.gives(url=site.url("/text"), body="plain", method="put")["body"] == "grün␀"
-    assert (site.asked[1].method, site.asked[1].body) == ("PUT", b"plain")
-    assert site.asked[1].headers["content-type"].startswith("text/plain")
-    assert call.gives(url=site.url("/odd"), method="GET")["body"] == '{"a": NaN}'
-    assert site.asked[2].body == b""
-    assert "content-type" not in site.asked[2].headers
+    assert http_call.get_output(url=site.url("/text"), body="plain", method="put")["body"] == "grün␀"
+    assert (site.requests[1].method, site.requests[1].body) == ("PUT", b"plain")
+    assert site.requests[1].headers["content-type"].startswith("text/plain")
+    assert http_call.get_output(url=site.url("/odd"), method="GET")["body"] == '{"a": NaN}'
+    assert site.requests[2].body == b""
+    assert "content-type" not in site.requests[2].headers
 
 
-def test_secrets_go_out_in_headers_body_and_address_and_are_told_nowhere(call: Caller, site: Site) -> None:
+def test_http_call_sends_secrets_and_does_not_show_them(http_call: HttpCallHarness, site: Site) -> None:
     SECRETS["hook"] = site.url("/hook/T0/B0?sig=abc")
-    site.pages["/hook/T0/B0"] = [answer(200), answer(400)]
-    call.gives(
+    site.pages["/hook/T0/B0"] = [make_response(200), make_response(400)]
+    http_call.get_output(
         url={"secret": "hook"},
         headers={"Authorization": {"secret": "token", "prefix": "Bearer "}},
         body={"deep": [{"password": {"secret": "token"}}]},
     )
-    assert site.asked[0].headers["authorization"] == "Bearer s3cr3t-t0ken"
-    assert json.loads(site.asked[0].body) == {"deep": [{"password": "s3cr3t-t0ken"}]}
-    said, _ = call.fails(url={"secret": "hook"}, body={"secret": "token"})
-    assert site.asked[1].body == b"s3cr3t-t0ken"
-    assert said == f"POST http://127.0.0.1:{site.port} answered 400, not 200-299"
-    said, outcome = call.fails(url=site.url("/"), headers={"X-Key": {"secret": "broken"}})
-    assert "headers.X-Key: holds a line break" in said
+    assert site.requests[0].headers["authorization"] == "Bearer s3cr3t-t0ken"
+    assert json.loads(site.requests[0].body) == {"deep": [{"password": "s3cr3t-t0ken"}]}
+    message, _ = http_call.get_failure(url={"secret": "hook"}, body={"secret": "token"})
+    assert site.requests[1].body == b"s3cr3t-t0ken"
+    assert message == f"POST http://127.0.0.1:{site.port} responded with status 400, expected 200-299"
+    message, outcome = http_call.get_failure(url=site.url("/"), headers={"X-Key": {"secret": "broken"}})
+    assert "header 'X-Key' contains a control character" in message
     assert not outcome.may_retry
-    assert len(site.asked) == 2
+    assert len(site.requests) == 2
 
 
-def test_an_unexpected_status_fails_for_good_or_for_now_as_the_status_says(call: Caller, site: Site) -> None:
+def test_http_call_with_unexpected_status_is_retried_only_if_it_is_transient(
+    http_call: HttpCallHarness, site: Site
+) -> None:
     for status in (301, 400, 401, 404, 409, 422, 408, 425, 429, 500, 502, 503):
-        site.pages[f"/{status}"] = answer(status, b"because", "Location: http://127.0.0.1:1/")
-        said, outcome = call.fails(url=site.url(f"/{status}?token=x"))
-        assert said.startswith(f"POST {site.url(f'/{status}')} answered {status}, not 200-299")
+        site.pages[f"/{status}"] = make_response(status, b"because", "Location: http://127.0.0.1:1/")
+        message, outcome = http_call.get_failure(url=site.url(f"/{status}?token=x"))
+        assert message.startswith(f"POST {site.url(f'/{status}')} responded with status {status}, expected 200-299")
         assert outcome.may_retry == (status in (408, 425, 429) or status >= 500)
         assert outcome.retry_at is None
         assert "because" in (outcome.log or "")
-    assert call.gives(url=site.url("/404"), expected_status=[404])["status"] == 404
-    assert call.gives(url=site.url("/422"), expected_status=["2xx", "400-499"])["status"] == 422
-    site.pages["/ok"] = answer(200)
-    assert "answered 200, not 204" in call.fails(url=site.url("/ok"), expected_status=[204])[0]
+    assert http_call.get_output(url=site.url("/404"), expected_status=[404])["status"] == 404
+    assert http_call.get_output(url=site.url("/422"), expected_status=["2xx", "400-499"])["status"] == 422
+    site.pages["/ok"] = make_response(200)
+    assert (
+        "responded with status 200, expected 204"
+        in http_call.get_failure(url=site.url("/ok"), expected_status=[204])[0]
+    )
 
 
-def test_a_server_that_asks_to_wait_is_given_its_time_within_reason(call: Caller, site: Site) -> None:
+def test_http_call_respects_retry_after_within_limits(http_call: HttpCallHarness, site: Site) -> None:
     date = "Date: Wed, 21 Oct 2026 07:28:00 GMT"
     for given, wait in (
         ("Retry-After: 120", 120),
@@ -165,8 +174,8 @@ def test_a_server_that_asks_to_wait_is_given_its_time_within_reason(call: Caller
         ("Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", 3600),
         ("Retry-After: soon", None),
     ):
-        site.pages["/busy"] = answer(503, b"", given, date)
-        _, outcome = call.fails(url=site.url("/busy"))
+        site.pages["/busy"] = make_response(503, b"", given, date)
+        _, outcome = http_call.get_failure(url=site.url("/busy"))
         assert outcome.may_retry
         if wait is None:
             assert outcome.retry_at is None
@@ -176,32 +185,32 @@ def test_a_server_that_asks_to_wait_is_given_its_time_within_reason(call: Caller
             assert (outcome.retry_at - outcome.ended_at).total_seconds() == wait
 
 
-def test_what_cannot_be_reached_fails_for_now_and_says_why(call: Caller, site: Site) -> None:
+def test_http_call_to_an_unreachable_server_may_be_retried(http_call: HttpCallHarness, site: Site) -> None:
     with Site() as gone:
         nowhere = gone.url("/x?token=1")
-    said, outcome = call.fails(url=nowhere)
-    assert "refused" in said.lower()
-    assert "token" not in said
+    message, outcome = http_call.get_failure(url=nowhere)
+    assert "refused" in message.lower()
+    assert "token" not in message
     assert outcome.may_retry
-    assert "cannot be resolved" in call.fails(url="http://nobody.example/")[0]
+    assert "cannot be resolved" in http_call.get_failure(url="http://nobody.example/")[0]
     site.pages["/silent"] = b""
     site.pages["/nonsense"] = b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
     site.pages["/cut"] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
-    site.pages["/badgzip"] = answer(200, b"no gzip", "Content-Encoding: gzip")
+    site.pages["/badgzip"] = make_response(200, b"no gzip", "Content-Encoding: gzip")
     for path in ("/silent", "/nonsense", "/cut", "/badgzip"):
-        said, outcome = call.fails(url=site.url(path))
-        assert said.startswith(f"POST {site.url(path)} failed: "), said
+        message, outcome = http_call.get_failure(url=site.url(path))
+        assert message.startswith(f"POST {site.url(path)} failed: "), message
         assert outcome.may_retry
 
 
-# --- bounds (B46, B47) ----------------------------------------------------------------------------------------------
+# --- limits (B46, B47) ----------------------------------------------------------------------------------------------
 
 
-def mean_pages(ends: threading.Event, sent: list[int]) -> dict[str, Any]:
-    """What a server might do to whoever calls it."""
+def hostile_pages(ends: threading.Event, sent: list[int]) -> dict[str, Any]:
+    """Return pages of a server that tries to exhaust its clients."""
 
-    def on_and_on(opening: bytes, more: bytes, pause: float = 0.0) -> Behaviour:
-        def behave(_: Asked, send: Send) -> None:
+    def send_for_ever(opening: bytes, more: bytes, pause: float = 0.0) -> Behaviour:
+        def behave(_: ReceivedRequest, send: Send) -> None:
             send(opening)
             while not ends.wait(pause):
                 send(more)
@@ -214,78 +223,78 @@ def mean_pages(ends: threading.Event, sent: list[int]) -> dict[str, Any]:
     many = "\r\n".join(["HTTP/1.1 200 OK", "Content-Length: 0", *(f"X{n}: y" for n in range(7_000))])
     too_many = "\r\n".join(["HTTP/1.1 200 OK", "Content-Length: 0", *(f"X-{n}: yyyy" for n in range(10_000))])
     return {
-        "/endless": on_and_on(ok + b"Content-Type: application/json\r\n\r\n", b"[" * 65536),
-        "/chunked": on_and_on(ok + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000),
-        "/drops": on_and_on(ok + b"Content-Length: 1000\r\n\r\n", b"x", 0.02),
+        "/endless": send_for_ever(ok + b"Content-Type: application/json\r\n\r\n", b"[" * 65536),
+        "/chunked": send_for_ever(ok + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000),
+        "/drops": send_for_ever(ok + b"Content-Length: 1000\r\n\r\n", b"x", 0.02),
         "/never": lambda _asked, _send: ends.wait(30),
-        "/heads": on_and_on(ok, b"X-Filler: " + b"y" * 1000 + b"\r\n"),
-        "/hundreds": on_and_on(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.001),
-        "/bomb": answer(200, bomb, "Content-Encoding: gzip", "Content-Type: application/json"),
-        "/twice": answer(200, gzip.compress(bomb), "Content-Encoding: gzip, gzip"),
-        "/chain": answer(200, b"x", "Content-Encoding: " + ", ".join(["gzip"] * 9000)),
+        "/heads": send_for_ever(ok, b"X-Filler: " + b"y" * 1000 + b"\r\n"),
+        "/hundreds": send_for_ever(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.001),
+        "/bomb": make_response(200, bomb, "Content-Encoding: gzip", "Content-Type: application/json"),
+        "/twice": make_response(200, gzip.compress(bomb), "Content-Encoding: gzip, gzip"),
+        "/chain": make_response(200, b"x", "Content-Encoding: " + ", ".join(["gzip"] * 9000)),
         "/many": many.encode() + b"\r\n\r\n",
         "/too-many": too_many.encode() + b"\r\n\r\n",
     }
 
 
-def test_whatever_a_server_sends_time_and_memory_stay_bounded(call: Caller, site: Site) -> None:
+def test_http_call_limits_time_and_memory_whatever_the_server_sends(http_call: HttpCallHarness, site: Site) -> None:
     ends, sent = threading.Event(), list[int]()
-    site.pages |= mean_pages(ends, sent)
+    site.pages |= hostile_pages(ends, sent)
     try:
         began = time.monotonic()
         for path, limit in (("/endless", 64 * 1024), ("/endless", 10), ("/bomb", 64 * 1024), ("/twice", 0)):
-            given = call.gives(url=site.url(path), response_limit=limit)
+            given = http_call.get_output(url=site.url(path), response_limit=limit)
             assert given["truncated"], path
             assert len(given["body"]) == limit
-        assert sum(sent) < 100 * MAX_READ, "we hang up; what is beyond the cap lay in buffers of the system"
-        assert call.gives(url=site.url("/chunked"))["truncated"]
-        assert call.gives(url=site.url("/many"))["headers"] == {"content-length": "0"}
+        assert sum(sent) < 100 * MAX_READ_BYTES, "the connection is closed; the rest was in buffers of the system"
+        assert http_call.get_output(url=site.url("/chunked"))["truncated"]
+        assert http_call.get_output(url=site.url("/many"))["headers"] == {"content-length": "0"}
         for path in ("/heads", "/too-many", "/chain"):
-            said, outcome = call.fails(url=site.url(path))
-            assert "failed" in said
+            message, outcome = http_call.get_failure(url=site.url(path))
+            assert "failed" in message
             assert outcome.may_retry
         for path in ("/drops", "/never", "/hundreds"):
-            said, outcome = call.fails(url=site.url(path), timeout=0.3)
-            assert "was not answered in full within 0.3 s" in said
+            message, outcome = http_call.get_failure(url=site.url(path), timeout=0.3)
+            assert "got no complete response within 0.3 s" in message
             assert outcome.may_retry
         assert time.monotonic() - began < 60
     finally:
         ends.set()
 
 
-def test_a_result_is_kept_however_its_body_grows_when_it_is_stored(call: Caller, site: Site) -> None:
+def test_http_call_stores_bodies_that_grow_when_stored(http_call: HttpCallHarness, site: Site) -> None:
     json_type = "Content-Type: application/json"
     site.pages |= {
-        "/binary": answer(200, b"\xff\x01" * 250_000),
-        "/control": answer(200, b"\x01" * 500_000),
-        "/numbers": answer(200, b"[" + b"1e15," * 80_000 + b"1]", json_type),
-        "/null": answer(200, b"null", json_type),
-        "/deep": answer(200, b"[" * 1000 + b"]" * 1000, json_type),
-        "/nul": answer(200, b'"\\u0000"', json_type),
+        "/binary": make_response(200, b"\xff\x01" * 250_000),
+        "/control": make_response(200, b"\x01" * 500_000),
+        "/numbers": make_response(200, b"[" + b"1e15," * 80_000 + b"1]", json_type),
+        "/null": make_response(200, b"null", json_type),
+        "/deep": make_response(200, b"[" * 1000 + b"]" * 1000, json_type),
+        "/nul": make_response(200, b'"\\u0000"', json_type),
     }
     for path, truncated in (("/binary", True), ("/control", True), ("/numbers", False), ("/deep", False)):
-        given = call.gives(url=site.url(path), response_limit=500_000)
+        given = http_call.get_output(url=site.url(path), response_limit=500_000)
         assert (given["status"], given["truncated"]) == (200, truncated)
         assert isinstance(given["body"], str)
-    assert call.gives(url=site.url("/nul"))["body"] == '"\\u0000"'
-    assert call.gives(url=site.url("/null"))["body"] == "null"
+    assert http_call.get_output(url=site.url("/nul"))["body"] == '"\\u0000"'
+    assert http_call.get_output(url=site.url("/null"))["body"] == "null"
 
 
-def test_a_call_that_is_cancelled_ends_at_once(call: Caller, site: Site, bench: Bench) -> None:
+def test_cancelled_http_call_ends_at_once(http_call: HttpCallHarness, site: Site, harness: RunnerHarness) -> None:
     ends = threading.Event()
-    site.pages |= mean_pages(ends, [])
-    bench.app.jobs.by_kind[http.KIND] = job = call.job()
-    attempt = bench.begin(job, _fields={"kind": http.KIND}, url=site.url("/never"))
-    eventually_here(lambda: site.asked)
-    attempt.stop(Stop.CANCELLED, Actor.user("ana", "Ana"))
-    outcome = bench.outcome(attempt, timeout=12)  # by itself it ends after 15 s
+    site.pages |= hostile_pages(ends, [])
+    harness.app.jobs.handlers_by_kind[http.KIND] = job = http_call.create_job()
+    attempt = harness.start(job, _fields={"kind": http.KIND}, url=site.url("/never"))
+    eventually_blocking(lambda: site.requests)
+    attempt.stop(StopReason.CANCELLED, Actor.user("ana", "Ana"))
+    outcome = harness.wait_for_outcome(attempt, timeout=12)  # without cancellation it ends after 15 s
     ends.set()
     assert outcome is not None
-    assert outcome.status is Status.CANCELLED
+    assert outcome.status is OutcomeStatus.CANCELLED
 
 
-def test_headers_that_could_open_a_door_are_not_kept(call: Caller, site: Site) -> None:
-    site.pages["/"] = answer(
+def test_http_call_does_not_store_headers_with_credentials(http_call: HttpCallHarness, site: Site) -> None:
+    site.pages["/"] = make_response(
         201,
         b"",
         "Set-Cookie: session=abc",
@@ -295,74 +304,72 @@ def test_headers_that_could_open_a_door_are_not_kept(call: Caller, site: Site) -
         f"ETag: {'e' * 5000}",
         "X-Request-Id: r-1",
     )
-    kept = call.gives(url=site.url())["headers"]
-    assert kept["location"] == "https://shop.example/orders/7?…"
-    assert kept["x-request-id"] == "r-1"
-    assert len(kept["etag"]) < 1100
-    assert "abc" not in json.dumps(kept)
+    headers = http_call.get_output(url=site.url())["headers"]
+    assert headers["location"] == "https://shop.example/orders/7?…"
+    assert headers["x-request-id"] == "r-1"
+    assert len(headers["etag"]) < 1100
+    assert "abc" not in json.dumps(headers)
 
 
-# --- names that are slow to be found ------------------------------------------------------------------------------
+# --- name resolution ------------------------------------------------------------------------------
 
 
-async def test_a_name_server_that_keeps_silent_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking blocks a thread: not one of those that everybody shares, and not more of them than there may be."""
+async def test_silent_name_server_does_not_block_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup blocks a thread of the resolver, and the number of its threads is limited."""
     answers = threading.Event()
     real = socket.getaddrinfo
 
-    def asked(host: str, *given: Any, **more: Any) -> Any:
+    def lookup(host: str, *args: Any, **kwargs: Any) -> Any:
         if host.startswith("silent"):
             assert answers.wait(60)
             host = "127.0.0.1"
-        return real(host, *given, **more)
+        return real(host, *args, **kwargs)
 
-    monkeypatch.setattr(socket, "getaddrinfo", asked)
-    lookups = transport.Lookups(most=4)
-    waiting = [asyncio.ensure_future(lookups.find(f"silent-{number}", 80)) for number in range(40)]
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    resolver = transport.NameResolver(max_threads=4)
+    waiting = [asyncio.ensure_future(resolver.resolve(f"silent-{number}", 80)) for number in range(40)]
     await asyncio.sleep(0)
     assert await asyncio.wait_for(asyncio.to_thread(lambda: "others work"), 30) == "others work"
-    named = [thread for thread in threading.enumerate() if thread.name == "tenuto-lookup"]
+    named = [thread for thread in threading.enumerate() if thread.name == "tenuto-resolver"]
     assert all(thread.daemon for thread in named)
-    assert lookups._threads == 4
+    assert resolver._thread_count == 4
     waiting[0].cancel()
     waiting[-1].cancel()
-    with monkeypatch.context() as impatient:
-        impatient.setattr(transport, "_LOOKUP_SECONDS", 0.05)
-        with pytest.raises(TimeoutError):
-            await lookups.find("silent-too", 80)
+    with pytest.raises(TimeoutError):
+        await transport.NameResolver(max_threads=1, timeout_seconds=0.05).resolve("silent-too", 80)
     answers.set()
     found = await asyncio.wait_for(asyncio.gather(*waiting[1:-1]), 30)
     assert found == [["127.0.0.1"]] * 38
-    assert await lookups.find("127.0.0.1", 80) == ["127.0.0.1"]
+    assert await resolver.resolve("127.0.0.1", 80) == ["127.0.0.1"]
     with pytest.raises(socket.gaierror):
-        await lookups.find("no-such-name.invalid", 80)
+        await resolver.resolve("no-such-name.invalid", 80)
 
 
-async def test_a_look_up_does_not_wait_behind_one_that_was_only_just_taken() -> None:
-    taken, goes_on = threading.Event(), threading.Event()
+async def test_name_resolver_starts_a_thread_while_another_has_just_taken_a_request() -> None:
+    taken, released = threading.Event(), threading.Event()
 
-    class Held(SimpleQueue[Any]):
-        """Whoever takes the first is interrupted right then."""
+    class PausingQueue(SimpleQueue[Any]):
+        """Pauses the thread that takes the first request."""
 
-        def get(self, *given: Any, **named: Any) -> Any:
-            asked = super().get(*given, **named)
-            if asked[1] == "127.0.0.2":
+        def get(self, *args: Any, **kwargs: Any) -> Any:
+            request = super().get(*args, **kwargs)
+            if request[1] == "127.0.0.2":
                 taken.set()
-                goes_on.wait(30)
-            return asked
+                released.wait(30)
+            return request
 
-    lookups = transport.Lookups(most=4)
-    lookups._asked = Held()
-    assert await lookups.find("127.0.0.1", 80) == ["127.0.0.1"]
-    await eventually(lambda: lookups._free == 1)
-    held = asyncio.ensure_future(lookups.find("127.0.0.2", 80))
+    resolver = transport.NameResolver(max_threads=4)
+    resolver._requests = PausingQueue()
+    assert await resolver.resolve("127.0.0.1", 80) == ["127.0.0.1"]
+    await eventually(lambda: resolver._idle_count == 1)
+    paused = asyncio.ensure_future(resolver.resolve("127.0.0.2", 80))
     await eventually(taken.is_set)
-    assert await asyncio.wait_for(lookups.find("127.0.0.3", 80), 10) == ["127.0.0.3"]
-    goes_on.set()
-    assert await held == ["127.0.0.2"]
+    assert await asyncio.wait_for(resolver.resolve("127.0.0.3", 80), 10) == ["127.0.0.3"]
+    released.set()
+    assert await paused == ["127.0.0.2"]
 
 
-# --- where it never goes (B39–B45, B48) -----------------------------------------------------------------------------
+# --- addresses that are not allowed (B39–B45, B48) -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,36 +385,36 @@ async def test_a_look_up_does_not_wait_behind_one_that_was_only_just_taken() -> 
         "http://mixed.example:PORT/", "http://inside.example:PORT/", "http://mapped.example:PORT/",
     ],
 )  # fmt: skip
-def test_nothing_inside_is_called_unless_it_is_listed(call: Caller, site: Site, url: str) -> None:
-    call.allow = ()
-    call.names = {
+def test_http_call_to_an_internal_address_is_not_allowed(http_call: HttpCallHarness, site: Site, url: str) -> None:
+    http_call.allow = ()
+    http_call.names = {
         "localhost": [["::1", "127.0.0.1"]],
         "localhost.": [["127.0.0.1"]],
         "inside.example": [["10.1.2.3"]],
         "mixed.example": [["1.1.1.1", "127.0.0.1"]],
         "mapped.example": [["::ffff:127.0.0.1"]],
     }
-    said, outcome = call.fails(url=url.replace("PORT", str(site.port)))
-    assert "such are not called" in said
-    assert "TENUTO_HTTP_ALLOW" in said
+    message, outcome = http_call.get_failure(url=url.replace("PORT", str(site.port)))
+    assert "not allowed" in message
+    assert "TENUTO_HTTP_ALLOW" in message
     assert not outcome.may_retry
-    assert site.asked == []
+    assert site.requests == []
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "expected"),
     [
-        ("http://0xA9FEA9FE/", "odd spelling"),
-        ("http://2852039166/", "odd spelling"),
-        ("http://0251.0376.0251.0376/", "odd spelling|URL"),
-        ("http://127.1/", "odd spelling"),
-        ("http://0x7f.0.0.1/", "odd spelling"),
+        ("http://0xA9FEA9FE/", "unusual spelling"),
+        ("http://2852039166/", "unusual spelling"),
+        ("http://0251.0376.0251.0376/", "unusual spelling|URL"),
+        ("http://127.1/", "unusual spelling"),
+        ("http://0x7f.0.0.1/", "unusual spelling"),
         ("http://a@127.0.0.1/", "user name"),
         ("http://a:b@ok.example/", "user name"),
         ("http://@ok.example/", "user name"),
         ("http://ok.example\\@127.0.0.1/", "backslash"),
         ("http://127.0.0.1\t/", "control character"),
-        ("http://ok.example/a b", "blank"),
+        ("http://ok.example/a b", "space"),
         ("file:///etc/passwd", "scheme"),
         ("gopher://127.0.0.1:6379/_INFO", "scheme"),
         ("ftp://ok.example/", "scheme"),
@@ -425,107 +432,112 @@ def test_nothing_inside_is_called_unless_it_is_listed(call: Caller, site: Site, 
         ("http://" + "a" * 9000, "too long"),
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused_when_it_is_given(call: Caller, url: str, why: str) -> None:
-    with pytest.raises(Invalid, match=why) as refusal:
-        call.job().check_input(json.dumps({"url": url}))
-    assert refusal.value.field == "url"
+def test_http_call_with_invalid_url_is_rejected(http_call: HttpCallHarness, url: str, expected: str) -> None:
+    with pytest.raises(Invalid, match=expected) as caught:
+        http_call.create_job().validate_input(json.dumps({"url": url}))
+    assert (caught.value.code, caught.value.field) in (
+        ("step.http.url.invalid", "url"),
+        ("step.http.url.host_invalid", "url"),
+    )
 
 
-def test_full_width_digits_are_the_address_they_look_like_or_nothing(call: Caller, site: Site) -> None:
-    call.allow = ()
+def test_http_call_with_full_width_digits_does_not_reach_the_address(http_call: HttpCallHarness, site: Site) -> None:
+    http_call.allow = ()
     try:
-        said, _ = call.fails(url=f"http://\uff11\uff12\uff17.0.0.1:{site.port}/")
-        assert "not called" in said
+        message, _ = http_call.get_failure(url=f"http://\uff11\uff12\uff17.0.0.1:{site.port}/")
+        assert "not allowed" in message
     except Invalid:
         pass
-    assert site.asked == []
+    assert site.requests == []
 
 
-def test_the_checked_address_is_dialled_whatever_the_name_says_next(call: Caller, site: Site) -> None:
-    """Rebinding: the name answers with an address that may be called, and then with one that may not."""
-    call.allow = ("127.0.0.2",)
+def test_http_call_connects_to_the_checked_address(http_call: HttpCallHarness, site: Site) -> None:
+    """DNS rebinding: the name resolves to an allowed address first, then to one that is not allowed."""
+    http_call.allow = ("127.0.0.2",)
     with Site(address="127.0.0.2") as outside:
         inside = Site(address="127.0.0.1")
-        outside.pages["/"] = answer(200, b"outside")
-        call.names = {"twofold.example": [["127.0.0.2"], ["127.0.0.1"]]}
-        assert call.gives(url=outside.url("/", "twofold.example"))["body"] == "outside"
-        assert call.resolved == ["twofold.example"]
-        assert outside.asked[0].headers["host"] == f"twofold.example:{outside.port}"
-        said, outcome = call.fails(url=site.url("/", "twofold.example"))
-        assert "leads to 127.0.0.1, a loopback address" in said
+        outside.pages["/"] = make_response(200, b"outside")
+        http_call.names = {"twofold.example": [["127.0.0.2"], ["127.0.0.1"]]}
+        assert http_call.get_output(url=outside.url("/", "twofold.example"))["body"] == "outside"
+        assert http_call.resolved == ["twofold.example"]
+        assert outside.requests[0].headers["host"] == f"twofold.example:{outside.port}"
+        message, outcome = http_call.get_failure(url=site.url("/", "twofold.example"))
+        assert "resolves to 127.0.0.1, a loopback address" in message
         assert not outcome.may_retry
-        assert inside.asked == site.asked == []
+        assert inside.requests == site.requests == []
 
 
-def test_redirects_are_followed_only_when_asked_and_each_place_is_checked(call: Caller, site: Site) -> None:
-    call.allow = ("127.0.0.2",)
-    call.names = {"moves.example": [["127.0.0.2"], ["127.0.0.1"]], "other.example": [["127.0.0.2"]]}
+def test_http_call_follows_redirects_on_request_and_checks_each_target(http_call: HttpCallHarness, site: Site) -> None:
+    http_call.allow = ("127.0.0.2",)
+    http_call.names = {"moves.example": [["127.0.0.2"], ["127.0.0.1"]], "other.example": [["127.0.0.2"]]}
     with Site(address="127.0.0.2") as outside:
         url = outside.url
         outside.pages |= {
-            "/inside": answer(302, b"", f"Location: {site.url('/')}"),
-            "/file": answer(302, b"", "Location: file:///etc/passwd"),
-            "/user": answer(302, b"", f"Location: http://a@127.0.0.2:{outside.port}/ok"),
-            "/odd": answer(302, b"", "Location: http://2130706433/"),
-            "/torn": answer(302, b"", "Location: http://[::1"),
-            "/rebound": answer(307, b"", f"Location: http://moves.example:{outside.port}/ok"),
-            "/loop": answer(307, b"", "Location: /loop"),
-            "/ok": answer(200, b"ok"),
-            "/see": answer(303, b"", "Location: ok?a=b"),
-            "/same": answer(308, b"", "Location: /ok"),
-            "/elsewhere": answer(307, b"", f"Location: http://other.example:{outside.port}/ok"),
+            "/inside": make_response(302, b"", f"Location: {site.url('/')}"),
+            "/file": make_response(302, b"", "Location: file:///etc/passwd"),
+            "/user": make_response(302, b"", f"Location: http://a@127.0.0.2:{outside.port}/ok"),
+            "/odd": make_response(302, b"", "Location: http://2130706433/"),
+            "/torn": make_response(302, b"", "Location: http://[::1"),
+            "/rebound": make_response(307, b"", f"Location: http://moves.example:{outside.port}/ok"),
+            "/loop": make_response(307, b"", "Location: /loop"),
+            "/ok": make_response(200, b"ok"),
+            "/see": make_response(303, b"", "Location: ok?a=b"),
+            "/same": make_response(308, b"", "Location: /ok"),
+            "/elsewhere": make_response(307, b"", f"Location: http://other.example:{outside.port}/ok"),
         }
-        assert "follow_redirects" in call.fails(url=url("/same"))[0]
-        assert call.gives(url=url("/same"), expected_status=["3xx"])["status"] == 308
+        assert "follow_redirects" in http_call.get_failure(url=url("/same"))[0]
+        assert http_call.get_output(url=url("/same"), expected_status=["3xx"])["status"] == 308
         for path in ("/inside", "/file", "/user", "/odd", "/torn", "/loop"):
-            said, outcome = call.fails(url=url(path), follow_redirects=True)
-            assert not outcome.may_retry, said
-        assert "redirected more than 3 times" in said
-        said, _ = call.fails(url=url("/rebound", "moves.example"), follow_redirects=True)
-        assert "leads to 127.0.0.1" in said
-        assert site.asked == []
+            message, outcome = http_call.get_failure(url=url(path), follow_redirects=True)
+            assert not outcome.may_retry, message
+        assert "redirected more than 3 times" in message
+        message, _ = http_call.get_failure(url=url("/rebound", "moves.example"), follow_redirects=True)
+        assert "resolves to 127.0.0.1" in message
+        assert site.requests == []
 
-        outside.asked.clear()
-        assert call.gives(url=url("/see"), body={"a": 1}, follow_redirects=True)["body"] == "ok"
-        assert [(each.method, each.target, each.body) for each in outside.asked] == [
+        outside.requests.clear()
+        assert http_call.get_output(url=url("/see"), body={"a": 1}, follow_redirects=True)["body"] == "ok"
+        assert [(each.method, each.target, each.body) for each in outside.requests] == [
             ("POST", "/see", b'{"a": 1}'),
             ("GET", "/ok?a=b", b""),
         ]
-        call.gives(url=url("/same"), headers={"Authorization": "x"}, body="b", follow_redirects=True)
-        assert (outside.asked[-1].method, outside.asked[-1].body) == ("POST", b"b")
-        assert outside.asked[-1].headers["authorization"] == "x"
-        call.gives(url=url("/elsewhere"), headers={"Authorization": "x", "X-Key": "y"}, follow_redirects=True)
-        assert not {"authorization", "x-key"} & outside.asked[-1].headers.keys()
-        assert outside.asked[-1].headers["idempotency-key"] == outside.asked[-2].headers["idempotency-key"]
-        said, _ = call.fails(url=url("/elsewhere"), body={"secret": "token"}, follow_redirects=True)
-        assert "would carry a secret to another host" in said
+        http_call.get_output(url=url("/same"), headers={"Authorization": "x"}, body="b", follow_redirects=True)
+        assert (outside.requests[-1].method, outside.requests[-1].body) == ("POST", b"b")
+        assert outside.requests[-1].headers["authorization"] == "x"
+        http_call.get_output(url=url("/elsewhere"), headers={"Authorization": "x", "X-Key": "y"}, follow_redirects=True)
+        assert not {"authorization", "x-key"} & outside.requests[-1].headers.keys()
+        assert outside.requests[-1].headers["idempotency-key"] == outside.requests[-2].headers["idempotency-key"]
+        message, _ = http_call.get_failure(url=url("/elsewhere"), body={"secret": "token"}, follow_redirects=True)
+        assert "would send a secret to another host" in message
 
 
-def test_what_is_listed_may_be_called_and_no_more_than_that(call: Caller, site: Site) -> None:
-    site.pages["/"] = answer(200)
-    call.names = {"localhost": [["127.0.0.1"]], "svc.example": [["127.0.0.1"]]}
+def test_http_allow_list_permits_only_listed_addresses(http_call: HttpCallHarness, site: Site) -> None:
+    site.pages["/"] = make_response(200)
+    http_call.names = {"localhost": [["127.0.0.1"]], "svc.example": [["127.0.0.1"]]}
     for allow, host, works in (
         (("127.0.0.0/8",), "127.0.0.1", True),
         (("localhost",), "localhost", True),
         (("localhost",), "127.0.0.1", False),
-        (("svc.example",), "svc.example", False),  # a name opens private networks, not this machine's own inside
+        (("svc.example",), "svc.example", False),  # a name permits private networks, but not loopback
         (("svc.example", "127.0.0.1/32"), "svc.example", True),
         (("::1",), "127.0.0.1", False),
     ):
-        call.allow = allow
+        http_call.allow = allow
         if works:
-            call.gives(url=site.url("/", host))
+            http_call.get_output(url=site.url("/", host))
         else:
-            assert "loopback" in call.fails(url=site.url("/", host))[0]
+            assert "loopback" in http_call.get_failure(url=site.url("/", host))[0]
 
 
-def test_proxies_of_the_environment_are_not_used(call: Caller, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.pages["/"] = answer(200, b"straight")
+def test_http_call_ignores_proxies_of_the_environment(
+    http_call: HttpCallHarness, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.pages["/"] = make_response(200, b"straight")
     with Site() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "HTTPS_PROXY"):
             monkeypatch.setenv(name, proxy.url())
-        assert call.gives(url=site.url())["body"] == "straight"
-        assert proxy.asked == []
+        assert http_call.get_output(url=site.url())["body"] == "straight"
+        assert proxy.requests == []
 
 
 @pytest.mark.parametrize(
@@ -553,33 +565,35 @@ def test_proxies_of_the_environment_are_not_used(call: Caller, site: Site, monke
         ({"verify": False}, "verify"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_by_name(call: Caller, arguments: Any, field: str) -> None:
-    with pytest.raises(Invalid) as refusal:
-        call.job().check_input(json.dumps({"url": "https://ok.example/", **arguments}))
-    assert refusal.value.field == field
+def test_invalid_http_call_argument_is_rejected(http_call: HttpCallHarness, arguments: Any, field: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        http_call.create_job().validate_input(json.dumps({"url": "https://ok.example/", **arguments}))
+    assert caught.value.field == field
 
 
-def test_what_is_stored_is_the_same_when_it_is_read_again(call: Caller) -> None:
-    job = call.job()
+def test_http_call_input_is_stable_when_validated_again(http_call: HttpCallHarness) -> None:
+    job = http_call.create_job()
     given = {"url": "https://ok.example/", "timeout": "1m", "headers": {"A": {"secret": "x", "prefix": "Bearer "}}}
-    stored = job.check_input(json.dumps(given))
-    assert job.check_input(stored) == stored
+    stored = job.validate_input(json.dumps(given))
+    assert job.validate_input(stored) == stored
     assert json.loads(stored)["timeout"] == 60
     assert "url" in job.input_schema()["properties"]
 
 
-def test_nothing_is_called_while_the_machines_own_addresses_cannot_be_listed(
-    call: Caller, site: Site, monkeypatch: pytest.MonkeyPatch
+def test_http_call_is_not_sent_if_local_addresses_are_unknown(
+    http_call: HttpCallHarness, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under systemd without AF_NETLINK: an address that is not known to be ours would not be closed."""
+    """As under systemd without AF_NETLINK: an unknown local address would not be blocked."""
 
-    def refused() -> Any:
+    def reject() -> Any:
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
-    monkeypatch.setattr(psutil, "net_if_addrs", refused)
-    words, outcome = call.fails(url=site.url("/"), method="GET")
-    assert words.startswith("GET http://127.0.0.1")
-    assert "was not sent: the system does not list the addresses of this machine: address family not supported" in words
-    assert "RestrictAddressFamilies" in words
+    monkeypatch.setattr(psutil, "net_if_addrs", reject)
+    message, outcome = http_call.get_failure(url=site.url("/"), method="GET")
+    assert message.startswith("GET http://127.0.0.1")
+    assert (
+        "was not sent: the system does not list the addresses of this machine: address family not supported" in message
+    )
+    assert "RestrictAddressFamilies" in message
     assert outcome.may_retry
-    assert site.asked == []
+    assert site.requests == []

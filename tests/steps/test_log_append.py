@@ -1,4 +1,4 @@
-"""The step kind log.append: one entry for one task, whatever becomes of its attempts."""
+"""The step kind log.append: a task adds one entry, however many attempts it takes."""
 
 from __future__ import annotations
 
@@ -15,47 +15,49 @@ import pytest
 
 from tenuto import Context, Tenuto
 from tenuto.errors import Invalid
-from tenuto.jobs.registry import Job, Using
-from tenuto.model.policies import Policy, RetryPolicy
-from tenuto.steps import log_append as log
-from tenuto.steps.step_kinds import Means
+from tenuto.jobs.registry import Job, TaskOptions
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.steps import log_append
+from tenuto.steps.step_kinds import StepServices
 from tests.races.processes import ROOT
-from tests.support.store_fixtures import swept, url, used_again
+from tests.support.store_fixtures import reusable_database, truncated_url, url
 from tests.support.tasks import rows, start
 from tests.support.waiting import eventually
 
-__all__ = ["swept", "url", "used_again"]
+__all__ = ["reusable_database", "truncated_url", "url"]
 
-AT_ONCE = Policy(RetryPolicy(max_retries=3, base_seconds=0, jitter=0)).to_json()
+RETRY_AT_ONCE = TaskPolicy(RetryPolicy(max_retries=3, base_seconds=0, jitter=0)).to_json()
 
 
-async def plain(ctx: Context, text: Any) -> str:
+async def return_text(ctx: Context, text: Any) -> str:
     assert isinstance(text, str)
     return text
 
 
-def appending(app: Tenuto) -> Job[..., Any]:
-    return log.job(Means(app.open, lambda: app.settings, plain))
+def create_log_append(app: Tenuto) -> Job[..., Any]:
+    return log_append.create_job(StepServices(app.open, lambda: app.settings, return_text))
 
 
 async def enqueue(app: Tenuto, **arguments: Any) -> Any:
-    text = appending(app).check_input(json.dumps(arguments))
-    return await start(await app.open(), kind=log.KIND, name=log.KIND, input=text, policy=AT_ONCE)
+    text = create_log_append(app).validate_input(json.dumps(arguments))
+    return await start(await app.open(), kind=log_append.KIND, name=log_append.KIND, input=text, policy=RETRY_AT_ONCE)
 
 
-async def test_an_entry_is_appended_once_however_often_the_task_is_tried(app: Tenuto) -> None:
-    real, database = appending(app), await app.open()
-    by_the_database: list[datetime] = []  # whose clock an entry is dated by
+async def test_log_append_adds_one_entry_for_several_attempts(app: Tenuto) -> None:
+    real, database = create_log_append(app), await app.open()
+    database_times: list[datetime] = []  # entries have the time of the database
 
     async def fails_twice(ctx: Context, message: str, log: str = "default", fields: Any = None) -> Any:
-        by_the_database.append(await database.value("SELECT clock_timestamp()"))
-        given = await real.function(ctx=ctx, message=message, log=log, fields=fields)
-        by_the_database.append(await database.value("SELECT clock_timestamp()"))
+        database_times.append(await database.fetch_value("SELECT clock_timestamp()"))
+        result = await real.function(ctx=ctx, message=message, log=log, fields=fields)
+        database_times.append(await database.fetch_value("SELECT clock_timestamp()"))
         if ctx.attempt < 3:
-            raise RuntimeError("after the entry was made")
-        return given
+            raise RuntimeError("after the entry was added")
+        return result
 
-    app.jobs.by_kind[log.KIND] = Job(fails_twice, log.KIND, Policy(), Using(), isolated=False)
+    app.jobs.handlers_by_kind[log_append.KIND] = Job(
+        fails_twice, log_append.KIND, TaskPolicy(), TaskOptions(), isolated=False
+    )
     task_id = await enqueue(app, message="counted", log="orders", fields={"shelves": 12})
     async with app.worker(slots=2, poll_seconds=60, grace_seconds=0):
         ended = await app.wait(task_id, timeout=20)
@@ -63,37 +65,36 @@ async def test_an_entry_is_appended_once_however_often_the_task_is_tried(app: Te
     (entry,) = await app.logs.read("orders")
     assert ended["output"] == {"log": "orders", "entry": entry["id"]}
     assert (entry["message"], entry["fields"], entry["task_id"]) == ("counted", {"shelves": 12}, task_id)
-    before, after = by_the_database[:2]
-    assert before <= entry["at"] <= after, "it is that of the first attempt"
+    before, after = database_times[:2]
+    assert before <= entry["at"] <= after, "the entry is that of the first attempt"
 
 
 WORKER = """
 import asyncio, sys
 from pathlib import Path
 from tenuto import Context, Tenuto
-from tenuto.handlers import log
-from tenuto.jobs.registry import Job, Using
-from tenuto.model.policies import Policy
-from tests.steps.test_log_append import appending
+from tenuto.steps import log_append
+from tenuto.jobs.registry import Job, TaskOptions
+from tenuto.model.policies import TaskPolicy
+from tests.steps.test_log_append import create_log_append
 
 url, home, flag = sys.argv[1:]
 app = Tenuto(url, home=home)
-real = appending(app)
+real = create_log_append(app)
 
 async def appends_and_hangs(ctx: Context, message: str, log: str = "default", fields: dict | None = None) -> None:
     await real.function(ctx=ctx, message=message, log=log, fields=fields)
     Path(flag).touch()
     await asyncio.sleep(600)
 
-app.jobs.by_kind[log.KIND] = Job(appends_and_hangs, log.KIND, Policy(), Using(), isolated=False)
+job = Job(appends_and_hangs, log_append.KIND, TaskPolicy(), TaskOptions(), isolated=False)
+app.jobs.handlers_by_kind[job.name] = job
 asyncio.run(app.run_worker(slots=1, name="first"))
 """
 
 
-async def test_an_entry_is_there_once_although_the_worker_was_killed_after_it_was_made(
-    app: Tenuto, tmp_path: Path
-) -> None:
-    app.jobs.by_kind[log.KIND] = appending(app)
+async def test_log_append_adds_one_entry_although_its_worker_was_killed(app: Tenuto, tmp_path: Path) -> None:
+    app.jobs.handlers_by_kind[log_append.KIND] = create_log_append(app)
     task_id = await enqueue(app, message="counted")
     flag = tmp_path / "appended"
     database = await app.open()
@@ -129,7 +130,7 @@ async def test_an_entry_is_there_once_although_the_worker_was_killed_after_it_wa
         ({"message": "m", "level": "info"}, "level"),
     ],
 )
-async def test_arguments_that_make_no_sense_are_refused_by_name(app: Tenuto, arguments: Any, field: str) -> None:
-    with pytest.raises(Invalid) as refusal:
-        appending(app).check_input(json.dumps(arguments))
-    assert refusal.value.field == field
+async def test_invalid_log_append_argument_is_rejected(app: Tenuto, arguments: Any, field: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        create_log_append(app).validate_input(json.dumps(arguments))
+    assert caught.value.field == field

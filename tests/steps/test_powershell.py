@@ -1,5 +1,4 @@
-"""PowerShell scripts as steps (S6, B54, B56): proven with a stand-in that writes down what it was given, and with
-the real one where there is one."""
+"""The step kind powershell (S6, B54, B56): tested with a program that records its input, and with an installed one."""
 
 from __future__ import annotations
 
@@ -13,106 +12,124 @@ import pytest
 
 from tenuto.errors import Invalid
 from tenuto.model.secrets import SecretRef
-from tenuto.model.tasks import Outcome, Status
-from tests.jobs.conftest import Bench
-from tests.support.programs import NASTY, SECRET, Workshop, fields
+from tenuto.model.tasks import Outcome, OutcomeStatus
+from tests.jobs.conftest import RunnerHarness
+from tests.support.errors import raises_code
+from tests.support.programs import HOSTILE_TEXTS, SECRET, ProgramHarness, task_fields
 
-REAL = shutil.which("pwsh") or shutil.which("powershell")
+INSTALLED = shutil.which("pwsh") or shutil.which("powershell")
 SCRIPT = "param($Name)\n# ’smart’ quotes, $(Get-Date), 日本語\n'; Stop-Computer #\n"
 
 
 @pytest.fixture
-def shop(bench: Bench, tmp_path: Path) -> Workshop:
-    """With a stand-in for PowerShell, found by its name."""
-    shop = Workshop(bench, tmp_path, program_path=str(tmp_path))
-    shop.recorder("pwsh")
-    return shop
+def program_harness(harness: RunnerHarness, tmp_path: Path) -> ProgramHarness:
+    """Create a harness with a recorder named pwsh in the program path."""
+    program_harness = ProgramHarness(harness, tmp_path, program_path=str(tmp_path))
+    program_harness.create_recorder("pwsh")
+    return program_harness
 
 
-def run(shop: Workshop, **arguments: Any) -> Outcome:
-    return shop.bench.run(shop.powershell, _fields=fields(shop.powershell), **arguments)
+def run(program_harness: ProgramHarness, **arguments: Any) -> Outcome:
+    return program_harness.harness.run(
+        program_harness.powershell, _fields=task_fields(program_harness.powershell), **arguments
+    )
 
 
-def message(outcome: Outcome) -> str:
+def error_message(outcome: Outcome) -> str:
     assert outcome.error is not None
     return str(json.loads(outcome.error)["message"])
 
 
-def test_the_text_of_a_script_is_run_from_a_file_of_its_own_with_every_argument_as_it_is(shop: Workshop) -> None:
-    outcome = run(shop, text=SCRIPT, args=NASTY, env={"TOKEN": SecretRef(secret="t")}, stdin="in")
-    assert outcome.status is Status.COMPLETED, outcome.error
-    program, *flags, file = shop.recorded_arguments()[:5]
-    assert program == str(shop.folder / "pwsh")
+def test_powershell_text_runs_from_a_private_file_with_exact_arguments(program_harness: ProgramHarness) -> None:
+    outcome = run(program_harness, text=SCRIPT, args=HOSTILE_TEXTS, env={"TOKEN": SecretRef(secret="t")}, stdin="in")
+    assert outcome.status is OutcomeStatus.COMPLETED, outcome.error
+    program, *flags, file = program_harness.load_arguments()[:5]
+    assert program == str(program_harness.folder / "pwsh")
     assert flags == ["-NoProfile", "-NonInteractive", "-File"]
     assert file.endswith("/script.ps1")
-    assert shop.recorded_arguments()[5:] == NASTY
-    record = shop.record()
+    assert program_harness.load_arguments()[5:] == HOSTILE_TEXTS
+    record = program_harness.load_record()
     assert (record["script"], record["mode"]) == (SCRIPT, "0o100600")
     assert record["env"]["TOKEN"] == SECRET
     assert record["env"]["POWERSHELL_TELEMETRY_OPTOUT"] == "1"
     assert bytes.fromhex(record["stdin"]) == b"in"
-    assert not Path(file).parent.exists(), "taken away"
+    assert not Path(file).parent.exists(), "the private folder is removed"
 
 
-def test_a_script_of_the_machine_is_run_where_it_stands_or_as_it_was_when_it_was_checked(shop: Workshop) -> None:
-    script = shop.folder / "tidy up.ps1"
+def test_powershell_script_runs_in_place_or_from_a_checked_copy(program_harness: ProgramHarness) -> None:
+    script = program_harness.folder / "tidy up.ps1"
     script.write_text(SCRIPT, encoding="utf-8")
-    assert run(shop, script=str(script), args=["-Name", "x"]).status is Status.COMPLETED
-    assert shop.recorded_arguments()[4:] == [str(script), "-Name", "x"]
+    assert run(program_harness, script=str(script), args=["-Name", "x"]).status is OutcomeStatus.COMPLETED
+    assert program_harness.load_arguments()[4:] == [str(script), "-Name", "x"]
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
-    assert run(shop, script=str(script), sha256=digest.upper()).status is Status.COMPLETED
-    assert shop.recorded_arguments()[4] != str(script), "a copy, that nobody can change between check and run"
-    assert shop.record()["script"] == SCRIPT
+    assert run(program_harness, script=str(script), sha256=digest.upper()).status is OutcomeStatus.COMPLETED
+    assert program_harness.load_arguments()[4] != str(script), "a private copy of the checked content"
+    assert program_harness.load_record()["script"] == SCRIPT
     script.write_text("Stop-Computer", encoding="utf-8")
-    swapped = run(shop, script=str(script), sha256=digest)
-    assert (swapped.status, swapped.may_retry) == (Status.FAILED, False)
-    assert "is not the file it was" in message(swapped)
+    swapped = run(program_harness, script=str(script), sha256=digest)
+    assert (swapped.status, swapped.may_retry) == (OutcomeStatus.FAILED, False)
+    assert "differs from the expected one" in error_message(swapped)
 
 
-def test_without_powershell_or_the_script_it_is_said_what_to_do(bench: Bench, shop: Workshop, tmp_path: Path) -> None:
-    missing = run(shop, script="/no/such.ps1")
-    assert "cannot be read" in message(missing)
-    listed = Workshop(bench, tmp_path, program_path=str(tmp_path), programs=str(tmp_path / "pwsh"))
+def test_missing_powershell_or_script_fails_permanently(
+    harness: RunnerHarness, program_harness: ProgramHarness, tmp_path: Path
+) -> None:
+    missing = run(program_harness, script="/no/such.ps1")
+    assert "cannot be read" in error_message(missing)
+    listed = ProgramHarness(harness, tmp_path, program_path=str(tmp_path), programs=str(tmp_path / "pwsh"))
     (tmp_path / "other.ps1").write_text("1")
-    assert "none of the programs that may be run here" in message(run(listed, script=str(tmp_path / "other.ps1")))
-    assert run(listed, text="1").status is Status.COMPLETED
+    assert "is not one of the programs that may run here" in error_message(
+        run(listed, script=str(tmp_path / "other.ps1"))
+    )
+    assert run(listed, text="1").status is OutcomeStatus.COMPLETED
     (tmp_path / "empty").mkdir()
-    without = run(Workshop(bench, tmp_path, program_path=str(tmp_path / "empty")), text="exit 0")
-    assert (without.status, without.may_retry) == (Status.FAILED, False)
-    assert "there is no PowerShell (pwsh, powershell, powershell.exe)" in message(without)
-    assert "install PowerShell on this machine" in message(without)
+    without = run(ProgramHarness(harness, tmp_path, program_path=str(tmp_path / "empty")), text="exit 0")
+    assert (without.status, without.may_retry) == (OutcomeStatus.FAILED, False)
+    assert "there is no PowerShell (pwsh, powershell, powershell.exe)" in error_message(without)
+    assert "install PowerShell on this machine" in error_message(without)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field", "words"),
+    ("arguments", "field", "code"),
     [
-        ({}, "script", "is missing"),
-        ({"script": "/x.ps1", "text": "1"}, "script", "is given beside text"),
-        ({"script": "x.ps1"}, "script", "absolute path"),
-        ({"script": "/x.sh"}, "script", ".ps1"),
-        ({"script": "/x\0.ps1"}, "script", "NUL"),
-        ({"text": ""}, "text", "at least 1"),
-        ({"text": "1", "args": [{"secret": "t"}]}, "args.0", "pass it by env or stdin"),
-        ({"text": "1", "env": {"PSModulePath": "/x"}}, "env.PSModulePath", "decides which code is run"),
-        ({"text": "1", "program": "../pwsh"}, "program", "neither"),
-        ({"text": "1", "success_codes": [0, 1], "warning_codes": [1]}, "warning_codes", "success code too"),
-        ({"text": "1", "command": "Get-Date"}, "command", "Extra inputs"),
+        ({}, "script", "step.powershell.script.not_exactly_one"),
+        ({"script": "/x.ps1", "text": "1"}, "script", "step.powershell.script.not_exactly_one"),
+        ({"script": "x.ps1"}, "script", "step.program.path_invalid"),
+        ({"script": "/x.sh"}, "script", "step.powershell.script.not_ps1"),
+        ({"script": "/x\0.ps1"}, "script", "step.program.nul_character"),
+        ({"text": ""}, "text", "job.input.invalid"),
+        ({"text": "1", "args": [{"secret": "t"}]}, "args.0", "step.program.args.secret"),
+        ({"text": "1", "env": {"PSModulePath": "/x"}}, "env.PSModulePath", "step.program.env.reserved"),
+        ({"text": "1", "program": "../pwsh"}, "program", "step.program.path_invalid"),
+        (
+            {"text": "1", "success_codes": [0, 1], "warning_codes": [1]},
+            "warning_codes",
+            "step.program.exit_codes.ambiguous",
+        ),
+        ({"text": "1", "command": "Get-Date"}, "command", "job.input.invalid"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
-def test_a_bad_argument_is_refused_before_it_is_stored(
-    shop: Workshop, arguments: dict[str, Any], field: str, words: str
+def test_invalid_powershell_argument_is_rejected(
+    program_harness: ProgramHarness, arguments: dict[str, Any], field: str, code: str
 ) -> None:
-    with pytest.raises(Invalid) as refusal:
-        shop.powershell.check_input(json.dumps(arguments))
-    assert (refusal.value.field or "").startswith(field)
-    assert words in str(refusal.value)
+    with raises_code(code, Invalid) as caught:
+        program_harness.powershell.validate_input(json.dumps(arguments))
+    assert (caught.value.field or "").startswith(field)
 
 
-@pytest.mark.skipif(REAL is None, reason="there is no PowerShell on this machine")
-def test_the_real_one_takes_arguments_as_they_are_and_its_exit_code_counts(bench: Bench, tmp_path: Path) -> None:
-    shop = Workshop(bench, tmp_path)
+@pytest.mark.skipif(INSTALLED is None, reason="PowerShell is not installed")
+def test_installed_powershell_gets_exact_arguments_and_returns_its_exit_code(
+    harness: RunnerHarness, tmp_path: Path
+) -> None:
+    program_harness = ProgramHarness(harness, tmp_path)
     arguments = ["; id", "$(Get-Date)", "’quoted’", "two words", "'; Stop-Computer #", "日本語"]
-    outcome = run(shop, program=REAL, text="$args | ForEach-Object { $_ }\nexit 3", args=arguments, warning_codes=[3])
-    assert outcome.status is Status.COMPLETED_WITH_WARNING, outcome.error
+    outcome = run(
+        program_harness,
+        program=INSTALLED,
+        text="$args | ForEach-Object { $_ }\nexit 3",
+        args=arguments,
+        warning_codes=[3],
+    )
+    assert outcome.status is OutcomeStatus.COMPLETED_WITH_WARNING, outcome.error
     assert json.loads(outcome.output or "")["stdout"].splitlines() == arguments

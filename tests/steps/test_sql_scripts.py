@@ -1,4 +1,4 @@
-"""The step kind sql (B60, B61): scripts on PostgreSQL with their own login, on SQLite files, and by other drivers."""
+"""The step kind sql (B60, B61): scripts on PostgreSQL with a separate login, on SQLite files, and with other drivers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tenuto import Step, Tenuto, logs, manual
 from tenuto.errors import Forbidden, Invalid
 from tenuto.jobs import redaction
 from tenuto.jobs.context import Context
-from tenuto.jobs.redaction import Mask
-from tenuto.model.sql_scripts import Ran, Script
-from tenuto.operations.schedules import definition
-from tenuto.secret_encryption import Key
-from tenuto.settings import ConnectionSettings, load
-from tenuto.steps.sql import file_sandbox
-from tenuto.steps.sql import script as sqlscript
-from tenuto.steps.sql.script import BUILT_IN
+from tenuto.jobs.redaction import Redactor
+from tenuto.model.sql_scripts import Script, StatementResult
+from tenuto.operations.schedules import schedule_definition
+from tenuto.secret_encryption import MasterKey
+from tenuto.settings import ConnectionSettings, load_settings
+from tenuto.steps.sql import script as sql_script
+from tenuto.steps.sql.script import BUILT_IN_DRIVERS, resolve_file
 from tenuto.store.postgres_scripts import SQL as SCRIPTS
-from tenuto.store.postgres_scripts import own_login
-from tests.support.engine_fixtures import Quick
-from tests.support.model_values import a_held_task
+from tenuto.store.postgres_scripts import load_own_login
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
+from tests.support.model_values import make_held_task
 from tests.support.waiting import eventually
 
 _number = count(1)
@@ -38,16 +38,16 @@ PASSWORD = "pa55 w/rd:for@scripts"
 
 
 @pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    before = logs._hide
+def forget_values() -> Iterator[None]:
+    before = logs._redact
     yield
-    Mask.__init__(redaction.shown_here, redaction._MOST_REMEMBERED)
-    logs._hide = before
+    Redactor.__init__(redaction.process_redactor, redaction._MAX_PROCESS_VALUES)
+    logs._redact = before
 
 
 @pytest.fixture
-async def db_of_scripts(server: str, url: str) -> AsyncIterator[asyncpg.Connection]:
-    """The test's database with a second login role that owns one schema; seen from above."""
+async def admin_connection(server: str, url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Create a second login role that owns one schema; return a connection of the superuser."""
     connection = await asyncpg.connect(url)
     await connection.execute(
         "DROP SCHEMA IF EXISTS shop CASCADE;"
@@ -63,21 +63,21 @@ async def db_of_scripts(server: str, url: str) -> AsyncIterator[asyncpg.Connecti
 
 
 def as_role(url: str, role: str) -> str:
-    """The same address for another login."""
+    """Return the URL with another login."""
     role = f"{role}:{quote(PASSWORD, safe='')}"
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{role}@{rest.rpartition('@')[2] if '@' in rest.partition('?')[0] else rest}"
 
 
 def in_database(url: str, name: str) -> str:
-    """The same server and login, another database."""
+    """Return the URL with another database."""
     address, mark, options = url.partition("?")
     return f"{address.rpartition('/')[0]}/{name}{mark}{options}"
 
 
 @pytest.fixture
 def scripts(app: Tenuto, url: str, tmp_path: Path) -> Tenuto:
-    """An app with connections and a folder for files."""
+    """Return an app with connections and a folder for files."""
     connections = {
         "shop": ConnectionSettings(url={"secret": "shop-url"}),
         "ours": ConnectionSettings(url=url),
@@ -89,24 +89,28 @@ def scripts(app: Tenuto, url: str, tmp_path: Path) -> Tenuto:
         "wrong": ConnectionSettings(url={"sekret": "x"}),
     }
     (tmp_path / "files").mkdir()
-    update = {"connections": connections, "files_folder": tmp_path / "files", "master_key": SecretStr(Key.new().text)}
+    update = {
+        "connections": connections,
+        "files_folder": tmp_path / "files",
+        "master_key": SecretStr(MasterKey.new().text),
+    }
     app.settings = app.settings.model_copy(update=update)
     return app
 
 
-async def started(app: Tenuto, step: Step) -> UUID:
-    """An execution of a schedule that has nothing but this step."""
-    schedule = await app.schedules.create(definition(f"script {next(_number)}", manual(), [step]))
+async def start_step(app: Tenuto, step: Step) -> UUID:
+    """Start a schedule with this step; return the id of its execution."""
+    schedule = await app.schedules.create(schedule_definition(f"script {next(_number)}", manual(), [step]))
     execution = (await app.schedules.run(schedule.name)).execution_id
     assert execution is not None
     return execution
 
 
-async def run(app: Tenuto, **arguments: Any) -> Any:
-    """One step in a schedule of its own; the record of its attempt."""
+async def run_script(app: Tenuto, **arguments: Any) -> Any:
+    """Run one SQL step to its end; return the activity of its attempt."""
     rules = {name: arguments.pop(name) for name in ("step_timeout",) if name in arguments}
     step = Step.of_kind("sql", arguments, name="script", timeout=rules.get("step_timeout"))
-    execution = await started(app, step)
+    execution = await start_step(app, step)
 
     async def ended() -> bool:
         return (await app.executions.get(execution))["ended_at"] is not None
@@ -115,8 +119,8 @@ async def run(app: Tenuto, **arguments: Any) -> Any:
     return await app.activity((await app.activities(limit=1))[0]["id"])
 
 
-async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
-    scripts: Tenuto, worker: Quick, url: str, db_of_scripts: asyncpg.Connection
+async def test_sql_script_runs_with_its_login_and_reports_rows_per_statement(
+    scripts: Tenuto, worker: WorkerFactory, url: str, admin_connection: asyncpg.Connection
 ) -> None:
     app = scripts
     await app.secrets.set("shop-url", as_role(url, "scripter"))
@@ -135,32 +139,32 @@ async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
     hostile = "'; DROP TABLE shop.items; -- \\' "
     async with worker(), app.scheduler():
         parameters = {"name": hostile, "many": 5, "token": {"secret": "token"}}
-        record = await run(app, connection="shop", script=text, parameters=parameters)
+        record = await run_script(app, connection="shop", script=text, parameters=parameters)
         assert record["status"] == "completed", record["error"]
-        told = [(each["command"], each["rows"]) for each in record["output"]["statements"]]
-        assert told == [("INSERT", 5), ("DO", None), ("UPDATE", 2), ("INSERT", 1), ("SELECT", 6), ("DELETE", 1)]
+        results = [(each["command"], each["rows"]) for each in record["output"]["statements"]]
+        assert results == [("INSERT", 5), ("DO", None), ("UPDATE", 2), ("INSERT", 1), ("SELECT", 6), ("DELETE", 1)]
         assert (record["output"]["count"], record["output"]["rows"]) == (6, 15)
         assert "notice: half; way" in record["log"]
         assert "warning warning: careful" in record["log"]
-        found = {row["id"]: row["name"] for row in await db_of_scripts.fetch("SELECT * FROM shop.items")}
+        found = {row["id"]: row["name"] for row in await admin_connection.fetch("SELECT * FROM shop.items")}
         assert found == {1: "it's; 1", 2: "it's; 2", 3: hostile, 4: hostile, 100: "the-kanarie-token"}
-        assert (await run(app, connection="shop", script_file="load.sql"))["output"]["rows"] == 1
+        assert (await run_script(app, connection="shop", script_file="load.sql"))["output"]["rows"] == 1
 
-        # All or nothing, unless it says otherwise.
-        record = await run(app, connection="shop", script="DELETE FROM shop.items;\nSELECT 1 / 0")
+        # A script is one transaction by default.
+        record = await run_script(app, connection="shop", script="DELETE FROM shop.items;\nSELECT 1 / 0")
         assert record["status"] == "failed"
         assert record["error"]["message"] == "statement 2 (line 2, SELECT): 22012 division by zero"
-        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items") == 6
-        record = await run(
+        assert await admin_connection.fetchval("SELECT count(*) FROM shop.items") == 6
+        record = await run_script(
             app, connection="shop", script="DELETE FROM shop.items WHERE id = 10; SELECT 1 / 0", transaction=False
         )
         assert record["status"] == "failed"
-        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items") == 5
-        record = await run(app, connection="shop", script="BEGIN; DELETE FROM shop.items", transaction=False)
+        assert await admin_connection.fetchval("SELECT count(*) FROM shop.items") == 5
+        record = await run_script(app, connection="shop", script="BEGIN; DELETE FROM shop.items", transaction=False)
         assert "left a transaction open" in record["error"]["message"]
-        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items") == 5
+        assert await admin_connection.fetchval("SELECT count(*) FROM shop.items") == 5
 
-        # The login is the limit.
+        # The script has the privileges of its login.
         for forbidden in (
             "RESET ROLE; SET SESSION AUTHORIZATION tenuto",
             "RESET ROLE; DELETE FROM tenuto.tasks",
@@ -170,17 +174,17 @@ async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
             "SELECT :token::integer",
         ):
             given = {"parameters": {"token": {"secret": "token"}}} if ":token" in forbidden else {}
-            record = await run(app, connection="shop", script=forbidden, **given)
+            record = await run_script(app, connection="shop", script=forbidden, **given)
             assert record["status"] == "failed", forbidden
             assert "permission denied" in record["error"]["message"] or '"***"' in record["error"]["message"]
-        record = await run(app, connection="ours", script="SELECT 1")
+        record = await run_script(app, connection="ours", script="SELECT 1")
         assert "may change Tenuto's own tables" in record["error"]["message"]
-        record = await run(app, connection="elsewhere", script="SELECT 1")
+        record = await run_script(app, connection="elsewhere", script="SELECT 1")
         assert "is a superuser's" in record["error"]["message"]
         assert "any_login" in record["error"]["message"]
-        assert (await run(app, connection="ours, meant so", script="SELECT 1"))["status"] == "completed"
+        assert (await run_script(app, connection="ours, meant so", script="SELECT 1"))["status"] == "completed"
 
-        # What we say ourselves has an end, too, also if the script has lifted the server's.
+        # COMMIT has a time limit, even if the script removes the limit of the server.
         slow = """
             CREATE FUNCTION shop.slow() RETURNS trigger LANGUAGE plpgsql
             AS $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$;
@@ -188,44 +192,46 @@ async def test_a_script_runs_with_its_own_login_and_tells_rows_per_statement(
             FOR EACH ROW EXECUTE FUNCTION shop.slow();
             INSERT INTO shop.items VALUES (77, 'late');
         """
-        for script, words in (
+        for script, expected in (
             (slow, "COMMIT took longer than 2 s"),
             (slow + "SET statement_timeout = 0", "broken off"),
         ):
-            record = await run(app, connection="shop", script=script, timeout=2)  # longer than all before it takes
-            assert words in record["error"]["message"]
-        assert await db_of_scripts.fetchval("SELECT count(*) FROM shop.items WHERE id = 77") == 0
+            record = await run_script(
+                app, connection="shop", script=script, timeout=2
+            )  # longer than all before it takes
+            assert expected in record["error"]["message"]
+        assert await admin_connection.fetchval("SELECT count(*) FROM shop.items WHERE id = 77") == 0
 
 
-async def test_the_login_of_tenuto_itself_is_not_one_for_scripts(
-    app: Tenuto, url: str, db_of_scripts: asyncpg.Connection
+async def test_sql_script_with_the_login_of_tenuto_is_forbidden(
+    app: Tenuto, url: str, admin_connection: asyncpg.Connection
 ) -> None:
-    """It is known wherever on its server it logs in, and whatever it may do there."""
+    """It is recognised in every database of its server."""
     database = await app.open()
-    assert await db_of_scripts.fetchval(SCRIPTS.who_is_logged_in) == await own_login(database)
+    assert await admin_connection.fetchval(SCRIPTS.load_login) == await load_own_login(database)
     theirs = await asyncpg.connect(as_role(url, "scripter"))
-    ours = str(await theirs.fetchval(SCRIPTS.who_is_logged_in))
+    ours = str(await theirs.fetchval(SCRIPTS.load_login))
     await theirs.close()
-    assert ours != await own_login(database)
-    for forbidden, refused in ((ours, True), ("", False)):
+    assert ours != await load_own_login(database)
+    for forbidden, is_rejected in ((ours, True), ("", False)):
         script = Script(
             as_role(url, "scripter"), "SELECT 1", {}, frozenset(), 20, True, lambda *_: None, forbidden_login=forbidden
         )
-        if refused:
-            with pytest.raises(Forbidden, match="is the one Tenuto itself uses"):
-                [ran async for ran in BUILT_IN["postgresql"](script)]
+        if is_rejected:
+            with pytest.raises(Forbidden):
+                [ran async for ran in BUILT_IN_DRIVERS["postgresql"](script)]
         else:
-            assert [ran.rows async for ran in BUILT_IN["postgresql"](script)] == [1]
+            assert [ran.row_count async for ran in BUILT_IN_DRIVERS["postgresql"](script)] == [1]
 
 
-async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by_cancelling(
-    scripts: Tenuto, worker: Quick, url: str, db_of_scripts: asyncpg.Connection
+async def test_sql_statement_is_stopped_by_timeouts_and_cancellation(
+    scripts: Tenuto, worker: WorkerFactory, url: str, admin_connection: asyncpg.Connection
 ) -> None:
     app = scripts
     await app.secrets.set("shop-url", as_role(url, "scripter"))
 
     async def running() -> Any:
-        return await db_of_scripts.fetchval(
+        return await admin_connection.fetchval(
             "SELECT count(*) FROM pg_stat_activity WHERE usename = 'scripter' AND query LIKE '%pg_sleep%'"
         )
 
@@ -233,20 +239,20 @@ async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by
         return not await running()
 
     async with worker(), app.scheduler():
-        record = await run(app, connection="shop", script="SELECT pg_sleep(60)", timeout=0.2)
+        record = await run_script(app, connection="shop", script="SELECT pg_sleep(60)", timeout=0.2)
         assert "took longer than 0.2 s" in record["error"]["message"]
         await eventually(stopped)
 
         lifted = "SET statement_timeout = 0; SELECT pg_sleep(60)"
-        record = await run(app, connection="shop", script=lifted, timeout=2)
+        record = await run_script(app, connection="shop", script=lifted, timeout=2)
         assert "was broken off" in record["error"]["message"]
         await eventually(stopped)
 
-        record = await run(app, connection="shop", script="SELECT pg_sleep(60)", step_timeout=0.5)
+        record = await run_script(app, connection="shop", script="SELECT pg_sleep(60)", step_timeout=0.5)
         assert (record["status"], record["reason"]) == ("failed", "timed_out")
         await eventually(stopped)
 
-        execution = await started(app, Step.of_kind("sql", {"connection": "shop", "script": lifted}))
+        execution = await start_step(app, Step.of_kind("sql", {"connection": "shop", "script": lifted}))
         await eventually(running)
         await app.executions.cancel(execution)
 
@@ -262,10 +268,10 @@ async def test_a_statement_is_really_stopped_by_its_timeout_by_the_step_s_and_by
         await eventually(stopped)
 
 
-async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_is_seen(
-    db_of_scripts: asyncpg.Connection,
+async def test_login_that_can_switch_to_a_privileged_role_is_detected(
+    admin_connection: asyncpg.Connection,
 ) -> None:
-    above, rolled_back = db_of_scripts, db_of_scripts.transaction()
+    above, rolled_back = admin_connection, admin_connection.transaction()
     await rolled_back.start()
     try:
         await above.execute(
@@ -273,12 +279,12 @@ async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_i
             "CREATE ROLE tenuto_test_above SUPERUSER; CREATE ROLE tenuto_test_member NOINHERIT;"
             "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
         )
-        assert await above.fetchval(SCRIPTS.may_change_tenuto) is False
+        assert await above.fetchval(SCRIPTS.can_change_tenuto_tables) is False
         await above.execute(
             "RESET SESSION AUTHORIZATION; GRANT tenuto_test_writer TO tenuto_test_member;"
             "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
         )
-        assert await above.fetchval(SCRIPTS.may_change_tenuto) is True
+        assert await above.fetchval(SCRIPTS.can_change_tenuto_tables) is True
         assert await above.fetchval(SCRIPTS.is_superuser) is False
         await above.execute(
             "RESET SESSION AUTHORIZATION; REVOKE tenuto_test_writer FROM tenuto_test_member;"
@@ -289,10 +295,10 @@ async def test_a_login_that_can_become_somebody_who_may_change_tenuto_s_tables_i
         await rolled_back.rollback()
 
 
-def test_the_files_of_steps_lie_in_a_folder_of_their_own_and_tenuto_s_are_out_of_reach(
+def test_step_files_are_limited_to_their_folder_and_exclude_files_of_tenuto(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B71, B72, B96: whatever folder somebody has chosen, and whatever a key is called in it."""
+    """B71, B72, B96: with any folder and any name of a key file."""
     home, work = tmp_path / "home", tmp_path / "work"
     (home / "postgres").mkdir(parents=True)
     work.mkdir()
@@ -301,36 +307,40 @@ def test_the_files_of_steps_lie_in_a_folder_of_their_own_and_tenuto_s_are_out_of
         (home / name).write_text("kept", encoding="ascii")
     for name in ("tenuto.toml", "tls.pem", "given.key", "plain.sql"):
         (work / name).write_text("", encoding="ascii")
-    by_default = load(home=home)
-    assert file_sandbox.inside(by_default, Path("x.sql"), "f") == home / "files" / "x.sql"
+    by_default = load_settings(home=home)
+    assert resolve_file(by_default, Path("x.sql"), "f") == home / "files" / "x.sql"
     assert (home / "files").stat().st_mode & 0o777 == 0o700
     (home / "files" / "twin.sql").hardlink_to(home / "master.key")
     (home / "files" / "link.sql").symlink_to(home / "admin.key")
     (work / "twin.sql").hardlink_to(home / "audit.keys")
     with_keys = {"master_key_file": work / "given.key", "web_tls_key": work / "tls.pem"}
-    chosen = load(home=home, files_folder=work, **with_keys)
-    assert file_sandbox.inside(chosen, Path("plain.sql"), "f") == work / "plain.sql"
-    reached = [(load(home=home, files_folder=folder), "master.key") for folder in (home, tmp_path / "home")]
-    reached += [(load(home=home, files_folder=home), name) for name in ("admin.key", "run/x", "postgres/PG_VERSION")]
-    reached += [(load(home=home, files_folder=tmp_path), "home/master.key"), (by_default, "twin.sql")]
+    chosen = load_settings(home=home, files_folder=work, **with_keys)
+    assert resolve_file(chosen, Path("plain.sql"), "f") == work / "plain.sql"
+    reached = [(load_settings(home=home, files_folder=folder), "master.key") for folder in (home, tmp_path / "home")]
+    reached += [
+        (load_settings(home=home, files_folder=home), name) for name in ("admin.key", "run/x", "postgres/PG_VERSION")
+    ]
+    reached += [(load_settings(home=home, files_folder=tmp_path), "home/master.key"), (by_default, "twin.sql")]
     reached += [(chosen, name) for name in ("tenuto.toml", "tls.pem", "given.key", "twin.sql", "../work/tls.pem")]
     for settings, name in reached:
-        with pytest.raises(Forbidden, match="one of Tenuto's own files") as refusal:
-            file_sandbox.inside(settings, Path(name), "script_file")
-        assert (refusal.value.field, "folder of their own" in (refusal.value.remedy or "")) == ("script_file", True)
+        with raises_code("step.file.forbidden", Forbidden) as caught:
+            resolve_file(settings, Path(name), "script_file")
+        assert caught.value.field == "script_file"
     for name in ("../master.key", "link.sql", str(work / "plain.sql"), "a/../../master.key"):
-        with pytest.raises(Invalid, match="lies outside of"):
-            file_sandbox.inside(by_default, Path(name), "script_file")
+        with raises_code("step.file.outside_folder", Invalid):
+            resolve_file(by_default, Path(name), "script_file")
 
 
-def test_the_password_of_an_address_is_hidden_wherever_it_stands_in_it() -> None:
+def test_password_of_a_connection_url_is_redacted() -> None:
     for address in ("postgresql://u:pa%2Fss-word@h/d", "postgresql://h/d?user=u&password=pa%2Fss-word"):
-        context = Context(a_held_task())
-        sqlscript._conceal_password(context, address)
-        assert context.hidden("it says pa/ss-word") == "it says ***"
+        context = Context(make_held_task())
+        sql_script._redact_password(context, address)
+        assert context.redact_text("it says pa/ss-word") == "it says ***"
 
 
-async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto, worker: Quick, tmp_path: Path) -> None:
+async def test_sqlite_script_cannot_reach_beyond_its_file(
+    scripts: Tenuto, worker: WorkerFactory, tmp_path: Path
+) -> None:
     app, folder = scripts, tmp_path / "files"
     sqlite3.connect(folder / "shop.db").close()
     sqlite3.connect(tmp_path / "outside.db").close()
@@ -345,51 +355,54 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
         SELECT * FROM items;
     """
     async with worker(), app.scheduler():
-        record = await run(app, connection=where, script=make, parameters={"name": "it's; :x"})
+        record = await run_script(app, connection=where, script=make, parameters={"name": "it's; :x"})
         assert record["status"] == "completed", record["error"]
         assert [(each["command"], each["rows"]) for each in record["output"]["statements"]] == [
             ("CREATE", 0), ("CREATE", 0), ("INSERT", 3), ("SELECT", 3)
         ]  # fmt: skip
-        refused = {
+        rejected = {
             "ATTACH 'other.db' AS other": "ATTACH is not allowed",
             "ATTACH 'other' || '.db' AS other": "ATTACH is not allowed",
             "SELECT load_extension('x')": "load_extension is not allowed",
             "PRAGMA writable_schema = 1": "PRAGMA writable_schema is not allowed",
             "PRAGMA busy_timeout = 60000": "PRAGMA busy_timeout is not allowed",
-            "DELETE FROM items; COMMIT": "all or nothing",
+            "DELETE FROM items; COMMIT": "would end the transaction",
             "DELETE FROM items; SELECT * FROM nowhere": "no such table",
             endless: "took longer than 0.3 s",
         }
-        for script, words in refused.items():
-            record = await run(app, connection=where, script=script, timeout=0.3 if script == endless else "1h")
+        for script, expected in rejected.items():
+            record = await run_script(app, connection=where, script=script, timeout=0.3 if script == endless else "1h")
             assert record["status"] == "failed"
-            assert words in record["error"]["message"]
-        for script, words in {"VACUUM INTO 'copy.db'": "ATTACH is not allowed", "BEGIN": "left a transaction"}.items():
-            record = await run(app, connection=where, script=script, transaction=False)
-            assert words in record["error"]["message"]
-        assert (await run(app, connection=where, script="VACUUM", transaction=False))["status"] == "completed"
-        for script, given, words in (
+            assert expected in record["error"]["message"]
+        for script, expected in {
+            "VACUUM INTO 'copy.db'": "ATTACH is not allowed",
+            "BEGIN": "left a transaction",
+        }.items():
+            record = await run_script(app, connection=where, script=script, transaction=False)
+            assert expected in record["error"]["message"]
+        assert (await run_script(app, connection=where, script="VACUUM", transaction=False))["status"] == "completed"
+        for script, parameters, expected in (
             ("ATTACH :file AS other", {"file": f"{tmp_path}/outside.db"}, "ATTACH is not allowed"),
-            ("SELECT :number", {"number": 2**70}, "is a number beyond what SQLite can hold"),
+            ("SELECT :number", {"number": 2**70}, "larger than SQLite can store"),
         ):
-            record = await run(app, connection=where, script=script, parameters=given, transaction=False)
-            assert words in record["error"]["message"]
-        record = await run(app, connection=where, script=endless, step_timeout=0.5)
+            record = await run_script(app, connection=where, script=script, parameters=parameters, transaction=False)
+            assert expected in record["error"]["message"]
+        record = await run_script(app, connection=where, script=endless, step_timeout=0.5)
         assert record["reason"] == "timed_out"
         beyond = (
             "sqlite:///../outside.db", f"sqlite:///{tmp_path}/outside.db", "sqlite:///link.db",
             "sqlite:///%2e%2e/outside.db", "sqlite:///%2E%2E%2Foutside.db", f"sqlite:///%2f{tmp_path}/outside.db",
         )  # fmt: skip
         for address in beyond:
-            record = await run(app, connection=address, script="SELECT 1")
-            assert "lies outside of" in record["error"]["message"], address
-        # Read once: what is left of a percent sign after that is part of a name, and nobody reads it again.
+            record = await run_script(app, connection=address, script="SELECT 1")
+            assert "is outside of the folder" in record["error"]["message"], address
+        # Percent signs are decoded once; the rest is part of the file name.
         for address in ("none.db", "%252e%252e/outside.db", "%252e%252e%252foutside.db", "%25252e%25252e/outside.db"):
-            record = await run(app, connection=f"sqlite:///{address}", script="CREATE TABLE taken (id INTEGER)")
-            assert "there is no file" in record["error"]["message"], address
+            record = await run_script(app, connection=f"sqlite:///{address}", script="CREATE TABLE taken (id INTEGER)")
+            assert "does not exist" in record["error"]["message"], address
         for name, address in {"100%.db": "100%25.db", "50%25.db": "50%2525.db", "a b?#.db": "a%20b%3F%23.db"}.items():
             sqlite3.connect(folder / name).close()
-            record = await run(app, connection=f"sqlite:///{address}", script="CREATE TABLE worked (id INTEGER)")
+            record = await run_script(app, connection=f"sqlite:///{address}", script="CREATE TABLE worked (id INTEGER)")
             assert record["status"] == "completed", (name, record["error"])
             assert (folder / name).stat().st_size > 0
         assert (tmp_path / "outside.db").stat().st_size == 0
@@ -398,7 +411,7 @@ async def test_a_sqlite_file_is_worked_on_and_nothing_beyond_it(scripts: Tenuto,
     shop.close()
 
 
-async def test_what_cannot_be_run_is_refused_by_name_and_field(scripts: Tenuto, worker: Quick, tmp_path: Path) -> None:
+async def test_invalid_sql_steps_are_rejected(scripts: Tenuto, worker: WorkerFactory, tmp_path: Path) -> None:
     app = scripts
     (tmp_path / "files" / "latin.sql").write_bytes("SELECT 'ä'".encode("latin-1"))
     on_save: list[tuple[dict[str, Any], str]] = [
@@ -414,14 +427,16 @@ async def test_what_cannot_be_run_is_refused_by_name_and_field(scripts: Tenuto, 
         ({"connection": "shop", "script": "SELECT 1", "role": "x"}, "role"),
     ]
     for arguments, field in on_save:
-        with pytest.raises(Invalid) as refusal:
-            await app.schedules.create(definition("refused", manual(), [Step.of_kind("sql", arguments, name="s")]))
-        assert (refusal.value.field or "").startswith(f"steps.s.{field}"), (arguments, refusal.value)
+        with pytest.raises(Invalid) as caught:
+            await app.schedules.create(
+                schedule_definition("refused", manual(), [Step.of_kind("sql", arguments, name="s")])
+            )
+        assert (caught.value.field or "").startswith(f"steps.s.{field}"), (arguments, caught.value)
 
-    async def paper(script: Script) -> AsyncIterator[Ran]:
+    async def paper(script: Script) -> AsyncIterator[StatementResult]:
         assert "paper" not in repr(script)
-        script.notice("warning", f"about {script.text}")
-        yield Ran("WRITE", 7)
+        script.on_notice("warning", f"about {script.text}")
+        yield StatementResult("WRITE", 7)
         await asyncio.sleep(0)
 
     app.register_driver("paper", paper)
@@ -429,12 +444,12 @@ async def test_what_cannot_be_run_is_refused_by_name_and_field(scripts: Tenuto, 
         app.register_driver("paper", paper)
     at_run: list[tuple[dict[str, Any], str]] = [
         ({"connection": "nowhere", "script": "SELECT 1"}, "there is no connection named 'nowhere'"),
-        ({"connection": "strange", "script": "SELECT 1"}, "there is no driver for"),
-        ({"connection": "wrong", "script": "SELECT 1"}, "neither an address nor a reference"),
+        ({"connection": "strange", "script": "SELECT 1"}, "there is no driver for the scheme"),
+        ({"connection": "wrong", "script": "SELECT 1"}, "is neither a URL nor a reference"),
         ({"connection": "shop", "script": "SELECT 1"}, "there is no secret named 'shop-url'"),
         ({"connection": "broken", "script": "SELECT 1"}, "the script's database cannot be used"),
-        ({"connection": "ours", "script_file": "../../etc/passwd"}, "lies outside of"),
-        ({"connection": "ours", "script_file": "/proc/self/environ"}, "lies outside of"),
+        ({"connection": "ours", "script_file": "../../etc/passwd"}, "is outside of the folder"),
+        ({"connection": "ours", "script_file": "/proc/self/environ"}, "is outside of the folder"),
         ({"connection": "ours", "script_file": "none.sql"}, "cannot be read"),
         ({"connection": "ours", "script_file": "latin.sql"}, "is not UTF-8"),
         ({"connection": "ours", "script_file": "."}, "is not a file"),
@@ -446,11 +461,11 @@ async def test_what_cannot_be_run_is_refused_by_name_and_field(scripts: Tenuto, 
         ({"connection": "ours, meant so", "script": "DO $$ BEGIN RAISE EXCEPTION ''; END $$"}, "(line 1, DO): P0001"),
     ]
     async with worker(), app.scheduler():
-        for arguments, words in at_run:
-            record = await run(app, **arguments)
+        for arguments, expected in at_run:
+            record = await run_script(app, **arguments)
             assert record["status"] == "failed"
-            assert words in record["error"]["message"], arguments
+            assert expected in record["error"]["message"], arguments
             assert "hidden-word" not in str(record["error"])
-        record = await run(app, connection="other", script="a letter")
+        record = await run_script(app, connection="other", script="a note")
         assert record["output"]["rows"] == 7
-        assert "about a letter" in record["log"]
+        assert "about a note" in record["log"]

@@ -1,4 +1,4 @@
-"""The kinds of steps that come with Tenuto."""
+"""The registration of the built-in step kinds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tenuto import Tenuto
 from tenuto.steps import step_kinds
 
 
-def test_every_kind_is_known_by_its_name_and_takes_its_arguments_by_name(tmp_path: Path) -> None:
+def test_every_step_kind_has_a_handler_with_named_arguments(tmp_path: Path) -> None:
     jobs = Tenuto("postgresql://nobody@nowhere.invalid/none", home=tmp_path).jobs
-    assert {"executable", "http.call", "log.append", "powershell", "schedule", "sql"} <= jobs.by_kind.keys()
-    for kind in step_kinds._HOMES:
-        assert kind in jobs.by_kind
-        handler = jobs.of(kind, "any")
-        assert (handler.name, handler) == (kind, jobs.by_kind[kind])
+    assert {"executable", "http.call", "log.append", "powershell", "schedule", "sql"} <= jobs.handlers_by_kind.keys()
+    for kind in step_kinds._MODULES:
+        assert kind in jobs.handlers_by_kind
+        handler = jobs.get_handler(kind, "any")
+        assert (handler.name, handler) == (kind, jobs.handlers_by_kind[kind])
         assert handler.input_schema()["properties"].keys() == handler.parameters.keys()
 
 
-def test_what_runs_a_kind_is_not_loaded_before_it_is_needed() -> None:
-    """A command must start quickly."""
-    look = "import sys, tenuto; tenuto.Tenuto('postgresql://x@nowhere.invalid/x'); print(*sys.modules, sep='\\n')"
-    loaded = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split()
+def test_step_kind_modules_are_imported_lazily() -> None:
+    """Commands must start quickly."""
+    code = "import sys, tenuto; tenuto.Tenuto('postgresql://x@nowhere.invalid/x'); print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "tenuto.steps.step_kinds" in loaded
-    assert set(step_kinds._HOMES.values()).isdisjoint(loaded)
+    assert set(step_kinds._MODULES.values()).isdisjoint(loaded)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.store_fixtures import database, empty_home, holder, home, made, settings, swept, url, used_again
+from tests.support.store_fixtures import database, empty_home, start_server_holder, home, prepared_home, settings, truncated_url, url, reusable_database
 
-__all__ = ["database", "empty_home", "holder", "home", "made", "settings", "swept", "url", "used_again"]
+__all__ = ["database", "empty_home", "start_server_holder", "home", "prepared_home", "settings", "truncated_url", "url", "reusable_database"]

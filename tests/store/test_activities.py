@@ -11,11 +11,11 @@ from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import Again, Settlement
+from tenuto.model.tasks import Retry, Settlement
 from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.store import activities
 from tenuto.store import tasks as store
-from tenuto.store.activities import Filters
+from tenuto.store.activities import ListFilters
 from tests.support.model_values import NOON
 from tests.support.tasks import Register, claim, completed, failed, now, rows, start, start_and_claim
 
@@ -41,20 +41,20 @@ async def a_finished_task(db: Database, register_worker: Register, **fields: obj
         ("UPDATE tenuto.activities SET id = gen_random_uuid()", "UPDATE"),  # would move it to another partition
     ],
 )
-async def test_the_database_refuses_to_change_the_past_and_says_so(
+async def test_database_rejects_changes_of_activities(
     statement: str, operation: str, db: Database, register_worker: Register
 ) -> None:
     await a_finished_task(db, register_worker)
     before = await rows(db, "activities")
-    partition = await db.value(
+    partition = await db.fetch_value(
         "SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid"
     )
     with pytest.raises(DatabaseError, match=f"an activity is written once: {operation}"):
-        await db.all(statement.format(partition=partition))
+        await db.fetch_all(statement.format(partition=partition))
     assert await rows(db, "activities") == before
 
 
-async def test_retention_may_delete_but_not_change_and_only_in_its_own_transaction(
+async def test_retention_may_only_delete_activities_in_its_own_transaction(
     db: Database, register_worker: Register
 ) -> None:
     await a_finished_task(db, register_worker)
@@ -75,23 +75,23 @@ async def test_retention_may_delete_but_not_change_and_only_in_its_own_transacti
         with pytest.raises(DatabaseError, match="written once"):
             await db.transaction(refused)
     with pytest.raises(DatabaseError, match="written once"):
-        await db.all("DELETE FROM tenuto.activities")
+        await db.fetch_all("DELETE FROM tenuto.activities")
     await db.transaction(delete)
     assert await rows(db, "activities") == []
 
 
-async def test_an_id_answers_before_during_and_after(db: Database, register_worker: Register) -> None:
+async def test_activity_is_found_before_during_and_after_its_attempt(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     task_id = await start(db, run_at=NOON, priority=3)
 
     async def look() -> activities.Record:
-        record = await activities.activity(db, task_id)
+        record = await activities.load_activity(db, task_id)
         assert record is not None
         assert (record["id"], record["task_id"], record["attempt"], record["priority"]) == (task_id, task_id, 1, 3)
         return record
 
     assert (await look())["status"] == "scheduled"
-    await store.promote(db, NOON, ["default"])
+    await store.promote_due_tasks(db, NOON, ["default"])
     assert (await look())["status"] == "queued"
     (task,) = await claim(db, worker)
     record = await look()
@@ -102,24 +102,24 @@ async def test_an_id_answers_before_during_and_after(db: Database, register_work
     assert record["ended_at"] is not None
 
 
-async def test_the_ids_of_later_attempts_answer_before_during_and_after_too(
+async def test_activities_of_later_attempts_are_found_before_during_and_after(
     db: Database, register_worker: Register
 ) -> None:
     worker = await register_worker()
     task = await start_and_claim(db, worker)
     second = new_id()
-    await finish(db, [Settlement(task, failed(), Again(NOON, second, 1, 0))])
+    await finish(db, [Settlement(task, failed(), Retry(NOON, second, 1, 0))])
 
     async def states() -> list[tuple[str, bool]]:
-        found = [await activities.activity(db, id) for id in (task.id, second)]
+        found = [await activities.load_activity(db, id) for id in (task.id, second)]
         assert [record["attempt"] for record in found if record] == [1, 2]
         assert {record["task_id"] for record in found if record} == {task.id}
-        listed = await activities.attempts(db, task.id)
+        listed = await activities.list_attempts(db, task.id)
         assert [record["id"] for record in listed] == [task.id, second]
         return [(record["status"], record["final"]) for record in found if record]
 
     assert await states() == [("failed", False), ("scheduled", False)]
-    await store.promote(db, NOON, ["default"])
+    await store.promote_due_tasks(db, NOON, ["default"])
     assert await states() == [("failed", False), ("queued", False)]
     (again,) = await claim(db, worker)
     assert await states() == [("failed", False), ("in_progress", False)]
@@ -127,40 +127,40 @@ async def test_the_ids_of_later_attempts_answer_before_during_and_after_too(
     assert await states() == [("failed", False), ("completed", True)]
 
 
-async def test_an_id_that_never_was_answers_nothing(db: Database) -> None:
-    assert await activities.activity(db, new_id()) is None
-    assert await activities.attempts(db, new_id()) == []
-    assert await activities.task(db, new_id()) is None
+async def test_unknown_activity_id_returns_nothing(db: Database) -> None:
+    assert await activities.load_activity(db, new_id()) is None
+    assert await activities.list_attempts(db, new_id()) == []
+    assert await activities.load_task(db, new_id()) is None
 
 
-async def test_an_open_task_tells_everything_known_of_it(db: Database) -> None:
+async def test_open_task_is_returned_with_all_fields(db: Database) -> None:
     task_id = await start(db, input='{"n": 1}', policy='{"max_retries": 2}', unique_key="k", tags=["a"])
-    task = await activities.task(db, task_id)
+    task = await activities.load_task(db, task_id)
     assert task is not None
     assert (task["input"], task["policy"], task["state"]) == ({"n": 1}, {"max_retries": 2}, "queued")
     assert (task["unique_key"], task["tags"], task["initiator_name"]) == ("k", ["a"], "Ana")
 
 
-async def test_lists_are_newest_first_and_page_by_key(db: Database, register_worker: Register) -> None:
+async def test_activity_lists_are_newest_first_and_paged(db: Database, register_worker: Register) -> None:
     ids = [await a_finished_task(db, register_worker) for _ in range(3)]
     open_ids = [await start(db) for _ in range(3)]
     for listing, wanted in ((activities.list_activities, ids), (activities.list_tasks, open_ids)):
-        first = await listing(db, Filters(limit=2))
-        rest = await listing(db, Filters(limit=2, below=first[-1]["id"]))
+        first = await listing(db, ListFilters(limit=2))
+        rest = await listing(db, ListFilters(limit=2, below=first[-1]["id"]))
         assert [row["id"] for row in first + rest] == wanted[::-1]
 
 
-async def test_lists_can_be_narrowed(db: Database, register_worker: Register) -> None:
+async def test_activity_lists_can_be_filtered(db: Database, register_worker: Register) -> None:
     await a_finished_task(db, register_worker, name="bake", tags=["a", "b"])
     await a_finished_task(db, register_worker, name="wash")
     await start(db, name="bake", queue="mail", tags=["a"])
     await start(db, name="wash", run_at=NOON)
 
     async def tasks(**filters: str) -> list[str]:
-        return [row["name"] for row in await activities.list_tasks(db, Filters(**filters))]  # type: ignore[arg-type]
+        return [row["name"] for row in await activities.list_tasks(db, ListFilters(**filters))]  # type: ignore[arg-type]
 
     async def past(**filters: str) -> list[str]:
-        return [row["name"] for row in await activities.list_activities(db, Filters(**filters))]  # type: ignore[arg-type]
+        return [row["name"] for row in await activities.list_activities(db, ListFilters(**filters))]  # type: ignore[arg-type]
 
     assert await tasks(state="scheduled") == ["wash"]
     assert await tasks(queue="mail") == await tasks(tag="a") == await tasks(name="bake") == ["bake"]
@@ -169,38 +169,38 @@ async def test_lists_can_be_narrowed(db: Database, register_worker: Register) ->
 
 
 @pytest.mark.parametrize("limit", [0, -1, 501, 10**9])
-def test_a_list_without_measure_is_refused(limit: int) -> None:
+def test_list_limit_out_of_range_is_rejected(limit: int) -> None:
     with pytest.raises(Invalid) as refusal:
-        Filters(limit=limit)
+        ListFilters(limit=limit)
     assert refusal.value.field == "limit"
 
 
-async def test_a_few_digits_find_a_task_open_or_past(db: Database, register_worker: Register) -> None:
+async def test_id_prefix_finds_open_and_ended_tasks(db: Database, register_worker: Register) -> None:
     past, open_task = await a_finished_task(db, register_worker), await start(db)
     for id in (past, open_task):
-        assert await activities.find(db, str(id)) == [id]
-        assert await activities.find(db, str(id).upper()[:-2]) == [id]
-    assert set(await activities.find(db, str(past)[:3])) == {past, open_task}
-    assert await activities.find(db, "ffff") == []
+        assert await activities.find_ids_by_prefix(db, str(id)) == [id]
+        assert await activities.find_ids_by_prefix(db, str(id).upper()[:-2]) == [id]
+    assert set(await activities.find_ids_by_prefix(db, str(past)[:3])) == {past, open_task}
+    assert await activities.find_ids_by_prefix(db, "ffff") == []
 
 
 @pytest.mark.parametrize("prefix", ["", "-", "1e3x", " 1", "\uff19", "0" * 33, "'; DROP", str(2**200), "\x00"])
-async def test_what_is_not_the_beginning_of_an_id_is_refused(prefix: str, db: Database) -> None:
+async def test_invalid_id_prefix_is_rejected(prefix: str, db: Database) -> None:
     with pytest.raises(Invalid) as refusal:
-        await activities.find(db, prefix)
+        await activities.find_ids_by_prefix(db, prefix)
     assert refusal.value.field == "id"
 
 
-async def test_what_became_of_tasks_with_a_tag_can_be_counted(db: Database, register_worker: Register) -> None:
+async def test_outcomes_are_counted_by_tag(db: Database, register_worker: Register) -> None:
     await a_finished_task(db, register_worker, tags=["a"])
     await start(db, tags=["a"], run_at=now() + timedelta(hours=1))
-    counts = await activities.outcome_counts(db, "a")
+    counts = await activities.count_outcomes(db, "a")
     assert (counts["done"], counts["failed"], counts["open"], counts["doubled"]) == (1, 0, 1, 0)
 
 
-async def test_what_one_initiator_asked_for_can_be_counted(db: Database) -> None:
+async def test_outcomes_are_counted_by_initiator(db: Database) -> None:
     for who, tag in (("ana", "a"), ("ana", "b"), ("ben", "a")):
         await start(db, tags=[tag], initiator=Actor.user(who))
-    assert (await activities.outcome_counts(db, initiator_id="ana"))["open"] == 2
-    assert (await activities.outcome_counts(db, "a", "ana"))["open"] == 1
-    assert (await activities.outcome_counts(db, initiator_id="nobody"))["open"] == 0
+    assert (await activities.count_outcomes(db, initiator_id="ana"))["open"] == 2
+    assert (await activities.count_outcomes(db, "a", "ana"))["open"] == 1
+    assert (await activities.count_outcomes(db, initiator_id="nobody"))["open"] == 0

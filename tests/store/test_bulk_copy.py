@@ -10,7 +10,7 @@ import pytest
 
 from tenuto.ids import new_id
 from tenuto.postgres.database import Database
-from tenuto.store.bulk_copy import copy_alike
+from tenuto.store.bulk_copy import copy_tasks
 
 PLAIN = {
     "state": "queued", "queue": "default", "rank": 0, "kind": "job", "name": "bake", "policy": "{}",
@@ -39,28 +39,28 @@ PLAIN = {
     ],
     ids=lambda value: str(value)[:12],
 )
-async def test_what_they_share_arrives_as_it_was_given(db: Database, column: str, value: Any) -> None:
+async def test_copied_tasks_store_every_shared_column(db: Database, column: str, value: Any) -> None:
     ids = [new_id(), new_id()]
     async with db.connection() as connection:
-        await copy_alike(connection, {**PLAIN, column: value}, ids, ['{"n": 1}', '{"n": "Öl 🫒 \\\\ \\""}'])
-    stored = await db.all(f"SELECT id, activity_id, input, {column} AS found FROM tenuto.tasks ORDER BY id")
+        await copy_tasks(connection, {**PLAIN, column: value}, ids, ['{"n": 1}', '{"n": "Öl 🫒 \\\\ \\""}'])
+    stored = await db.fetch_all(f"SELECT id, activity_id, input, {column} AS found FROM tenuto.tasks ORDER BY id")
     assert [(row["id"], row["activity_id"], row["found"]) for row in stored] == [(id, id, value) for id in ids]
     assert [row["input"] for row in stored] == ['{"n": 1}', '{"n": "Öl 🫒 \\\\ \\""}']
 
 
-async def test_limits_arrive_with_their_number(db: Database) -> None:
+async def test_copied_tasks_store_their_limit(db: Database) -> None:
     async with db.connection() as connection:
-        await copy_alike(connection, {**PLAIN, "limit_key": "gas", "limit_max": 100_000}, [new_id()], ["{}"])
-    stored = await db.one("SELECT limit_key, limit_max FROM tenuto.tasks")
+        await copy_tasks(connection, {**PLAIN, "limit_key": "gas", "limit_max": 100_000}, [new_id()], ["{}"])
+    stored = await db.fetch_one("SELECT limit_key, limit_max FROM tenuto.tasks")
     assert stored is not None
     assert tuple(stored) == ("gas", 100_000)
 
 
 @pytest.mark.parametrize("count", [0, 1, 249, 250, 251, 1000])
-async def test_any_number_of_them_arrives_and_the_word_is_given_when_all_are_sent(db: Database, count: int) -> None:
+async def test_copy_stores_any_number_of_tasks_and_reports_when_all_are_sent(db: Database, count: int) -> None:
     said: list[str] = []
     async with db.connection() as connection:
         ids = [new_id() for _ in range(count)]
-        await copy_alike(connection, PLAIN, ids, ["{}"] * count, lambda: said.append("sent"))
+        await copy_tasks(connection, PLAIN, ids, ["{}"] * count, lambda: said.append("sent"))
     assert said == ["sent"]
-    assert await db.value("SELECT count(*) FROM tenuto.tasks") == count
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == count

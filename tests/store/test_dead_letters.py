@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.ids import first_id_at, new_id
+from tenuto.ids import smallest_id_at, new_id
 from tenuto.lifecycle import completion
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.policies import TaskPolicy, RetryPolicy
 from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.store import dead_letters
 from tenuto.store import tasks as store
-from tests.support.manifests import ANA, a_batch, end, finish_all, kept, outcome, started, table, take, within
+from tests.support.manifests import ANA, create_batch, finish_task, finish_all_runs, create_manifest, make_settlement, start_run, read_table, claim_runs, run_in_transaction
 from tests.support.tasks import Register, start_and_claim
 
 
@@ -24,23 +24,23 @@ async def me(register_worker: Register) -> UUID:
 
 async def acknowledge(db: Database, id: UUID) -> set[UUID]:
     asked, now = new_id(), db.clock.now()
-    return await within(db, lambda connection: dead_letters.resolve(connection, [(id, None)], now, ANA, "seen", asked))
+    return await run_in_transaction(db, lambda connection: dead_letters.resolve_dead_letters(connection, [(id, None)], now, ANA, "seen", asked))
 
 
 @pytest.mark.parametrize(("max_retries", "failures"), [(0, 1), (1, 1), (3, 3)])
-async def test_the_last_failure_that_is_allowed_leaves_a_letter_and_those_before_it_none(
+async def test_only_the_final_failure_writes_a_dead_letter(
     db: Database, me: UUID, max_retries: int, failures: int
 ) -> None:
-    policy = Policy(RetryPolicy(max_retries=max_retries, base_seconds=0, jitter=0))
-    await started(db, await kept(db, policy=policy), db.clock.now())
+    policy = TaskPolicy(RetryPolicy(max_retries=max_retries, base_seconds=0, jitter=0))
+    await start_run(db, await create_manifest(db, policy=policy), db.clock.now())
     for number in range(1, failures + 1):
-        assert await table(db, "dead_letters") == []
-        await store.promote(db, db.clock.now(), ["default"])
-        (task,) = await take(db, me)
+        assert await read_table(db, "dead_letters") == []
+        await store.promote_due_tasks(db, db.clock.now(), ["default"])
+        (task,) = await claim_runs(db, me)
         assert task.attempt == number
-        await end(db, task, "failed", f"failure {number}")
-    (letter,) = await table(db, "dead_letters")
-    last = (await table(db, "activities", "final"))[0]
+        await finish_task(db, task, "failed", f"failure {number}")
+    (letter,) = await read_table(db, "dead_letters")
+    last = (await read_table(db, "activities", "final"))[0]
     assert (letter["attempts"], letter["reason"]) == (failures, f"Broken: failure {failures}")
     assert (letter["activity_id"], letter["task_id"]) == (last["id"], last["task_id"])
     assert (letter["external_id"], letter["item"], letter["status"]) == ("bake", "", "awaiting_intervention")
@@ -48,65 +48,65 @@ async def test_the_last_failure_that_is_allowed_leaves_a_letter_and_those_before
 
 
 @pytest.mark.parametrize("status", ["completed", "completed_with_warning", "completed_with_error", "cancelled"])
-async def test_only_failures_leave_letters(db: Database, me: UUID, status: str) -> None:
-    await started(db, await kept(db))
-    await finish_all(db, me, status)
-    assert await table(db, "dead_letters") == []
+async def test_only_failures_write_dead_letters(db: Database, me: UUID, status: str) -> None:
+    await start_run(db, await create_manifest(db))
+    await finish_all_runs(db, me, status)
+    assert await read_table(db, "dead_letters") == []
 
 
-async def test_a_task_of_no_manifest_leaves_none(db: Database, me: UUID) -> None:
-    task = await start_and_claim(db, me, policy=Policy(RetryPolicy(max_retries=1)).to_json())
-    await end(db, task, "failed")
-    assert await table(db, "dead_letters") == []
+async def test_task_without_manifest_writes_no_dead_letter(db: Database, me: UUID) -> None:
+    task = await start_and_claim(db, me, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
+    await finish_task(db, task, "failed")
+    assert await read_table(db, "dead_letters") == []
 
 
-async def test_letters_name_their_item_by_its_key_or_by_its_task_or_not_at_all(db: Database, me: UUID) -> None:
-    stored = await kept(db)
-    batch = await a_batch(db, stored, 1)
-    await started(db, stored)
-    await started(db, stored, item_key="users/7")
-    await finish_all(db, me, "failed")
-    found = {row["item"]: row for row in await table(db, "dead_letters")}
+async def test_dead_letter_identifies_its_item_by_key_or_task(db: Database, me: UUID) -> None:
+    stored = await create_manifest(db)
+    batch = await create_batch(db, stored, 1)
+    await start_run(db, stored)
+    await start_run(db, stored, item_key="users/7")
+    await finish_all_runs(db, me, "failed")
+    found = {row["item"]: row for row in await read_table(db, "dead_letters")}
     (of_batch,) = [row for row in found.values() if row["batch_id"] == batch]
     assert set(found) == {"", "users/7", str(of_batch["task_id"])}
 
 
-async def test_a_late_outcome_leaves_no_letter(db: Database, me: UUID) -> None:
-    await started(db, await kept(db))
-    (task,) = await take(db, me)
-    failed = outcome(task, db.clock.now(), "failed")
+async def test_late_outcome_writes_no_dead_letter(db: Database, me: UUID) -> None:
+    await start_run(db, await create_manifest(db))
+    (task,) = await claim_runs(db, me)
+    failed = make_settlement(task, db.clock.now(), "failed")
     task.fence += 1
     assert await completion.finish(db, [failed]) == set()
-    assert await table(db, "dead_letters") == []
+    assert await read_table(db, "dead_letters") == []
 
 
-async def test_an_item_that_fails_again_while_its_letter_is_open_keeps_that_one(db: Database, me: UUID) -> None:
-    stored = await kept(db)
+async def test_item_that_fails_again_keeps_its_open_dead_letter(db: Database, me: UUID) -> None:
+    stored = await create_manifest(db)
     for message in ("first", "second"):
-        await started(db, stored, item_key="a")
-        (task,) = await take(db, me)
-        await end(db, task, "failed", message)
-    (letter,) = await table(db, "dead_letters")
+        await start_run(db, stored, item_key="a")
+        (task,) = await claim_runs(db, me)
+        await finish_task(db, task, "failed", message)
+    (letter,) = await read_table(db, "dead_letters")
     assert (letter["reason"], letter["attempts"], letter["task_id"]) == ("Broken: second", 2, task.id)
 
 
-async def test_of_two_failures_of_one_item_that_left_no_letter_the_newer_is_told(db: Database, me: UUID) -> None:
-    stored = await kept(db)
+async def test_repair_writes_the_newest_of_two_missing_dead_letters(db: Database, me: UUID) -> None:
+    stored = await create_manifest(db)
     for message in ("first", "second"):
-        await started(db, stored)
-        (task,) = await take(db, me)
-        await end(db, task, "failed", message)
-        await db.all("DELETE FROM tenuto.dead_letters")
+        await start_run(db, stored)
+        (task,) = await claim_runs(db, me)
+        await finish_task(db, task, "failed", message)
+        await db.fetch_all("DELETE FROM tenuto.dead_letters")
 
     async def net() -> int:
         async def act(connection: Connection) -> int:
-            since, before = first_id_at(db.clock.now() - timedelta(days=1)), db.clock.now() + timedelta(minutes=1)
-            return await dead_letters.write(connection, await dead_letters.missing(connection, since, before, 10))
+            since, before = smallest_id_at(db.clock.now() - timedelta(days=1)), db.clock.now() + timedelta(minutes=1)
+            return await dead_letters.write_dead_letters(connection, await dead_letters.find_missing_dead_letters(connection, since, before, 10))
 
         return await db.transaction(act)
 
     assert await net() == 1
-    (letter,) = await table(db, "dead_letters")
+    (letter,) = await read_table(db, "dead_letters")
     assert letter["reason"] == "Broken: second"
     assert await net() == 0
     await acknowledge(db, letter["id"])
@@ -121,21 +121,21 @@ async def test_of_two_failures_of_one_item_that_left_no_letter_the_newer_is_told
         "UPDATE tenuto.dead_letters SET status = 'retried', retry_task_id = gen_random_uuid()",
     ],
 )
-async def test_the_database_refuses_to_change_what_is_resolved(db: Database, me: UUID, change: str) -> None:
-    await started(db, await kept(db))
-    await finish_all(db, me, "failed")
-    (letter,) = await table(db, "dead_letters")
+async def test_database_rejects_changes_of_resolved_dead_letters(db: Database, me: UUID, change: str) -> None:
+    await start_run(db, await create_manifest(db))
+    await finish_all_runs(db, me, "failed")
+    (letter,) = await read_table(db, "dead_letters")
     assert await acknowledge(db, letter["id"]) == {letter["id"]}
-    before = await table(db, "dead_letters")
+    before = await read_table(db, "dead_letters")
     with pytest.raises(DatabaseError, match="is acknowledged already"):
-        await db.all(change)
+        await db.fetch_all(change)
     assert await acknowledge(db, letter["id"]) == set()
-    assert await table(db, "dead_letters") == before
+    assert await read_table(db, "dead_letters") == before
 
 
-async def test_the_database_itself_allows_one_open_letter_per_item(db: Database, me: UUID) -> None:
-    await started(db, await kept(db))
-    await finish_all(db, me, "failed")
+async def test_database_allows_one_open_dead_letter_per_item(db: Database, me: UUID) -> None:
+    await start_run(db, await create_manifest(db))
+    await finish_all_runs(db, me, "failed")
     copied = (
         "INSERT INTO tenuto.dead_letters (id, manifest_id, external_id, item, task_id, activity_id, dead_lettered_at,"
         " reason, fingerprint, attempts, input) SELECT gen_random_uuid(), manifest_id, external_id, item,"
@@ -143,24 +143,24 @@ async def test_the_database_itself_allows_one_open_letter_per_item(db: Database,
         " FROM tenuto.dead_letters LIMIT 1"
     )
     with pytest.raises(DatabaseError, match="dead_letters_one_open"):
-        await db.all(copied)
-    await acknowledge(db, (await table(db, "dead_letters"))[0]["id"])
-    await db.all(copied)
+        await db.fetch_all(copied)
+    await acknowledge(db, (await read_table(db, "dead_letters"))[0]["id"])
+    await db.fetch_all(copied)
 
 
-async def test_letters_are_listed_grouped_and_chosen(db: Database, me: UUID) -> None:
-    first, second = await kept(db, "a"), await kept(db, "b")
-    batch = await a_batch(db, first, 3)
-    await started(db, second)
-    await finish_all(db, me, "failed")
-    all_ids = [row["id"] for row in await table(db, "dead_letters")]
-    (group,) = await dead_letters.groups(db, None, None, 10)
+async def test_dead_letters_are_listed_grouped_and_selected(db: Database, me: UUID) -> None:
+    first, second = await create_manifest(db, "a"), await create_manifest(db, "b")
+    batch = await create_batch(db, first, 3)
+    await start_run(db, second)
+    await finish_all_runs(db, me, "failed")
+    all_ids = [row["id"] for row in await read_table(db, "dead_letters")]
+    (group,) = await dead_letters.list_failure_groups(db, None, None, 10)
     assert (group["letters"], group["manifests"]) == (4, 2)
-    assert [row["letters"] for row in await dead_letters.groups(db, "a", None, 10)] == [3]
+    assert [row["letters"] for row in await dead_letters.list_failure_groups(db, "a", None, 10)] == [3]
 
     async def chosen(**where: object) -> list[UUID]:
         given = {"manifest": None, "fingerprint": None, "batch": None, "until": None, **where}
-        return await dead_letters.selection(db, **given)  # type: ignore[arg-type]
+        return await dead_letters.select_open_dead_letters(db, **given)  # type: ignore[arg-type]
 
     assert await chosen() == all_ids
     assert len(await chosen(manifest="a")) == len(await chosen(batch=batch)) == 3
@@ -168,22 +168,22 @@ async def test_letters_are_listed_grouped_and_chosen(db: Database, me: UUID) -> 
     assert await chosen(fingerprint="other") == await chosen(until=db.clock.now() - timedelta(hours=1)) == []
     await acknowledge(db, all_ids[0])
     assert await chosen() == all_ids[1:]
-    listed = await dead_letters.list_letters(
+    listed = await dead_letters.list_dead_letters(
         db, below=all_ids[3], status="awaiting_intervention", manifest=None, fingerprint=None, batch=None, limit=1
     )
     assert [row["id"] for row in listed] == [all_ids[2]]
 
 
-async def test_resolved_letters_are_forgotten_with_the_record_of_their_failure(db: Database, me: UUID) -> None:
-    await a_batch(db, await kept(db), 2)
-    await finish_all(db, me, "failed")
-    resolved, open_one = [row["id"] for row in await table(db, "dead_letters")]
+async def test_resolved_dead_letters_are_deleted_with_their_activity(db: Database, me: UUID) -> None:
+    await create_batch(db, await create_manifest(db), 2)
+    await finish_all_runs(db, me, "failed")
+    resolved, open_one = [row["id"] for row in await read_table(db, "dead_letters")]
     await acknowledge(db, resolved)
     cutoff = db.clock.now() + timedelta(days=1)
-    assert await dead_letters.forget(db, cutoff, 10) == 0, "as long as the failure is told of, so is what became of it"
+    assert await dead_letters.delete_resolved_dead_letters(db, cutoff, 10) == 0, "as long as the failure is told of, so is what became of it"
     async with db.connection() as connection, connection.transaction():
         await connection.execute("SET LOCAL tenuto.retention = 'on'")
         await connection.execute("DELETE FROM tenuto.activities")
-    assert await dead_letters.forget(db, cutoff - timedelta(days=2), 10) == 0
-    assert await dead_letters.forget(db, cutoff, 10) == 1
-    assert [row["id"] for row in await table(db, "dead_letters")] == [open_one]
+    assert await dead_letters.delete_resolved_dead_letters(db, cutoff - timedelta(days=2), 10) == 0
+    assert await dead_letters.delete_resolved_dead_letters(db, cutoff, 10) == 1
+    assert [row["id"] for row in await read_table(db, "dead_letters")] == [open_one]

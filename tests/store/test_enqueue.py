@@ -14,13 +14,13 @@ import pytest
 
 from tenuto.errors import StoreError, TenutoError
 from tenuto.ids import new_id
-from tenuto.lifecycle import completion
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Settlement, cancelled
+from tenuto.model.tasks import NewTask, Settlement, cancelled_outcome
 from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.postgres.listener import RECONNECTED, Listener
+from tenuto.store import task_outcomes
 from tenuto.store import tasks as store
-from tests.support.model_values import NOON, a_new_task
+from tests.support.model_values import NOON, make_new_task
 from tests.support.tasks import now, rows, start, the_task
 from tests.support.waiting import eventually
 
@@ -43,10 +43,10 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("count", HOW_MANY)
-async def test_whatever_a_task_carries_is_stored_however_many_there_are(count: int, db: Database) -> None:
+async def test_enqueued_tasks_are_stored_with_all_fields(count: int, db: Database) -> None:
     parent = new_id()
-    tasks = [a_new_task(**EVERYTHING, parent_id=parent) for _ in range(count)]
-    assert await store.start(db, tasks) == {task.id for task in tasks}
+    tasks = [make_new_task(**EVERYTHING, parent_id=parent) for _ in range(count)]
+    assert await store.enqueue_tasks(db, tasks) == {task.id for task in tasks}
     stored = await rows(db)
     assert {row["id"] for row in stored} == {task.id for task in tasks}
     for row in stored:
@@ -61,45 +61,45 @@ async def test_whatever_a_task_carries_is_stored_however_many_there_are(count: i
 
 
 @pytest.mark.parametrize("count", HOW_MANY)
-async def test_starting_the_same_tasks_again_changes_nothing(count: int, db: Database) -> None:
-    tasks = [a_new_task() for _ in range(count)]
-    await store.start(db, tasks)
+async def test_enqueueing_the_same_tasks_again_changes_nothing(count: int, db: Database) -> None:
+    tasks = [make_new_task() for _ in range(count)]
+    await store.enqueue_tasks(db, tasks)
     before = await rows(db)
-    assert await store.start(db, tasks) == set()
+    assert await store.enqueue_tasks(db, tasks) == set()
     assert await rows(db) == before
 
 
 @pytest.mark.parametrize("count", [2, 50])
-async def test_of_tasks_partly_there_only_the_new_ones_are_created(count: int, db: Database) -> None:
-    tasks = [a_new_task() for _ in range(count)]
-    await store.start(db, tasks[:1])
-    assert await store.start(db, tasks) == {task.id for task in tasks[1:]}
+async def test_enqueue_creates_only_the_missing_tasks(count: int, db: Database) -> None:
+    tasks = [make_new_task() for _ in range(count)]
+    await store.enqueue_tasks(db, tasks[:1])
+    assert await store.enqueue_tasks(db, tasks) == {task.id for task in tasks[1:]}
     assert len(await rows(db)) == count
 
 
-async def test_a_unique_key_lets_one_open_task_in(db: Database) -> None:
+async def test_unique_key_allows_one_open_task(db: Database) -> None:
     first = await start(db, unique_key="order 17")
-    assert await store.start(db, [a_new_task(unique_key="order 17")]) == set()
-    assert await store.start_or_find(db, a_new_task(unique_key="order 17")) == first
-    other = a_new_task(unique_key="order 18")
-    assert await store.start_or_find(db, other) == other.id
+    assert await store.enqueue_tasks(db, [make_new_task(unique_key="order 17")]) == set()
+    assert await store.enqueue_or_find(db, make_new_task(unique_key="order 17")) == first
+    other = make_new_task(unique_key="order 18")
+    assert await store.enqueue_or_find(db, other) == other.id
 
 
 @pytest.mark.parametrize("count", [2, 50])
-async def test_a_unique_key_given_many_times_at_once_lets_one_in(count: int, db: Database) -> None:
-    tasks = [a_new_task(unique_key="order 17") for _ in range(count)]
-    assert len(await store.start(db, tasks)) == 1
+async def test_unique_key_repeated_in_one_call_creates_one_task(count: int, db: Database) -> None:
+    tasks = [make_new_task(unique_key="order 17") for _ in range(count)]
+    assert len(await store.enqueue_tasks(db, tasks)) == 1
     assert len(await rows(db)) == 1
 
 
-async def test_starts_that_race_for_a_key_create_one_task(db: Database) -> None:
-    created = await asyncio.gather(*(store.start(db, [a_new_task(unique_key="order 17")]) for _ in range(20)))
+async def test_concurrent_enqueues_with_one_key_create_one_task(db: Database) -> None:
+    created = await asyncio.gather(*(store.enqueue_tasks(db, [make_new_task(unique_key="order 17")]) for _ in range(20)))
     assert sum(map(len, created)) == 1
 
 
-async def test_thousands_that_differ_only_in_their_input_are_created_alike(db: Database) -> None:
-    like = a_new_task(queue="oven", priority=3, tags=["bulk"], limit_key="gas", limit_max=2)
-    assert await store.start_alike(db, like, [json.dumps({"n": n}) for n in range(2000)]) == 2000
+async def test_bulk_enqueue_creates_thousands_of_tasks(db: Database) -> None:
+    like = make_new_task(queue="oven", priority=3, tags=["bulk"], limit_key="gas", limit_max=2)
+    assert await store.enqueue_bulk(db, like, [json.dumps({"n": n}) for n in range(2000)]) == 2000
     stored = await rows(db)
     assert sorted(json.loads(row["input"])["n"] for row in stored) == list(range(2000))
     assert {(row["queue"], row["rank"], row["state"], row["limit_key"], tuple(row["tags"])) for row in stored} == {
@@ -109,31 +109,31 @@ async def test_thousands_that_differ_only_in_their_input_are_created_alike(db: D
     assert all(abs(row["run_at"] - now()) < timedelta(minutes=1) for row in stored)
 
 
-async def test_many_created_alike_for_later_wait_for_their_time(db: Database) -> None:
+async def test_bulk_enqueued_tasks_for_later_are_scheduled(db: Database) -> None:
     later = now() + timedelta(hours=1)
-    await store.start_alike(db, a_new_task(run_at=later), ["{}"] * 60)
+    await store.enqueue_bulk(db, make_new_task(run_at=later), ["{}"] * 60)
     assert {(row["state"], row["run_at"]) for row in await rows(db)} == {("scheduled", later)}
 
 
 @pytest.mark.parametrize("count", [2, 50])
-async def test_if_one_of_many_cannot_be_stored_none_is(count: int, db: Database) -> None:
-    tasks = [a_new_task() for _ in range(count)]
+async def test_enqueue_stores_all_tasks_or_none(count: int, db: Database) -> None:
+    tasks = [make_new_task() for _ in range(count)]
     tasks[-1].input = "not JSON"
     with pytest.raises(TenutoError):
-        await store.start(db, tasks)
+        await store.enqueue_tasks(db, tasks)
     assert await rows(db) == []
 
 
-async def test_a_task_started_within_a_transaction_shares_its_fate(db: Database, url: str) -> None:
-    kept, dropped = a_new_task(), a_new_task()
+async def test_task_enqueued_in_a_transaction_exists_only_after_commit(db: Database, url: str) -> None:
+    kept, dropped = make_new_task(), make_new_task()
     mine = await asyncpg.connect(url)
     try:
         async with mine.transaction():
-            assert await store.start_or_find_within(mine, kept) == kept.id
+            assert await store.enqueue_or_find_in_transaction(mine, kept) == kept.id
             assert await rows(db) == [], "nobody sees it before the commit"
         transaction = mine.transaction()
         await transaction.start()
-        await store.start_or_find_within(mine, dropped)
+        await store.enqueue_or_find_in_transaction(mine, dropped)
         await transaction.rollback()
     finally:
         await mine.close()
@@ -143,20 +143,20 @@ async def test_a_task_started_within_a_transaction_shares_its_fate(db: Database,
 @pytest.mark.parametrize(
     ("tasks", "word"),
     [
-        (lambda: [a_new_task(queue="mail")], "queued mail"),
-        (lambda: [a_new_task(queue="mail") for _ in range(2)], "queued mail"),
-        (lambda: [a_new_task(queue="mail") for _ in range(60)], "queued mail"),
-        (lambda: [a_new_task(queue="mail", run_at=NOON)], "scheduled mail"),
-        (lambda: [a_new_task(queue="mail", run_at=NOON) for _ in range(2)], "scheduled mail"),
+        (lambda: [make_new_task(queue="mail")], "queued mail"),
+        (lambda: [make_new_task(queue="mail") for _ in range(2)], "queued mail"),
+        (lambda: [make_new_task(queue="mail") for _ in range(60)], "queued mail"),
+        (lambda: [make_new_task(queue="mail", run_at=NOON)], "scheduled mail"),
+        (lambda: [make_new_task(queue="mail", run_at=NOON) for _ in range(2)], "scheduled mail"),
     ],
 )
-async def test_who_may_take_it_is_told(tasks: Callable[[], Sequence[NewTask]], word: str, db: Database) -> None:
+async def test_enqueue_notifies_workers(tasks: Callable[[], Sequence[NewTask]], word: str, db: Database) -> None:
     heard: list[str] = []
     listener = Listener(db, heard.append)
     listener.start()
     try:
         await eventually(lambda: RECONNECTED in heard)
-        await store.start(db, tasks())
+        await store.enqueue_tasks(db, tasks())
         await eventually(lambda: any(said.startswith(word) for said in heard))
     finally:
         await listener.stop()
@@ -173,40 +173,40 @@ async def test_who_may_take_it_is_told(tasks: Callable[[], Sequence[NewTask]], w
         ("state = 'asleep'", "tasks_state_check"),
     ],
 )
-async def test_the_database_itself_refuses_a_task_that_contradicts_itself(
+async def test_database_rejects_inconsistent_tasks(
     change: str, constraint: str | None, db: Database
 ) -> None:
     await start(db)
     if constraint is None:
-        await db.all(f"UPDATE tenuto.tasks SET {change}")  # half a holder is no holder: the state says it is free
+        await db.fetch_all(f"UPDATE tenuto.tasks SET {change}")  # half a holder is no holder: the state says it is free
         return
     with pytest.raises(DatabaseError, match=constraint):
-        await db.all(f"UPDATE tenuto.tasks SET {change}")
+        await db.fetch_all(f"UPDATE tenuto.tasks SET {change}")
 
 
-async def test_text_the_database_cannot_keep_is_an_error_of_ours(db: Database) -> None:
+async def test_enqueue_rejects_text_that_the_database_cannot_store(db: Database) -> None:
     with pytest.raises(TenutoError) as refusal:
-        await store.start(db, [a_new_task(correlation_id="a\x00b")])
+        await store.enqueue_tasks(db, [make_new_task(correlation_id="a\x00b")])
     assert not isinstance(refusal.value, StoreError) or isinstance(refusal.value, DatabaseError)
 
 
-def test_ids_made_one_after_the_other_ascend() -> None:
+def test_new_ids_ascend() -> None:
     ids: list[UUID] = [new_id() for _ in range(1000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == 1000
 
 
-async def test_what_ends_while_it_is_asked_for_again_is_not_made_anew(db: Database, url: str) -> None:
+async def test_task_that_ends_during_a_repeated_enqueue_is_not_created_again(db: Database, url: str) -> None:
     """The second asker has looked for the past before, and waits for whoever ends it to be out of the way."""
-    new = a_new_task()
-    await store.start(db, [new])
-    task, other = await store.to_cancel(db, new.id), await Database.open(url)
+    new = make_new_task()
+    await store.enqueue_tasks(db, [new])
+    task, other = await store.load_task_to_cancel(db, new.id), await Database.open(url)
     assert task is not None
 
     async def end(connection: Connection) -> asyncio.Task[set[UUID]]:
-        await completion.end_within(connection, [Settlement(task, cancelled(task, now(), new.initiator))])
-        again = asyncio.create_task(store.start(other, [new]))
-        await eventually(lambda: db.value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        await task_outcomes.end_tasks(connection, [Settlement(task, cancelled_outcome(task, now(), new.initiator))])
+        again = asyncio.create_task(store.enqueue_tasks(other, [new]))
+        await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         return again
 
     again = await db.transaction(end)

@@ -13,18 +13,18 @@ from tests.store.test_query_plans import FILL, nodes
 
 # Each with the tables it may not walk through, and the indexes one of which must lead there.
 WAYS: dict[str, dict[str, set[str]]] = {
-    "waiting_by_queue": {"tasks": {"tasks_to_take", "tasks_to_take_by_key"}},
-    "running_by_queue": {"tasks": {"tasks_held"}},
-    "not_due": {"tasks": {"tasks_to_come"}},
-    "held_back": {"tasks": {"tasks_of_execution", "tasks_of_batch"}},
-    "letters": {"dead_letters": {"dead_letters_open", "dead_letters_one_open", "dead_letters_by_age"}},
-    "executions": {"executions": {"executions_active", "executions_one_active"}},
-    "due": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
-    "latest_schedule": {"schedules": {"schedules_due"}},
-    "services": {"workers": {"workers_one_alive_per_name"}},
+    "count_queued_by_queue": {"tasks": {"tasks_to_take", "tasks_to_take_by_key"}},
+    "count_running_by_queue": {"tasks": {"tasks_held"}},
+    "count_scheduled": {"tasks": {"tasks_to_come"}},
+    "count_waiting": {"tasks": {"tasks_of_execution", "tasks_of_batch"}},
+    "count_open_dead_letters": {"dead_letters": {"dead_letters_open", "dead_letters_one_open", "dead_letters_by_age"}},
+    "count_open_executions": {"executions": {"executions_active", "executions_one_active"}},
+    "count_due_definitions": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
+    "find_most_overdue_schedule": {"schedules": {"schedules_due"}},
+    "list_services": {"workers": {"workers_one_alive_per_name"}},
 }
-WITHOUT_TABLES = {"knock", "repairs", "lately"}
-VALUES = {"services": (metrics.SILENT_AFTER,), "lately": (metrics.LATELY,)}
+WITHOUT_TABLES = {"ping", "list_repairs", "summarise_recent_attempts"}
+VALUES = {"list_services": (metrics.SILENT_AFTER,), "summarise_recent_attempts": (metrics.RECENT_WINDOW,)}
 
 PAST = """
 INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
@@ -46,7 +46,7 @@ async def plan(connection: Any, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("state", ["empty", "full"])
-async def test_every_figure_is_reached_by_index(state: str, db: Database) -> None:
+async def test_metrics_queries_use_indexes(state: str, db: Database) -> None:
     assert {name for name, _ in metrics.SQL} == WAYS.keys() | WITHOUT_TABLES
     astray = []
     async with db.connection() as connection:
@@ -54,7 +54,7 @@ async def test_every_figure_is_reached_by_index(state: str, db: Database) -> Non
             await connection.execute(FILL)
         await connection.execute("ANALYZE")
         async with connection.transaction():
-            await connection.execute(metrics._LITTLE_PATIENCE)
+            await connection.execute(metrics._SET_SHORT_TIMEOUTS)
             for name, tables in WAYS.items():
                 scans = await plan(connection, name)
                 used = {str(node["Index Name"]) for node in scans if "Index Name" in node}
@@ -63,14 +63,14 @@ async def test_every_figure_is_reached_by_index(state: str, db: Database) -> Non
     assert astray == []
 
 
-async def test_what_ended_lately_is_found_without_reading_the_past(db: Database) -> None:
+async def test_recent_attempts_are_found_without_reading_old_partitions(db: Database) -> None:
     async with db.connection() as connection:
         await connection.execute(PAST)
         await connection.execute("VACUUM ANALYZE tenuto.activities")
         async with connection.transaction():
-            await connection.execute(metrics._LITTLE_PATIENCE)
+            await connection.execute(metrics._SET_SHORT_TIMEOUTS)
             text = await connection.fetchval(
-                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {metrics.SQL.lately}", metrics.LATELY
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {metrics.SQL.summarise_recent_attempts}", metrics.RECENT_WINDOW
             )
             pages = await connection.fetchval(
                 "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits"
@@ -79,19 +79,19 @@ async def test_what_ended_lately_is_found_without_reading_the_past(db: Database)
         (top, *_) = nodes(json.loads(text))
         touched = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
         assert touched < pages / 4, f"{touched} of {pages} pages"
-    found = await metrics.gather(db)
-    passed = await db.value("SELECT extract(epoch FROM clock_timestamp() - max(run_at)) FROM tenuto.activities")
-    lately = {row["status"]: row for row in found.lately}
+    found = await metrics.load_metrics(db)
+    passed = await db.fetch_value("SELECT extract(epoch FROM clock_timestamp() - max(run_at)) FROM tenuto.activities")
+    lately = {row["status"]: row for row in found.recent}
     # One a second, up to three seconds after the last was made; with every second that has passed since, one less.
     assert 62 - passed <= lately["completed"]["attempts"] + lately["failed"]["attempts"] <= 63
     assert lately["failed"]["run_seconds"] == 2.0 * lately["failed"]["attempts"]
     assert (lately["failed"]["longest_seconds"], lately["failed"]["latest_seconds"]) == (2.0, 1.0)
 
 
-async def test_the_figures_of_an_empty_installation_are_nothing(db: Database) -> None:
-    found = await metrics.gather(db)
-    assert (found.waiting, found.running, found.services, found.repairs, found.lately) == ([], [], [], [], [])
-    assert (found.scheduled, found.held_back, found.letters) == (0, 0, 0)
+async def test_metrics_of_an_empty_installation_are_zero(db: Database) -> None:
+    found = await metrics.load_metrics(db)
+    assert (found.waiting, found.running, found.services, found.repairs, found.recent) == ([], [], [], [], [])
+    assert (found.scheduled, found.held_back, found.dead_letters) == (0, 0, 0)
     assert found.executions == {"in_progress": 0, "paused": 0}
     assert [(row["what"], row["due"], row["late_seconds"]) for row in found.due] == [
         ("schedule", 0, 0.0),

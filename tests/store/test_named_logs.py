@@ -14,25 +14,25 @@ from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.postgres.database import Database
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tenuto.store import named_logs
 from tests.support.tasks import Register, rows, start_and_claim
 
 NOW = datetime(2027, 6, 15, tzinfo=UTC)
 
 
-async def test_an_entry_is_appended_once_for_each_key_also_when_many_append_it_at_once(db: Database) -> None:
+async def test_log_entry_is_appended_once_per_key(db: Database) -> None:
     key = new_id()
     first, *others = await asyncio.gather(
-        *(named_logs.append(db, "orders", NOW, f"words {n}", {"n": n}, key=key, task_id=key) for n in range(8))
+        *(named_logs.append_entry(db, "orders", NOW, f"words {n}", {"n": n}, key=key, task_id=key) for n in range(8))
     )
     assert all(other == first for other in others)
     assert len(await rows(db, "log_entries")) == 1
-    assert await named_logs.append(db, "other", NOW, "later", None, key=key) == first, "what stands is told"
+    assert await named_logs.append_entry(db, "other", NOW, "later", None, key=key) == first, "what stands is told"
     assert (first["log"], first["task_id"]) == ("orders", key)
 
 
-async def test_a_log_is_read_page_by_page_from_either_end(app: Tenuto) -> None:
+async def test_log_is_paged_from_either_end(app: Tenuto) -> None:
     for n in range(5):
         await app.logs.append("orders", f"entry {n}", {"n": n, "name": "Zoë"} if n % 2 else None)
     await app.logs.append("other", "elsewhere")
@@ -55,7 +55,7 @@ async def test_a_log_is_read_page_by_page_from_either_end(app: Tenuto) -> None:
     assert await app.logs.read() == []
 
 
-async def test_the_logs_there_are_are_listed_by_name_with_their_newest_entry(app: Tenuto) -> None:
+async def test_logs_are_listed_by_name_with_their_newest_entry(app: Tenuto) -> None:
     assert await app.logs.names() == []
     for name in ("b", "a", "c", "a", "b"):
         await app.logs.append(name, f"in {name}", key=None)
@@ -70,7 +70,7 @@ async def test_the_logs_there_are_are_listed_by_name_with_their_newest_entry(app
     assert await app.logs.names(after="c") == []
 
 
-async def test_what_makes_no_sense_is_refused_by_name(app: Tenuto) -> None:
+async def test_invalid_log_arguments_are_rejected(app: Tenuto) -> None:
     for log, message, fields, field in (
         ("", "m", None, "log"),
         ("a b", "m", None, "log"),
@@ -101,31 +101,31 @@ async def test_what_makes_no_sense_is_refused_by_name(app: Tenuto) -> None:
     assert await app.logs.names() == []
 
 
-async def test_old_entries_are_let_go_but_not_those_of_open_tasks(db: Database, register_worker: Register) -> None:
+async def test_old_log_entries_are_deleted_except_those_of_open_tasks(db: Database, register_worker: Register) -> None:
     """An open task would append again what it has appended before."""
     held = await start_and_claim(db, await register_worker())
     old = NOW - timedelta(days=91)
-    await named_logs.append(db, "a", old, "of nobody", None, key=new_id())
-    await named_logs.append(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())
-    kept = await named_logs.append(db, "a", old, "of an open task", None, key=held.id, task_id=held.id)
-    young = await named_logs.append(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
-    house = Housekeeping(db, ManualClock(NOW), load(database=db.url, retention_days=90))
+    await named_logs.append_entry(db, "a", old, "of nobody", None, key=new_id())
+    await named_logs.append_entry(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())
+    kept = await named_logs.append_entry(db, "a", old, "of an open task", None, key=held.id, task_id=held.id)
+    young = await named_logs.append_entry(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
+    house = Housekeeping(db, ManualClock(NOW), load_settings(database=db.url, retention_days=90))
     assert await house.apply_retention(NOW)
-    assert [entry["id"] for entry in await named_logs.newest(db, "a", None, 10)] == [young["id"], kept["id"]]
-    assert await named_logs.forget(db, NOW, 10) == 1
+    assert [entry["id"] for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [young["id"], kept["id"]]
+    assert await named_logs.delete_old_entries(db, NOW, 10) == 1
 
 
-async def test_pages_are_found_by_index_however_long_the_logs_are(db: Database) -> None:
-    await db.all(
+async def test_log_pages_use_the_index(db: Database) -> None:
+    await db.fetch_all(
         "INSERT INTO tenuto.log_entries (log, at, message, key)"
         " SELECT 'log ' || n % 5, now(), 'm', gen_random_uuid() FROM generate_series(1, 5000) AS n"
     )
-    await db.all("ANALYZE tenuto.log_entries")
+    await db.fetch_all("ANALYZE tenuto.log_entries")
     for statement, values in (
-        (named_logs.SQL.newest, ("log 1", 100, 10)),
-        (named_logs.SQL.oldest, ("log 1", 100, 10)),
-        (named_logs.SQL.names, ("", 10)),
+        (named_logs.SQL.list_newest_entries, ("log 1", 100, 10)),
+        (named_logs.SQL.list_oldest_entries, ("log 1", 100, 10)),
+        (named_logs.SQL.list_logs, ("", 10)),
     ):
-        plan = "\n".join(row[0] for row in await db.all(f"EXPLAIN (ANALYZE) {statement}", *values))
+        plan = "\n".join(row[0] for row in await db.fetch_all(f"EXPLAIN (ANALYZE) {statement}", *values))
         assert "log_entries_pkey" in plan
         assert "Seq Scan on log_entries" not in plan

@@ -15,23 +15,23 @@ import pytest
 
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.activities import SQL as ACTIVITIES
-from tenuto.store.tasks import KEYS_PER_CLAIM
+from tenuto.store.tasks import LIMIT_KEYS_PER_CLAIM
 from tenuto.store.tasks import SQL as TASKS
 from tests.support.tasks import Register
 
 # Each with the indexes that may lead to its rows: all of one set.
 HOT = {
-    "claim": [{"tasks_to_take"}],
-    "claim_under_limits": [{"tasks_to_take", "tasks_to_take_by_key", "tasks_held"}],
-    "end_tasks": [{"tasks_pkey"}],
-    "repeat_tasks": [{"tasks_pkey"}],
-    "renew": [{"tasks_pkey"}, {"tasks_held"}],
-    "put_back": [{"tasks_pkey"}, {"tasks_held"}],
-    "promote": [{"tasks_to_come"}],
-    "expired": [{"tasks_held"}],
-    "held_by": [{"tasks_held"}],
-    "cancellations": [{"tasks_held"}],
-    "anything_slipped": [{"tasks_held"}],
+    "claim_tasks": [{"tasks_to_take"}],
+    "claim_limited_tasks": [{"tasks_to_take", "tasks_to_take_by_key", "tasks_held"}],
+    "finish_tasks": [{"tasks_pkey"}],
+    "retry_tasks": [{"tasks_pkey"}],
+    "renew_leases": [{"tasks_pkey"}, {"tasks_held"}],
+    "return_tasks_to_queue": [{"tasks_pkey"}, {"tasks_held"}],
+    "promote_due_tasks": [{"tasks_to_come"}],
+    "lock_expired_tasks": [{"tasks_held"}],
+    "lock_tasks_of_worker": [{"tasks_held"}],
+    "list_cancel_requests": [{"tasks_held"}],
+    "has_recoverable_tasks": [{"tasks_held"}],
 }
 
 FILL = """
@@ -85,7 +85,7 @@ async def fill(connection: Connection, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["never analysed", "empty", "full"])
-async def test_a_hot_statement_goes_by_index_whatever_the_planner_believes(state: str, db: Database) -> None:
+async def test_hot_statement_uses_index_with_any_statistics(state: str, db: Database) -> None:
     by_index: dict[str, set[str]] = {}
     over_the_whole_table = []
     async with db.connection() as connection:
@@ -101,9 +101,9 @@ async def test_a_hot_statement_goes_by_index_whatever_the_planner_believes(state
     assert astray == {}
 
 
-@pytest.mark.parametrize("name", ["end_tasks", "repeat_tasks"])
+@pytest.mark.parametrize("name", ["finish_tasks", "retry_tasks"])
 @pytest.mark.parametrize("state", ["never analysed", "full"])
-async def test_outcomes_find_their_tasks_by_hash_not_each_by_looking_at_all(
+async def test_finish_joins_outcomes_and_tasks_by_hash(
     state: str, name: str, db: Database
 ) -> None:
     """For a table known to be empty the planner knows better, until it is analysed with something in it."""
@@ -116,17 +116,17 @@ async def test_outcomes_find_their_tasks_by_hash_not_each_by_looking_at_all(
     assert [node["Node Type"] for node in pairing] == ["Hash Join"]
 
 
-async def test_a_claim_is_not_sorted_it_is_read_in_order(db: Database) -> None:
+async def test_claim_reads_the_index_in_order_without_sort(db: Database) -> None:
     async with db.connection() as connection:
         await fill(connection, "full")
-        plan = await plan_of(connection, "claim", TASKS.claim)
+        plan = await plan_of(connection, "claim_tasks", TASKS.claim_tasks)
     (scan,) = [node for node in plan if node.get("Index Name") == "tasks_to_take"]
     assert scan["Node Type"] == "Index Scan"
     assert "ROW(" in scan["Index Cond"], "the bound is part of the index condition"
 
 
-@pytest.mark.parametrize("name", ["activity", "attempts_of_task", "is_over"])
-async def test_a_look_up_by_activity_id_touches_one_month(name: str, db: Database) -> None:
+@pytest.mark.parametrize("name", ["load_activity", "list_attempts", "has_task_ended"])
+async def test_activity_lookup_reads_one_partition(name: str, db: Database) -> None:
     """At run time the partitions that cannot hold the id are left out."""
     task_id = "01972000-0000-7000-8000-000000000000"
     arguments = (task_id,)
@@ -141,9 +141,9 @@ async def test_a_look_up_by_activity_id_touches_one_month(name: str, db: Databas
     assert len(scanned) == 1
 
 
-async def test_under_a_kept_plan_the_other_months_are_never_executed(db: Database) -> None:
+async def test_generic_plan_does_not_execute_other_partitions(db: Database) -> None:
     async with db.connection() as connection:
-        await connection.execute(f"PREPARE look_up AS {ACTIVITIES.activity}")
+        await connection.execute(f"PREPARE look_up AS {ACTIVITIES.load_activity}")
         text = await connection.fetchval(
             "EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE look_up('01972000-0000-7000-8000-000000000000')"
         )
@@ -159,7 +159,7 @@ FROM (SELECT gen_random_uuid() AS id, n FROM generate_series($1::integer, $2::in
 """
 
 
-async def test_a_claim_under_limits_costs_the_same_under_a_thousand_keys_and_under_twenty_thousand(
+async def test_cost_of_a_limited_claim_is_independent_of_the_number_of_keys(
     db: Database, register_worker: Register
 ) -> None:
     worker, touched = await register_worker(), []
@@ -167,8 +167,8 @@ async def test_a_claim_under_limits_costs_the_same_under_a_thousand_keys_and_und
         for first, last in ((1, 1000), (1001, 20_000)):
             await connection.execute(MANY_KEYS.replace("$1::integer", str(first)).replace("$2::integer", str(last)))
             await connection.execute("VACUUM ANALYZE tenuto.tasks")
-            values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {KEYS_PER_CLAIM}, '{{}}'"
-            await connection.execute(f"PREPARE take AS {TASKS.claim_under_limits}")
+            values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
+            await connection.execute(f"PREPARE take AS {TASKS.claim_limited_tasks}")
             text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take({values})")
             await connection.execute("DEALLOCATE take")
             (top, *_) = nodes(json.loads(text))

@@ -20,19 +20,19 @@ STATEMENTS = {**dict(EXECUTIONS), **dict(SCHEDULES)}
 
 # Each with the indexes that must lead to its rows.
 HOT = {
-    "lock": {"executions_pkey"},
-    "groups_that_ended": {"executions_pkey", "tasks_of_execution"},
-    "go_on": {"executions_pkey", "tasks_of_execution"},
+    "lock_executions": {"executions_pkey"},
+    "list_finished_groups": {"executions_pkey", "tasks_of_execution"},
+    "start_groups": {"executions_pkey", "tasks_of_execution"},
     "end_executions": {"executions_pkey", "tasks_suspended", "occurrences_queued"},
-    "hold_back": {"tasks_of_execution", "executions_pkey"},
-    "not_begun": {"tasks_of_execution"},
-    "family": {"executions_pkey", "tasks_of_execution", "executions_of_step"},
-    "lock_named": {"schedules_name_key"},
-    "due": {"schedules_due"},
-    "standing": {"executions_active", "occurrences_queued", "occurrences_once"},
-    "active": {"executions_active"},
-    "fired": {"schedules_pkey"},
-    "first_queued": {"occurrences_queued"},
+    "hold_steps_of_paused": {"tasks_of_execution", "executions_pkey"},
+    "lock_unclaimed_steps": {"tasks_of_execution"},
+    "list_execution_trees": {"executions_pkey", "tasks_of_execution", "executions_of_step"},
+    "lock_schedule": {"schedules_name_key"},
+    "lock_due_schedules": {"schedules_due"},
+    "load_run_blockers": {"executions_active", "occurrences_queued", "occurrences_once"},
+    "list_active_executions": {"executions_active"},
+    "record_firings": {"schedules_pkey"},
+    "load_first_queued_run": {"occurrences_queued"},
 }
 # Small tables of their own, or read by who only wants the first row of an index.
 BESIDES = {"queues", "workers"}
@@ -73,7 +73,7 @@ async def fill(connection: Connection, first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize("state", ["never analysed", "no task left", "full"])
-async def test_what_moves_executions_goes_by_index_whatever_the_planner_believes(state: str, db: Database) -> None:
+async def test_execution_statement_uses_index_with_any_statistics(state: str, db: Database) -> None:
     astray: dict[str, Any] = {}
     async with db.connection() as connection:
         if state != "never analysed":
@@ -101,11 +101,11 @@ def _named(node: dict[str, Any]) -> str:
     return f"{node['Node Type']} {node.get('Index Name', '')} {node.get('Relation Name', '')}"
 
 
-async def test_the_next_due_instant_is_the_first_entry_of_an_index(db: Database) -> None:
+async def test_next_due_instant_is_the_first_index_entry(db: Database) -> None:
     async with db.connection() as connection:
         await fill(connection, 1, 5_000)
         await connection.execute("VACUUM (ANALYZE) tenuto.schedules")
-        plan = await explained(connection, "next_due", "'{}', '{}'")
+        plan = await explained(connection, "load_next_due_at", "'{}', '{}'")
     (scan,) = [node for node in plan if node.get("Index Name") == "schedules_due"]
     assert scan["Actual Rows"] == 1
 
@@ -113,20 +113,20 @@ async def test_the_next_due_instant_is_the_first_entry_of_an_index(db: Database)
 _IDS = ", ".join(f"'00000000-0000-7000-8000-{number:012x}'" for number in range(1, 51))
 FEW = f"ARRAY[{_IDS}]::uuid[]"
 MOVING = {
-    "lock": FEW,
-    "groups_that_ended": FEW,
-    "go_on": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{{}}', 0",
+    "lock_executions": FEW,
+    "list_finished_groups": FEW,
+    "start_groups": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{{}}', 0",
     "end_executions": f"{FEW}, array_fill('completed'::text, ARRAY[50]), array_fill(0, ARRAY[50]),"
     " array_fill(NULL::text, ARRAY[50]), now()",
-    "hold_back": FEW,
-    "not_begun": FEW,
-    "family": FEW,
-    "due": "now(), 100, '{}', '{}'",
-    "standing": FEW,
+    "hold_steps_of_paused": FEW,
+    "lock_unclaimed_steps": FEW,
+    "list_execution_trees": FEW,
+    "lock_due_schedules": "now(), 100, '{}', '{}'",
+    "load_run_blockers": FEW,
 }
 
 
-async def test_moving_fifty_executions_costs_the_same_beside_a_hundred_and_beside_twenty_thousand(db: Database) -> None:
+async def test_cost_of_advancing_is_independent_of_the_number_of_executions(db: Database) -> None:
     """With plans made while there was nothing at all."""
     touched: dict[str, list[int]] = {name: [] for name in MOVING}
     async with db.connection() as connection:

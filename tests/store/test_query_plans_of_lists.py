@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.ids import fresh_ids, new_id
+from tenuto.ids import new_ids, new_id
 from tenuto.postgres.database import Database
 from tenuto.store.batches import SQL as BATCHES
 from tenuto.store.executions import SQL as EXECUTIONS
@@ -39,13 +39,13 @@ FROM (SELECT CASE WHEN n > 3 THEN 'completed' ELSE 'in_progress' END AS state
 
 
 @pytest.mark.parametrize("generic", [False, True])
-async def test_a_repair_looks_for_abandoned_executions_among_those_that_have_not_ended(url: str, generic: bool) -> None:
+async def test_search_for_abandoned_executions_reads_only_open_ones(url: str, generic: bool) -> None:
     database = await Database.open(url, generic_plans=generic)
     try:
         async with database.connection() as connection:
             await connection.execute(STARTED_BY_STEPS.format(many=MANY))
             await connection.execute("VACUUM ANALYZE tenuto.executions")
-            assert await touched(connection, EXECUTIONS.abandoned, "100") < 20
+            assert await touched(connection, EXECUTIONS.find_abandoned_executions, "100") < 20
     finally:
         await database.close()
 
@@ -69,10 +69,10 @@ FROM unnest($1::uuid[]) AS id
 
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize(("statement", "table"), [(ENDED, "activities"), (OPEN, "tasks")])
-async def test_a_page_of_items_costs_the_same_wherever_it_is_in_a_batch(
+async def test_cost_of_a_page_of_batch_items_is_independent_of_its_position(
     database: Database, statement: str, table: str, plan: str
 ) -> None:
-    batch, ids, letters = new_id(), fresh_ids(MANY), fresh_ids(1000)
+    batch, ids, letters = new_id(), new_ids(MANY), new_ids(1000)
     async with database.connection() as connection:
         await connection.execute(statement, ids, batch)
         await connection.execute(
@@ -84,7 +84,7 @@ async def test_a_page_of_items_costs_the_same_wherever_it_is_in_a_batch(
         await connection.execute(f"VACUUM ANALYZE tenuto.{table}, tenuto.dead_letters")
         await connection.execute(f"SET plan_cache_mode = force_{plan}_plan")
         for after in ("NULL", quoted(ids[MANY // 2]), quoted(ids[-2])):
-            pages = await touched(connection, BATCHES.items, quoted(batch), after, "NULL", str(PAGE))
+            pages = await touched(connection, BATCHES.list_batch_items, quoted(batch), after, "NULL", str(PAGE))
             assert pages < 6 * PAGE, after
 
 
@@ -99,7 +99,7 @@ FROM generate_series(1, {many}) AS n
 
 
 @pytest.mark.parametrize("plan", ["custom", "generic"])
-async def test_a_page_of_the_ledger_of_all_schedules_is_read_in_its_order(database: Database, plan: str) -> None:
+async def test_page_of_the_ledger_is_read_in_index_order(database: Database, plan: str) -> None:
     async with database.connection() as connection:
         await connection.execute(DECIDED.format(many=MANY))
         await connection.execute("VACUUM ANALYZE tenuto.occurrences")
@@ -107,14 +107,14 @@ async def test_a_page_of_the_ledger_of_all_schedules_is_read_in_its_order(databa
         middle = "SELECT due_at::text FROM tenuto.occurrences ORDER BY due_at LIMIT 1 OFFSET 5000"
         at = f"'{await connection.fetchval(middle)}'"
         for before, below in (("NULL", "NULL"), (at, "NULL"), (at, quoted(new_id()))):
-            pages = await touched(connection, SCHEDULES.ledger, "NULL", before, "NULL", str(PAGE), below)
+            pages = await touched(connection, SCHEDULES.list_ledger_entries, "NULL", before, "NULL", str(PAGE), below)
             assert pages < 2 * PAGE, (before, below)
 
 
 # --- what watchers ask -----------------------------------------------------------------------------------------------
 
 
-async def test_what_watchers_ask_goes_by_index_but_for_the_counts_of_the_queues(db: Database) -> None:
+async def test_event_feed_queries_use_indexes_except_queue_counts(db: Database) -> None:
     through: dict[str, set[str]] = {}
     async with db.connection() as connection:
         for name, statement in EVENTS:
@@ -122,4 +122,4 @@ async def test_what_watchers_ask_goes_by_index_but_for_the_counts_of_the_queues(
                 by_nothing = node.get("Index Name", "_pkey").endswith("_pkey") and "Index Cond" not in node
                 if by_nothing and "Relation Name" in node and not node["Node Type"].startswith("Bitmap"):
                     through.setdefault(name, set()).add(node["Relation Name"])
-    assert through == {"standing": {"tasks"}}
+    assert through == {"load_queues_and_workers": {"tasks"}}

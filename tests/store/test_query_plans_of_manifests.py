@@ -14,7 +14,7 @@ from tenuto.scheduling import manifest_manager
 from tenuto.store.batches import SQL as BATCHES
 from tenuto.store.dead_letters import SQL as LETTERS
 from tenuto.store.manifests import SQL as MANIFESTS
-from tenuto.store.tasks import KEYS_PER_CLAIM
+from tenuto.store.tasks import LIMIT_KEYS_PER_CLAIM
 from tenuto.store.tasks import SQL as TASKS
 from tests.store.test_query_plans import plan_of, touched
 from tests.support.tasks import Register
@@ -22,20 +22,20 @@ from tests.support.waiting import eventually
 
 # Each with the tables it must not read through, and the indexes that lead it.
 LED: dict[str, tuple[str, set[str], set[str]]] = {
-    "due": (MANIFESTS.due, {"manifests"}, {"manifests_due"}),
-    "next_due": (MANIFESTS.next_due, {"manifests"}, {"manifests_due"}),
-    "to_plan": (MANIFESTS.to_plan, {"manifests"}, {"manifests_to_plan"}),
-    "standing": (MANIFESTS.standing, {"tasks", "dead_letters"}, {"tasks_one_run_per_manifest"}),
-    "ran": (MANIFESTS.ran, {"manifests"}, {"manifests_pkey"}),
-    "succeeded": (MANIFESTS.succeeded, {"manifests"}, {"manifests_pkey", "manifests_after"}),
-    "hold": (MANIFESTS.hold, {"manifests"}, {"manifests_pkey", "manifests_after"}),
-    "ran_over": (MANIFESTS.ran_over, {"tasks"}, {"tasks_held"}),
-    "batch": (BATCHES.batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
-    "items": (BATCHES.items, {"tasks"}, {"tasks_of_batch"}),
-    "hold_back": (BATCHES.hold_back, {"tasks"}, {"tasks_pkey"}),
-    "not_begun": (BATCHES.not_begun, {"tasks"}, set()),
+    "lock_due_manifests": (MANIFESTS.lock_due_manifests, {"manifests"}, {"manifests_due"}),
+    "load_next_due_at": (MANIFESTS.load_next_due_at, {"manifests"}, {"manifests_due"}),
+    "lock_unplanned_manifests": (MANIFESTS.lock_unplanned_manifests, {"manifests"}, {"manifests_to_plan"}),
+    "load_run_blockers": (MANIFESTS.load_run_blockers, {"tasks", "dead_letters"}, {"tasks_one_run_per_manifest"}),
+    "record_runs": (MANIFESTS.record_runs, {"manifests"}, {"manifests_pkey"}),
+    "record_successes": (MANIFESTS.record_successes, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "lock_manifests_and_dependents": (MANIFESTS.lock_manifests_and_dependents, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "find_overrun_runs": (MANIFESTS.find_overrun_runs, {"tasks"}, {"tasks_held"}),
+    "load_batch": (BATCHES.load_batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
+    "list_batch_items": (BATCHES.list_batch_items, {"tasks"}, {"tasks_of_batch"}),
+    "hold_batch_items": (BATCHES.hold_batch_items, {"tasks"}, {"tasks_pkey"}),
+    "lock_unclaimed_items": (BATCHES.lock_unclaimed_items, {"tasks"}, set()),
     "claim_under_limits": (
-        TASKS.claim_under_limits,
+        TASKS.claim_limited_tasks,
         {"tasks", "batches", "manifests"},
         {"tasks_to_take_by_key", "batches_pkey", "manifests_pkey"},
     ),
@@ -59,7 +59,7 @@ async def many_manifests(connection: Connection, many: int, due: int = 100) -> N
 
 
 @pytest.mark.parametrize("state", ["never analysed", "full"])
-async def test_a_statement_of_manifests_goes_by_index_whatever_the_planner_believes(state: str, db: Database) -> None:
+async def test_manifest_statement_uses_index_with_any_statistics(state: str, db: Database) -> None:
     astray: dict[str, Any] = {}
     async with db.connection() as connection:
         if state == "full":
@@ -85,15 +85,15 @@ FROM generate_series(1, 20000)
 """
 
 
-async def test_of_many_open_letters_only_those_are_looked_at_that_are_meant(db: Database) -> None:
+async def test_dead_letter_queries_read_only_matching_rows(db: Database) -> None:
     """The net looks at failures of late; a decision at its letters; a poll at the letter of each manifest."""
     since, nobody = "'01972000-0000-7000-8000-000000000000'", "ARRAY[gen_random_uuid()]"
     async with db.connection() as connection:
         await connection.execute(LETTERS_ALL_OVER)
         await connection.execute("VACUUM ANALYZE tenuto.dead_letters")
-        assert await touched(connection, MANIFESTS.standing, nobody) < 20
-        assert await touched(connection, LETTERS.lock_letters, nobody) < 20
-        assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50
+        assert await touched(connection, MANIFESTS.load_run_blockers, nobody) < 20
+        assert await touched(connection, LETTERS.lock_open_dead_letters, nobody) < 20
+        assert await touched(connection, LETTERS.find_missing_dead_letters, since, "now()", "100") < 50
 
 
 FAILURES_ALL_OVER = """
@@ -117,7 +117,7 @@ SELECT gen_random_uuid(), '01972000-0000-7000-8000-000000000001', 'm', 'item', g
 """
 
 
-async def test_of_many_failed_attempts_the_net_looks_only_at_those_that_were_the_last(db: Database) -> None:
+async def test_search_for_missing_dead_letters_reads_only_final_failures(db: Database) -> None:
     """And at few letters for each: fifty of fifty thousand, whose item has left a letter since."""
     since = "'01972000-0000-7000-8000-000000000000'"
     async with db.connection() as connection:
@@ -125,31 +125,31 @@ async def test_of_many_failed_attempts_the_net_looks_only_at_those_that_were_the
         await connection.execute(LETTERS_ALL_OVER)
         await connection.execute(LETTER_OF_THE_ITEM)
         await connection.execute("VACUUM ANALYZE tenuto.activities, tenuto.dead_letters")
-        assert await connection.fetch(LETTERS.missing, UUID(since.strip("'")), db.clock.now(), 100) == []
-        assert await touched(connection, LETTERS.missing, since, "now()", "100") < 50 * 8
+        assert await connection.fetch(LETTERS.find_missing_dead_letters, UUID(since.strip("'")), db.clock.now(), 100) == []
+        assert await touched(connection, LETTERS.find_missing_dead_letters, since, "now()", "100") < 50 * 8
 
 
-async def test_of_a_hundred_thousand_manifests_a_poll_looks_at_those_that_are_due(db: Database, url: str) -> None:
+async def test_poll_reads_only_due_manifests(db: Database, url: str) -> None:
     pages = []
     async with db.connection() as connection:
         for many in (1000, 100_000):
             await connection.execute("TRUNCATE tenuto.manifests")
             await many_manifests(connection, many, due=20)
             await connection.execute("VACUUM ANALYZE tenuto.manifests")
-            pages.append(await touched(connection, MANIFESTS.due, "now()", "100", "'{}'", "'{}'"))
+            pages.append(await touched(connection, MANIFESTS.lock_due_manifests, "now()", "100", "'{}'", "'{}'"))
         await connection.execute("SELECT pg_stat_force_next_flush()")
         await connection.execute("SELECT pg_stat_reset_single_table_counters('tenuto.manifests'::regclass)")
     assert pages[1] < pages[0] * 3, pages
     own = await Database.open(url, generic_plans=True)
     try:
-        result = await manifest_manager.poll(own, own.clock.now(), "test")
+        result = await manifest_manager.poll_manifests(own, own.clock.now(), "test")
     finally:
         await own.close()  # a connection tells what it has read when it ends, if not before
     assert result.enqueued == 20
     read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'tenuto.manifests'::regclass"
 
     async def what_was_read() -> int:
-        told: int = await db.value(read)
+        told: int = await db.fetch_value(read)
         return told if told >= result.enqueued else 0  # several connections may have read, and tell one by one
 
     assert await eventually(what_was_read) < 1000
@@ -164,11 +164,11 @@ FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {many})) AS many
 """
 
 
-async def test_a_claim_costs_the_same_of_a_batch_of_a_thousand_and_of_fifty_thousand_even_if_it_is_paused(
+async def test_cost_of_a_claim_is_independent_of_the_batch_size(
     db: Database, register_worker: Register
 ) -> None:
     worker, pages = await register_worker(), []
-    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {KEYS_PER_CLAIM}, '{{}}'"
+    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
     async with db.connection() as connection:
         await many_manifests(connection, 1)
         manifest, batch = await connection.fetchval("SELECT id FROM tenuto.manifests"), new_id()
@@ -179,8 +179,8 @@ async def test_a_claim_costs_the_same_of_a_batch_of_a_thousand_and_of_fifty_thou
         for many in (1000, 49_000):
             await connection.execute(ITEMS.format(batch=batch, manifest=manifest, many=many))
             await connection.execute("VACUUM ANALYZE tenuto.tasks")
-            pages.append(await touched(connection, TASKS.claim_under_limits, values))
+            pages.append(await touched(connection, TASKS.claim_limited_tasks, values))
         await connection.execute("UPDATE tenuto.batches SET paused_at = now()")
-        pages.append(await touched(connection, TASKS.claim_under_limits, values))
+        pages.append(await touched(connection, TASKS.claim_limited_tasks, values))
     assert pages[1] < pages[0] * 2, pages
     assert pages[2] < pages[0], pages

@@ -13,15 +13,15 @@ from tenuto.model.occurrences import Decision
 from tenuto.model.triggers import manual
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import schedules
-from tenuto.store.bulk_copy import ids_and_versions
-from tenuto.store.schedules import Entry
+from tenuto.store.bulk_copy import split_ids_and_versions
+from tenuto.store.schedules import LedgerEntry
 from tests.support.model_values import NOON
-from tests.support.schedules import MINUTE, a_definition, fire, run_now, saved, started, table
+from tests.support.schedules import MINUTE, make_definition, fire_due_schedules, run_schedule_now, create_schedule, start_execution, read_table
 
 SCHEDULE = new_id()
 
 
-def entry(**fields: Any) -> Entry:
+def entry(**fields: Any) -> LedgerEntry:
     given: dict[str, Any] = {
         "id": new_id(),
         "schedule_id": SCHEDULE,
@@ -35,53 +35,53 @@ def entry(**fields: Any) -> Entry:
         "execution_id": None,
         **fields,
     }
-    return Entry(**given)
+    return LedgerEntry(**given)
 
 
-async def write(db: Database, *entries: Entry) -> None:
-    await db.transaction(lambda connection: schedules.write_ledger(connection, entries, NOON, "test"))
+async def write(db: Database, *entries: LedgerEntry) -> None:
+    await db.transaction(lambda connection: schedules.write_ledger_entries(connection, entries, NOON, "test"))
 
 
-async def test_a_schedule_is_read_back_as_it_was_written(db: Database) -> None:
-    definition = a_definition("a", ["b", "c"], overlap="queue_one", misfire={"policy": "all", "max_runs": 7})
-    made = await saved(db, definition)
-    assert await schedules.named(db, "Nightly") == made
+async def test_schedule_is_loaded_as_stored(db: Database) -> None:
+    definition = make_definition("a", ["b", "c"], overlap="queue_one", misfire={"policy": "all", "max_runs": 7})
+    made = await create_schedule(db, definition)
+    assert await schedules.load_schedule(db, "Nightly") == made
     assert made.definition == definition
 
 
-async def test_a_due_instant_is_decided_once_and_runs_by_hand_as_often_as_one_likes(db: Database) -> None:
+async def test_ledger_allows_one_decision_per_due_instant_and_any_manual_runs(db: Database) -> None:
     await write(db, entry())
     with pytest.raises(DatabaseError, match="occurrences_once"):
         await write(db, entry(due_at=NOON + MINUTE), entry())
-    assert len(await table(db, "occurrences")) == 1, "all of them or none"
+    assert len(await read_table(db, "occurrences")) == 1, "all of them or none"
     await write(db, entry(origin="manual"), entry(origin="manual"), entry(schedule_id=new_id()))
 
 
-async def test_what_the_ledger_says_is_final_but_for_what_waits(db: Database) -> None:
+async def test_ledger_entry_is_final_unless_queued(db: Database) -> None:
     await write(db, entry())
     with pytest.raises(DatabaseError, match="is decided"):
-        await db.all("UPDATE tenuto.occurrences SET reason = 'another'")
+        await db.fetch_all("UPDATE tenuto.occurrences SET reason = 'another'")
     await write(db, entry(due_at=NOON + MINUTE, decision=Decision.QUEUED, turn="overlap"))
     run = new_id()
     await db.transaction(lambda c: queued_takes_its_turn(c, run))
-    (row,) = await table(db, "occurrences", "execution_id IS NOT NULL")
+    (row,) = await read_table(db, "occurrences", "execution_id IS NOT NULL")
     assert (row["decision"], row["execution_id"], row["decided_by"]) == ("fired", run, "test")
 
 
 async def queued_takes_its_turn(connection: Any, run: Any) -> None:
-    queued = await schedules.first_queued(connection, SCHEDULE)
+    queued = await schedules.load_first_queued_run(connection, SCHEDULE)
     assert queued is not None
-    await schedules.take_turn(connection, queued.id, run, NOON, "test")
+    await schedules.mark_queued_run_started(connection, queued.id, run, NOON, "test")
 
 
-async def test_fired_means_there_is_an_execution_and_nothing_else_does(db: Database) -> None:
+async def test_only_fired_ledger_entries_have_an_execution(db: Database) -> None:
     for wrong in (entry(decision=Decision.FIRED), entry(execution_id=new_id())):
         with pytest.raises(DatabaseError, match="occurrences_fired_means_run"):
             await write(db, wrong)
 
 
-async def test_one_waits_for_its_turn_but_missed_ones_may_be_many(db: Database) -> None:
-    def waiting(minute: int, turn: str) -> Entry:
+async def test_ledger_allows_one_overlap_run_and_many_catch_up_runs_in_queue(db: Database) -> None:
+    def waiting(minute: int, turn: str) -> LedgerEntry:
         return entry(due_at=NOON + minute * MINUTE, decision=Decision.QUEUED, turn=turn)
 
     await write(db, waiting(0, "overlap"), waiting(1, "catch_up"), waiting(2, "catch_up"))
@@ -91,23 +91,23 @@ async def test_one_waits_for_its_turn_but_missed_ones_may_be_many(db: Database) 
         await write(db, entry(due_at=NOON + 4 * MINUTE, decision=Decision.QUEUED))
 
 
-async def test_the_next_due_is_that_of_the_earliest_that_is_on(db: Database) -> None:
-    assert await schedules.next_due(db) is None
-    await saved(db, a_definition(name="off"), NOON - MINUTE, enabled=False)
-    await saved(db, a_definition(name="by hand", trigger=manual()))
-    assert await schedules.next_due(db) is None
-    later = await saved(db, a_definition(name="later"), NOON + MINUTE)
-    first = await saved(db, a_definition(name="first"))
-    assert await schedules.next_due(db) == NOON + MINUTE
-    assert await schedules.next_due(db, {(first.id, 1)}) == NOON + 2 * MINUTE
-    assert await schedules.next_due(db, {(first.id, 1), (later.id, 1)}) is None
-    assert await schedules.next_due(db, {(first.id, 2)}) == NOON + MINUTE, "it is not that version"
+async def test_next_due_instant_is_that_of_the_earliest_enabled_schedule(db: Database) -> None:
+    assert await schedules.load_next_due_at(db) is None
+    await create_schedule(db, make_definition(name="off"), NOON - MINUTE, enabled=False)
+    await create_schedule(db, make_definition(name="by hand", trigger=manual()))
+    assert await schedules.load_next_due_at(db) is None
+    later = await create_schedule(db, make_definition(name="later"), NOON + MINUTE)
+    first = await create_schedule(db, make_definition(name="first"))
+    assert await schedules.load_next_due_at(db) == NOON + MINUTE
+    assert await schedules.load_next_due_at(db, {(first.id, 1)}) == NOON + 2 * MINUTE
+    assert await schedules.load_next_due_at(db, {(first.id, 1), (later.id, 1)}) is None
+    assert await schedules.load_next_due_at(db, {(first.id, 2)}) == NOON + MINUTE, "it is not that version"
 
 
-async def test_schedules_are_listed_by_name_each_with_its_last_run(db: Database) -> None:
+async def test_schedules_are_listed_by_name_with_their_last_run(db: Database) -> None:
     for name in ("beta", "alpha", "gamma"):
-        await saved(db, a_definition(name=name), enabled=name != "gamma")
-    run = (await run_now(db, "beta")).execution_id
+        await create_schedule(db, make_definition(name=name), enabled=name != "gamma")
+    run = (await run_schedule_now(db, "beta")).execution_id
     everything: dict[str, Any] = {"after": None, "enabled": None, "search": None, "limit": 10}
 
     async def listed(**given: Any) -> list[dict[str, Any]]:
@@ -122,22 +122,22 @@ async def test_schedules_are_listed_by_name_each_with_its_last_run(db: Database)
     assert rows["alpha"]["last_execution_id"] is None
 
 
-async def test_who_runs_a_schedule_as_a_step_is_found(db: Database) -> None:
-    await saved(db, a_definition(name='in "quotes"'))
-    await saved(db, a_definition("a", Step.schedule('in "quotes"'), name="outer"))
+async def test_schedules_using_another_as_a_step_are_found(db: Database) -> None:
+    await create_schedule(db, make_definition(name='in "quotes"'))
+    await create_schedule(db, make_definition("a", Step.schedule('in "quotes"'), name="outer"))
     async with db.connection() as connection:
-        assert await schedules.users_of(connection, 'in "quotes"') == ["outer"]
-        assert await schedules.users_of(connection, "outer") == []
-        assert set(await schedules.plans_with_schedules(connection)) == {"outer"}
+        assert await schedules.list_schedules_using(connection, 'in "quotes"') == ["outer"]
+        assert await schedules.list_schedules_using(connection, "outer") == []
+        assert set(await schedules.load_plans_with_schedule_steps(connection)) == {"outer"}
 
 
-async def test_the_ledger_is_read_newest_first_by_the_page(db: Database) -> None:
+async def test_ledger_is_paged_newest_first(db: Database) -> None:
     for minute in range(4):
         await write(db, entry(due_at=NOON + minute * MINUTE, decision=Decision.MISSED if minute else Decision.SKIPPED))
     everything: dict[str, Any] = {"schedule_id": SCHEDULE, "before": None, "decision": None, "limit": 10}
 
     async def listed(**given: Any) -> list[int]:
-        rows = await schedules.ledger(db, **{**everything, **given})
+        rows = await schedules.list_ledger_entries(db, **{**everything, **given})
         return [int((row["due_at"] - NOON) / MINUTE) for row in rows]
 
     assert await listed() == [3, 2, 1, 0]
@@ -148,7 +148,7 @@ async def test_the_ledger_is_read_newest_first_by_the_page(db: Database) -> None
     assert await listed(schedule_id=None) == [3, 2, 1, 0]
 
 
-async def test_the_oldest_rows_of_the_ledger_are_forgotten_in_small_batches_but_never_what_waits(
+async def test_old_ledger_entries_are_deleted_in_batches_except_queued_ones(
     db: Database,
 ) -> None:
     for minute in range(5):
@@ -156,45 +156,45 @@ async def test_the_oldest_rows_of_the_ledger_are_forgotten_in_small_batches_but_
     waits = entry(due_at=NOON + 9 * MINUTE, decision=Decision.QUEUED, turn="overlap")
     await write(db, waits)
     cutoff = NOON + timedelta(days=90)
-    assert [await schedules.forget_ledger(db, cutoff, 2) for _ in range(4)] == [2, 2, 1, 0]
-    assert [row["id"] for row in await table(db, "occurrences")] == [waits.id]
-    assert await schedules.forget_ledger(db, NOON - MINUTE, 10) == 0
+    assert [await schedules.delete_old_ledger_entries(db, cutoff, 2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [row["id"] for row in await read_table(db, "occurrences")] == [waits.id]
+    assert await schedules.delete_old_ledger_entries(db, NOON - MINUTE, 10) == 0
 
 
-async def test_typical_durations_are_those_of_runs_that_went_to_their_end(db: Database) -> None:
-    await started(db, "a")
-    await db.all("UPDATE tenuto.executions SET state = 'completed', ended_at = started_at + interval '90 s'")
-    assert await schedules.typical_durations(db, NOON - timedelta(days=9999)) == {"Nightly": 90.0}
+async def test_typical_durations_use_completed_runs(db: Database) -> None:
+    await start_execution(db, "a")
+    await db.fetch_all("UPDATE tenuto.executions SET state = 'completed', ended_at = started_at + interval '90 s'")
+    assert await schedules.load_typical_durations(db, NOON - timedelta(days=9999)) == {"Nightly": 90.0}
 
 
-async def test_due_schedules_are_held_by_who_found_them(db: Database) -> None:
-    await saved(db, a_definition())
+async def test_due_schedules_are_locked_by_their_scheduler(db: Database) -> None:
+    await create_schedule(db, make_definition())
     async with db.connection() as one, one.transaction():
-        assert len(await schedules.due(one, NOON + MINUTE, 10)) == 1
+        assert len(await schedules.lock_due_schedules(one, NOON + MINUTE, 10)) == 1
         async with db.connection() as other, other.transaction():
-            assert await schedules.due(other, NOON + MINUTE, 10) == []
-        assert await fire(db, NOON + MINUTE) == 0
-    assert await fire(db, NOON + MINUTE) == 1
-    assert (await table(db, "occurrences"))[0]["schedule_name"] == "Nightly"
+            assert await schedules.lock_due_schedules(other, NOON + MINUTE, 10) == []
+        assert await fire_due_schedules(db, NOON + MINUTE) == 0
+    assert await fire_due_schedules(db, NOON + MINUTE) == 1
+    assert (await read_table(db, "occurrences"))[0]["schedule_name"] == "Nightly"
 
 
 @pytest.mark.parametrize("excluded", [0, 3])
-async def test_the_next_due_of_very_many_is_found_by_the_index(db: Database, excluded: int) -> None:
-    made = await saved(db, a_definition())
-    await db.all(
+async def test_next_due_instant_of_many_schedules_uses_the_index(db: Database, excluded: int) -> None:
+    made = await create_schedule(db, make_definition())
+    await db.fetch_all(
         "INSERT INTO tenuto.schedules (id, name, description, enabled, trigger, plan, overlap, misfire, version,"
         " origin, created_at, updated_at, next_run_at, planned)"
         " SELECT gen_random_uuid(), 'n' || n, '', true, trigger, plan, overlap, misfire, 1, origin, created_at,"
         " updated_at, next_run_at + n * interval '1 s', true"
         " FROM tenuto.schedules, generate_series(1, 20000) AS n"
     )
-    await db.all("ANALYZE tenuto.schedules")
+    await db.fetch_all("ANALYZE tenuto.schedules")
     without = [(made.id, 1), *((new_id(), 1) for _ in range(excluded - 1))] if excluded else []
     async with db.connection() as connection:
         plan = await connection.fetch(
-            f"EXPLAIN (ANALYZE, BUFFERS OFF) {schedules.SQL.next_due}", *ids_and_versions(without)
+            f"EXPLAIN (ANALYZE, BUFFERS OFF) {schedules.SQL.load_next_due_at}", *split_ids_and_versions(without)
         )
     told = "\n".join(row[0] for row in plan)
     assert "schedules_due" in told, told
     assert "Seq Scan" not in told, told
-    assert await schedules.next_due(db, without) == NOON + MINUTE + timedelta(seconds=bool(excluded))
+    assert await schedules.load_next_due_at(db, without) == NOON + MINUTE + timedelta(seconds=bool(excluded))

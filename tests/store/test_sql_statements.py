@@ -1,34 +1,32 @@
-"""Every statement in every ``.sql`` file: named once, described, used, and understood by the real database."""
+"""Every statement of every ``.sql`` file has a name, a description and a user, and prepares on the database."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 import tenuto.store
 from tenuto.postgres.database import Database
-from tenuto.postgres.sql_loader import Statements, beside
-from tests.mutants import MUTANTS
+from tenuto.postgres.sql_loader import SqlStatements, load_statements
 
 STORE = Path(tenuto.store.__file__).parent
 PACKAGE = STORE.parent
-FILES = sorted(STORE.glob("*.sql"))
-STATEMENTS = [(file.stem, name) for file in FILES for name, _ in Statements(file)]
+FILES = sorted(STORE.rglob("*.sql"))
+STATEMENTS = [(file.stem, name) for file in FILES for name, _ in SqlStatements(file)]
 
 
-def test_there_are_statements_to_look_at() -> None:
-    assert {"tasks", "activities", "workers"} <= {file.stem for file in FILES}
-    assert len(STATEMENTS) > 40
+def test_sql_files_contain_statements() -> None:
+    assert {"tasks", "activities", "workers", "doctor", "audit_log"} <= {file.stem for file in FILES}
+    assert len(STATEMENTS) > 300
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_every_statement_of_a_file_prepares_on_the_real_database(file: Path, db: Database) -> None:
+async def test_sql_statements_prepare_on_the_database(file: Path, db: Database) -> None:
     refused = {}
     async with db.connection() as connection:
-        for name, statement in Statements(file):
+        for name, statement in SqlStatements(file):
             try:
                 await connection.prepare(statement)
             except Exception as error:
@@ -37,58 +35,55 @@ async def test_every_statement_of_a_file_prepares_on_the_real_database(file: Pat
 
 
 @pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda part: str(part))
-def test_a_statement_is_used_by_a_module_of_the_store(file: str, name: str) -> None:
-    if file == "doctor":  # its questions are asked by name, from a list outside the store
+def test_sql_statement_is_used(file: str, name: str) -> None:
+    if file == "doctor":  # used by name, from a list outside the store
         text = "".join(module.read_text(encoding="utf-8") for module in PACKAGE.rglob("*.py"))
         assert re.search(rf'["\']{name}["\']|SQL\.{name}\b', text)
     else:
-        text = "".join(module.read_text(encoding="utf-8") for module in STORE.glob("*.py"))
-        ways = "SQL|_sql" if file in ("schedules", "manifests") else "SQL"  # what both have, `kept` asks for
-        assert re.search(rf"\b({ways})\.{name}\b", text)
+        text = "".join(module.read_text(encoding="utf-8") for module in STORE.rglob("*.py"))
+        prefix = "SQL|_sql" if file in ("schedules", "manifests") else "SQL"  # definition_rows uses both files
+        assert re.search(rf"\b({prefix})\.{name}\b", text)
 
 
 @pytest.mark.parametrize("file", ["schedules", "manifests"])
-def test_every_kind_of_definition_has_the_statements_all_are_kept_by(file: str) -> None:
-    wanted = set(re.findall(r"\b_sql\.(\w+)\b", (STORE / "kept.py").read_text(encoding="utf-8")))
-    assert wanted
-    assert wanted <= {name for name, _ in Statements(STORE / f"{file}.sql")}
+def test_definition_tables_have_the_shared_statements(file: str) -> None:
+    needed = set(re.findall(r"\b_sql\.(\w+)\b", (STORE / "definition_rows.py").read_text(encoding="utf-8")))
+    assert needed
+    assert needed <= {name for name, _ in SqlStatements(STORE / f"{file}.sql")}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_statement_says_what_it_is_for(file: Path) -> None:
-    assert [name for name, statement in Statements(file) if not statement.startswith("-- ")] == []
+def test_sql_statements_are_described(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    names = [number for number, line in enumerate(lines) if line.startswith("-- name: ")]
+    assert [lines[number] for number in names if not re.match(r"-- [A-Z]", lines[number + 1])] == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_statement_is_one_statement(file: Path) -> None:
-    assert [name for name, statement in Statements(file) if ";" in re.sub(r"--.*", "", statement)] == []
+def test_sql_statement_contains_one_statement(file: Path) -> None:
+    assert [name for name, statement in SqlStatements(file) if ";" in statement] == []
 
 
-def test_a_statement_that_is_not_there_is_an_attribute_that_is_not_there() -> None:
-    with pytest.raises(AttributeError, match="no statement named nonsense"):
-        _ = beside(str(STORE / "tasks.py")).nonsense
+def test_comments_are_not_sent_to_the_database(tmp_path: Path) -> None:
+    file = tmp_path / "comments.sql"
+    file.write_text(
+        "-- name: first\n-- A description.\nSELECT '-- text' -- guard: a.guard\n    -- a comment\nFROM t; -- the end\n"
+    )
+    assert dict(SqlStatements(file)) == {"first": "SELECT '-- text'\nFROM t"}
 
 
-def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_sql_statements_are_loaded_without_comments(file: Path) -> None:
+    assert [name for name, statement in SqlStatements(file) if "--" in statement] == []
+
+
+def test_missing_sql_statement_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = load_statements(str(STORE / "tasks.py")).nonsense
+
+
+def test_duplicate_sql_statement_name_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "twice.sql"
     file.write_text("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
-    with pytest.raises(ValueError, match="twice"):
-        Statements(file)
-
-
-async def test_what_is_left_of_a_statement_without_its_guard_is_one(db: Database, tmp_path: Path) -> None:
-    """Else its tests would fail for that alone, and nobody would know whether they miss the guard."""
-    ill, without = [], tmp_path / "without.sql"
-    async with db.connection() as connection:
-        for mutant in MUTANTS:
-            file = PACKAGE / mutant.file
-            if file not in FILES:
-                continue
-            text = file.read_text(encoding="utf-8").replace(mutant.passage, mutant.becomes)
-            without.write_text(text, encoding="utf-8")
-            for statement in {body for _, body in Statements(without)} - {body for _, body in Statements(file)}:
-                try:
-                    await connection.prepare(statement)
-                except asyncpg.PostgresError as error:
-                    ill.append(f"{mutant.name}: {error}")
-    assert ill == []
+    with pytest.raises(ValueError, match="same name"):
+        SqlStatements(file)

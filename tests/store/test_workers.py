@@ -12,18 +12,18 @@ from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import workers
-from tenuto.store.workers import Incarnation
+from tenuto.store.workers import ProcessRegistration
 from tests.support.tasks import Register, now, rows, start, start_and_claim
 
 SILENCE = timedelta(seconds=60)
 
 
-def incarnation(name: str = "w", host: str = "here", boot: str = "boot 1", service: str = "worker") -> Incarnation:
-    return Incarnation(new_id(), name, service, host, boot, 17, "0.1", ["default"], 10)
+def incarnation(name: str = "w", host: str = "here", boot: str = "boot 1", service: str = "worker") -> ProcessRegistration:
+    return ProcessRegistration(new_id(), name, service, host, boot, 17, "0.1", ["default"], 10)
 
 
-async def enter(db: Database, me: Incarnation, *, name_is_mine: bool = False) -> UUID | None:
-    return await workers.register(db, me, name_is_mine=name_is_mine, silence=SILENCE)
+async def enter(db: Database, me: ProcessRegistration, *, name_is_mine: bool = False) -> UUID | None:
+    return await workers.register_process(db, me, holds_name_lock=name_is_mine, silence_limit=SILENCE)
 
 
 async def alive(db: Database) -> list[UUID]:
@@ -37,11 +37,11 @@ async def given_to(db: Database, worker_id: UUID) -> UUID:
         " lease_until = now() + interval '1 h' WHERE id = $1"
     )
     id = await start(db)
-    await db.all(held, id, worker_id)
+    await db.fetch_all(held, id, worker_id)
     return id
 
 
-async def test_a_worker_that_enters_is_listed_with_what_it_serves(db: Database) -> None:
+async def test_registered_worker_is_listed_with_its_queues(db: Database) -> None:
     me = incarnation()
     assert await enter(db, me) is None
     (listed,) = await workers.list_workers(db)
@@ -55,14 +55,14 @@ async def test_a_worker_that_enters_is_listed_with_what_it_serves(db: Database) 
     assert listed["silent_for"] < timedelta(seconds=30)
 
 
-async def test_entering_twice_is_entering_once(db: Database) -> None:
+async def test_repeated_registration_changes_nothing(db: Database) -> None:
     me = incarnation()
     await enter(db, me)
     assert await enter(db, me) is None
     assert await alive(db) == [me.id]
 
 
-async def test_a_second_worker_of_a_living_name_is_refused_with_where_the_first_is(db: Database) -> None:
+async def test_second_worker_with_a_live_name_is_rejected(db: Database) -> None:
     first = incarnation(host="there")
     await enter(db, first)
     for second in (incarnation(host="here"), incarnation(host="there")):
@@ -72,7 +72,7 @@ async def test_a_second_worker_of_a_living_name_is_refused_with_where_the_first_
     assert await alive(db) == [first.id]
 
 
-async def test_the_same_name_on_another_host_is_not_proof_even_if_the_lock_is_ours(db: Database) -> None:
+async def test_name_lock_on_another_host_is_no_proof_of_end(db: Database) -> None:
     await enter(db, incarnation(host="there"))
     with pytest.raises(Conflict):
         await enter(db, incarnation(host="here"), name_is_mine=True)
@@ -80,14 +80,14 @@ async def test_the_same_name_on_another_host_is_not_proof_even_if_the_lock_is_ou
         await enter(db, incarnation(host="here", boot="boot 2"))
 
 
-async def test_holding_the_lock_of_the_name_on_the_same_host_proves_the_last_one_dead(db: Database) -> None:
+async def test_name_lock_on_the_same_host_proves_the_end(db: Database) -> None:
     first, second = incarnation(), incarnation()
     await enter(db, first)
     assert await enter(db, second, name_is_mine=True) == first.id
     assert await alive(db) == [second.id]
 
 
-async def test_a_host_that_was_booted_since_proves_the_last_one_dead(db: Database) -> None:
+async def test_reboot_of_the_host_proves_the_end(db: Database) -> None:
     first, second = incarnation(), incarnation(boot="boot 2")
     await enter(db, first)
     assert await enter(db, second) == first.id
@@ -96,25 +96,25 @@ async def test_a_host_that_was_booted_since_proves_the_last_one_dead(db: Databas
 
 async def falls_silent(db: Database, id: UUID, seconds: int = 61) -> None:
     silent = "UPDATE tenuto.workers SET seen_at = now() - $2 * interval '1 s' WHERE id = $1"
-    await db.all(silent, id, seconds)
+    await db.fetch_all(silent, id, seconds)
 
 
-async def test_the_name_of_one_that_is_silent_and_holds_no_lease_is_free(db: Database) -> None:
+async def test_name_of_a_silent_worker_without_lease_is_free(db: Database) -> None:
     first, second = incarnation(host="there"), incarnation()
     await enter(db, first)
     await start_and_claim(db, first.id)
-    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms'")
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms'")
     await falls_silent(db, first.id)
     assert await enter(db, second) is None, "silence proves nothing: the sweep takes back what has run out, no more"
     assert await alive(db) == [second.id]
-    assert await workers.seen(db, first.id) is None
+    assert await workers.record_heartbeat(db, first.id) is None
 
 
-async def test_the_name_of_a_silent_one_is_not_free_while_a_lease_of_it_runs_however_long_that_is(db: Database) -> None:
+async def test_name_of_a_silent_worker_with_a_live_lease_is_not_free(db: Database) -> None:
     first, second = incarnation(host="there"), incarnation()
     await enter(db, first)
     await start_and_claim(db, first.id)
-    await db.all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() + interval '10 min'")
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() + interval '10 min'")
     await falls_silent(db, first.id)
     with pytest.raises(Conflict, match=r"on there \(pid 17\) is silent, .* leases .* another (59\d|600) s") as refusal:
         await enter(db, second)
@@ -122,7 +122,7 @@ async def test_the_name_of_a_silent_one_is_not_free_while_a_lease_of_it_runs_how
     assert await alive(db) == [first.id]
 
 
-async def test_what_is_held_by_one_that_only_fell_silent_is_not_to_be_taken_back_at_once(
+async def test_tasks_of_a_silent_worker_are_not_recovered_at_once(
     db: Database, register_worker: Register
 ) -> None:
     """A claim may get in while its worker is being given up: neither sees the other."""
@@ -132,86 +132,86 @@ async def test_what_is_held_by_one_that_only_fell_silent_is_not_to_be_taken_back
     for id in (buried, replaced.id):
         await falls_silent(db, id, 3600)
     assert await enter(db, incarnation()) is None
-    assert await workers.bury_silent(db, timedelta(minutes=5)) == 1
-    await workers.leave(db, gone)
+    assert await workers.end_silent_processes(db, timedelta(minutes=5)) == 1
+    await workers.deregister_process(db, gone)
     for id in (buried, replaced.id, gone):
         await given_to(db, id)
-    assert await workers.ended_holders(db) == [gone]
+    assert await workers.find_ended_holders(db) == [gone]
 
 
-async def test_what_is_held_by_one_proven_dead_is_to_be_taken_back_at_once(db: Database) -> None:
+async def test_tasks_of_a_worker_proven_dead_are_recovered_at_once(db: Database) -> None:
     first, second = incarnation(), incarnation()
     await enter(db, first)
     await start_and_claim(db, first.id)
     await falls_silent(db, first.id)
     assert await enter(db, second, name_is_mine=True) == first.id
-    assert await workers.ended_holders(db) == [first.id]
+    assert await workers.find_ended_holders(db) == [first.id]
 
 
-async def test_one_that_left_in_good_order_is_nobodys_predecessor(db: Database) -> None:
+async def test_deregistered_worker_is_not_returned_as_predecessor(db: Database) -> None:
     first = incarnation()
     await enter(db, first)
-    await workers.leave(db, first.id)
+    await workers.deregister_process(db, first.id)
     assert await enter(db, incarnation()) is None
 
 
-async def test_names_are_told_apart_by_service(db: Database) -> None:
+async def test_worker_names_are_unique_per_service(db: Database) -> None:
     assert await enter(db, incarnation()) is None
     assert await enter(db, incarnation(service="scheduler")) is None
     assert len(await alive(db)) == 2
 
 
-async def test_of_many_that_race_for_a_name_one_gets_in(db: Database) -> None:
+async def test_concurrent_registrations_of_a_name_admit_one(db: Database) -> None:
     answers = await asyncio.gather(*(enter(db, incarnation(host=f"h{n}")) for n in range(6)), return_exceptions=True)
     assert answers.count(None) == 1
     assert len(await alive(db)) == 1
 
 
-async def test_a_sign_of_life_is_answered_with_the_time_and_the_dead_get_none(db: Database) -> None:
+async def test_heartbeat_returns_the_time_unless_the_worker_has_ended(db: Database) -> None:
     me = incarnation()
     await enter(db, me)
-    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '10 s'")
-    told = await workers.seen(db, me.id)
+    await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '10 s'")
+    told = await workers.record_heartbeat(db, me.id)
     assert told is not None
     assert abs(told - now()) < timedelta(minutes=1)
     (row,) = await rows(db, "workers")
     assert told - row["seen_at"] < timedelta(seconds=5)
-    await workers.leave(db, me.id)
-    assert await workers.seen(db, me.id) is None
+    await workers.deregister_process(db, me.id)
+    assert await workers.record_heartbeat(db, me.id) is None
 
 
-async def test_leaving_and_draining_are_said_once(db: Database) -> None:
+async def test_deregistration_and_draining_are_recorded_once(db: Database) -> None:
     me = incarnation()
     await enter(db, me)
-    await workers.draining(db, me.id)
-    await workers.leave(db, me.id)
+    await workers.mark_draining(db, me.id)
+    await workers.deregister_process(db, me.id)
     before = await rows(db, "workers")
-    await workers.draining(db, me.id)
-    await workers.leave(db, me.id)
+    await workers.mark_draining(db, me.id)
+    await workers.deregister_process(db, me.id)
     assert await rows(db, "workers") == before
     assert before[0]["draining_at"] <= before[0]["ended_at"]
     assert await workers.list_workers(db) == []
     assert len(await workers.list_workers(db, ended=True)) == 1
 
 
-async def test_the_silent_are_buried_unless_they_hold_something(db: Database, register_worker: Register) -> None:
+async def test_silent_workers_without_tasks_are_ended(db: Database, register_worker: Register) -> None:
     idle, busy, lively = [await register_worker() for _ in range(3)]
     await start_and_claim(db, busy)
-    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h' WHERE id <> $1", lively)
-    assert await workers.bury_silent(db, timedelta(minutes=5)) == 1
+    await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h' WHERE id <> $1", lively)
+    assert await workers.end_silent_processes(db, timedelta(minutes=5)) == 1
     assert set(await alive(db)) == {busy, lively}
     assert idle not in await alive(db)
 
 
-async def test_those_that_ended_long_ago_are_forgotten(db: Database, register_worker: Register) -> None:
+async def test_long_ended_workers_are_deleted(db: Database, register_worker: Register) -> None:
     long_gone, gone, living = [await register_worker() for _ in range(3)]
-    await db.all("UPDATE tenuto.workers SET ended_at = now() - interval '100 d' WHERE id = $1", long_gone)
-    await workers.leave(db, gone)
-    await workers.forget_ended(db, now() - timedelta(days=90))
+    await db.fetch_all("UPDATE tenuto.workers SET ended_at = now() - interval '100 d' WHERE id = $1", long_gone)
+    await workers.deregister_process(db, gone)
+    await workers.delete_ended_processes(db, now() - timedelta(days=90))
     assert {row["id"] for row in await rows(db, "workers")} == {gone, living}
 
 
-async def test_what_the_nets_found_is_added_up(db: Database) -> None:
+async def test_repairs_are_counted(db: Database) -> None:
     async def count(connection: Connection) -> None:
         await workers.count_repair(connection, "lease_expired", 2)
         await workers.count_repair(connection, "lease_expired", 3)
@@ -224,9 +224,9 @@ async def test_what_the_nets_found_is_added_up(db: Database) -> None:
     ]
 
 
-async def test_nobody_buries_themselves_however_long_they_were_silent(db: Database, register_worker: Register) -> None:
+async def test_worker_does_not_end_its_own_registration(db: Database, register_worker: Register) -> None:
     own, other = [await register_worker() for _ in range(2)]
-    await db.all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
-    assert await workers.bury_silent(db, timedelta(minutes=5), [own]) == 1
+    await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
+    assert await workers.end_silent_processes(db, timedelta(minutes=5), [own]) == 1
     assert await alive(db) == [own]
     assert other not in await alive(db)

@@ -1,4 +1,4 @@
-"""What tests of the engine begin with."""
+"""Fixtures for tests of services and operations: a worker factory, isolated jobs and SQL queries."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import pytest
 from tenuto import Tenuto
 from tenuto.worker.worker import Worker
 from tests.support import isolated_jobs
-from tests.support.store_fixtures import swept, url, used_again
+from tests.support.store_fixtures import reusable_database, truncated_url, url
 
-__all__ = ["Quick", "swept", "url", "used_again"]
+__all__ = ["WorkerFactory", "reusable_database", "truncated_url", "url"]
 
-Quick: TypeAlias = Callable[..., AbstractAsyncContextManager[Worker]]
+WorkerFactory: TypeAlias = Callable[..., AbstractAsyncContextManager[Worker]]
 
 
 @pytest.fixture
-def worker(app: Tenuto) -> Quick:
-    """A worker that polls so rarely that only notifications and due times can be what moves it."""
+def worker(app: Tenuto) -> WorkerFactory:
+    """Start a worker that polls once a minute, so that only notifications and due times wake it."""
 
-    def start(**given: Any) -> AbstractAsyncContextManager[Worker]:
-        return app.worker(**{"slots": 10, "poll_seconds": 60, "grace_seconds": 0, **given})
+    def start(**options: Any) -> AbstractAsyncContextManager[Worker]:
+        return app.worker(**{"slots": 10, "poll_seconds": 60, "grace_seconds": 0, **options})
 
     return start
 
 
 @pytest.fixture
 def with_isolated_jobs(app: Tenuto) -> None:
-    """The jobs that stand at the top of a module, registered with this test's app."""
-    app.jobs.by_name.update(isolated_jobs.app.jobs.by_name)
+    """Register the module-level jobs of `isolated_jobs` with the app of the test."""
+    app.jobs.jobs_by_name.update(isolated_jobs.app.jobs.jobs_by_name)
 
 
 @pytest.fixture
 def sql(app: Tenuto) -> Callable[..., Awaitable[list[dict[str, Any]]]]:
-    """Look into the database by hand."""
+    """Query the database directly."""
 
-    async def ask(statement: str, *values: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in await (await app.open()).all(statement, *values)]
+    async def query(statement: str, *values: Any) -> list[dict[str, Any]]:
+        return [dict(row) for row in await (await app.open()).fetch_all(statement, *values)]
 
-    return ask
+    return query

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that answers, byte for byte, what a test wants, and remembers what it was asked."""
+"""An HTTP server on loopback that sends exact responses and records the requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request as it came in."""
+class ReceivedRequest:
+    """One received request."""
 
     method: str
     target: str
@@ -21,23 +21,23 @@ class Asked:
 
 
 Send = Callable[[bytes], None]
-Behaviour = Callable[[Asked, Send], None]
+Behaviour = Callable[[ReceivedRequest, Send], None]
 
 
-def answer(status: int = 200, body: bytes = b"", *headers: str) -> bytes:
-    """A whole response."""
+def make_response(status: int = 200, body: bytes = b"", *headers: str) -> bytes:
+    """Return a complete response."""
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 @dataclass
 class Site:
-    """What stands at each path: bytes, or code that sends them."""
+    """The server; each page is a response, a list of responses, or a function that sends one."""
 
     pages: dict[str, bytes | list[bytes] | Behaviour] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     address: str = "127.0.0.1"
-    trust: ssl.SSLContext | None = None
+    ssl_context: ssl.SSLContext | None = None
 
     def __enter__(self) -> Site:
         site = self
@@ -53,12 +53,12 @@ class Site:
 
             def get_request(self) -> tuple[Any, Any]:
                 connection, peer = super().get_request()
-                if site.trust is not None:
-                    connection = site.trust.wrap_socket(connection, server_side=True)
+                if site.ssl_context is not None:
+                    connection = site.ssl_context.wrap_socket(connection, server_side=True)
                 return connection, peer
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """Clients that hang up are what is tested."""
+                """Ignore errors: tests let clients close connections."""
 
         self._server = Server((self.address, 0), Handler)
         self.port = int(self._server.server_address[1])
@@ -70,7 +70,7 @@ class Site:
         self._server.server_close()
 
     def url(self, path: str = "/", host: str | None = None) -> str:
-        return f"{'https' if self.trust else 'http'}://{host or self.address}:{self.port}{path}"
+        return f"{'https' if self.ssl_context else 'http'}://{host or self.address}:{self.port}{path}"
 
     def _serve(self, handler: socketserver.StreamRequestHandler) -> None:
         method, target, _ = handler.rfile.readline().decode().split()
@@ -79,9 +79,9 @@ class Site:
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
         body = handler.rfile.read(int(headers.get("content-length", 0)))
-        asked = Asked(method, target, headers, body)
-        self.asked.append(asked)
-        page = self.pages.get(target.partition("?")[0], answer(404))
+        asked = ReceivedRequest(method, target, headers, body)
+        self.requests.append(asked)
+        page = self.pages.get(target.partition("?")[0], make_response(404))
         if isinstance(page, list):
             page = page.pop(0) if len(page) > 1 else page[0]
         try:

@@ -1,4 +1,4 @@
-"""Jobs for child processes: these must stand at the top of a module that a child can import."""
+"""Isolated jobs for tests; a child process imports them, so they are defined at the top level of a module."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Kitchen:
 
 
 kneading = app.job(isolated=True)(Kitchen.knead)
-nowhere = {"kept": app.job(name="kept", isolated=True)(resize)}
+unnamed = {"job": app.job(name="unnamed", isolated=True)(resize)}
 
 
 @app.job(isolated=True)
-def whisper(ctx: Context, value: str) -> str:
-    """Says what it must not, in every way a child has; it knows the value backwards, so that its input is innocent."""
+def leak_secret(ctx: Context, value: str) -> str:
+    """Report a redacted value in every way a child process has. The input is reversed, so that it has no secret."""
     value = value[::-1]
-    ctx.conceal(value)
+    ctx.redact(value)
     print(f"printed {value}")
     ctx.log.info("said %s", value)
     ctx.progress(1, 1, value)
@@ -77,12 +77,12 @@ def process_id() -> int:
 
 
 @app.job(isolated=True)
-def who(ctx: Context) -> dict[str, Any]:
+def describe_attempt(ctx: Context) -> dict[str, Any]:
     return {"key": ctx.idempotency_key, "attempt": ctx.attempt, "fence": ctx.fence, "by": ctx.initiator.name}
 
 
 @app.job(isolated=True)
-def say(ctx: Context) -> None:
+def print_and_log(ctx: Context) -> None:
     print("printed")
     ctx.log.info("logged")
     logging.getLogger("mine").warning("loudly")
@@ -97,16 +97,16 @@ def warn(ctx: Context) -> int:
     return 7
 
 
-class Unmade(RetryLater):
+class RetryLaterWithoutDelay(RetryLater):
     def __init__(self) -> None:
-        """Does not say how long to wait."""
+        """Leaves the attribute ``after`` undefined."""
 
 
-class Homeless(Exception):
+class ErrorWithoutModule(Exception):
     __module__ = None  # type: ignore[assignment]
 
 
-class Wordless(Exception):
+class ErrorThatExitsWhenPrinted(Exception):
     def __str__(self) -> str:
         raise SystemExit
 
@@ -122,12 +122,12 @@ def fail(how: str) -> None:
             raise RetryLater("hot", after=90)
         case "invalid":
             raise Invalid("no such bread")
-        case "unmade":
-            raise Unmade
-        case "homeless":
-            raise Homeless("no home")
-        case "wordless":
-            raise Wordless
+        case "no_delay":
+            raise RetryLaterWithoutDelay
+        case "no_module":
+            raise ErrorWithoutModule("no module")
+        case "exits_when_printed":
+            raise ErrorThatExitsWhenPrinted
         case _:
             raise SystemExit(3)
 
@@ -147,21 +147,21 @@ def unawaited(n: int) -> Any:
 
 
 @app.job(isolated=True)
-def set_up_its_streams() -> int:
+def configure_streams() -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return sys.stdout.buffer.write(b"bytes\n")
 
 
 @app.job(isolated=True)
-def die_with_a_fork(file: Path, *, escapes: bool) -> None:
-    """Be killed while a fork lives, which holds all this process has open, and speaks without end."""
-    below = multiprocessing.get_context("fork").Process(target=_chatter, args=(escapes,))
-    below.start()
-    file.write_text(f"{os.getpid()} {below.pid}")
+def die_with_fork(file: Path, *, escapes: bool) -> None:
+    """Die while a fork lives, which holds all open descriptors and prints without end."""
+    grandchild = multiprocessing.get_context("fork").Process(target=_print_for_ever, args=(escapes,))
+    grandchild.start()
+    file.write_text(f"{os.getpid()} {grandchild.pid}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _chatter(escapes: bool) -> None:
+def _print_for_ever(escapes: bool) -> None:
     if escapes:
         os.setsid()
     while True:
@@ -184,10 +184,10 @@ def die(how: str) -> None:
 
 @app.job(isolated=True)
 def hang(file: Path) -> None:
-    """Deaf to everything, with a child of its own."""
+    """Ignore SIGTERM and exceptions; start a process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    file.write_text(f"{os.getpid()} {below.pid}")
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    file.write_text(f"{os.getpid()} {grandchild.pid}")
     while True:
         try:
             time.sleep(600)
@@ -197,21 +197,21 @@ def hang(file: Path) -> None:
 
 @app.job(isolated=True)
 def die_and_leave(file: Path) -> None:
-    """End at once, with a child of its own still running."""
-    below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    file.write_text(f"{os.getpid()} {below.pid}")
+    """End at once and leave a process running."""
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    file.write_text(f"{os.getpid()} {grandchild.pid}")
     os._exit(3)
 
 
 @app.job(isolated=True)
-def shout(times: int) -> int:
-    """Speak from several threads at once."""
+def print_much(times: int) -> int:
+    """Print from several threads at once."""
 
-    def speak(ctx: Context | None, name: str) -> None:
+    def print_lines(name: str) -> None:
         for n in range(times):
             print(f"{name} {n}", file=sys.stderr)
 
-    threads = [threading.Thread(target=speak, args=(None, f"t{n}")) for n in range(3)]
+    threads = [threading.Thread(target=print_lines, args=(f"t{n}",)) for n in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -8,13 +8,13 @@ from typing import Any
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.policies import Policy
+from tenuto.model.policies import TaskPolicy
 from tenuto.model.tasks import NewTask, Task
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
 
 
-def a_held_task(policy: Policy | None = None, **fields: Any) -> Task:
+def make_held_task(policy: TaskPolicy | None = None, **fields: Any) -> Task:
     """A task in its first attempt, held by a worker."""
     task_id = new_id()
     task = Task(
@@ -25,7 +25,7 @@ def a_held_task(policy: Policy | None = None, **fields: Any) -> Task:
         kind="job",
         name="bake",
         input="{}",
-        policy_json=(policy or Policy()).to_json(),
+        policy_json=(policy or TaskPolicy()).to_json(),
         attempt=1,
         failures=0,
         losses=0,
@@ -42,7 +42,7 @@ def a_held_task(policy: Policy | None = None, **fields: Any) -> Task:
     return replace(task, **fields)
 
 
-def a_new_task(**fields: Any) -> NewTask:
+def make_new_task(**fields: Any) -> NewTask:
     """A task that is due at once, not yet in the database."""
     given = {"id": new_id(), "name": "bake", "input": "{}", "created_at": datetime.now(UTC), **fields}
     return NewTask(initiator=given.pop("initiator", Actor.user("ana", "Ana")), **given)

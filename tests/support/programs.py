@@ -1,4 +1,4 @@
-"""Programs for tests: they record what they were given, and do what good programs would not."""
+"""Programs for tests: they record their arguments and environment, or misbehave."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job
-from tenuto.model.secrets import Text
-from tenuto.settings import Settings, load
+from tenuto.model.secrets import TextOrSecret
+from tenuto.settings import Settings, load_settings
 from tenuto.steps.programs import executable, powershell
-from tenuto.steps.step_kinds import Means
-from tests.jobs.conftest import Bench
+from tenuto.steps.step_kinds import StepServices
+from tests.jobs.conftest import RunnerHarness
 
 SECRET = "correct-horse-battery"
 PYTHON = os.path.realpath(sys.executable)
 
-NASTY = [
+HOSTILE_TEXTS = [
     "; id", "$(id)", "`id`", "| id", "&& id", "two\nlines", "a\rb", "",  # B49
     "-rf", "--output=/etc/x", "-o ProxyCommand=id", "--", "-",  # B50
     '"&calc&"', "%COMSPEC%", "^", "C:\\x\\", "a\\",  # B53
@@ -32,44 +32,44 @@ NASTY = [
 ]  # fmt: skip
 
 
-class Workshop:
-    """Where programs are made, and jobs of both kinds that may run them."""
+class ProgramHarness:
+    """Creates programs and runs them by the step kinds executable and powershell."""
 
-    def __init__(self, bench: Bench, folder: Path, **given: Any) -> None:
-        self.bench = bench
+    def __init__(self, harness: RunnerHarness, folder: Path, **given: Any) -> None:
+        self.harness = harness
         self.folder = folder
-        self.before_revealing: Callable[[], object] = lambda: None
-        self.settings = load(database="postgresql://nobody@nowhere.invalid/none", home=folder, **given)
-        self.executable = executable.job(self._means())
-        self.powershell = powershell.job(self._means())
-        bench.app.jobs.by_kind.update({"executable": self.executable, "powershell": self.powershell})
+        self.before_reveal: Callable[[], object] = lambda: None
+        self.settings = load_settings(database="postgresql://nobody@nowhere.invalid/none", home=folder, **given)
+        self.executable = executable.create_job(self._services())
+        self.powershell = powershell.create_job(self._services())
+        harness.app.jobs.handlers_by_kind.update({"executable": self.executable, "powershell": self.powershell})
 
-    def _means(self) -> Means:
-        async def reveal(ctx: Context, text: Text) -> str:
+    def _services(self) -> StepServices:
+        async def reveal(ctx: Context, text: TextOrSecret) -> str:
             if isinstance(text, str):
                 return text
-            self.before_revealing()
-            ctx.conceal(SECRET)
+            self.before_reveal()
+            ctx.redact(SECRET)
             return text.prefix + SECRET
 
         async def no_database() -> Any:
-            raise AssertionError("a program needs no database")
+            raise AssertionError("programs need no database")
 
         def settings() -> Settings:
             return self.settings
 
-        return Means(no_database, settings, reveal)
+        return StepServices(no_database, settings, reveal)
 
-    def program(self, name: str, code: str, *, folder: Path | None = None) -> str:
-        """A program, in Python."""
+    def create_program(self, name: str, code: str, *, folder: Path | None = None) -> str:
+        """Create a Python program and return its path."""
         file = (folder or self.folder) / name
         file.write_text(f"#!{PYTHON} -IS\n{textwrap.dedent(code)}", encoding="utf-8")
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
         return str(file)
 
-    def recorder(self, name: str = "recorder") -> str:
-        """Writes down, byte for byte, what it was given."""
-        return self.program(
+    def create_recorder(self, name: str = "recorder") -> str:
+        """Create a program that records arguments, environment and input byte for byte."""
+        return self.create_program(
             name,
             f"""
             import json, os, sys
@@ -89,15 +89,15 @@ class Workshop:
             """,
         )
 
-    def record(self) -> dict[str, Any]:
-        """What the recorder was given."""
+    def load_record(self) -> dict[str, Any]:
+        """Return the record of the recorder."""
         found: dict[str, Any] = json.loads((self.folder / "record").read_text(encoding="utf-8"))
         return found
 
-    def recorded_arguments(self) -> list[str]:
-        return [bytes.fromhex(each).decode() for each in self.record()["argv"]]
+    def load_arguments(self) -> list[str]:
+        return [bytes.fromhex(each).decode() for each in self.load_record()["argv"]]
 
 
-def fields(job: Job[..., Any], **more: Any) -> dict[str, Any]:
-    """What makes a task one of this kind."""
+def task_fields(job: Job[..., Any], **more: Any) -> dict[str, Any]:
+    """Return the task fields for a step of this kind."""
     return {"kind": job.name, **more}

@@ -1,7 +1,6 @@
-"""How often something is repeated that only chance brings to light: a few times in the suite, many by `scripts/proofs`.
+"""Repetition counts and seeds of randomised tests: few repetitions in the suite, many in `scripts/proofs`.
 
-What a guard must hold is shown by a test of its own, every time (see `tests.mutants`). Repetition looks for what nobody
-has thought of.
+Each guard has its own deterministic test (see `tests.guards`). Repetition searches for unknown problems.
 """
 
 from __future__ import annotations
@@ -10,21 +9,21 @@ import os
 import random
 
 THOROUGH = bool(os.environ.get("TENUTO_PROOFS"))
-SEED = "TENUTO_TEST_SEED"
-_ALWAYS = 4711
+SEED_VARIABLE = "TENUTO_TEST_SEED"
+_SUITE_SEED = 4711
 
 
 def times(in_the_suite: int, *, in_a_proof: int) -> int:
-    """How often, in this run."""
+    """Return the number of repetitions in this run."""
     return in_a_proof if THOROUGH else in_the_suite
 
 
 def seed() -> int:
-    """Where chance begins: always at the same place in the suite, anywhere in a proof, or as TENUTO_TEST_SEED says.
+    """Return the seed: constant in the suite, random in a proof, or TENUTO_TEST_SEED.
 
-    It is printed, so that a failure tells how it came about.
+    It is printed, so that a failure can be reproduced.
     """
-    given = os.environ.get(SEED)
-    chosen = int(given) if given else random.randrange(2**32) if THOROUGH else _ALWAYS
-    print(f"{SEED}={chosen}")
+    given = os.environ.get(SEED_VARIABLE)
+    chosen = int(given) if given else random.randrange(2**32) if THOROUGH else _SUITE_SEED
+    print(f"{SEED_VARIABLE}={chosen}")
     return chosen

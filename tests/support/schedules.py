@@ -12,18 +12,18 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion
 from tenuto.model.actors import Actor
-from tenuto.model.policies import Policy
-from tenuto.model.schedules import Definition, Misfire, Overlap, Plan, misfire_from_fields
+from tenuto.model.policies import TaskPolicy
+from tenuto.model.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition, misfire_from_fields
 from tenuto.model.steps import Step
-from tenuto.model.tasks import Outcome, Reason, Settlement, Status, Task, error_json, settle
+from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, error_json, settle
 from tenuto.model.triggers import Trigger, every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
-from tenuto.scheduling.firing import Started
+from tenuto.scheduling.firing import RunResult
 from tenuto.store import executions, schedules
 from tenuto.store import tasks as store
 from tenuto.store.schedules import Schedule
@@ -34,67 +34,77 @@ MINUTE = timedelta(minutes=1)
 LEASE = timedelta(seconds=30)
 NAME = "Nightly"
 EVERY_MINUTE = every("1m")
-ONCE = Policy()
+SINGLE_ATTEMPT = TaskPolicy()
 
 
-def a_step(name: str, **fields: Any) -> Step:
+def make_step(name: str, **fields: Any) -> Step:
     """A step that is ready to be run; it fails for good at its first failure unless told otherwise."""
     retries = fields.pop("max_retries", 1)
-    policy = Policy(replace(ONCE.retry, max_retries=retries, base_seconds=1.0, jitter=0.0))
+    policy = TaskPolicy(replace(SINGLE_ATTEMPT.retry, max_retries=retries, base_seconds=1.0, jitter=0.0))
     return Step("job", name, **{"policy": policy, **fields})
 
 
-def a_plan(*groups: str | Step | Iterable[str | Step]) -> Plan:
+def make_plan(*groups: str | Step | Iterable[str | Step]) -> Plan:
     """Steps by name; a list is a parallel group."""
 
     def step(given: str | Step) -> Step:
-        return given if isinstance(given, Step) else a_step(given)
+        return given if isinstance(given, Step) else make_step(given)
 
-    return Plan.of(step(each) if isinstance(each, str | Step) else [step(one) for one in each] for each in groups)
-
-
-def a_definition(
-    *groups: str | Step | Iterable[str | Step],
-    name: str = NAME,
-    trigger: Trigger = EVERY_MINUTE,
-    overlap: Overlap | str = Overlap.SKIP,
-    misfire: Misfire | dict[str, Any] | str = "once",
-    description: str = "",
-) -> Definition:
-    plan = a_plan(*(groups or ("a",)))
-    return Definition(name, trigger, plan, description, Overlap(overlap), misfire_from_fields(misfire))
-
-
-def author(now: datetime = NOON, reason: str | None = None) -> Author:
-    return Author(ANA, now, reason)
-
-
-async def saved(db: Database, definition: Definition, now: datetime = NOON, *, enabled: bool = True) -> Schedule:
-    """A schedule in the database."""
-    return await schedule_definitions.create(db, definition, author(now), enabled=enabled)
-
-
-async def fire(db: Database, now: datetime) -> int:
-    """What a scheduler does first in its round, at that instant."""
-    return await firing.fire_due(db, now, "test")
-
-
-async def run_now(db: Database, name: str = NAME, now: datetime = NOON, by: Actor = ANA, **given: Any) -> Started:
-    """As somebody would: at once where nothing stands in the way."""
-    request = given.pop("request_id", None) or new_id()
-    seen = await schedules.named(db, name)
-    if seen is not None and not given and (at_once := await firing.run_at_once(db, seen, now, by, request)) is not None:
-        return at_once
-    return await db.transaction(
-        lambda connection: firing.run_now(connection, name, now, by, request_id=request, **given)
+    return Plan.from_steps(
+        step(each) if isinstance(each, str | Step) else [step(one) for one in each] for each in groups
     )
 
 
-async def started(db: Database, *groups: str | Step | Iterable[str | Step], **options: Any) -> UUID:
+def make_definition(
+    *groups: str | Step | Iterable[str | Step],
+    name: str = NAME,
+    trigger: Trigger = EVERY_MINUTE,
+    overlap: OverlapPolicy | str = OverlapPolicy.SKIP,
+    misfire: Misfire | dict[str, Any] | str = "once",
+    description: str = "",
+) -> ScheduleDefinition:
+    plan = make_plan(*(groups or ("a",)))
+    return ScheduleDefinition(name, trigger, plan, description, OverlapPolicy(overlap), misfire_from_fields(misfire))
+
+
+def make_change_context(now: datetime = NOON, reason: str | None = None) -> ChangeContext:
+    return ChangeContext(ANA, now, reason)
+
+
+async def create_schedule(
+    db: Database, definition: ScheduleDefinition, now: datetime = NOON, *, enabled: bool = True
+) -> Schedule:
+    """A schedule in the database."""
+    return await schedule_definitions.create(db, definition, make_change_context(now), enabled=enabled)
+
+
+async def fire_due_schedules(db: Database, now: datetime) -> int:
+    """What a scheduler does first in its round, at that instant."""
+    return await firing.fire_due_schedules(db, now, "test")
+
+
+async def run_schedule_now(
+    db: Database, name: str = NAME, now: datetime = NOON, by: Actor = ANA, **given: Any
+) -> RunResult:
+    """As somebody would: at once where nothing stands in the way."""
+    request = given.pop("request_id", None) or new_id()
+    seen = await schedules.load_schedule(db, name)
+    if (
+        seen is not None
+        and not given
+        and (at_once := await firing.try_run_immediately(db, seen, now, by, request)) is not None
+    ):
+        return at_once
+    return await db.transaction(
+        lambda connection: firing.run_schedule(connection, name, now, by, request_id=request, **given)
+    )
+
+
+async def start_execution(db: Database, *groups: str | Step | Iterable[str | Step], **options: Any) -> UUID:
     """An execution of a fresh schedule, just begun."""
-    definition = a_definition(*groups, **options)
-    await saved(db, definition)
-    answer = await run_now(db, definition.name, db.clock.now())
+    definition = make_definition(*groups, **options)
+    await create_schedule(db, definition)
+    answer = await run_schedule_now(db, definition.name, db.clock.now())
     assert answer.execution_id is not None
     return answer.execution_id
 
@@ -102,75 +112,77 @@ async def started(db: Database, *groups: str | Step | Iterable[str | Step], **op
 # --- the worker's hand ----------------------------------------------------------------------------------------------
 
 
-async def take(db: Database, worker_id: UUID, limit: int = 2000) -> dict[str, Task]:
+async def claim_steps(db: Database, worker_id: UUID, limit: int = 2000) -> dict[str, Task]:
     """Every task that may be taken, by name."""
-    held = await store.claim(db, worker_id, ["default"], limit, LEASE)
+    held = await store.claim_tasks(db, worker_id, ["default"], limit, LEASE)
     by_name = {task.name: task for task in held}
     assert len(by_name) == len(held), "give steps that are taken together different names"
     return by_name
 
 
-def outcome(task: Task, now: datetime, status: str = "completed", message: str = "it broke") -> Settlement:
+def make_settlement(task: Task, now: datetime, status: str = "completed", message: str = "it broke") -> Settlement:
     """What one attempt came to: a status, or a reason of failing."""
     reason = None
     if status in ("timed_out", "lost"):
-        status, reason = "failed", Reason(status)
+        status, reason = "failed", OutcomeReason(status)
     elif status == "failed":
-        reason = Reason.ERROR
+        reason = OutcomeReason.ERROR
     elif status == "cancelled":
-        reason = Reason.REQUESTED
+        reason = OutcomeReason.REQUESTED
     error = None if status in ("completed", "completed_with_warning") else error_json("Broken", message)
-    came_to = Outcome(Status(status), reason, now, now, error=error)
+    came_to = Outcome(OutcomeStatus(status), reason, now, now, error=error)
     return settle(task, came_to, now, new_id)
 
 
-async def play(db: Database, worker_id: UUID, now: datetime | None = None, **outcomes: str) -> set[str]:
+async def run_claimable_steps(db: Database, worker_id: UUID, now: datetime | None = None, **outcomes: str) -> set[str]:
     """Take whatever may be taken and end it, all completed but those named; the names of what was taken."""
-    held = await take(db, worker_id)
+    held = await claim_steps(db, worker_id)
     at = now or db.clock.now()
-    settlements = [outcome(task, at, outcomes.get(name, "completed")) for name, task in held.items()]
+    settlements = [make_settlement(task, at, outcomes.get(name, "completed")) for name, task in held.items()]
     if settlements:
         assert len(await completion.finish(db, settlements)) == len(settlements)
     return set(held)
 
 
-async def end(db: Database, task: Task, status: str = "completed", message: str = "it broke") -> None:
+async def finish_task(db: Database, task: Task, status: str = "completed", message: str = "it broke") -> None:
     """One held task ends so."""
-    assert await completion.finish(db, [outcome(task, db.clock.now(), status, message)]) == {task.id}
+    assert await completion.finish(db, [make_settlement(task, db.clock.now(), status, message)]) == {task.id}
 
 
 # --- what is left ---------------------------------------------------------------------------------------------------
 
 
-async def table(db: Database, name: str, where: str = "true", *values: Any) -> list[dict[str, Any]]:
-    return [dict(row) for row in await db.all(f"SELECT * FROM tenuto.{name} WHERE {where} ORDER BY 1, 2", *values)]
+async def read_table(db: Database, name: str, where: str = "true", *values: Any) -> list[dict[str, Any]]:
+    return [
+        dict(row) for row in await db.fetch_all(f"SELECT * FROM tenuto.{name} WHERE {where} ORDER BY 1, 2", *values)
+    ]
 
 
-async def the_execution(db: Database, id: UUID) -> dict[str, Any]:
-    found = await executions.execution(db, id)
+async def load_execution(db: Database, id: UUID) -> dict[str, Any]:
+    found = await executions.load_execution(db, id)
     assert found is not None
     return found
 
 
-async def task_states(db: Database, id: UUID | None = None) -> dict[str, str]:
+async def open_task_states(db: Database, id: UUID | None = None) -> dict[str, str]:
     """The open tasks by name."""
-    rows = await table(db, "tasks", "$1::uuid IS NULL OR execution_id = $1", id)
+    rows = await read_table(db, "tasks", "$1::uuid IS NULL OR execution_id = $1", id)
     return {row["name"]: row["state"] for row in rows}
 
 
-async def records(db: Database, id: UUID) -> list[tuple[str, str, str | None]]:
+async def list_attempts(db: Database, id: UUID) -> list[tuple[str, str, str | None]]:
     """(step, status, reason) of every attempt there was at the steps of an execution, in the order of the plan."""
-    rows = await db.all(
+    rows = await db.fetch_all(
         "SELECT name, status, reason FROM tenuto.activities WHERE execution_id = $1 ORDER BY step_index, attempt", id
     )
     return [tuple(row) for row in rows]
 
 
-async def ledger(db: Database) -> list[tuple[float, str]]:
+async def read_ledger(db: Database) -> list[tuple[float, str]]:
     """(seconds after noon, decision) of every due instant, the oldest first."""
-    rows = await db.all("SELECT due_at, decision FROM tenuto.occurrences ORDER BY due_at, id")
+    rows = await db.fetch_all("SELECT due_at, decision FROM tenuto.occurrences ORDER BY due_at, id")
     return [((row["due_at"] - NOON).total_seconds(), row["decision"]) for row in rows]
 
 
-async def repairs(db: Database) -> dict[str, int]:
-    return {row["net"]: row["count"] for row in await table(db, "repairs")}
+async def read_repairs(db: Database) -> dict[str, int]:
+    return {row["net"]: row["count"] for row in await read_table(db, "repairs")}

@@ -18,7 +18,7 @@ import asyncpg
 import psutil
 
 from tenuto.postgres import embedded_supervisor
-from tests.support.waiting import eventually_here
+from tests.support.waiting import eventually_blocking
 
 AS_ROOT = os.geteuid() == 0
 IMPORTS = os.pathsep.join(sys.path)
@@ -67,7 +67,7 @@ def remove_what_the_killed_left() -> None:
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     """A server takes its time to start, and to stop."""
-    eventually_here(condition, timeout=seconds)
+    eventually_blocking(condition, timeout=seconds)
 
 
 def living(home: Path, program: str) -> list[psutil.Process]:
@@ -92,23 +92,23 @@ def _parent_of(process: psutil.Process) -> int | None:
     return None
 
 
-def keeper_of(home: Path) -> psutil.Process:
+def find_supervisor(home: Path) -> psutil.Process:
     """The keeper, once it has come so far as to bear its name."""
 
     def only_one() -> psutil.Process | None:
-        found = living(home, "keeper.py")
+        found = living(home, "embedded_supervisor.py")
         return found[0] if len(found) == 1 else None
 
-    found: psutil.Process = eventually_here(only_one, timeout=20)
+    found: psutil.Process = eventually_blocking(only_one, timeout=20)
     return found
 
 
 def one_server_runs_and_is_kept(home: Path) -> bool:
-    return postmaster(home).is_running() and keeper_of(home).is_running()
+    return postmaster(home).is_running() and find_supervisor(home).is_running()
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    found = [*living(home, "keeper.py"), *living(home, "bin/postgres")]
+    found = [*living(home, "embedded_supervisor.py"), *living(home, "bin/postgres")]
     for process in list(found):
         with suppress(psutil.NoSuchProcess):
             found += process.children(recursive=True)
@@ -130,15 +130,15 @@ def shared_memory_of(process: psutil.Process) -> set[Path]:
 
 
 def is_locked(home: Path, name: str) -> bool:
-    descriptor = embedded_supervisor.open_beside(home, name)
+    descriptor = embedded_supervisor.open_home_file(home, name)
     try:
-        return not embedded_supervisor.taken(descriptor, embedded_supervisor.SHARED)
+        return not embedded_supervisor.try_lock(descriptor, embedded_supervisor.SHARED)
     finally:
         os.close(descriptor)
 
 
 def is_stopped(home: Path) -> bool:
-    return not is_locked(home, "server") and not is_locked(home, "keeper")
+    return not is_locked(home, "server") and not is_locked(home, "supervisor")
 
 
 def query(url: str, *statements: str) -> Any:

@@ -1,6 +1,7 @@
-"""A database for each test without the time it takes to make one: the same one is swept clean and used again.
+"""Fixtures for tests of the database layers: databases, settings and embedded servers.
 
-Tests that change the structure of their database, and those that look at a fresh one, have one of their own.
+Most tests share one database that is truncated between them, which is faster than creating one. Test modules that
+change the structure of their database, or need a new one, are listed in `MODULES_WITH_OWN_DATABASE`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import asyncpg
 import pytest
 
 from tenuto.postgres.database import Database
-from tenuto.postgres.embedded_server import hold, stop_now
-from tenuto.settings import Settings, load
+from tenuto.postgres.embedded_server import acquire_server, stop_server
+from tenuto.settings import Settings, load_settings
 from tenuto.store import test_databases
-from tests.conftest import a_name
+from tests.conftest import database_name
 from tests.support.servers import HOLD_UNTIL_EOF, IMPORTS, end_processes_of
-from tests.support.temp_dirs import new_folder
-from tests.support.truncation import EMPTY_ALL
+from tests.support.temp_dirs import new_temp_dir
+from tests.support.truncation import TRUNCATE_ALL_TABLES
 
-OF_THEIR_OWN = {
+MODULES_WITH_OWN_DATABASE = {
     "test_doctor.py",
     "test_doctor_manifests.py",
     "test_doctor_guarantees.py",
@@ -42,68 +43,69 @@ OF_THEIR_OWN = {
     "test_embedded_restart.py",
 }
 
-SWEEP = f"""
+TRUNCATE_SQL = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
-SET session_replication_role = replica;  -- the guards of the past sleep
-{EMPTY_ALL}"""
+SET session_replication_role = replica;  -- disables the triggers that protect history
+{TRUNCATE_ALL_TABLES}"""
 
 
-class Sweeper:
-    """A database that is swept between tests, over a connection that stays."""
+class ReusableDatabase:
+    """A database that is truncated between tests over a persistent connection."""
 
     def __init__(self, server: str, template: str) -> None:
         self._server = server
         self._loop = asyncio.new_event_loop()
-        self._name = a_name("used_again")
-        self.url = self._loop.run_until_complete(test_databases.copy(server, template, self._name, by_file=True))
+        self._name = database_name("reusable")
+        self.url = self._loop.run_until_complete(
+            test_databases.copy_database(server, template, self._name, by_file_copy=True)
+        )
         self._connection: asyncpg.Connection | None = None
 
-    def sweep(self) -> None:
-        self._loop.run_until_complete(self._sweep())
+    def truncate(self) -> None:
+        self._loop.run_until_complete(self._truncate())
 
-    async def _sweep(self) -> None:
+    async def _truncate(self) -> None:
         if self._connection is not None:
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # the last test may have cut it
-                await self._connection.execute(SWEEP)
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # the last test may have closed it
+                await self._connection.execute(TRUNCATE_SQL)
                 return
         self._connection = await asyncpg.connect(self.url)
-        await self._connection.execute(SWEEP)
+        await self._connection.execute(TRUNCATE_SQL)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-        self._loop.run_until_complete(test_databases.drop(self._server, self._name))
+        self._loop.run_until_complete(test_databases.drop_database(self._server, self._name))
         self._loop.close()
 
 
 @pytest.fixture(scope="session")
-def used_again(server: str, template: str) -> Iterator[Sweeper]:
-    """The database that is swept between tests."""
-    sweeper = Sweeper(server, template)
-    yield sweeper
-    sweeper.close()
+def reusable_database(server: str, template: str) -> Iterator[ReusableDatabase]:
+    database = ReusableDatabase(server, template)
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def swept(used_again: Sweeper) -> str:
-    """The address of a database that is as good as fresh."""
-    used_again.sweep()
-    return used_again.url
+def truncated_url(reusable_database: ReusableDatabase) -> str:
+    """URL of the reusable database, truncated."""
+    reusable_database.truncate()
+    return reusable_database.url
 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> str:
-    """The address of a database with the schema and nothing in it."""
-    address: str = request.getfixturevalue("url" if request.path.name in OF_THEIR_OWN else "swept")
-    return address
+    """URL of an empty database with the schema."""
+    url: str = request.getfixturevalue("url" if request.path.name in MODULES_WITH_OWN_DATABASE else "truncated_url")
+    return url
 
 
-# --- for the doctor -------------------------------------------------------------------------------------------------
+# --- doctor ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 async def database(url: str) -> AsyncIterator[Database]:
-    """As the doctor opens it, not as a worker does."""
+    """A database opened with the options of the doctor."""
     opened = await Database.open(url)
     yield opened
     await opened.close()
@@ -111,44 +113,44 @@ async def database(url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def settings(url: str, tmp_path: Path) -> Settings:
-    return load(database=url, home=tmp_path)
+    return load_settings(database=url, home=tmp_path)
 
 
-# --- for the embedded server -----------------------------------------------------------------------------------------
+# --- embedded server -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def empty_home() -> Iterator[Path]:
-    home = new_folder("tnt-")
+    home = new_temp_dir("tnt-")
     yield home
     end_processes_of(home)
     shutil.rmtree(home)
 
 
 @pytest.fixture(scope="session")
-def made() -> Iterator[Path]:
-    """A home in which the data folder waits between the tests that borrow it: making one takes a second."""
-    home = new_folder("tnt-")
-    hold(home, linger=None).release()
-    stop_now(home)
+def prepared_home() -> Iterator[Path]:
+    """A home directory whose data directory is moved to the tests that need one, because creating it takes a second."""
+    home = new_temp_dir("tnt-")
+    acquire_server(home, linger_seconds=None).release()
+    stop_server(home)
     yield home
     shutil.rmtree(home)
 
 
 @pytest.fixture
-def home(made: Path) -> Iterator[Path]:
-    """A home of its own, whose data folder is made already."""
-    home = new_folder("tnt-")
-    (made / "postgres").rename(home / "postgres")
+def home(prepared_home: Path) -> Iterator[Path]:
+    """A home directory with an initialised data directory."""
+    home = new_temp_dir("tnt-")
+    (prepared_home / "postgres").rename(home / "postgres")
     yield home
     end_processes_of(home)
-    (home / "postgres").rename(made / "postgres")
+    (home / "postgres").rename(prepared_home / "postgres")
     shutil.rmtree(home)
 
 
 @pytest.fixture
-def holder(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts processes that hold the server until their standard input ends."""
+def start_server_holder(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start processes that hold the server until their standard input ends."""
     started: list[subprocess.Popen[str]] = []
 
     def start(linger: float = 0.2, script: str = HOLD_UNTIL_EOF) -> subprocess.Popen[str]:

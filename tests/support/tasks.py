@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenuto.model.tasks import Outcome, Reason, Status, Task
+from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Task
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tests.support.model_values import a_new_task
+from tests.support.model_values import make_new_task
 
 Register: TypeAlias = Callable[..., Awaitable[UUID]]
 LEASE = timedelta(seconds=30)
@@ -18,13 +18,13 @@ LEASE = timedelta(seconds=30)
 
 async def start(db: Database, **fields: Any) -> UUID:
     """One task in the database."""
-    task = a_new_task(**fields)
-    assert await store.start(db, [task]) == {task.id}
+    task = make_new_task(**fields)
+    assert await store.enqueue_tasks(db, [task]) == {task.id}
     return task.id
 
 
 async def claim(db: Database, worker_id: UUID, *queues: str, limit: int = 10, lease: timedelta = LEASE) -> list[Task]:
-    return await store.claim(db, worker_id, queues or ("default",), limit, lease)
+    return await store.claim_tasks(db, worker_id, queues or ("default",), limit, lease)
 
 
 async def start_and_claim(db: Database, worker_id: UUID, **fields: Any) -> Task:
@@ -37,7 +37,7 @@ async def start_and_claim(db: Database, worker_id: UUID, **fields: Any) -> Task:
 
 async def rows(db: Database, table: str = "tasks") -> list[dict[str, Any]]:
     """The whole of a table."""
-    return [dict(row) for row in await db.all(f"SELECT * FROM tenuto.{table} ORDER BY 1, 2")]
+    return [dict(row) for row in await db.fetch_all(f"SELECT * FROM tenuto.{table} ORDER BY 1, 2")]
 
 
 async def the_task(db: Database) -> dict[str, Any]:
@@ -50,8 +50,10 @@ def now() -> datetime:
 
 
 def completed() -> Outcome:
-    return Outcome(Status.COMPLETED, started_at=now(), ended_at=now())
+    return Outcome(OutcomeStatus.COMPLETED, started_at=now(), ended_at=now())
 
 
 def failed() -> Outcome:
-    return Outcome(Status.FAILED, Reason.ERROR, started_at=now(), ended_at=now(), error='{"type": "ValueError"}')
+    return Outcome(
+        OutcomeStatus.FAILED, OutcomeReason.ERROR, started_at=now(), ended_at=now(), error='{"type": "ValueError"}'
+    )

@@ -1,4 +1,4 @@
-"""Where tests keep what does not outlive them: in memory if there is room. It spares the disk a thousand databases."""
+"""Temporary directories of tests, in memory if there is enough space."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from pathlib import Path
 
 from tenuto.postgres import embedded_server, embedded_supervisor
 
-_ENOUGH = 4 << 30
+_MIN_FREE_BYTES = 4 << 30
 
 
-def _roomy() -> Path:
+def _temp_root() -> Path:
     memory = Path("/dev/shm")
-    return memory if memory.is_dir() and shutil.disk_usage(memory).free > _ENOUGH else Path("/tmp")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > _MIN_FREE_BYTES else Path("/tmp")
 
 
-ROOMY = _roomy()
+TEMP_ROOT = _temp_root()
 
 
-def new_folder(prefix: str) -> Path:
-    """A folder with a short path, through which a server can pass that as root runs under another account."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=ROOMY))
-    folder.chmod(0o755)
-    return folder
+def new_temp_dir(prefix: str) -> Path:
+    """Create a directory with a short path that the server, which as root runs under another account, can access."""
+    directory = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=TEMP_ROOT))
+    directory.chmod(0o755)
+    return directory
 
 
-def end_server(home: Path) -> None:
-    """Stop the server of a home that lingers for nobody, and leave nothing of either.
+def stop_server_and_remove(home: Path) -> None:
+    """Stop the server of a home directory and remove the directory.
 
-    Its keeper has a last look at the home when the last holder has let go: then it must still be there.
+    Its supervisor reads the home directory once more after the last holder has released the server.
     """
-    embedded_server.stop_now(home)
-    os.close(embedded_supervisor.wait_for(home, "keeper", embedded_supervisor.ALONE))
+    embedded_server.stop_server(home)
+    os.close(embedded_supervisor.acquire_lock(home, "supervisor", embedded_supervisor.EXCLUSIVE))
     shutil.rmtree(home)
 
 
-def clear_up(prefix: str) -> None:
-    """Remove the folders of sessions that were killed before they could."""
-    for folder in ROOMY.glob(f"{prefix}*-*"):
-        pid = folder.name.removeprefix(prefix).partition("-")[0]
+def remove_stale_temp_dirs(prefix: str) -> None:
+    """Remove the directories of killed sessions."""
+    for directory in TEMP_ROOT.glob(f"{prefix}*-*"):
+        pid = directory.name.removeprefix(prefix).partition("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
             with suppress(OSError):
-                shutil.rmtree(folder)
+                shutil.rmtree(directory)

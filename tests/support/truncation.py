@@ -1,8 +1,8 @@
-"""Emptying every table at once: what tests do instead of making a new database."""
+"""SQL that empties all tables, which is faster than creating a new database for each test."""
 
 from __future__ import annotations
 
-EMPTY_ALL = """
+TRUNCATE_ALL_TABLES = """
 DO $$
 DECLARE
     used regclass;
@@ -17,4 +17,4 @@ BEGIN
     END LOOP;
 END $$;
 """
-"""For a connection whose guards of the past sleep (``session_replication_role = replica``)."""
+"""Requires ``session_replication_role = replica``, which disables the triggers that protect history."""

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with a deadline: what tests do instead of sleeping."""
+"""Waiting for a condition with a deadline; tests use it instead of sleeping."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 
 async def eventually(predicate: Callable[[], object], timeout: float = 10.0, *, what: str = "") -> Any:
-    """The first true answer of the predicate, plain or awaitable; a failure if none came in time.
+    """Return the first true result of the predicate, plain or awaitable; fail after the timeout.
 
-    ``what`` is being waited for is said if it does not come.
+    ``what`` names the condition in the failure message.
     """
     deadline = time.monotonic() + timeout
     while True:
-        answer = predicate()
-        value = await answer if inspect.isawaitable(answer) else answer
+        result = predicate()
+        value = await result if inspect.isawaitable(result) else result
         if value:
             return value
-        _still_time(deadline, timeout, what, value)
+        _check_deadline(deadline, timeout, what, value)
         await asyncio.sleep(0.01)
 
 
-def eventually_here(predicate: Callable[[], object], timeout: float = 10.0, *, what: str = "") -> Any:
-    """As `eventually`, for code without a loop."""
+def eventually_blocking(predicate: Callable[[], object], timeout: float = 10.0, *, what: str = "") -> Any:
+    """Wait like `eventually` in code without an event loop."""
     deadline = time.monotonic() + timeout
     while True:
         value = predicate()
         if value:
             return value
-        _still_time(deadline, timeout, what, value)
+        _check_deadline(deadline, timeout, what, value)
         time.sleep(0.01)
 
 
-def _still_time(deadline: float, timeout: float, what: str, value: object) -> None:
-    called = f" ({what})" if what else ""
-    assert time.monotonic() < deadline, f"not so after {timeout:g} s{called}; the last answer was {value!r}"
+def _check_deadline(deadline: float, timeout: float, what: str, value: object) -> None:
+    condition = f" ({what})" if what else ""
+    assert time.monotonic() < deadline, f"condition not met after {timeout:g} s{condition}; last value: {value!r}"

@@ -36,6 +36,11 @@ from typing import IO, Any, TypeAlias
 BEFOREHAND = (
     "tenuto.app",
     "tenuto.cli.command_tree",
+    "tenuto.cli.definitions.manifests",
+    "tenuto.cli.definitions.plans",
+    "tenuto.cli.definitions.schedules",
+    "tenuto.cli.work.batches",
+    "tenuto.cli.work.dead_letters",
     "tenuto.testing",
     "asyncpg",
     "rich.live",

@@ -1,4 +1,4 @@
-"""The public fixtures, used as a program would; the server is the one of the other tests."""
+"""The public fixtures of `tenuto.testing`, on the server of the other tests."""
 
 from __future__ import annotations
 
@@ -11,5 +11,4 @@ __all__ = ["tenuto_app", "tenuto_database", "tenuto_template"]
 
 @pytest.fixture(scope="session")
 def tenuto_server(server: str) -> str:
-    """One server is enough."""
     return server

@@ -1,4 +1,4 @@
-"""Chains (J10) at work: steps are stored as they end, a retry goes on after the last, sleep holds no slot."""
+"""Chains (J10) on a worker: step results are stored, retries continue after the last one, sleep holds no slot."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tenuto import Context, RetryPolicy, Step, Tenuto, manual, stop
 from tenuto.clock import DatabaseClock
 from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.testing import TimeMachine
-from tenuto.worker import watchdog
-from tests.support.engine_fixtures import Quick
+from tenuto.worker.timing import WorkerTiming
+from tests.support.engine_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
-AT_ONCE = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+IMMEDIATE_RETRIES = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
 
 
@@ -29,11 +29,11 @@ def calls() -> list[str]:
     return []
 
 
-async def names(sql: Sql) -> list[str]:
+async def list_checkpoint_names(sql: Sql) -> list[str]:
     return [row["name"] for row in await sql("SELECT name FROM tenuto.chain_steps ORDER BY ended_at, name")]
 
 
-async def thirty_days_later(sql: Sql) -> None:
+async def end_all_sleeps(sql: Sql) -> None:
     """Whoever sleeps has slept enough."""
     later = "'2020-01-01T00:00:00+00:00'"
     await sql(f"UPDATE tenuto.tasks SET run_at = {later}")
@@ -46,8 +46,8 @@ async def thirty_days_later(sql: Sql) -> None:
 # --- steps that last ------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_goes_on_after_the_last_finished_step_and_the_failing_one_is_on_record(
-    app: Tenuto, worker: Quick, calls: list[str], sql: Sql
+async def test_retried_chain_continues_after_the_last_finished_step(
+    app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql
 ) -> None:
     async def first(number: int) -> list[int]:
         calls.append("first")
@@ -63,7 +63,7 @@ async def test_a_retry_goes_on_after_the_last_finished_step_and_the_failing_one_
         calls.append("third")
         return text.upper()
 
-    job = app.chain("abc", first, second, third, retry=AT_ONCE)
+    job = app.chain("abc", first, second, third, retry=IMMEDIATE_RETRIES)
     async with worker():
         task = await app.enqueue(job, 7)
         record = await app.wait(task, timeout=10)
@@ -75,7 +75,7 @@ async def test_a_retry_goes_on_after_the_last_finished_step_and_the_failing_one_
     assert failed["error"]["type"] == "ConnectionError"
     assert failed["progress"] == {"done": 1, "total": 3, "message": "second"}
     assert record["progress"] == {"done": 3, "total": 3, "message": "done"}
-    assert await names(sql) == ["1 first", "2 second", "3 third"]
+    assert await list_checkpoint_names(sql) == ["1 first", "2 second", "3 third"]
     told = await app.chain_steps(task.id)
     assert [(step["name"], step["output"], step["stopped"]) for step in told] == [
         ("1 first", [7], False),
@@ -84,9 +84,7 @@ async def test_a_retry_goes_on_after_the_last_finished_step_and_the_failing_one_
     ]
 
 
-async def test_stop_ends_the_chain_and_is_stored_like_a_result(
-    app: Tenuto, worker: Quick, calls: list[str], sql: Sql
-) -> None:
+async def test_chain_stop_is_stored_like_a_result(app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql) -> None:
     async def first(number: int) -> int:
         calls.append("first")
         return stop({"number": number}) if number else 1
@@ -105,7 +103,7 @@ async def test_stop_ends_the_chain_and_is_stored_like_a_result(
     assert stored == [{"output": '{"stop": {"number": 7}}'}]
 
 
-async def test_warnings_of_finished_steps_outlast_a_retry(app: Tenuto, worker: Quick) -> None:
+async def test_chain_warnings_survive_a_retry(app: Tenuto, worker: WorkerFactory) -> None:
     async def warns(number: int, ctx: Context) -> int:
         ctx.warn("a little odd")
         return number
@@ -116,21 +114,21 @@ async def test_warnings_of_finished_steps_outlast_a_retry(app: Tenuto, worker: Q
             raise ConnectionError("not yet")
         return number
 
-    job = app.chain("warns", warns, fails_once, retry=AT_ONCE)
+    job = app.chain("warns", warns, fails_once, retry=IMMEDIATE_RETRIES)
     async with worker():
         record = await app.wait(await app.enqueue(job, 1), timeout=10)
 
     assert (record["status"], record["error"]["message"]) == ("completed_with_warning", "a little odd")
 
 
-async def test_what_cannot_be_stored_fails_for_good_and_is_not_done_again(
-    app: Tenuto, worker: Quick, calls: list[str]
+async def test_chain_step_with_unstorable_result_fails_without_retry(
+    app: Tenuto, worker: WorkerFactory, calls: list[str]
 ) -> None:
     def too_much() -> str:
         calls.append("too_much")
         return "x" * 1_100_000
 
-    job = app.chain("large", too_much, retry=AT_ONCE)
+    job = app.chain("large", too_much, retry=IMMEDIATE_RETRIES)
     async with worker():
         record = await app.wait(await app.enqueue(job), timeout=10)
 
@@ -139,7 +137,7 @@ async def test_what_cannot_be_stored_fails_for_good_and_is_not_done_again(
     assert calls == ["too_much"]
 
 
-async def test_a_result_that_no_longer_fits_is_named(app: Tenuto, worker: Quick, sql: Sql) -> None:
+async def test_chain_names_a_step_result_of_the_wrong_type(app: Tenuto, worker: WorkerFactory, sql: Sql) -> None:
     async def first() -> int:
         return 1
 
@@ -160,7 +158,7 @@ async def test_a_result_that_no_longer_fits_is_named(app: Tenuto, worker: Quick,
     assert "what is stored of step first does not fit what it returns now (int)" in record["error"]["message"]
 
 
-async def test_plain_steps_have_as_many_threads_as_the_worker_has_slots(app: Tenuto, worker: Quick) -> None:
+async def test_plain_chain_steps_use_one_thread_per_slot(app: Tenuto, worker: WorkerFactory) -> None:
     together = threading.Barrier(20)
 
     def meet() -> None:
@@ -175,10 +173,9 @@ async def test_plain_steps_have_as_many_threads_as_the_worker_has_slots(app: Ten
 # --- stopping -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_plain_step_is_told_to_stop_and_its_slot_is_free_only_when_it_has(
-    app: Tenuto, worker: Quick, calls: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_cancelled_plain_chain_step_keeps_its_slot_until_it_stops(
+    app: Tenuto, worker: WorkerFactory, calls: list[str]
 ) -> None:
-    monkeypatch.setattr(watchdog, "PRESS_AGAIN", 0.1)
     go_on = threading.Event()
 
     def stubborn(ctx: Context) -> None:
@@ -189,14 +186,14 @@ async def test_a_plain_step_is_told_to_stop_and_its_slot_is_free_only_when_it_ha
                 time.sleep(0.001)
             except BaseException as pressed:
                 calls.append(type(pressed).__name__)
-        ctx.check()
+        ctx.raise_if_cancelled()
 
     @app.job
     async def other() -> str:
         return "other"
 
     job = app.chain("stubborn", stubborn)
-    async with worker(slots=1):
+    async with worker(slots=1, timing=WorkerTiming(stop_repeat_seconds=0.1)):
         task = await app.enqueue(job)
         await eventually(lambda: calls)
         behind = await app.enqueue(other)
@@ -212,8 +209,8 @@ async def test_a_plain_step_is_told_to_stop_and_its_slot_is_free_only_when_it_ha
         assert (await app.wait(behind, timeout=10))["output"] == "other"
 
 
-async def test_a_step_that_ends_although_it_was_told_to_stop_is_stored_and_the_next_does_not_begin(
-    app: Tenuto, worker: Quick, calls: list[str], sql: Sql
+async def test_chain_step_that_completes_despite_cancellation_is_stored(
+    app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql
 ) -> None:
     going = asyncio.Event()
 
@@ -237,10 +234,10 @@ async def test_a_step_that_ends_although_it_was_told_to_stop_is_stored_and_the_n
 
     assert record["status"] == "cancelled"
     assert calls == ["told"]
-    assert await names(sql) == ["1 unmoved"]
+    assert await list_checkpoint_names(sql) == ["1 unmoved"]
 
 
-async def test_a_time_limit_names_the_step_it_hit(app: Tenuto, worker: Quick) -> None:
+async def test_chain_timeout_names_its_step(app: Tenuto, worker: WorkerFactory) -> None:
     async def quick() -> int:
         return 1
 
@@ -257,7 +254,7 @@ async def test_a_time_limit_names_the_step_it_hit(app: Tenuto, worker: Quick) ->
 # --- sleeping -------------------------------------------------------------------------------------------------------
 
 
-async def test_who_sleeps_holds_no_slot(app: Tenuto, worker: Quick, calls: list[str], sql: Sql) -> None:
+async def test_sleeping_chain_holds_no_slot(app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql) -> None:
     async def first() -> int:
         calls.append("first")
         return 1
@@ -278,7 +275,7 @@ async def test_who_sleeps_holds_no_slot(app: Tenuto, worker: Quick, calls: list[
         await eventually(lambda: "before" in calls)
         await app.wait(await app.enqueue(other), timeout=10)
         asleep = await app.task(task.id)
-    await thirty_days_later(sql)
+    await end_all_sleeps(sql)
     async with worker(slots=1):
         record = await app.wait(task, timeout=10)
 
@@ -287,7 +284,7 @@ async def test_who_sleeps_holds_no_slot(app: Tenuto, worker: Quick, calls: list[
     assert (record["status"], record["output"], record["attempt"]) == ("completed", 2, 1)
 
 
-async def test_several_sleeps_in_one_step_each_pass_once(app: Tenuto, worker: Quick, calls: list[str]) -> None:
+async def test_each_sleep_of_a_chain_step_passes_once(app: Tenuto, worker: WorkerFactory, calls: list[str]) -> None:
     async def sleeps(ctx: Context) -> int:
         for number in range(4):
             await ctx.sleep(0.5 if number else 0)
@@ -308,8 +305,8 @@ async def test_several_sleeps_in_one_step_each_pass_once(app: Tenuto, worker: Qu
     assert told[0]["until"] is not None
 
 
-async def test_who_was_woken_does_not_sleep_on_because_its_clock_is_behind(
-    app: Tenuto, worker: Quick, calls: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_woken_chain_does_not_sleep_again_when_its_clock_is_behind(
+    app: Tenuto, worker: WorkerFactory, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_time = DatabaseClock.now
 
@@ -327,7 +324,7 @@ async def test_who_was_woken_does_not_sleep_on_because_its_clock_is_behind(
     assert calls == ["called", "called", "awake"]
 
 
-async def test_a_retried_attempt_does_not_sleep_again(app: Tenuto, worker: Quick, calls: list[str]) -> None:
+async def test_retried_chain_does_not_sleep_again(app: Tenuto, worker: WorkerFactory, calls: list[str]) -> None:
     async def sleeps(ctx: Context) -> None:
         calls.append(f"before {ctx.attempt}")
         await ctx.sleep(0.2)
@@ -335,7 +332,7 @@ async def test_a_retried_attempt_does_not_sleep_again(app: Tenuto, worker: Quick
         if ctx.attempt == 1:
             raise ConnectionError("not yet")
 
-    job = app.chain("again", sleeps, retry=AT_ONCE)
+    job = app.chain("again", sleeps, retry=IMMEDIATE_RETRIES)
     async with worker(slots=1):
         record = await app.wait(await app.enqueue(job), timeout=10)
 
@@ -343,9 +340,7 @@ async def test_a_retried_attempt_does_not_sleep_again(app: Tenuto, worker: Quick
     assert calls == ["before 1", "before 1", "after 1", "before 2", "after 2"]
 
 
-async def test_sleep_outlasts_the_worker_and_days_are_nothing_to_it(
-    app: Tenuto, worker: Quick, calls: list[str], sql: Sql
-) -> None:
+async def test_chain_sleep_survives_the_worker(app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql) -> None:
     async def sleeps(ctx: Context) -> None:
         calls.append("before")
         await ctx.sleep("30d")
@@ -357,14 +352,14 @@ async def test_sleep_outlasts_the_worker_and_days_are_nothing_to_it(
         await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'scheduled'"))
     asleep = await app.task(task.id)
     assert timedelta(days=29.9) < asleep["run_at"] - datetime.now(UTC) < timedelta(days=30.1)
-    await thirty_days_later(sql)
+    await end_all_sleeps(sql)
     async with worker(slots=1):
         assert (await app.wait(task, timeout=10))["status"] == "completed"
     assert calls == ["before", "before", "after"]
 
 
-async def test_an_ordinary_job_may_sleep_too_and_keeps_its_log(app: Tenuto, worker: Quick) -> None:
-    @app.job(retry=AT_ONCE)
+async def test_job_sleep_keeps_its_log(app: Tenuto, worker: WorkerFactory) -> None:
+    @app.job(retry=IMMEDIATE_RETRIES)
     async def nap(ctx: Context) -> int:
         print("up")
         await ctx.sleep(0.1)
@@ -384,7 +379,7 @@ async def test_an_ordinary_job_may_sleep_too_and_keeps_its_log(app: Tenuto, work
     assert said(record) == ["up", "and away"]
 
 
-async def test_who_sleeps_is_cancelled_at_once(app: Tenuto, worker: Quick, sql: Sql) -> None:
+async def test_sleeping_task_is_cancelled_at_once(app: Tenuto, worker: WorkerFactory, sql: Sql) -> None:
     async def first() -> int:
         return 1
 
@@ -399,7 +394,7 @@ async def test_who_sleeps_is_cancelled_at_once(app: Tenuto, worker: Quick, sql: 
         assert (await app.wait(task, timeout=1))["status"] == "cancelled"
 
 
-async def test_a_time_limit_is_for_running_not_for_sleeping(app: Tenuto, worker: Quick) -> None:
+async def test_time_limit_does_not_count_sleep(app: Tenuto, worker: WorkerFactory) -> None:
     async def sleeps(ctx: Context) -> int:
         await ctx.sleep(4.5)
         return 1
@@ -409,7 +404,7 @@ async def test_a_time_limit_is_for_running_not_for_sleeping(app: Tenuto, worker:
         assert (await app.wait(await app.enqueue(job), timeout=20))["status"] == "completed"
 
 
-async def test_a_plain_function_cannot_sleep_like_that_and_is_told_what_to_do(app: Tenuto, worker: Quick) -> None:
+async def test_plain_job_cannot_sleep_without_a_slot(app: Tenuto, worker: WorkerFactory) -> None:
     def in_thread(ctx: Context) -> None:
         ctx.sleep("1d")  # type: ignore[unused-awaitable]
 
@@ -426,8 +421,8 @@ async def test_a_plain_function_cannot_sleep_like_that_and_is_told_what_to_do(ap
 # --- where chains are used ------------------------------------------------------------------------------------------
 
 
-async def test_a_chain_is_the_job_of_a_manifest_and_its_letter_is_retried_where_it_failed(
-    app: Tenuto, worker: Quick, calls: list[str]
+async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
+    app: Tenuto, worker: WorkerFactory, calls: list[str]
 ) -> None:
     healthy = False
 
@@ -467,7 +462,7 @@ async def test_a_chain_is_the_job_of_a_manifest_and_its_letter_is_retried_where_
     assert calls == ["extract roles", "load roles"]
 
 
-async def test_a_chain_is_a_step_of_a_schedule(app: Tenuto, worker: Quick, calls: list[str]) -> None:
+async def test_chain_runs_as_a_step_of_a_schedule(app: Tenuto, worker: WorkerFactory, calls: list[str]) -> None:
     async def first(number: int, ctx: Context) -> str:
         await ctx.sleep(0.1)
         calls.append("first")
@@ -490,7 +485,7 @@ async def test_a_chain_is_a_step_of_a_schedule(app: Tenuto, worker: Quick, calls
     assert calls == ["first", "second 5", "last"]
 
 
-async def test_chains_sleep_on_a_clock_that_is_moved_by_hand(url: str, app: Tenuto, calls: list[str]) -> None:
+async def test_chain_sleep_follows_the_test_clock(url: str, app: Tenuto, calls: list[str]) -> None:
     async def asks(ctx: Context) -> int:
         calls.append("asked")
         return 1
@@ -513,7 +508,7 @@ async def test_chains_sleep_on_a_clock_that_is_moved_by_hand(url: str, app: Tenu
         assert calls == ["asked"] + ["reminded"] * 6
 
 
-async def test_housekeeping_forgets_steps_of_tasks_that_are_gone(app: Tenuto, worker: Quick, sql: Sql) -> None:
+async def test_housekeeping_deletes_checkpoints_of_ended_tasks(app: Tenuto, worker: WorkerFactory, sql: Sql) -> None:
     async def first() -> int:
         return 1
 
@@ -530,6 +525,6 @@ async def test_housekeeping_forgets_steps_of_tasks_that_are_gone(app: Tenuto, wo
     keeping = Housekeeping(database, database.clock, app.settings)
 
     await keeping.apply_retention(now)
-    assert len(await names(sql)) == 3
+    assert len(await list_checkpoint_names(sql)) == 3
     await keeping.apply_retention(now + timedelta(days=200))
-    assert sorted(await names(sql)) == ["1 first", "sleep in 2 second"]
+    assert sorted(await list_checkpoint_names(sql)) == ["1 first", "sleep in 2 second"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,24 +15,26 @@ import asyncpg
 import pytest
 
 from tenuto import Context, RetryPolicy, Tenuto
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tenuto.worker.completer import BATCH_SIZE, Finisher
-from tests.support.engine_fixtures import Quick
-from tests.support.model_values import a_new_task
+from tenuto.worker.completer import MAX_BATCH_CHARACTERS, CompletedAttempt, Completer
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.model_values import make_new_task
 from tests.support.tasks import LEASE, Register, completed
 from tests.support.waiting import eventually
 
 
 def unstorable(ctx: Context) -> None:
     """Something gets past every check: no JSON, straight into the record."""
-    ctx.take_progress("this is not JSON")
+    ctx.set_progress_json("this is not JSON")
 
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
-async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(how: str, app: Tenuto, worker: Quick) -> None:
+async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
+    how: str, app: Tenuto, worker: WorkerFactory
+) -> None:
     @app.job(max_retries=0)
     async def bake(ctx: Context) -> int:
         print("words")
@@ -50,7 +52,9 @@ async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(how: str, a
     assert record["ended_at"] is not None
 
 
-async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(app: Tenuto, worker: Quick) -> None:
+async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
     @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0.01))
     async def bake(ctx: Context) -> int:
         if ctx.attempt == 1:
@@ -64,7 +68,7 @@ async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(a
     assert (await app.attempts(task.id))[0]["error"]["type"] == "tenuto.NotStored"
 
 
-async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, worker: Quick) -> None:
+async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, worker: WorkerFactory) -> None:
     together = threading.Barrier(6)
 
     @app.job
@@ -89,7 +93,9 @@ async def closing_down(connection: asyncpg.Connection) -> AsyncIterator[None]:
         await connection.close()
 
 
-async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker: Quick, url: str, server: str) -> None:
+async def test_an_outcome_waits_for_a_database_that_is_away(
+    app: Tenuto, worker: WorkerFactory, url: str, server: str
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.job
@@ -99,7 +105,7 @@ async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker:
         return 7
 
     connection = await asyncpg.connect(server)
-    name = str(await (await app.open()).value("SELECT current_database()"))
+    name = str(await (await app.open()).fetch_value("SELECT current_database()"))
     async with closing_down(connection), worker() as one:
         task = await app.enqueue(bake)
         await eventually(begun.is_set)
@@ -107,15 +113,15 @@ async def test_an_outcome_waits_for_a_database_that_is_away(app: Tenuto, worker:
         try:
             await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
             go_on.set()
-            await eventually(lambda: bool(one._finisher._task) and one._executing == 0)
-            assert one.finished == 0
+            await eventually(lambda: bool(one._completer._task) and one._slots.running_count == 0)
+            assert one.finished_count == 0
         finally:
             await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         record = await app.wait(task, timeout=20)
     assert (record["status"], record["output"], record["attempt"]) == ("completed", 7, 1)
 
 
-async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.job
@@ -129,21 +135,21 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worke
         await eventually(begun.is_set)
         await sql("UPDATE tenuto.tasks SET fence = fence + 1")  # somebody else has taken it
         go_on.set()
-        await eventually(lambda: one.finished == 1)
-        assert one._finisher.stale == 1
+        await eventually(lambda: one.finished_count == 1)
+        assert one._completer.stale_count == 1
         assert (await app.activity(task.id))["status"] == "in_progress"
         assert await app.activities() == []
         await sql("DELETE FROM tenuto.tasks")
 
 
-async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app: Tenuto, worker: Quick) -> None:
+async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake(n: int) -> int:
         return n
 
     await app.enqueue_many(bake, range(200))
     async with worker(slots=200, grace_seconds=10) as one:
-        await eventually(lambda: one._executing > 0 or one.finished > 0)
+        await eventually(lambda: one._slots.running_count > 0 or one.finished_count > 0)
     open_tasks = await app.tasks(limit=500)
     done = await app.activities(limit=500)
     assert len(open_tasks) + len(done) == 200
@@ -152,24 +158,37 @@ async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app:
     assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on in the background"
 
 
+def complete_with(completer: Completer, written: list[Attempt]) -> Callable[..., Awaitable[None]]:
+    """The stages of a worker after the outcome, noting the attempts it would release."""
+
+    async def complete(results: Sequence[CompletedAttempt]) -> None:
+        await completer.write(completer.settle(results))
+        written.extend(attempt for attempt, _ in results)
+
+    return complete
+
+
 async def attempts_of(db: Database, worker_id: UUID, count: int) -> list[Attempt]:
-    await store.start_alike(db, a_new_task(), ["{}"] * count)
-    tasks = await store.claim(db, worker_id, ["default"], count, LEASE)
+    await store.enqueue_bulk(db, make_new_task(), ["{}"] * count)
+    tasks = await store.claim_tasks(db, worker_id, ["default"], count, LEASE)
     assert len(tasks) == count
-    return [Attempt(task, Context(task), lease_ends=steady() + 30, taken_at=steady()) for task in tasks]
+    return [
+        Attempt(task, Context(task), lease_expires_at=monotonic_seconds() + 30, claimed_at=monotonic_seconds())
+        for task in tasks
+    ]
 
 
 async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_worker: Register) -> None:
     written: list[Attempt] = []
-    finisher = Finisher(db, db.clock, written.extend)
+    completer = Completer(db, db.clock)
     for attempt in await attempts_of(db, await register_worker(), 24):
-        finisher.put([(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))])
-    finisher.start()
-    await finisher.stop()
+        completer.put([(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))])
+    completer.start(complete_with(completer, written))
+    await completer.stop()
     assert len(written) == 24
-    batches = await db.all("SELECT sum(octet_length(output::text)) FROM tenuto.activities GROUP BY xmin::text")
+    batches = await db.fetch_all("SELECT sum(octet_length(output::text)) FROM tenuto.activities GROUP BY xmin::text")
     assert len(batches) > 1
-    assert max(row["sum"] for row in batches) <= BATCH_SIZE + 1_100_000, "the last one may reach over"
+    assert max(row["sum"] for row in batches) <= MAX_BATCH_CHARACTERS + 1_100_000, "the last one may reach over"
 
 
 async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, register_worker: Register) -> None:
@@ -177,24 +196,24 @@ async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, registe
     written: list[Attempt] = []
     try:
         attempts = await attempts_of(db, await register_worker(), 16)
-        await db.all(
+        await db.fetch_all(
             "CREATE FUNCTION tenuto.be_slow() RETURNS trigger LANGUAGE plpgsql AS"
             " 'BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END'"
         )
-        await db.all(
+        await db.fetch_all(
             "CREATE TRIGGER slow BEFORE INSERT ON tenuto.activities FOR EACH ROW EXECUTE FUNCTION tenuto.be_slow()"
         )
-        await db.all("SET statement_timeout = '500ms'")
-        finisher = Finisher(db, db.clock, written.extend)
+        await db.fetch_all("SET statement_timeout = '500ms'")
+        completer = Completer(db, db.clock)
         for attempt in attempts:
-            finisher.put([(attempt, completed())])
-        finisher.start()
-        await asyncio.wait_for(finisher.stop(), 20)
-        await db.all("SET statement_timeout = '30s'")
+            completer.put([(attempt, completed())])
+        completer.start(complete_with(completer, written))
+        await asyncio.wait_for(completer.stop(), 20)
+        await db.fetch_all("SET statement_timeout = '30s'")
         assert len(written) == 16
-        assert finisher.stale == 0
-        assert await db.value("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'") == 16
-        assert await db.value("SELECT count(*) FROM tenuto.tasks") == 0
+        assert completer.stale_count == 0
+        assert await db.fetch_value("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'") == 16
+        assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
     finally:
-        await db.all("DROP FUNCTION IF EXISTS tenuto.be_slow CASCADE")
+        await db.fetch_all("DROP FUNCTION IF EXISTS tenuto.be_slow CASCADE")
         await db.close()

@@ -1,4 +1,4 @@
-"""A worker that has ended a step group goes on with the next, as long as nobody else has a claim to its slots."""
+"""A worker continues with the next step group unless more urgent tasks wait for its slots."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from tenuto import Context, Step, Tenuto, manual
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 
-async def test_a_worker_goes_on_with_the_next_group_itself(app: Tenuto, worker: Quick) -> None:
+async def test_worker_continues_with_the_next_group(app: Tenuto, worker: WorkerFactory) -> None:
     where: list[Any] = []
 
     @app.job
@@ -35,7 +35,7 @@ async def test_a_worker_goes_on_with_the_next_group_itself(app: Tenuto, worker: 
     assert {step["attempt"] for step in ended["steps"]} == {1}
 
 
-async def test_the_next_group_gets_in_line_where_more_urgent_work_waits(app: Tenuto, worker: Quick) -> None:
+async def test_next_group_is_queued_behind_more_urgent_tasks(app: Tenuto, worker: WorkerFactory) -> None:
     order: list[str] = []
     begun, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -59,7 +59,9 @@ async def test_the_next_group_gets_in_line_where_more_urgent_work_waits(app: Ten
         started = await app.schedules.run("Two")
         await asyncio.wait_for(begun.wait(), 10)
         await app.enqueue(urgent)
-        await eventually(lambda: busy._more and not busy._bounds.after)  # it has heard of something more urgent
+        await eventually(
+            lambda: busy._fetcher.policy.may_have_tasks and not busy._fetcher.policy.cursor.positions
+        )  # it has heard of something more urgent
         go_on.set()
         assert started.execution_id is not None
         await app.executions.wait(started.execution_id, 30)

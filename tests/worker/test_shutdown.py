@@ -1,4 +1,4 @@
-"""Leaving (W7): no more is taken, running work may end for a grace, then it is stopped and handed back unblamed."""
+"""Shutdown (W7): a worker claims no more, running tasks may finish during the grace, then they are handed back."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.errors import Conflict, EngineError, SchemaBehind, SchemaMismatch
+from tenuto.errors import SchemaBehind, SchemaMismatch
 from tenuto.postgres.database import Database
 from tenuto.processes import run_scheduler
 from tenuto.service import health_file
-from tenuto.service.process_identity import Identity, _host
-from tenuto.settings import load
-from tests.lifecycle.test_task_cancellation import runs
+from tenuto.service.process_identity import ProcessIdentity, _host_name
+from tenuto.settings import load_settings
+from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 
-async def test_running_work_may_end_within_the_grace_and_nothing_more_is_taken(app: Tenuto, worker: Quick) -> None:
+async def test_draining_worker_finishes_running_tasks_and_claims_none(app: Tenuto, worker: WorkerFactory) -> None:
     go_on, ran = threading.Event(), []
 
     @app.job
@@ -54,8 +55,8 @@ async def test_running_work_may_end_within_the_grace_and_nothing_more_is_taken(a
 
 @pytest.mark.usefixtures("with_isolated_jobs")
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
-async def test_after_the_grace_work_is_stopped_and_handed_back_and_is_no_failed_attempt(
-    kind: str, app: Tenuto, worker: Quick, tmp_path: Path
+async def test_stopped_worker_hands_back_tasks_without_a_failure(
+    kind: str, app: Tenuto, worker: WorkerFactory, tmp_path: Path
 ) -> None:
     begun = threading.Event()
 
@@ -88,10 +89,10 @@ async def test_after_the_grace_work_is_stopped_and_handed_back_and_is_no_failed_
     assert (ahead["status"], ahead["attempt"], ahead["failures"], ahead["losses"]) == ("queued", 2, 0, 0)
     if kind == "process":
         pids = [int(pid) for pid in file.read_text().split()]
-        await eventually(lambda: not any(runs(pid) for pid in pids))
+        await eventually(lambda: not any(is_process_alive(pid) for pid in pids))
 
 
-async def test_what_was_handed_back_goes_on_elsewhere_at_once(app: Tenuto, worker: Quick) -> None:
+async def test_handed_back_task_runs_on_another_worker_at_once(app: Tenuto, worker: WorkerFactory) -> None:
     stop_here = threading.Event()
 
     @app.job
@@ -110,7 +111,7 @@ async def test_what_was_handed_back_goes_on_elsewhere_at_once(app: Tenuto, worke
             assert (record["output"], record["attempt"], record["worker_id"]) == ("bread", 2, second.identity.id)
 
 
-async def test_a_second_word_does_not_wait_for_the_grace(app: Tenuto, worker: Quick) -> None:
+async def test_second_stop_request_skips_the_grace_period(app: Tenuto, worker: WorkerFactory) -> None:
     begun = threading.Event()
 
     @app.job
@@ -126,7 +127,7 @@ async def test_a_second_word_does_not_wait_for_the_grace(app: Tenuto, worker: Qu
     assert (await app.attempts(task.id))[0]["reason"] == "handed_back"
 
 
-async def test_a_worker_is_on_the_register_while_it_works_and_leaves_it(app: Tenuto, worker: Quick) -> None:
+async def test_worker_is_registered_while_it_runs(app: Tenuto, worker: WorkerFactory) -> None:
     async with worker(name="baker", slots=7) as one:
         (listed,) = await app.workers()
         assert (listed["id"], listed["name"], listed["slots"]) == (one.identity.id, "baker", 7)
@@ -136,7 +137,7 @@ async def test_a_worker_is_on_the_register_while_it_works_and_leaves_it(app: Ten
         assert [row["name"] for row in await app.workers()] == ["baker"]
 
 
-async def test_a_worker_that_somebody_declared_dead_gives_up_and_says_so(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_worker_whose_registration_was_ended_raises(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     begun = threading.Event()
 
     @app.job
@@ -150,14 +151,14 @@ async def test_a_worker_that_somebody_declared_dead_gives_up_and_says_so(app: Te
     await eventually(begun.is_set)
     await sql("UPDATE tenuto.workers SET ended_at = now()")
     await eventually(lambda: one.stopping)
-    with pytest.raises(EngineError, match="declared dead by another"):
+    with raises_code("worker.declared_dead"):
         await working.__aexit__(None, None, None)
     first = (await app.attempts(task.id))[0]
     assert first["status"] in ("in_progress", "failed"), "it says nothing about what is no longer its own"
     assert first["reason"] in (None, "lost")
 
 
-async def test_a_service_runs_until_a_signal_and_keeps_a_health_file_meanwhile(app: Tenuto, sql: Any) -> None:
+async def test_worker_process_runs_until_a_signal_with_a_health_file(app: Tenuto, sql: Any) -> None:
     @app.job
     async def bake() -> int:
         return 7
@@ -165,22 +166,22 @@ async def test_a_service_runs_until_a_signal_and_keeps_a_health_file_meanwhile(a
     home = app.settings.home
     service = asyncio.create_task(app.run_worker(name="baker", slots=2, poll_seconds=60, grace_seconds=1))
     assert (await app.wait(await app.enqueue(bake), timeout=20))["output"] == 7
-    (found,) = health_file.look(home, "worker", datetime.now(UTC))
+    (found,) = health_file.read_health(home, "worker", datetime.now(UTC))
     assert (found.name, found.healthy) == ("baker", True)
     (home / "run" / "worker-baker.health").unlink()
 
     async def written_again() -> bool:
         await app.wait(await app.enqueue(bake), timeout=20)  # the loop goes round
-        return bool(health_file.look(home, "worker", datetime.now(UTC)))
+        return bool(health_file.read_health(home, "worker", datetime.now(UTC)))
 
     await eventually(written_again)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(service, 20)
-    assert health_file.look(home, "worker", datetime.now(UTC)) == []
+    assert health_file.read_health(home, "worker", datetime.now(UTC)) == []
     assert await app.workers() == []
 
 
-async def test_scheduler_and_worker_live_in_one_process_and_a_second_signal_ends_it_now(app: Tenuto) -> None:
+async def test_combined_process_stops_at_once_on_a_second_signal(app: Tenuto) -> None:
     begun = threading.Event()
 
     @app.job
@@ -196,7 +197,9 @@ async def test_scheduler_and_worker_live_in_one_process_and_a_second_signal_ends
         return {row["service"] for row in await app.workers()} == {"worker", "scheduler"}
 
     await eventually(both_are_there)
-    assert [found.healthy for found in health_file.look(app.settings.home, "scheduler", datetime.now(UTC))] == [True]
+    assert [found.healthy for found in health_file.read_health(app.settings.home, "scheduler", datetime.now(UTC))] == [
+        True
+    ]
     os.kill(os.getpid(), signal.SIGTERM)
 
     async def draining() -> bool:
@@ -209,7 +212,9 @@ async def test_scheduler_and_worker_live_in_one_process_and_a_second_signal_ends
     assert await app.workers() == []
 
 
-async def test_a_scheduler_alone_sweeps_too(app: Tenuto, sql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scheduler_process_runs_the_recovery_sweep(
+    app: Tenuto, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -229,9 +234,9 @@ async def test_a_scheduler_alone_sweeps_too(app: Tenuto, sql: Any, monkeypatch: 
 
 
 @asynccontextmanager
-async def scheduler(url: str, home: Path, name: str) -> AsyncIterator[asyncio.Task[None]]:
+async def run_scheduler_process(url: str, home: Path, name: str) -> AsyncIterator[asyncio.Task[None]]:
     """One that looks every tenth of a second."""
-    app = Tenuto(settings=load(database=url, home=home, scheduler_poll_seconds=0.1))
+    app = Tenuto(settings=load_settings(database=url, home=home, scheduler_poll_seconds=0.1))
     service = asyncio.create_task(app.run_scheduler(name=name))
     try:
         yield service
@@ -242,28 +247,26 @@ async def scheduler(url: str, home: Path, name: str) -> AsyncIterator[asyncio.Ta
         await app.close()
 
 
-async def test_a_scheduler_that_somebody_declared_dead_enters_anew(app: Tenuto, url: str, sql: Any) -> None:
-    async with scheduler(url, app.settings.home, "keeper"):
+async def test_scheduler_registers_again_after_its_registration_was_ended(app: Tenuto, url: str, sql: Any) -> None:
+    async with run_scheduler_process(url, app.settings.home, "keeper"):
         (first,) = await eventually(app.workers)
         await sql("UPDATE tenuto.workers SET ended_at = now()")
         (second,) = await eventually(app.workers)
         assert (second["name"], second["id"] != first["id"]) == ("keeper", True)
 
 
-async def test_a_scheduler_whose_name_somebody_else_has_taken_leaves_with_an_error(
-    app: Tenuto, url: str, sql: Any
-) -> None:
-    async with scheduler(url, app.settings.home, "keeper") as service:
+async def test_scheduler_whose_name_was_taken_raises(app: Tenuto, url: str, sql: Any) -> None:
+    async with run_scheduler_process(url, app.settings.home, "keeper") as service:
         await eventually(app.workers)
         await sql("UPDATE tenuto.workers SET id = gen_random_uuid(), host = 'elsewhere', boot = 'another'")
-        with pytest.raises(Conflict, match="alive on elsewhere"):
+        with raises_code("process.name.taken"):
             await asyncio.wait_for(service, 20)
-    assert health_file.look(app.settings.home, "scheduler", datetime.now(UTC)) == []
+    assert health_file.read_health(app.settings.home, "scheduler", datetime.now(UTC)) == []
 
 
 @pytest.mark.parametrize("service", ["worker", "scheduler", "all"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_before_the_database_is_there_ends_the_start(
+async def test_signal_before_the_database_is_reachable_aborts_the_start(
     number: signal.Signals, service: str, tmp_path: Path
 ) -> None:
     app = Tenuto("postgresql://127.0.0.1:1/none", home=tmp_path)
@@ -279,11 +282,11 @@ async def test_a_signal_before_the_database_is_there_ends_the_start(
     assert ended
     await running
     assert list((tmp_path / "run").glob("*.health")) == []
-    Identity.take("worker", tmp_path, f"{_host()}-1").release()
+    ProcessIdentity.acquire("worker", tmp_path, f"{_host_name()}-1").release()
     await app.close()
 
 
-async def test_a_schema_that_will_never_fit_ends_a_service_and_one_to_come_is_waited_for(tmp_path: Path) -> None:
+async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_path: Path) -> None:
     asked = []
 
     async def connect() -> Database:
@@ -293,25 +296,26 @@ async def test_a_schema_that_will_never_fit_ends_a_service_and_one_to_come_is_wa
             raise SchemaBehind("not migrated yet")
         raise SchemaMismatch("migration 0001 was changed after it had been applied")
 
-    with pytest.raises(SchemaMismatch, match="was changed"):
-        await run_scheduler(connect, load(home=tmp_path))
+    with raises_code("schema.migration.changed"):
+        await run_scheduler(connect, load_settings(home=tmp_path))
     assert len(asked) == 2
 
 
-async def test_the_health_file_goes_by_the_name_the_worker_has_come_to(app: Tenuto, sql: Any) -> None:
+async def test_health_file_of_a_worker_follows_its_final_name(app: Tenuto, sql: Any) -> None:
     await sql(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
         " VALUES (gen_random_uuid(), $1, 'worker', 'elsewhere', '', 1, '', '{}', 0, now(), now())",
-        f"{_host()}-1",
+        f"{_host_name()}-1",
     )
     service = asyncio.create_task(app.run_worker(slots=1, grace_seconds=0))
     try:
         await eventually(
             lambda: (
-                [f.name for f in health_file.look(app.settings.home, "worker", datetime.now(UTC))] == [f"{_host()}-2"]
+                [f.name for f in health_file.read_health(app.settings.home, "worker", datetime.now(UTC))]
+                == [f"{_host_name()}-2"]
             )
         )
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(service, 20)
-    assert health_file.look(app.settings.home, "worker", datetime.now(UTC)) == []
+    assert health_file.read_health(app.settings.home, "worker", datetime.now(UTC)) == []

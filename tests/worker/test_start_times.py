@@ -1,4 +1,4 @@
-"""When things begin (S1, W3): at once if due, within a second of their time otherwise, though polling is rare."""
+"""Start times (S1, W3): due tasks start at once, scheduled tasks within a second, although polling is rare."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tenuto import RetryPolicy, Tenuto
 from tenuto.clock import DatabaseClock
 from tenuto.errors import Invalid
 from tenuto.postgres.database import Database
-from tenuto.settings import load
+from tenuto.settings import load_settings
 from tenuto.store import workers
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
-ABOUT_NOW = timedelta(milliseconds=-50)
+CLOCK_TOLERANCE = timedelta(milliseconds=-50)
 
 
-async def begins_in_time(ask: Callable[[], Awaitable[float]]) -> None:
+async def assert_starts_in_time(ask: Callable[[], Awaitable[float]]) -> None:
     """One of three begins less than a second late: a machine that stands still for a moment spoils one, and not all.
 
     How late is told by the machine's steady timer alone: what is recorded comes from several clocks.
@@ -36,114 +36,112 @@ async def begins_in_time(ask: Callable[[], Awaitable[float]]) -> None:
 
 
 @pytest.fixture
-def begun() -> list[float]:
+def started_at() -> list[float]:
     """When the code of each attempt began, on the steady timer."""
     return []
 
 
-async def test_what_is_asked_for_begins_at_once_though_the_worker_is_idle(
-    app: Tenuto, worker: Quick, begun: list[float]
-) -> None:
+async def test_idle_worker_starts_a_new_task_at_once(app: Tenuto, worker: WorkerFactory, started_at: list[float]) -> None:
     @app.job
     async def bake() -> None:
-        begun.append(time.monotonic())
+        started_at.append(time.monotonic())
 
     async def late() -> float:
         asked = time.monotonic()
         await app.wait(await app.enqueue(bake), timeout=10)
-        return begun[-1] - asked
+        return started_at[-1] - asked
 
     async with worker():
         for _ in range(3):
-            await begins_in_time(late)
+            await assert_starts_in_time(late)
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
-async def test_what_is_scheduled_begins_within_a_second_of_its_time_though_the_worker_is_idle(
-    options: dict[str, Any], app: Tenuto, worker: Quick, begun: list[float]
+async def test_idle_worker_starts_a_scheduled_task_within_a_second(
+    options: dict[str, Any], app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
     @app.job(**options)
     async def bake() -> None:
-        begun.append(time.monotonic())
+        started_at.append(time.monotonic())
 
     async def late() -> float:
         asked = time.monotonic()
         record = await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.4))), timeout=10)
-        assert record["claimed_at"] - record["run_at"] > ABOUT_NOW
-        return begun[-1] - asked - 0.4
+        assert record["claimed_at"] - record["run_at"] > CLOCK_TOLERANCE
+        return started_at[-1] - asked - 0.4
 
     async with worker():
         await app.wait(await app.enqueue(bake), timeout=10)
-        await begins_in_time(late)
+        await assert_starts_in_time(late)
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
-async def test_what_was_scheduled_before_the_worker_came_begins_in_time(
-    options: dict[str, Any], app: Tenuto, worker: Quick, begun: list[float]
+async def test_worker_starts_tasks_scheduled_before_its_start_in_time(
+    options: dict[str, Any], app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
     @app.job(**options)
     async def bake() -> None:
-        begun.append(time.monotonic())
+        started_at.append(time.monotonic())
 
     async def late() -> float:
         asked = time.monotonic()
         task = await app.enqueue(bake.using(run_at=datetime.now(UTC) + timedelta(seconds=0.5)))
         async with worker():
             record = await app.wait(task, timeout=10)
-        assert record["claimed_at"] - record["run_at"] > ABOUT_NOW
-        return begun[-1] - asked - 0.5
+        assert record["claimed_at"] - record["run_at"] > CLOCK_TOLERANCE
+        return started_at[-1] - asked - 0.5
 
     far = await app.enqueue(bake.using(delay=timedelta(days=365)))
-    await begins_in_time(late)
+    await assert_starts_in_time(late)
     assert (await app.task(far.id))["state"] == "scheduled"
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
-async def test_what_is_tried_again_later_begins_in_time(
-    options: dict[str, Any], app: Tenuto, worker: Quick, begun: list[float]
+async def test_worker_starts_a_retry_in_time(
+    options: dict[str, Any], app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.4, jitter=0), **options)
     async def fail() -> None:
-        begun.append(time.monotonic())
+        started_at.append(time.monotonic())
         raise ValueError
 
     async def late() -> float:
         record = await app.wait(await app.enqueue(fail), timeout=10)
         assert record["attempt"] == 2
-        assert record["claimed_at"] - record["run_at"] > ABOUT_NOW
-        return begun[-1] - begun[-2] - 0.4
+        assert record["claimed_at"] - record["run_at"] > CLOCK_TOLERANCE
+        return started_at[-1] - started_at[-2] - 0.4
 
     async with worker():
-        await begins_in_time(late)
+        await assert_starts_in_time(late)
 
 
-async def test_an_earlier_time_that_is_heard_of_later_is_kept_too(
-    app: Tenuto, worker: Quick, begun: list[float]
+async def test_worker_starts_an_earlier_task_announced_later_in_time(
+    app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
     @app.job
     async def bake() -> None:
-        begun.append(time.monotonic())
+        started_at.append(time.monotonic())
 
     async def late() -> float:
         asked = time.monotonic()
         await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.3))), timeout=10)
-        return begun[-1] - asked - 0.3
+        return started_at[-1] - asked - 0.3
 
     async with worker():
         far = await app.enqueue(bake.using(delay=timedelta(minutes=10)))
-        await begins_in_time(late)
+        await assert_starts_in_time(late)
         assert (await app.task(far.id))["state"] == "scheduled"
 
 
-async def test_what_belongs_before_the_task_taken_last_begins_at_once_even_beside_a_newer_one(
-    app: Tenuto, worker: Quick, begun: list[float]
+async def test_worker_starts_a_task_ordered_before_its_claim_cursor_at_once(
+    app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
     """A claim goes on where the last one ended; that must not keep what lies before it waiting for what lies behind."""
 
     @app.job
     async def bake(seconds: float) -> None:
         if not seconds:
-            begun.append(time.monotonic())
+            started_at.append(time.monotonic())
         await asyncio.sleep(seconds)
 
     async def late() -> float:
@@ -153,13 +151,13 @@ async def test_what_belongs_before_the_task_taken_last_begins_at_once_even_besid
             old = await app.enqueue_within(connection, bake.using(run_at=datetime(1999, 1, 1, tzinfo=UTC)), 0)
         asked = time.monotonic()
         await app.wait(old, timeout=10)
-        return begun[-1] - asked
+        return started_at[-1] - asked
 
     async with worker():
-        await begins_in_time(late)
+        await assert_starts_in_time(late)
 
 
-async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:
+async def test_task_with_a_past_time_starts_now(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -186,7 +184,7 @@ async def test_a_time_in_the_past_is_now(app: Tenuto, worker: Quick) -> None:
         {"run_at": 17},
     ],
 )
-async def test_a_time_that_is_none_is_refused(options: dict[str, Any], app: Tenuto) -> None:
+async def test_invalid_time_is_rejected(options: dict[str, Any], app: Tenuto) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -195,9 +193,11 @@ async def test_a_time_that_is_none_is_refused(options: dict[str, Any], app: Tenu
     assert refusal.value.field in ("run_at", "delay")
 
 
-async def test_without_notifications_polling_finds_everything(app: Tenuto, worker: Quick, url: str, sql: Any) -> None:
+async def test_worker_without_notifications_finds_tasks_by_polling(
+    app: Tenuto, worker: WorkerFactory, url: str, sql: Any
+) -> None:
     """As behind a transaction pooler: the listener hears nothing."""
-    pooled = Tenuto(settings=load(database=url, home=app.settings.home, behind_pooler=True))
+    pooled = Tenuto(settings=load_settings(database=url, home=app.settings.home, behind_pooler=True))
 
     @pooled.job
     async def bake() -> None: ...
@@ -214,7 +214,7 @@ async def test_without_notifications_polling_finds_everything(app: Tenuto, worke
         await pooled.close()
 
 
-async def test_a_worker_whose_line_was_cut_takes_what_came_meanwhile(app: Tenuto, worker: Quick, sql: Any) -> None:
+async def test_worker_claims_tasks_that_came_during_a_lost_connection(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -234,12 +234,12 @@ async def test_a_worker_whose_line_was_cut_takes_what_came_meanwhile(app: Tenuto
 
 
 @pytest.mark.parametrize("service", ["worker", "scheduler"])
-async def test_a_sign_of_life_whose_answer_was_long_under_way_does_not_set_the_clock_back(
-    service: str, app: Tenuto, url: str, worker: Quick, monkeypatch: pytest.MonkeyPatch
+async def test_slow_heartbeat_does_not_set_the_clock_back(
+    service: str, app: Tenuto, url: str, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    often = load(database=url, home=app.settings.home, scheduler_poll_seconds=1)
+    often = load_settings(database=url, home=app.settings.home, scheduler_poll_seconds=1)
     monkeypatch.setattr(app, "settings", often)
-    seen, hear, answered = workers.seen, DatabaseClock.heard, threading.Semaphore(0)
+    seen, hear, answered = workers.record_heartbeat, DatabaseClock.synchronize, threading.Semaphore(0)
     clocks: list[DatabaseClock] = []  # a service has one of its own
 
     async def slowly(database: Database, id: UUID) -> datetime | None:
@@ -252,9 +252,9 @@ async def test_a_sign_of_life_whose_answer_was_long_under_way_does_not_set_the_c
         hear(clock, *told)
         clocks.append(clock)
 
-    monkeypatch.setattr(workers, "seen", slowly)
-    monkeypatch.setattr(DatabaseClock, "heard", heard)
+    monkeypatch.setattr(workers, "record_heartbeat", slowly)
+    monkeypatch.setattr(DatabaseClock, "synchronize", heard)
     async with worker(lease_seconds=3) if service == "worker" else app.scheduler():
         await asyncio.to_thread(lambda: [answered.acquire(timeout=20) for _ in range(2)])  # the first has been heard
-        told: datetime = await (await app.open()).value("SELECT clock_timestamp()")
-        assert all(clock.now() - told > ABOUT_NOW for clock in clocks)
+        told: datetime = await (await app.open()).fetch_value("SELECT clock_timestamp()")
+        assert all(clock.now() - told > CLOCK_TOLERANCE for clock in clocks)

@@ -1,4 +1,4 @@
-"""A worker at work (W3, W4, W5, J9): takes what it may, runs it where it belongs, records what came of it."""
+"""The worker (W3, W4, W5, J9): claims, runs and records tasks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import asyncpg
 import pytest
 
 from tenuto import Actor, Context, Job, Tenuto
-from tenuto.app import Enqueued
 from tenuto.errors import NotFound
+from tenuto.operations.tasks import Enqueued
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import Quick
+from tests.support.engine_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
 
 
 @pytest.mark.usefixtures("with_isolated_jobs")
-async def test_async_plain_and_isolated_jobs_run_and_their_results_are_recorded(app: Tenuto, worker: Quick) -> None:
+async def test_worker_records_results_of_async_plain_and_isolated_jobs(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def on_the_loop(n: int) -> int:
         return 2 * n
@@ -41,9 +41,7 @@ async def test_async_plain_and_isolated_jobs_run_and_their_results_are_recorded(
             assert (record["input"], record["attempt"], record["error"]) == ({"n": 21}, 1, None)
 
 
-async def test_a_record_tells_when_it_was_asked_for_taken_begun_and_ended_and_by_whom(
-    app: Tenuto, worker: Quick
-) -> None:
+async def test_activity_records_its_instants_and_worker(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job(queue="oven", priority=3, tags=["rye"])
     async def bake(ctx: Context) -> None:
         print("kneading")
@@ -61,7 +59,7 @@ async def test_a_record_tells_when_it_was_asked_for_taken_begun_and_ended_and_by
     assert "kneading" in record["log"]
 
 
-async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quick) -> None:
+async def test_progress_is_visible_while_the_task_runs(app: Tenuto, worker: WorkerFactory) -> None:
     go_on = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -83,7 +81,7 @@ async def test_progress_is_seen_while_the_work_goes_on(app: Tenuto, worker: Quic
         assert (await app.wait(task, timeout=10))["status"] == "completed"
 
 
-async def test_a_job_may_have_a_connection_of_its_own(app: Tenuto, worker: Quick) -> None:
+async def test_job_may_use_a_database_connection(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def ask(ctx: Context) -> list[int]:
         async with ctx.connection() as one, ctx.connection() as two:
@@ -96,7 +94,7 @@ async def test_a_job_may_have_a_connection_of_its_own(app: Tenuto, worker: Quick
     assert record["status"] == "completed", record["error"]
 
 
-async def test_code_that_blocks_the_loop_cannot_stall_the_heartbeats(app: Tenuto, worker: Quick) -> None:
+async def test_blocked_event_loop_does_not_stall_heartbeats(app: Tenuto, worker: WorkerFactory) -> None:
     """Longer than its lease, it is neither lost nor run twice."""
     ran = []
 
@@ -111,7 +109,7 @@ async def test_code_that_blocks_the_loop_cannot_stall_the_heartbeats(app: Tenuto
     assert ran == [1]
 
 
-async def test_work_is_taken_while_other_work_goes_on(app: Tenuto, worker: Quick) -> None:
+async def test_worker_claims_tasks_while_others_run(app: Tenuto, worker: WorkerFactory) -> None:
     release = threading.Event()
 
     @app.job
@@ -130,7 +128,7 @@ async def test_work_is_taken_while_other_work_goes_on(app: Tenuto, worker: Quick
         await app.wait(long, timeout=10)
 
 
-async def test_never_more_runs_than_there_are_slots_and_all_of_it_gets_done(app: Tenuto, worker: Quick) -> None:
+async def test_worker_never_runs_more_tasks_than_slots(app: Tenuto, worker: WorkerFactory) -> None:
     running, most = 0, 0
     lock = threading.Lock()
 
@@ -156,12 +154,12 @@ async def test_never_more_runs_than_there_are_slots_and_all_of_it_gets_done(app:
     for job in (on_the_loop, in_a_thread):
         assert await app.enqueue_many(job, range(60)) == 60
     async with worker(slots=5) as five:
-        await eventually(lambda: five.finished == 120, timeout=30)
+        await eventually(lambda: five.finished_count == 120, timeout=30)
     assert most == 5
     assert len(await app.activities(limit=500)) == 120
 
 
-async def test_the_most_urgent_goes_first(app: Tenuto, worker: Quick) -> None:
+async def test_worker_runs_the_highest_priority_first(app: Tenuto, worker: WorkerFactory) -> None:
     order = []
 
     @app.job
@@ -178,7 +176,7 @@ async def test_the_most_urgent_goes_first(app: Tenuto, worker: Quick) -> None:
     assert order == ["urgent", "first", "second", "low"]
 
 
-async def test_something_urgent_overtakes_a_long_queue(app: Tenuto, worker: Quick) -> None:
+async def test_urgent_task_overtakes_a_long_queue(app: Tenuto, worker: WorkerFactory) -> None:
     """Also what was put in before the place where the last claim ended."""
     order: list[str] = []
     release = threading.Event()
@@ -194,14 +192,16 @@ async def test_something_urgent_overtakes_a_long_queue(app: Tenuto, worker: Quic
     async with worker(slots=1) as one:
         await eventually(lambda: order == ["0"])
         urgent = await app.enqueue(note.using(priority=9), "urgent")
-        await eventually(lambda: one._more and not one._bounds.after)  # it has heard of something more urgent
+        await eventually(
+            lambda: one._fetcher.policy.may_have_tasks and not one._fetcher.policy.cursor.positions
+        )  # it has heard of something more urgent
         release.set()
         await app.wait(urgent, timeout=10)
-        await eventually(lambda: one.finished == 31, timeout=20)
+        await eventually(lambda: one.finished_count == 31, timeout=20)
     assert order[1] == "urgent"
 
 
-async def test_only_the_queues_asked_for_are_served(app: Tenuto, worker: Quick) -> None:
+async def test_worker_serves_only_its_queues(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -212,7 +212,7 @@ async def test_only_the_queues_asked_for_are_served(app: Tenuto, worker: Quick) 
         assert (await app.task(third.id))["state"] == "queued"
 
 
-async def test_many_workers_run_each_task_once(app: Tenuto, worker: Quick) -> None:
+async def test_several_workers_run_each_task_once(app: Tenuto, worker: WorkerFactory) -> None:
     ran: list[int] = []
 
     @app.job
@@ -222,14 +222,12 @@ async def test_many_workers_run_each_task_once(app: Tenuto, worker: Quick) -> No
     async with worker(slots=3, claim_batch=2) as one, worker(slots=3, claim_batch=2) as two:
         assert one.identity.name != two.identity.name
         await app.enqueue_many(count, range(300))
-        await eventually(lambda: one.finished + two.finished == 300, timeout=30)
+        await eventually(lambda: one.finished_count + two.finished_count == 300, timeout=30)
     assert sorted(ran) == list(range(300))
     assert [row["final"] for row in await app.activities(limit=500)] == [True] * 300
 
 
-async def test_a_job_nobody_here_knows_is_refused_and_tried_again_as_its_policy_says(
-    app: Tenuto, worker: Quick, url: str
-) -> None:
+async def test_unknown_job_fails_and_is_retried_by_its_policy(app: Tenuto, worker: WorkerFactory, url: str) -> None:
     elsewhere = Tenuto(url, home=app.settings.home)
 
     @elsewhere.job(max_retries=1)
@@ -255,7 +253,7 @@ async def test_a_job_nobody_here_knows_is_refused_and_tried_again_as_its_policy_
         await elsewhere.close()
 
 
-async def test_a_limit_on_a_job_and_on_a_queue_holds_over_all_workers(app: Tenuto, worker: Quick) -> None:
+async def test_job_and_queue_limits_hold_across_workers(app: Tenuto, worker: WorkerFactory) -> None:
     running: dict[str, int] = {"job": 0, "queue": 0}
     most: dict[str, int] = {"job": 0, "queue": 0}
     lock = threading.Lock()
@@ -284,11 +282,11 @@ async def test_a_limit_on_a_job_and_on_a_queue_holds_over_all_workers(app: Tenut
     async with worker(queues=queues) as one, worker(queues=queues) as two:
         for job in (limited, in_a_queue):
             await app.enqueue_many(job, range(20))
-        await eventually(lambda: one.finished + two.finished == 40, timeout=40)
+        await eventually(lambda: one.finished_count + two.finished_count == 40, timeout=40)
     assert most == {"job": 2, "queue": 3}
 
 
-async def test_a_paused_queue_waits_and_goes_on_at_once_when_resumed(app: Tenuto, worker: Quick) -> None:
+async def test_paused_queue_continues_at_once_after_resume(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -307,7 +305,7 @@ async def test_a_paused_queue_waits_and_goes_on_at_once_when_resumed(app: Tenuto
         assert (await app.wait(task, timeout=10))["status"] == "completed"
 
 
-async def test_a_task_whose_record_says_it_ended_is_no_longer_open(app: Tenuto, worker: Quick) -> None:
+async def test_ended_task_is_not_open(app: Tenuto, worker: WorkerFactory) -> None:
     go_on = threading.Event()
 
     @app.job
@@ -327,8 +325,8 @@ async def test_a_task_whose_record_says_it_ended_is_no_longer_open(app: Tenuto, 
         assert new.id != task.id
 
 
-async def test_code_goes_on_while_somebody_is_at_its_task_and_what_runs_beside_it_is_renewed(
-    app: Tenuto, worker: Quick, url: str, sql: Sql
+async def test_locked_task_row_does_not_stop_renewal_of_other_leases(
+    app: Tenuto, worker: WorkerFactory, url: str, sql: Sql
 ) -> None:
     go_on = threading.Event()
 

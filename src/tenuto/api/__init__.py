@@ -1,5 +1,6 @@
-"""The web service's HTTP interface: translate in, call one verb of the app, translate out; nothing else.
+"""HTTP interface of the web service.
 
-No decision is made here and no SQL is written. Every route says who may use it (`door.Needs`); a route that does not is
-refused by a test. Whatever goes wrong is told as a problem (`problems`).
+A route translates the request, calls one operation of the app and translates the result. It makes no decisions and runs
+no SQL. Every route declares the role that it requires (`auth.requires`); a test rejects routes without one. Errors are
+returned as ``application/problem+json`` (`problems`).
 """

@@ -1,7 +1,6 @@
-"""The door: who comes in, and whether they may.
+"""Access control of requests: authentication, rate limits, roles, CSRF check, audit context and idempotency keys.
 
-Every route names the role it needs and the word under which it goes on record. Nothing is open unless it says so.
-Whoever shows a browser's session instead of a key must come from our own pages when changing anything.
+Every route declares the role that it requires and the action name of its audit entry, or a test lists it as open.
 """
 
 from __future__ import annotations
@@ -13,238 +12,246 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 
 from tenuto.api.problems import Refused
-from tenuto.api.rate_limit import Rates
+from tenuto.api.rate_limit import RateLimiter
 from tenuto.app import Tenuto
 from tenuto.ids import new_id
 from tenuto.model.actors import Caller, Role
 from tenuto.store.access import idempotency_keys
-from tenuto.store.access.audit_recorder import Deed, RequestKey, off_record, on_record
+from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited, unaudited
 
-COOKIE = "tenuto_session"
-SAFE = ("GET", "HEAD", "OPTIONS")
-_KEPT_ANSWER = 256 * 1024
+SESSION_COOKIE = "tenuto_session"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_MAX_STORED_RESPONSE_BYTES = 256 * 1024
+_MAX_REASON_LENGTH = 1000
+_STORED_HEADERS = ("content-type", "location", "etag")
 
 
 @dataclass(slots=True)
-class Visit:
-    """One request by somebody who may make it."""
+class ApiCall:
+    """An authorized request."""
 
     app: Tenuto
     caller: Caller
-    id: UUID
-    """What is made by this request gets this id: the same one if the request is sent again with its key."""
-    again: bool = False
-    """It was sent before with the same key, and is not known to have been answered."""
-    key: RequestKey | None = None
+    object_id: UUID
+    """Id of the object that the request creates; the same id when the request is repeated with its idempotency key."""
+    is_repeat: bool = False
+    """The request was committed before with the same idempotency key, but its response was not stored."""
+    idempotency_key: IdempotencyKey | None = None
     reason: str | None = None
-    """Why, in the caller's words (``X-Reason``)."""
-    _stack: ExitStack = field(default_factory=ExitStack)
+    """Reason given by the caller (``X-Reason``)."""
+    _contexts: ExitStack = field(default_factory=ExitStack)
 
-    def begin(self, deed: Deed | None) -> None:
-        """From here on everything is done on the caller's account."""
-        self._stack.enter_context(self.app.acting_as(self.caller.actor))
-        if deed is not None:
-            self._stack.enter_context(on_record(deed))
+    def enter_contexts(self, audit_context: AuditContext | None) -> None:
+        """Attribute all further operations of this request to the caller."""
+        self._contexts.enter_context(self.app.acting_as(self.caller.actor))
+        if audit_context is not None:
+            self._contexts.enter_context(audited(audit_context))
 
-    def end(self) -> None:
-        self._stack.close()
-
-
-class Replay(Exception):
-    """The request was answered before; this was the answer."""
-
-    def __init__(self, answer: dict[str, Any]) -> None:
-        self.answer = answer
+    def exit_contexts(self) -> None:
+        self._contexts.close()
 
 
-class Needs:
-    """A dependency of a route: who may use it, and as what it goes on record if it changes anything."""
+class RequiredRole:
+    """Dependency of a route: the role that it requires and the action name of its audit entry."""
 
-    def __init__(self, role: Role, action: str, *, streams: bool = False, keeps_answer: bool = True) -> None:
-        """``streams``: the body is read by the route as it comes, and a key of the request is the route's to heed.
-        ``keeps_answer``: not where the answer holds what nobody may keep."""
+    def __init__(self, role: Role, action: str, *, streams_body: bool = False, stores_response: bool = True) -> None:
+        """``streams_body``: the route reads the body itself and handles the idempotency key.
+        ``stores_response``: False if the response contains a secret."""
         self.role = role
         self.action = action
-        self.streams = streams
-        self.keeps_answer = keeps_answer
+        self.streams_body = streams_body
+        self.stores_response = stores_response
 
-    async def __call__(self, request: Request) -> Visit:
-        visit: Visit | None = request.scope.get("tenuto_visit")
-        if visit is None:  # else let in before its body was read
-            visit = request.scope["tenuto_visit"] = await self._let_in(request)
-        return visit
+    async def __call__(self, request: Request) -> ApiCall:
+        call: ApiCall | None = request.scope.get("tenuto_api_call")
+        if call is None:  # StrictRoute authorizes before it reads the body; FastAPI then calls this a second time
+            call = request.scope["tenuto_api_call"] = await self._authorize(request)
+        return call
 
-    async def _let_in(self, request: Request) -> Visit:
+    async def _authorize(self, request: Request) -> ApiCall:
         app: Tenuto = request.app.state.tenuto
-        caller = await _caller(request, app)
-        if not caller.may(self.role):
+        caller = await _authenticate(request, app)
+        if not caller.has_role(self.role):
             raise Refused(
                 403,
-                f"this needs the role {self.role.word}; the key {caller.actor.name!r} is {caller.role.word}'s",
-                remedy="ask an administrator for a key that may",
+                f"the role {self.role.key} is required; the key {caller.actor.name!r} has the role {caller.role.key}",
+                code="auth.role.insufficient",
+                remedy=f"use a key with the role {self.role.key}",
             )
-        visit = Visit(app, caller, new_id(), reason=_reason(request))
-        deed = None
-        if request.method not in SAFE:
-            if not self.streams:
-                await _find_earlier(request, visit)
-            deed = Deed(
+        reason = request.headers.get("x-reason")
+        call = ApiCall(app, caller, new_id(), reason=None if reason is None else reason[:_MAX_REASON_LENGTH])
+        audit_context = None
+        if request.method not in SAFE_METHODS:
+            if not self.streams_body:
+                await _check_idempotency_key(request, call)
+            audit_context = AuditContext(
                 caller.actor,
                 self.action,
-                source=_address(request),
-                target=_target(request),
-                reason=visit.reason,
+                source=client_address(request),
+                target="/".join(str(value) for value in request.path_params.values()) or None,
+                reason=call.reason,
                 request_id=request.scope.get("tenuto_request_id"),
-                request_key=None if visit.again else visit.key,
+                idempotency_key=None if call.is_repeat else call.idempotency_key,
             )
-        visit.begin(deed)
-        return visit
+        call.enter_contexts(audit_context)
+        return call
 
 
-async def _caller(request: Request, app: Tenuto) -> Caller:
-    rates: Rates = request.app.state.rates
-    _ration(request, app)
-    caller = await _with_key(request, app) or await _with_session(request, app)
+def requires(role: Role, action: str, *, streams_body: bool = False, stores_response: bool = True) -> Any:
+    """Return the dependency of a route on a role, see `RequiredRole`."""
+    return Depends(RequiredRole(role, action, streams_body=streams_body, stores_response=stores_response))
+
+
+# --- authentication and rate limits -----------------------------------------------------------------------------------
+
+
+async def _authenticate(request: Request, app: Tenuto) -> Caller:
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    _limit_lookups(request, app)
+    caller = await _authenticate_key(request, app) or await _authenticate_session(request, app)
     if caller is None:
-        rates.refuse_guessers(_address(request))
-        if "authorization" in request.headers or COOKIE in request.cookies:
-            rates.guessed(_address(request))
+        rate_limiter.refuse_after_failures(client_address(request))
+        has_credentials = "authorization" in request.headers or SESSION_COOKIE in request.cookies
+        if has_credentials:
+            rate_limiter.count_failure(client_address(request))
         raise Refused(
             401,
-            "no key, or not a valid one",
-            remedy="send it as `Authorization: Bearer …`; `tenuto key add` makes one",
+            "the API key is not valid" if has_credentials else "the request has no API key",
+            code="auth.invalid" if has_credentials else "auth.missing",
+            remedy="send a key as `Authorization: Bearer …`; `tenuto key add` creates one",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    rates.count(caller.actor.id or caller.actor.name)
+    rate_limiter.count_request(caller.actor.id or caller.actor.name)
     return caller
 
 
-def _ration(request: Request, app: Tenuto) -> None:
-    """From where too many wrong keys came, strangers are seldom looked up in the database. Whoever was let in before
-    is all the same: many may come from one address, as behind a proxy."""
-    rates: Rates = request.app.state.rates
-    if rates.has_guessed_enough(_address(request)):
-        shown = _shown(request)
-        if shown and not app.keys.has_let_in(shown):
-            rates.look_up(_address(request))
+def _limit_lookups(request: Request, app: Tenuto) -> None:
+    """Limit the database lookups of unknown credentials after too many failures from the same address.
+
+    Credentials that were valid recently are exempt: many callers may share the address of a proxy.
+    """
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    if rate_limiter.has_too_many_failures(client_address(request)):
+        has_header = "authorization" in request.headers
+        credentials = _bearer_token(request) if has_header else request.cookies.get(SESSION_COOKIE, "")
+        if credentials and not app.api_keys.was_recently_valid(credentials):
+            rate_limiter.count_lookup(client_address(request))
 
 
-def _address(request: Request) -> str:
+def client_address(request: Request) -> str:
+    """Return the IP address of the client."""
     return request.client.host if request.client else "unknown"
 
 
-def _shown(request: Request) -> str:
-    """The key or the session that somebody shows; nothing if it is neither."""
-    if "authorization" in request.headers:
-        return _key(request)
-    return request.cookies.get(COOKIE, "")
+def _bearer_token(request: Request) -> str:
+    headers = request.headers.getlist("authorization")
+    if len(headers) > 1:
+        raise Refused(400, "the request has two Authorization headers", code="auth.header.duplicate", remedy="send one")
+    scheme, _, token = headers[0].partition(" ") if headers else ("", "", "")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _key(request: Request) -> str:
-    given = request.headers.getlist("authorization")
-    if len(given) > 1:
-        raise Refused(400, "there are two Authorization headers", remedy="send one")
-    scheme, _, text = given[0].partition(" ") if given else ("", "", "")
-    return text.strip() if scheme.lower() == "bearer" else ""
+async def _authenticate_key(request: Request, app: Tenuto) -> Caller | None:
+    token = _bearer_token(request)
+    return await app.api_keys.authenticate(token) if token else None
 
 
-async def _with_key(request: Request, app: Tenuto) -> Caller | None:
-    text = _key(request)
-    return await app.keys.check(text) if text else None
-
-
-async def _with_session(request: Request, app: Tenuto) -> Caller | None:
-    token = request.cookies.get(COOKIE)
+async def _authenticate_session(request: Request, app: Tenuto) -> Caller | None:
+    token = request.cookies.get(SESSION_COOKIE)
     if not token or "authorization" in request.headers:
         return None
-    if request.method not in SAFE:
-        refuse_strangers(request)
-    return await app.keys.session(token)
+    if request.method not in SAFE_METHODS:
+        refuse_cross_site(request)
+    return await app.api_keys.authenticate_session(token)
 
 
-async def caller_of_session(request: Request) -> Caller | None:
-    """Whose browser this is, where nobody needs to be known."""
-    if COOKIE not in request.cookies:
+async def find_session_caller(request: Request) -> Caller | None:
+    """Return the caller of the browser session on an open page, if there is one."""
+    if SESSION_COOKIE not in request.cookies:
         return None
-    rates: Rates = request.app.state.rates
-    _ration(request, request.app.state.tenuto)
-    caller = await _with_session(request, request.app.state.tenuto)
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    _limit_lookups(request, request.app.state.tenuto)
+    caller = await _authenticate_session(request, request.app.state.tenuto)
     if caller is None:
-        rates.guessed(_address(request))
+        rate_limiter.count_failure(client_address(request))
     return caller
 
 
-async def still_welcome(request: Request, visit: Visit) -> bool:
-    """Whether somebody whose request goes on and on may still make it."""
-    caller = await _with_key(request, visit.app) or await _with_session(request, visit.app)
-    return caller is not None and caller.role >= visit.caller.role
+async def is_still_authorized(request: Request, call: ApiCall) -> bool:
+    """Return whether the caller of a long request still has its role."""
+    caller = await _authenticate_key(request, call.app) or await _authenticate_session(request, call.app)
+    return caller is not None and caller.role >= call.caller.role
 
 
-def refuse_strangers(request: Request) -> None:
-    """A browser sends its cookie whoever wrote the page: only our own pages may change anything with it."""
+def refuse_cross_site(request: Request) -> None:
+    """CSRF check: refuse changes by a session cookie unless they come from our own pages."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
-    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    if site == "same-origin" or (site is None and origin == own):
+    own_origin = f"{request.url.scheme}://{request.headers.get('host', '')}"
+    if site == "same-origin" or (site is None and origin == own_origin):
         return
-    raise Refused(403, "this comes from another site", remedy="send a key instead of the browser's session")
+    raise Refused(
+        403,
+        "a browser session cannot change anything from another site",
+        code="auth.csrf",
+        remedy="send an API key instead of the session cookie",
+    )
 
 
-def _target(request: Request) -> str | None:
-    return "/".join(str(value) for value in request.path_params.values()) or None
+# --- idempotency keys -------------------------------------------------------------------------------------------------
 
 
-def _reason(request: Request) -> str | None:
-    reason = request.headers.get("x-reason")
-    return None if reason is None else reason[:1000]
+class ReplayedResponse(Exception):
+    """The request was answered before; carries the stored response."""
+
+    def __init__(self, stored: dict[str, Any]) -> None:
+        self.stored = stored
+
+    def to_response(self) -> Response:
+        headers = {**self.stored["headers"], "Idempotent-Replayed": "true"}
+        return Response(self.stored["body"].encode("utf-8"), self.stored["status"], headers=headers)
 
 
-# --- requests that are sent again ------------------------------------------------------------------------------------
-
-
-async def _find_earlier(request: Request, visit: Visit) -> None:
+async def _check_idempotency_key(request: Request, call: ApiCall) -> None:
+    """Replay the stored response of an earlier request, or mark the call as its repetition."""
     key = request.headers.get("idempotency-key")
     if key is None or request.method != "POST":
         return
     if not 1 <= len(key) <= 255 or not key.isprintable():
-        raise Refused(422, "Idempotency-Key: must be 1 to 255 printable characters")
+        raise Refused(
+            422, "the Idempotency-Key must have 1 to 255 printable characters", code="request.idempotency_key.invalid"
+        )
     body = hashlib.sha256(await request.body()).digest()
     fingerprint = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode() + body).digest()
-    actor = f"{visit.caller.actor.type}:{visit.caller.actor.id or visit.caller.actor.name}"
-    visit.key = RequestKey(actor, key, fingerprint, visit.id)
-    earlier = await idempotency_keys.find(await visit.app.open(), actor, key)
+    actor = f"{call.caller.actor.type}:{call.caller.actor.id or call.caller.actor.name}"
+    call.idempotency_key = IdempotencyKey(actor, key, fingerprint, call.object_id)
+    earlier = await idempotency_keys.find_request(await call.app.open(), actor, key)
     if earlier is None:
         return
     if earlier.fingerprint != fingerprint:
         raise Refused(
-            422, "Idempotency-Key: was used for another request", remedy="use a new key for each request of its own"
+            422,
+            f"the Idempotency-Key {key!r:.60} was used for another request",
+            code="request.idempotency_key.reused",
+            remedy="use a new key for each request",
         )
-    if earlier.answer is not None:
-        raise Replay(earlier.answer)
-    visit.again, visit.id = True, earlier.subject
+    if earlier.response is not None:
+        raise ReplayedResponse(earlier.response)
+    call.is_repeat, call.object_id = True, earlier.subject
 
 
-async def remember_answer(visit: Visit, response: Response) -> None:
-    """Keep what was answered, for a request that may come again."""
-    body = getattr(response, "body", None)
-    if visit.key is None or body is None or response.status_code >= 500 or len(body) > _KEPT_ANSWER:
+async def store_response(call: ApiCall, response: Response) -> None:
+    """Store the response for repetitions of the request."""
+    key, body = call.idempotency_key, getattr(response, "body", None)
+    if key is None or body is None or response.status_code >= 500 or len(body) > _MAX_STORED_RESPONSE_BYTES:
         return
-    headers = {name: value for name, value in response.headers.items() if name in ("content-type", "location", "etag")}
-    answer = {
+    stored = {
         "status": response.status_code,
-        "headers": headers,
+        "headers": {name: value for name, value in response.headers.items() if name in _STORED_HEADERS},
         "body": bytes(body).decode("utf-8"),
     }
-    with off_record():  # to remember is no deed: what changed nothing when it came again leaves no entry
-        await idempotency_keys.answered(await visit.app.open(), visit.key.actor, visit.key.key, json.dumps(answer))
-
-
-def replayed(replay: Replay) -> Response:
-    """The answer of before."""
-    answer = replay.answer
-    return Response(
-        answer["body"].encode("utf-8"), answer["status"], headers={**answer["headers"], "Idempotent-Replayed": "true"}
-    )
+    with unaudited():  # storing the response is not an action of the caller
+        await idempotency_keys.store_response(await call.app.open(), key.actor, key.key, json.dumps(stored))

@@ -1,7 +1,7 @@
-"""Definitions in the body of a request: read by the rules of definition files, and told in the same words.
+"""Definitions in request and response bodies, in the format of definition files.
 
-What is told of a definition may be sent back as it is: what only the service can say (when it was made, which version
-it is) is passed over, and a part that has not been changed stands as it was saved.
+A response may be sent back unchanged: read-only fields (version, timestamps) are ignored, and an unchanged part keeps
+its stored form.
 """
 
 from __future__ import annotations
@@ -12,115 +12,145 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Header
 
-from tenuto.definitions.strict_yaml import Document
+from tenuto.definitions.definition_files import LocatedError
+from tenuto.definitions.document_parser import Document
 from tenuto.errors import Invalid
 from tenuto.model.manifests import Manifest
-from tenuto.model.policies import Policy
-from tenuto.model.schedules import Definition
+from tenuto.model.policies import TaskPolicy
+from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.steps import JOB, SCHEDULE, Step
-from tenuto.model.triggers import Manual
+from tenuto.model.triggers import ManualTrigger
+from tenuto.store.definition_rows import Version
 
 D = TypeVar("D")
 
 IfMatch = Annotated[
-    str | None, Header(description="The ETag it had when you looked: refused if it has been changed since.")
+    str | None, Header(description="ETag of a response. The change is refused if the definition has changed since.")
 ]
-_OURS = ("id", "version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
-OF_SCHEDULES = (*_OURS, "enabled")
-OF_MANIFESTS = (*_OURS, "enabled", "schedule_type", "property_type", "last_successful_run")
+_READ_ONLY_FIELDS = ("id", "version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
+SCHEDULE_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled")
+MANIFEST_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled", "schedule_type", "property_type", "last_successful_run")
 
 
-def written(section: str, definition: dict[str, Any], read: Callable[[list[Document]], Sequence[D]]) -> D:
-    """One definition, as it would stand in this section of a file."""
+def parse_definition(section: str, definition: dict[str, Any], read: Callable[[list[Document]], Sequence[D]]) -> D:
+    """Parse a definition like an entry in this section of a definition file."""
     document = Document("body", {section: [definition]})
     try:
         return read([document])[0]
     except Invalid as error:
-        raise within_body(section, error) from error
+        raise locate_in_body(error, f"{section}[0]") from error
 
 
-def within_body(section: str, error: Invalid) -> Invalid:
-    """A refusal told by the path of its field within the body."""
-    field = (error.field or "").rsplit(": ", 1)[-1].removeprefix(f"{section}[0]").lstrip(".")
-    return Invalid(error.message, field=field or None, remedy=error.remedy)
+def locate_in_body(error: Invalid, prefix: str = "") -> Invalid:
+    """Return an error in a definition file as an error in the body: ``prefix`` is the path of the body in the file."""
+    if not isinstance(error, LocatedError):
+        return error
+    field = error.path.removeprefix(prefix).lstrip(".")
+    message = f"{field}: {error.problem}" if field else error.problem
+    return Invalid(message, code=error.code, field=field or None, remedy=error.remedy)
 
 
-def without(definition: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
-    """What is the caller's to say."""
-    return {name: value for name, value in definition.items() if name not in ours}
+def drop_fields(definition: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the definition without these fields."""
+    return {name: value for name, value in definition.items() if name not in names}
 
 
-def refuse_to_switch(definition: Mapping[str, Any], *, enabled: bool) -> None:
-    """Whether it is enabled is not changed in passing."""
+def refuse_enabled_change(definition: Mapping[str, Any], *, enabled: bool) -> None:
+    """Refuse a definition that would enable or disable the object."""
     if definition.get("enabled", enabled) is not enabled:
-        raise Invalid("is not changed with the definition", field="enabled", remedy="POST to …/enable or …/disable")
+        raise Invalid(
+            "enabled cannot be changed together with the definition",
+            code="definition.enabled.read_only",
+            field="enabled",
+            remedy="POST to …/enable or …/disable",
+        )
 
 
-def switched_on(definition: dict[str, Any]) -> bool:
-    """Whether a new one is to be enabled, taken out of what is said of it."""
+def pop_enabled(definition: dict[str, Any]) -> bool:
+    """Remove ``enabled`` from a new definition and return it."""
     enabled = definition.pop("enabled", True)
     if not isinstance(enabled, bool):
-        raise Invalid("must be true or false", field="enabled")
+        raise Invalid("enabled must be true or false", code="definition.enabled.invalid", field="enabled")
     return enabled
 
 
-def version_of(if_match: str | None) -> int | None:
-    """The version an ETag speaks of."""
+def parse_etag(if_match: str | None) -> int | None:
+    """Return the version that an ETag names."""
     if if_match is None:
         return None
     text = if_match.strip().removeprefix("W/").strip('"').removeprefix("v")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Invalid("is no ETag of a definition", field="If-Match", remedy="send the ETag as you got it")
+        raise Invalid(
+            f"If-Match {if_match!r:.60} is not an ETag of a definition",
+            code="request.if_match.invalid",
+            field="If-Match",
+            remedy="send the ETag of the response unchanged",
+        )
     return int(text)
 
 
-# --- in the words of definition files ---------------------------------------------------------------------------------
+def version_to_wire(version: Version, *, id_field: str, key_field: str) -> dict[str, Any]:
+    """Return a version of a definition; the names of id and key depend on the resource."""
+    return {
+        id_field: version.definition_id,
+        "version": version.version,
+        key_field: version.key,
+        "change": version.change,
+        "at": version.at,
+        "actor": version.actor,
+        "reason": version.reason,
+        "before": version.before,
+        "after": version.after,
+    }
 
 
-def schedule_as_written(definition: Definition) -> dict[str, Any]:
-    """A schedule as a file would say it."""
+# --- definitions as in definition files -------------------------------------------------------------------------------
+
+
+def schedule_to_fields(definition: ScheduleDefinition) -> dict[str, Any]:
+    """Return a schedule as in a definition file."""
     fields = definition.to_fields()
-    steps = [[_step_as_written(step) for step in group] for group in definition.plan.groups]
+    steps = [[_step_to_fields(step) for step in group] for group in definition.plan.groups]
     return {**fields, "steps": [group[0] if len(group) == 1 else group for group in steps]}
 
 
-def _step_as_written(step: Step) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": step.name}
+def _step_to_fields(step: Step) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": step.name}
     if step.kind in (JOB, SCHEDULE):
-        told[step.kind] = step.target
+        fields[step.kind] = step.target
         if step.arguments and step.kind == JOB:
-            told["input"] = dict(step.arguments)
+            fields["input"] = dict(step.arguments)
     else:
-        told |= {"kind": step.kind, "arguments": dict(step.arguments)}
+        fields |= {"kind": step.kind, "arguments": dict(step.arguments)}
         if step.target != step.kind:
-            told["target"] = step.target
+            fields["target"] = step.target
     if step.continue_on_failure:
-        told["continue_on_failure"] = True
+        fields["continue_on_failure"] = True
     if step.policy is not None:
-        told |= _rules(step.policy)
-    return told | {name: value for name in ("queue", "priority") if (value := getattr(step, name)) is not None}
+        fields |= _policy_to_fields(step.policy)
+    return fields | {name: value for name in ("queue", "priority") if (value := getattr(step, name)) is not None}
 
 
-def manifest_as_written(manifest: Manifest) -> dict[str, Any]:
-    """A manifest as a file would say it."""
-    told: dict[str, Any] = {
+def manifest_to_fields(manifest: Manifest) -> dict[str, Any]:
+    """Return a manifest as in a definition file."""
+    fields: dict[str, Any] = {
         "external_id": manifest.external_id,
         "name": manifest.name,
         "description": manifest.description,
         "job": manifest.job,
         "properties": dict(manifest.properties),
     }
-    if not isinstance(manifest.trigger, Manual):
-        told["trigger"] = manifest.trigger.fields()
+    if not isinstance(manifest.trigger, ManualTrigger):
+        fields["trigger"] = manifest.trigger.to_fields()
     if manifest.depends_on is not None:
-        told["after"] = manifest.depends_on
+        fields["after"] = manifest.depends_on
     if manifest.on_demand:
-        told["on_demand"] = True
-    told |= _rules(manifest.policy)
-    told |= {"queue": manifest.queue, "priority": manifest.priority}
-    return told | {name: value for name in ("group", "max_active") if (value := getattr(manifest, name)) is not None}
+        fields["on_demand"] = True
+    fields |= _policy_to_fields(manifest.policy)
+    fields |= {"queue": manifest.queue, "priority": manifest.priority}
+    return fields | {name: value for name in ("group", "max_active") if (value := getattr(manifest, name)) is not None}
 
 
-def _rules(policy: Policy) -> dict[str, Any]:
+def _policy_to_fields(policy: TaskPolicy) -> dict[str, Any]:
     timeout = {} if policy.timeout_seconds is None else {"timeout": policy.timeout_seconds}
     return {**timeout, "retry": asdict(policy.retry), "on_lost": policy.on_lost}

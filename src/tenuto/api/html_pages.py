@@ -1,8 +1,8 @@
-"""The few pages a browser is shown: the one a one-time link leads to, where one arrives, and what can be asked here.
+"""HTML pages: start page, login by a one-time link, and an overview of the API.
 
-No script, nothing from elsewhere. Looking at the page of a link does not use the link up, since mail programs and
-browsers look ahead: that takes the button. A browser that asks for a page without a login is sent to where one logs in,
-and from there back to the page; where a program would be, it is refused as everywhere.
+They contain no scripts and no external resources. GET of a login link does not use up the link, because mail programs
+and browsers prefetch links; the button does. A browser without a session is redirected to the login page and back;
+other clients get 401.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from fastapi.routing import iter_route_contexts
 
-from tenuto.api.auth import COOKIE, Needs, Visit, caller_of_session
+from tenuto.api.auth import SESSION_COOKIE, ApiCall, RequiredRole, find_session_caller, requires
 from tenuto.api.problems import Refused
-from tenuto.api.routes.api_keys import follow_link, forget_session, keep_session
+from tenuto.api.routes.api_keys import delete_session_cookie, redeem_link, set_session_cookie
 from tenuto.api.strict_route import StrictRoute
 from tenuto.app import Tenuto
 from tenuto.model.actors import Role
 from tenuto.version import __version__
 
 _PAGES = ("/", "/docs")
-"""Where a login may lead to; whatever else a browser was told to ask for leads to the first."""
+"""Allowed targets of the redirect after a login; other targets lead to the first."""
 
 
 class PageRoute(StrictRoute):
-    """A route for people: a browser that nobody has logged in on is shown where to."""
+    """Route that redirects browsers without a session to the login page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def shown(request: Request) -> Response:
+        async def handle_or_redirect(request: Request) -> Response:
             try:
                 return await handle(request)
             except Refused as refused:
-                if refused.status_code != 401 or not _is_a_browser_looking(request):
+                if refused.status_code != 401 or not _is_browser_navigation(request):
                     raise
-                return _lead_to(f"/login?next={quote(request.url.path, safe='')}")
+                return _redirect(f"/login?next={quote(request.url.path, safe='')}")
 
-        return shown
+        return handle_or_redirect
 
 
-def _is_a_browser_looking(request: Request) -> bool:
-    wants_a_page = "text/html" in request.headers.get("accept", "").lower()
-    return request.method == "GET" and wants_a_page and "authorization" not in request.headers
+def _is_browser_navigation(request: Request) -> bool:
+    accepts_html = "text/html" in request.headers.get("accept", "").lower()
+    return request.method == "GET" and accepts_html and "authorization" not in request.headers
 
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -68,23 +68,23 @@ _HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_DIGEST}'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
-    # To ourselves only: with none at all a browser would not say either where a form was sent from.
+    # With no-referrer, a browser would omit the Origin header of a form, which the CSRF check needs.
     "Referrer-Policy": "same-origin",
 }
-_LOGIN = "run <code>tenuto login</code> where the service is installed, and open the link it prints"
+_LOGIN_HINT = "run <code>tenuto login</code> on the machine of the service and open the link that it prints"
 
 
 @router.get("/")
-async def start(request: Request) -> HTMLResponse:
-    """Where one arrives."""
-    caller = await caller_of_session(request)
+async def show_start_page(request: Request) -> HTMLResponse:
+    """Show the start page."""
+    caller = await find_session_caller(request)
     if caller is None:
-        return _page("Tenuto", f"<p>You are not logged in: {_LOGIN}.</p>")
+        return _page("Tenuto", f"<p>You are not logged in: {_LOGIN_HINT}.</p>")
     return _page(
         "Tenuto",
-        f"<p>You are logged in as <b>{escape(caller.actor.name)}</b> ({caller.role.word}).</p>"
-        '<ul><li><a href="/docs">What can be asked here</a></li>'
-        '<li><a href="/api/v1/openapi.json">The same as an OpenAPI document</a></li>'
+        f"<p>You are logged in as <b>{escape(caller.actor.name)}</b> ({caller.role.key}).</p>"
+        '<ul><li><a href="/docs">API overview</a></li>'
+        '<li><a href="/api/v1/openapi.json">OpenAPI document</a></li>'
         '<li><a href="/api/v1/schedules">Schedules</a>, <a href="/api/v1/executions">executions</a>,'
         ' <a href="/api/v1/tasks">tasks</a>, <a href="/api/v1/activities">activities</a>,'
         ' <a href="/api/v1/workers">workers</a> as JSON</li></ul>'
@@ -93,93 +93,92 @@ async def start(request: Request) -> HTMLResponse:
 
 
 @router.get("/login")
-async def login_page(
+async def show_login_page(
     link: Annotated[str, Query(max_length=200)] = "", next: Annotated[str, Query(max_length=200)] = ""
 ) -> HTMLResponse:
-    """What a one-time link leads to."""
+    """Show the login page of a one-time link, or a form to enter one."""
     if link:
         return _page("Log in", _form(f'<input type="hidden" name="link" value="{escape(link)}">', next))
-    how = f"<p>To log in, {_LOGIN}; or enter what follows <code>link=</code> in it.</p>"
-    return _page("Log in", how + _form(_ASKED, next))
+    hint = f"<p>To log in, {_LOGIN_HINT}; or enter what follows <code>link=</code> in it.</p>"
+    return _page("Log in", hint + _form(_LINK_FIELD, next))
 
 
 @router.post("/login")
-async def login(request: Request) -> Response:
-    """Turn the link into a session."""
-    fields = _fields(await request.body())
+async def log_in(request: Request) -> Response:
+    """Open a session with the link."""
+    fields = _parse_form(await request.body())
     try:
-        token, _ = await follow_link(request, fields.get("link", ""))
+        token, _ = await redeem_link(request, fields.get("link", ""))
     except Refused as refused:
         if refused.status_code == 403:
             raise
-        what = f"<p>You are not logged in: {escape(str(refused.detail))}.</p><p>For a new link, {_LOGIN}.</p>"
-        return _page("Log in", what, refused.status_code, dict(refused.headers or {}))
-    response = _lead_to(_page_of_ours(fields.get("next", "")))
-    keep_session(request, response, token)
+        text = f"<p>You are not logged in: {escape(str(refused.detail))}.</p><p>For a new link, {_LOGIN_HINT}.</p>"
+        return _page("Log in", text, refused.status_code, dict(refused.headers or {}))
+    response = _redirect(_redirect_target(fields.get("next", "")))
+    set_session_cookie(request, response, token)
     return response
 
 
 @router.post("/logout")
-async def logout(request: Request, visit: Annotated[Visit, Depends(Needs(Role.VIEWER, "session.close"))]) -> Response:
-    """End the session."""
-    if visit.caller.session:
-        await visit.app.keys.leave(request.cookies[COOKIE])
-    response = _lead_to(_PAGES[0])
-    forget_session(response)
+async def log_out(request: Request, call: Annotated[ApiCall, requires(Role.VIEWER, "session.close")]) -> Response:
+    """Close the session."""
+    if call.caller.via_session:
+        await call.app.api_keys.end_session(request.cookies[SESSION_COOKIE])
+    response = _redirect(_PAGES[0])
+    delete_session_cookie(response)
     return response
 
 
-@router.get("/docs", dependencies=[Depends(Needs(Role.VIEWER, "openapi.read"))])
-async def documentation(request: Request) -> HTMLResponse:
-    """What can be asked, by what it is about."""
+@router.get("/docs", dependencies=[Depends(RequiredRole(Role.VIEWER, "openapi.read"))])
+async def show_api_overview(request: Request) -> HTMLResponse:
+    """Show all routes by tag."""
     app: Tenuto = request.app.state.tenuto
     rows: dict[str, list[str]] = {}
     for context in iter_route_contexts(request.app.routes):
         route = context.route
         if not isinstance(route, StrictRoute) or not route.include_in_schema:
             continue
-        about = (route.endpoint.__doc__ or "").strip().split("\n\n")[0]
-        who = "anybody" if route.needs is None else route.needs.role.word
+        role = "none" if route.required_role is None else route.required_role.role.key
         for method in sorted((route.methods or set()) - {"HEAD"}):
             path = escape(route.path.replace(":name}", "}"))
-            row = f"<tr><td>{method}</td><td>{path}</td><td>{escape(about)}</td><td>{who}</td></tr>"
+            row = f"<tr><td>{method}</td><td>{path}</td><td>{escape(route.summary or '')}</td><td>{role}</td></tr>"
             rows.setdefault(str(context.tags[0] if context.tags else "about"), []).append(row)
     parts = [f"<h2>{escape(tag).capitalize()}</h2><table>{''.join(each)}</table>" for tag, each in rows.items()]
     lead = (
-        "<p>By path, what it does, and the role it takes; in full, with examples, in the"
-        ' <a href="/api/v1/openapi.json">OpenAPI document</a>. Programs send a key as'
-        f" <code>Authorization: Bearer …</code>. Jobs known here: {len(app.jobs.by_name)}.</p>"
+        "<p>Routes with their required roles. Parameters and examples are in the"
+        ' <a href="/api/v1/openapi.json">OpenAPI document</a>. Programs send an API key as'
+        f" <code>Authorization: Bearer …</code>. Registered jobs: {len(app.jobs.jobs_by_name)}.</p>"
     )
-    return _page("What can be asked here", lead + "".join(parts))
+    return _page("API overview", lead + "".join(parts))
 
 
-def _fields(body: bytes) -> dict[str, str]:
-    """What a form says, the first of each name; nothing if it is none of ours."""
+def _parse_form(body: bytes) -> dict[str, str]:
+    """Return the fields of a form, the first value of each; empty if the body is not one of our forms."""
     try:
-        read = parse_qs(body.decode("utf-8", "replace")[:2000], max_num_fields=10)
-    except ValueError:  # there are more
+        values_by_name = parse_qs(body.decode("utf-8", "replace")[:2000], max_num_fields=10)
+    except ValueError:  # too many fields
         return {}
-    return {name: values[0] for name, values in read.items()}
+    return {name: values[0] for name, values in values_by_name.items()}
 
 
-def _page_of_ours(asked: str) -> str:
-    """Never elsewhere, whoever wrote it into the link that a browser followed."""
-    return asked if asked in _PAGES else _PAGES[0]
+def _redirect_target(path: str) -> str:
+    """Return the path if it is one of our pages, otherwise the start page: never another site."""
+    return path if path in _PAGES else _PAGES[0]
 
 
-def _lead_to(place: str) -> Response:
-    return Response(status_code=303, headers={"Location": place, **_HEADERS})
+def _redirect(path: str) -> Response:
+    return Response(status_code=303, headers={"Location": path, **_HEADERS})
 
 
-_ASKED = '<label>Link<br><input name="link" autocomplete="off" required></label><br>'
+_LINK_FIELD = '<label>Link<br><input name="link" autocomplete="off" required></label><br>'
 
 
 def _form(field: str, next: str) -> str:
-    page = _page_of_ours(next)
+    page = _redirect_target(next)
     back = "" if page == _PAGES[0] else f'<input type="hidden" name="next" value="{page}">'
     return (
         f'<form method="post" action="/login">{field}{back}<button autofocus>Log in</button></form>'
-        "<p>The link is good for one time.</p>"
+        "<p>The link works once.</p>"
     )
 
 

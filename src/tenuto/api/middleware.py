@@ -1,7 +1,6 @@
-"""What every request passes before a route sees it: an id, the name it was sent to, its size; and what every answer
-carries on its way out.
+"""Middleware around all routes: request id, host check, body limits and security headers.
 
-Plain ASGI: these few lines run for each request.
+Plain ASGI instead of Starlette's base class, because it runs for every request.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenuto.api.problems import Problem, Refused, answer
-from tenuto.clock import steady
+from tenuto.api.problems import Problem, Refused, problem_response
+from tenuto.clock import monotonic_seconds
 from tenuto.ids import new_id
 
-MAX_BODY = 1024 * 1024
-BODY_SECONDS = 60.0
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_SLASH = re.compile(rb"%2f", re.IGNORECASE)
-"""A slash within a name: kept apart from those between names, as a NUL, which no name holds (see `paths`)."""
-_ALWAYS_WELCOME = ("localhost", "127.0.0.1", "[::1]")
+MAX_BODY_BYTES = 1024 * 1024
+BODY_TIMEOUT_SECONDS = 60.0
+_REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
+"""A slash within a name. It becomes a NUL in the decoded path, see `wire_format.NameConvertor`."""
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -33,19 +32,19 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-_FOR_DATA = (
+_NON_HTML_HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
 
 
-class Guard:
-    """Around the whole application."""
+class RequestMiddleware:
+    """Check every request and add headers to every response."""
 
     def __init__(self, inner: ASGIApp, hosts: Iterable[str], unbounded: Iterable[re.Pattern[str]] = ()) -> None:
-        """``hosts`` are the names we answer to; on the paths ``unbounded`` a body may go on for as long as it likes."""
+        """``hosts``: further host names of the service. ``unbounded``: paths whose bodies have no size limit."""
         self._inner = inner
-        self._hosts = {host.lower() for host in (*_ALWAYS_WELCOME, *hosts)}
+        self._hosts = {host.lower() for host in (*_LOCAL_HOSTS, *hosts)}
         self._unbounded = tuple(unbounded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,76 +52,92 @@ class Guard:
             await self._inner(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        named = headers.get("x-request-id", "")
-        request_id = named if _ID.fullmatch(named) else new_id().hex
+        given_id = headers.get("x-request-id", "")
+        request_id = given_id if _REQUEST_ID_PATTERN.fullmatch(given_id) else new_id().hex
         scope["tenuto_request_id"] = request_id
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = message["headers"] = list(message["headers"])
-                names = {name for name, _ in given}
-                given.append((b"x-request-id", request_id.encode()))
-                given += [header for header in _HEADERS if header[0] not in names]
-                if not any(name == b"content-type" and value.startswith(b"text/html") for name, value in given):
-                    given += [header for header in _FOR_DATA if header[0] not in names]
+                sent = message["headers"] = list(message["headers"])
+                names = {name for name, _ in sent}
+                sent.append((b"x-request-id", request_id.encode()))
+                sent += [header for header in _HEADERS if header[0] not in names]
+                if not any(name == b"content-type" and value.startswith(b"text/html") for name, value in sent):
+                    sent += [header for header in _NON_HTML_HEADERS if header[0] not in names]
             await send(message)
 
-        problem = self._refusal(scope, headers)
-        if _SLASH.search(scope.get("raw_path") or b""):
-            scope = {**scope, "path": unquote(_SLASH.sub(b"%00", scope["raw_path"]).decode("ascii", "replace"))}
+        problem = self._check_target(scope, headers)
+        if _ESCAPED_SLASH.search(scope.get("raw_path") or b""):
+            scope = {**scope, "path": unquote(_ESCAPED_SLASH.sub(b"%00", scope["raw_path"]).decode("ascii", "replace"))}
         bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
         if bounded and problem is None:
-            problem = _refusal_by_length(headers)
+            problem = _check_length(headers)
         if problem is not None:
-            await answer(Request(scope), problem)(scope, receive, sending)
+            await problem_response(Request(scope), problem)(scope, receive, send_with_headers)
             return
-        await self._inner(scope, _counted(receive) if bounded else receive, sending)
+        await self._inner(scope, _bound_body(receive) if bounded else receive, send_with_headers)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
+    def _check_target(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if name not in self._hosts and "*" not in self._hosts:
             return Problem(
                 type="urn:tenuto:misdirected",
-                title="this is not the name of this service",
+                code="request.host.unknown",
+                title="the Host header is not a name of this service",
                 status=421,
-                remedy="name it in the setting web_hosts",
+                detail=f"host {name!r:.100} is not a name of this web service",
+                remedy="add the name to the setting web_hosts",
             )
         if "\x00" in scope["path"]:
-            return Problem(type="urn:tenuto:bad-request", title="the path holds a NUL character", status=400)
+            return Problem(
+                type="urn:tenuto:bad-request",
+                code="request.path.nul",
+                title="the path contains a NUL character",
+                status=400,
+            )
         return None
 
 
-def _refusal_by_length(headers: Headers) -> Problem | None:
+def _check_length(headers: Headers) -> Problem | None:
     length = headers.get("content-length", "")
-    if not length.isdecimal() or int(length) <= MAX_BODY:
+    if not length.isdecimal() or int(length) <= MAX_BODY_BYTES:
         return None
     return Problem(
         type="urn:tenuto:too-large",
+        code="request.too_large",
         title="the body is too large",
         status=413,
-        detail=f"it may have {MAX_BODY:,} bytes",
-        remedy="send less at once; bulk goes as a stream of lines to …/bulk",
+        detail=f"the body has {length:.20} bytes; the limit is {MAX_BODY_BYTES:,} bytes",
+        remedy="send less in one request, or send JSON lines to …/bulk",
     )
 
 
-def _counted(receive: Receive) -> Receive:
-    size, ends = 0, steady() + BODY_SECONDS
-    whole = False
+def _bound_body(receive: Receive) -> Receive:
+    """Limit the size of the body and the time until it is complete."""
+    size, deadline = 0, monotonic_seconds() + BODY_TIMEOUT_SECONDS
+    complete = False
 
-    async def counting() -> Message:
-        nonlocal size, whole
-        if whole:  # from here on only the end of the line is awaited
+    async def receive_bounded() -> Message:
+        nonlocal size, complete
+        if complete:  # only the disconnect message follows
             return await receive()
         try:
-            async with asyncio.timeout(max(ends - steady(), 0.001)):
+            async with asyncio.timeout(max(deadline - monotonic_seconds(), 0.001)):
                 message = await receive()
         except TimeoutError:
-            raise Refused(408, f"the body did not come within {BODY_SECONDS:g} s") from None
-        whole = not message.get("more_body", False)
+            raise Refused(
+                408, f"the body was not complete after {BODY_TIMEOUT_SECONDS:g} s", code="request.body.timeout"
+            ) from None
+        complete = not message.get("more_body", False)
         size += len(message.get("body", b""))
-        if size > MAX_BODY:
-            raise Refused(413, f"the body may have {MAX_BODY:,} bytes", remedy="send less at once")
+        if size > MAX_BODY_BYTES:
+            raise Refused(
+                413,
+                f"the body has more than {MAX_BODY_BYTES:,} bytes",
+                code="request.too_large",
+                remedy="send less in one request",
+            )
         return message
 
-    return counting
+    return receive_bounded

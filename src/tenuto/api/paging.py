@@ -1,4 +1,4 @@
-"""Pages by key: what comes after the last one seen, never the n-th page of something that moves."""
+"""Keyset paging: a page starts after the last item of the previous page, so inserts neither skip nor repeat items."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import BaseModel, Field
 
 from tenuto.errors import Invalid
 
-MOST = 500
+MAX_PAGE_SIZE = 500
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="Maximum number of items.")]
 After = Annotated[
-    str | None, Query(max_length=500, description="`next` of the page before; without it, the first page.")
+    str | None, Query(max_length=500, description="`next` of the previous page; omit it for the first page.")
 ]
 
 
@@ -25,45 +25,48 @@ class Page(BaseModel):
     """A page of a list."""
 
     items: list[dict[str, Any]]
-    next: str | None = Field(default=None, description="Ask for `after` this to see what follows; null at the end.")
+    next: str | None = Field(default=None, description="Cursor of the next page for `after`; null on the last page.")
 
 
-def mark(*parts: Any) -> str:
-    """A place in a list, as a text nobody needs to understand."""
+def make_page(items: Sequence[dict[str, Any]], limit: int, key: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Page:
+    """Return a page with the cursor of the next one if this page is full."""
+    items = list(items)
+    return Page(items=items, next=encode_cursor(*key(items[-1])) if len(items) == limit else None)
+
+
+def encode_cursor(*parts: Any) -> str:
+    """Encode the sort key of an item as an opaque text."""
     return base64.urlsafe_b64encode(json.dumps(parts, default=str).encode()).rstrip(b"=").decode()
 
 
-def place(after: str | None, *kinds: Callable[[Any], Any]) -> list[Any] | None:
-    """The place a text stands for."""
+def decode_cursor(after: str | None, *parsers: Callable[[Any], Any]) -> list[Any] | None:
+    """Decode a cursor, with one parser for each part."""
     if after is None:
         return None
     try:
         parts = json.loads(base64.b64decode(after + "=" * (-len(after) % 4), altchars=b"-_", validate=True))
-        if not isinstance(parts, list) or len(parts) != len(kinds):
+        if not isinstance(parts, list) or len(parts) != len(parsers):
             raise ValueError
-        return [kind(part) for kind, part in zip(kinds, parts, strict=True)]
+        return [parse(part) for parse, part in zip(parsers, parts, strict=True)]
     except (ValueError, TypeError, RecursionError, AttributeError, OverflowError):
         raise Invalid(
-            "is no place in this list", field="after", remedy="give `next` of the page before, unchanged"
+            f"after {after!r:.60} is not a cursor of this list",
+            code="request.cursor.invalid",
+            field="after",
+            remedy="send `next` of the previous page unchanged",
         ) from None
 
 
-def instant(text: str) -> datetime:
-    """An instant as part of a place: never without its offset."""
-    read = datetime.fromisoformat(text)
-    if read.tzinfo is None:
+def cursor_instant(text: str) -> datetime:
+    """Parse an instant with a UTC offset."""
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
         raise ValueError
-    return read
+    return instant
 
 
-def number(given: Any) -> int:
-    """A small whole number as part of a place."""
-    if type(given) is not int or not 0 <= given < 2**31:
+def cursor_int(value: Any) -> int:
+    """Parse a non-negative 32-bit integer."""
+    if type(value) is not int or not 0 <= value < 2**31:
         raise ValueError
-    return given
-
-
-def page(found: Sequence[dict[str, Any]], limit: int, key: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Page:
-    """The page, and where the next one begins if this one is full."""
-    items = list(found)
-    return Page(items=items, next=mark(*key(items[-1])) if len(items) == limit else None)
+    return value

@@ -1,6 +1,6 @@
-"""What went wrong, as ``application/problem+json``: what it is, which field, what to do, and the id of the request.
+"""Errors as ``application/problem+json`` (RFC 9457): stable code, message, field, remedy and request id.
 
-An error nobody meant to raise is told by its id alone; its story goes into the log.
+An unexpected error is returned with its request id only; the details go to the log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi import HTTPException as ReadingError
+from fastapi import HTTPException as FastApiHTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,142 +21,164 @@ from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch
 from tenuto.logs import Log
 
 MEDIA_TYPE = "application/problem+json"
-_TOLD = "_told_by_tenuto"
+_LOGGED_ATTRIBUTE = "_logged_by_tenuto"
+_MAX_FIELD_PROBLEMS = 50
 
 log = Log("tenuto.api")
 
 
 class FieldProblem(BaseModel):
-    """One field, and what is wrong with it."""
+    """A field of the request and its problem."""
 
     field: str
     message: str
 
 
 class Problem(BaseModel):
-    """An error, told in the way of RFC 9457."""
+    """An error response in the format of RFC 9457."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "example": {
                 "type": "urn:tenuto:invalid",
+                "code": "task.run_at.no_utc_offset",
                 "title": "a value is not acceptable",
                 "status": 422,
-                "detail": "exec_at: has no time zone",
-                "errors": [{"field": "exec_at", "message": "has no time zone"}],
+                "detail": "run_at '2027-01-01T00:00:00' has no UTC offset",
+                "errors": [{"field": "run_at", "message": "run_at '2027-01-01T00:00:00' has no UTC offset"}],
                 "remedy": "write it with an offset, such as 2027-01-01T00:00:00Z",
                 "request_id": "01a1e30edf3e7536",
             }
         }
     )
 
-    type: str = Field(description="What kind of problem, as a URN that stays the same.")
-    title: str
-    status: int
-    detail: str | None = None
-    errors: list[FieldProblem] | None = Field(default=None, description="The fields at fault, if fields are.")
-    remedy: str | None = Field(default=None, description="What to do about it.")
-    request_id: str | None = Field(default=None, description="Under this id it is in the log.")
+    type: str = Field(description="Category of the problem: a URN that follows from the status and never changes.")
+    code: str = Field(description="Stable code of the error, for programs; `request.invalid` for malformed requests.")
+    title: str = Field(description="Text for the category.")
+    status: int = Field(description="HTTP status.")
+    detail: str | None = Field(default=None, description="Error message for people. The wording may change.")
+    errors: list[FieldProblem] | None = Field(default=None, description="Fields at fault.")
+    remedy: str | None = Field(default=None, description="What to do about the error.")
+    request_id: str | None = Field(default=None, description="Id of the request in the log of the web service.")
 
 
-class Refused(ReadingError):  # that one, because what it is not is told as a body that cannot be read
-    """A request that is refused before anybody looks at what it asks for."""
+class Refused(FastApiHTTPException):
+    """The web service refuses a request before a route handles it.
+
+    Derived from FastAPI's exception, because FastAPI converts other exceptions raised while it reads a body.
+    """
 
     def __init__(
-        self, status: int, detail: str, *, remedy: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        detail: str,
+        *,
+        code: str,
+        remedy: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, detail, dict(headers or {}))
+        self.code = code
         self.remedy = remedy
 
 
-_KINDS: tuple[tuple[type[TenutoError], int, str, str], ...] = (
+_CATEGORIES: tuple[tuple[type[TenutoError], int, str, str], ...] = (
     (Invalid, 422, "invalid", "a value is not acceptable"),
-    (NotFound, 404, "not-found", "there is no such thing"),
-    (Conflict, 409, "conflict", "the state of things does not allow it"),
-    (Forbidden, 403, "forbidden", "you may not do that"),
-    (UnknownJob, 422, "unknown-job", "this web service does not know the job"),
-    (Unavailable, 503, "unavailable", "the database cannot be reached just now"),
-    (SchemaMismatch, 503, "schema", "the database's schema does not fit this program"),
+    (NotFound, 404, "not-found", "the object does not exist"),
+    (Conflict, 409, "conflict", "the current state does not allow the operation"),
+    (Forbidden, 403, "forbidden", "the caller lacks permission"),
+    (UnknownJob, 422, "unknown-job", "the job is not registered in this web service"),
+    (Unavailable, 503, "unavailable", "the database cannot be reached"),
+    (SchemaMismatch, 503, "schema", "the database schema does not fit this version of Tenuto"),
 )
 
 
-def install(api: FastAPI) -> None:
-    """Have every error told as a problem."""
-    api.add_exception_handler(TenutoError, _of_ours)
-    api.add_exception_handler(RequestValidationError, _of_fields)
-    api.add_exception_handler(HTTPException, _of_http)
-    api.add_exception_handler(Exception, _unforeseen)
+def install_error_handlers(api: FastAPI) -> None:
+    """Return every error as a problem."""
+    api.add_exception_handler(TenutoError, _handle_tenuto_error)
+    api.add_exception_handler(RequestValidationError, _handle_validation_error)
+    api.add_exception_handler(HTTPException, _handle_http_error)
+    api.add_exception_handler(Exception, _handle_unexpected_error)
 
 
-def answer(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A problem, as a response."""
+def problem_response(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a problem as a response."""
     problem.request_id = request.scope.get("tenuto_request_id")
     body = problem.model_dump(exclude_none=True)
     return JSONResponse(body, problem.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-async def _of_ours(request: Request, error: Exception) -> JSONResponse:
+async def _handle_tenuto_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TenutoError)
-    for kind, status, word, title in _KINDS:
+    for kind, status, category, title in _CATEGORIES:
         if isinstance(error, kind):
-            fields = [FieldProblem(field=error.field, message=error.message)] if error.field else None
-            detail = f"{error.field}: {error.message}" if error.field else error.message
             problem = Problem(
-                type=f"urn:tenuto:{word}", title=title, status=status, detail=detail, errors=fields, remedy=error.remedy
+                type=f"urn:tenuto:{category}",
+                code=error.code,
+                title=title,
+                status=status,
+                detail=error.message,
+                errors=[FieldProblem(field=error.field, message=error.message)] if error.field else None,
+                remedy=error.remedy,
             )
-            return answer(request, problem, {"Retry-After": "1"} if status == 503 else None)
-    return await _unforeseen(request, error)
+            return problem_response(request, problem, {"Retry-After": "1"} if status == 503 else None)
+    return await _handle_unexpected_error(request, error)
 
 
-async def _of_fields(request: Request, error: Exception) -> JSONResponse:
+async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    fields = [FieldProblem(field=_where(each["loc"]), message=str(each["msg"])) for each in error.errors()[:50]]
+    found = error.errors()[:_MAX_FIELD_PROBLEMS]
+    fields = [FieldProblem(field=_field_path(each["loc"]), message=str(each["msg"])) for each in found]
     problem = Problem(
         type="urn:tenuto:invalid",
+        code="request.invalid",
         title="a value is not acceptable",
         status=422,
         detail="; ".join(f"{each.field}: {each.message}" for each in fields[:3]),
         errors=fields,
     )
-    return answer(request, problem)
+    return problem_response(request, problem)
 
 
-def _where(place: tuple[Any, ...]) -> str:
-    """``body.steps.0.name`` is for machines; people look for ``steps.0.name``."""
-    parts = [str(part) for part in place]
+def _field_path(location: tuple[Any, ...]) -> str:
+    """Return ``steps.0.name`` for ``("body", "steps", 0, "name")``."""
+    parts = [str(part) for part in location]
     if len(parts) > 1 and parts[0] in ("body", "query", "path", "header", "cookie"):
         parts = parts[1:]
     return ".".join(parts)
 
 
-async def _of_http(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase.lower()
     problem = Problem(
         type=f"urn:tenuto:{phrase.replace(' ', '-')}",
+        code=error.code if isinstance(error, Refused) else f"request.{phrase.replace(' ', '_')}",
         title=phrase,
         status=error.status_code,
         detail=str(error.detail),
         remedy=getattr(error, "remedy", None),
     )
-    return answer(request, problem, error.headers)
+    return problem_response(request, problem, error.headers)
 
 
-async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    log.exception(  # noqa: LOG004 — it is being handled: we are called from where it was caught
-        "a request failed",
+async def _handle_unexpected_error(request: Request, error: Exception) -> JSONResponse:
+    log.exception(  # noqa: LOG004 — the caller of this handler has caught the error
+        "request failed",
         request_id=request.scope.get("tenuto_request_id"),
         method=request.method,
         path=request.url.path,
     )
-    setattr(error, _TOLD, True)
-    problem = Problem(type="urn:tenuto:error", title="something went wrong here", status=500)
-    return answer(request, problem)
+    setattr(error, _LOGGED_ATTRIBUTE, True)
+    problem = Problem(type="urn:tenuto:error", code="internal.error", title="internal error", status=500)
+    return problem_response(request, problem)
 
 
-class ToldOnce:
-    """Around everything, before a server of ours: what has been answered and written down goes no further. Those who
-    caught it raise it again, and the server would write it down a second time, without the id of the request."""
+class SuppressLoggedErrors:
+    """Outermost middleware of our own server: drop errors that have been answered and logged.
+
+    Starlette raises them again after the handler, and uvicorn would log them a second time without the request id.
+    """
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -164,24 +186,24 @@ class ToldOnce:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._inner(scope, receive, send)
-        except Exception as error:  # whatever it is: once told and written down it ends here
-            if not getattr(error, _TOLD, False):
+        except Exception as error:
+            if not getattr(error, _LOGGED_ATTRIBUTE, False):
                 raise
 
 
-def described() -> dict[int | str, dict[str, Any]]:
-    """The problems every route may answer with, for the OpenAPI document."""
+def problem_responses() -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of the problems that every route may return."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    words = {
-        400: "The request cannot be read.",
-        401: "No key, or not a valid one.",
-        403: "The key's role does not reach so far.",
-        404: "There is no such thing.",
-        409: "The state of things does not allow it.",
+    descriptions = {
+        400: "The request cannot be parsed.",
+        401: "The API key is missing or not valid.",
+        403: "The caller's role is not sufficient.",
+        404: "The object does not exist.",
+        409: "The current state does not allow the operation.",
         413: "The body is too large.",
         415: "The body is not JSON.",
         422: "A value is not acceptable.",
         429: "Too many requests.",
-        503: "The database cannot be reached just now.",
+        503: "The database cannot be reached.",
     }
-    return {status: {"description": text, "content": content} for status, text in words.items()}
+    return {status: {"description": text, "content": content} for status, text in descriptions.items()}

@@ -1,6 +1,6 @@
-"""How often somebody may ask: so many requests a second for each caller, and few guesses at keys for each address.
+"""Rate limits: requests per second for each caller, and failed authentications for each address.
 
-Kept in this process only: it protects the process, and is no account of anything.
+The counts live in this process only. They protect the process and are not an accounting.
 """
 
 from __future__ import annotations
@@ -8,80 +8,94 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tenuto.api.problems import Refused
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 
-_GUESSES = 20
-_GUESSES_WITHIN = 60.0
+_MAX_FAILURES = 20
+_FAILURE_WINDOW_SECONDS = 60.0
 _LOOKUPS_PER_SECOND = 5.0
-_MOST_REMEMBERED = 10_000
+_MAX_BUCKETS = 10_000
 
 
 @dataclass(slots=True)
 class _Bucket:
-    left: float
-    at: float
+    """Token bucket."""
+
+    tokens: float
+    filled_at: float
 
 
-class Rates:
-    """The buckets of everybody who asked lately."""
+class RateLimiter:
+    """Token buckets of the callers and addresses seen recently."""
 
-    def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
-        self._buckets: dict[str, _Bucket] = {}
-        self._guesses: dict[str, _Bucket] = {}
+    def __init__(self, requests_per_second: float) -> None:
+        self._requests_per_second = requests_per_second
+        self._requests: dict[str, _Bucket] = {}
+        self._failures: dict[str, _Bucket] = {}
         self._lookups: dict[str, _Bucket] = {}
 
-    def count(self, who: str) -> None:
-        """One more request; refused if it is too many."""
-        if self._per_second <= 0:
+    def count_request(self, caller: str) -> None:
+        """Count a request of a caller; refuse it above the limit."""
+        rate = self._requests_per_second
+        if rate <= 0:
             return
-        bucket = _filled(self._buckets, who, self._per_second, most=2 * self._per_second)
-        if bucket.left < 1:
+        bucket = _refill(self._requests, caller, rate, capacity=2 * rate)
+        if bucket.tokens < 1:
             raise Refused(
                 429,
-                f"more than {self._per_second:g} requests a second",
-                remedy="ask less often",
+                f"the caller sent more than {rate:g} requests per second",
+                code="rate_limit.exceeded",
+                remedy="send fewer requests per second",
                 headers={"Retry-After": "1"},
             )
-        bucket.left -= 1
+        bucket.tokens -= 1
 
-    def has_guessed_enough(self, address: str) -> bool:
-        """Whether too many wrong keys came from there."""
-        if address not in self._guesses:
-            return False
-        return _filled(self._guesses, address, _GUESSES / _GUESSES_WITHIN, most=_GUESSES).left < 1
+    def has_too_many_failures(self, address: str) -> bool:
+        """Return whether too many authentications from this address failed recently."""
+        return address in self._failures and self._refill_failures(address).tokens < 1
 
-    def refuse_guessers(self, address: str) -> None:
-        """Whoever showed too many wrong keys waits."""
-        if self.has_guessed_enough(address):
-            raise _guesser()
+    def refuse_after_failures(self, address: str) -> None:
+        """Refuse an address with too many failed authentications."""
+        if self.has_too_many_failures(address):
+            raise _too_many_failures()
 
-    def look_up(self, address: str) -> None:
-        """Somebody nobody knows wants to be looked up in the database. From where too many wrong keys came only a few
-        are, each second: it costs the same whether the key is right, and a neighbour's may be."""
-        if not self.has_guessed_enough(address):
+    def count_lookup(self, address: str) -> None:
+        """Count a lookup of unknown credentials in the database; refuse it above the limit.
+
+        The limit applies to addresses with too many failures only. It does not depend on whether the credentials are
+        valid, because callers behind one proxy share an address.
+        """
+        if not self.has_too_many_failures(address):
             return
-        bucket = _filled(self._lookups, address, _LOOKUPS_PER_SECOND, most=_LOOKUPS_PER_SECOND)
-        if bucket.left < 1:
-            raise _guesser()
-        bucket.left -= 1
+        bucket = _refill(self._lookups, address, _LOOKUPS_PER_SECOND, capacity=_LOOKUPS_PER_SECOND)
+        if bucket.tokens < 1:
+            raise _too_many_failures()
+        bucket.tokens -= 1
 
-    def guessed(self, address: str) -> None:
-        """A wrong key was shown."""
-        _filled(self._guesses, address, _GUESSES / _GUESSES_WITHIN, most=_GUESSES).left -= 1
+    def count_failure(self, address: str) -> None:
+        """Count a failed authentication."""
+        self._refill_failures(address).tokens -= 1
+
+    def _refill_failures(self, address: str) -> _Bucket:
+        return _refill(self._failures, address, _MAX_FAILURES / _FAILURE_WINDOW_SECONDS, capacity=_MAX_FAILURES)
 
 
-def _guesser() -> Refused:
-    return Refused(429, "too many keys that are not valid", remedy="wait a minute", headers={"Retry-After": "60"})
+def _too_many_failures() -> Refused:
+    return Refused(
+        429,
+        "too many authentications from this address failed",
+        code="rate_limit.failed_authentications",
+        remedy="wait a minute",
+        headers={"Retry-After": "60"},
+    )
 
 
-def _filled(buckets: dict[str, _Bucket], who: str, rate: float, *, most: float) -> _Bucket:
-    now = steady()
-    bucket = buckets.get(who)
+def _refill(buckets: dict[str, _Bucket], name: str, rate: float, *, capacity: float) -> _Bucket:
+    now = monotonic_seconds()
+    bucket = buckets.get(name)
     if bucket is None:
-        if len(buckets) >= _MOST_REMEMBERED:
-            buckets.clear()  # whoever floods us with names gains one bucket more; nobody loses anything
-        bucket = buckets[who] = _Bucket(most, now)
-    bucket.left = min(most, bucket.left + (now - bucket.at) * rate)
-    bucket.at = now
+        if len(buckets) >= _MAX_BUCKETS:
+            buckets.clear()  # bounds the memory; a flood of names gains each of them one full bucket
+        bucket = buckets[name] = _Bucket(capacity, now)
+    bucket.tokens = min(capacity, bucket.tokens + (now - bucket.filled_at) * rate)
+    bucket.filled_at = now
     return bucket

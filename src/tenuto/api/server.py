@@ -1,6 +1,6 @@
-"""The web service's process: a uvicorn server for as long as it is wanted.
+"""The web service process: uvicorn with bounded request heads, TLS checks and the first API key.
 
-It binds to loopback unless told otherwise; further out it asks for TLS, or for the word that a proxy has it.
+It binds to loopback by default. On other addresses it requires TLS, or a proxy that provides it.
 """
 
 from __future__ import annotations
@@ -12,38 +12,43 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tenuto import processes
-from tenuto.api.application import api, guarded
-from tenuto.api.http_protocol import BoundedLine
-from tenuto.api.problems import ToldOnce
-from tenuto.api.routes.events import end_streams
+from tenuto.api.application import add_middleware, create_api
+from tenuto.api.problems import SuppressLoggedErrors
+from tenuto.api.routes.events import close_event_streams
 from tenuto.app import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
-from tenuto.service.polling_loop import collect_garbage_less_often, once_the_database_answers
-from tenuto.service.process_identity import Identity
+from tenuto.service.polling_loop import reduce_garbage_collection, retry_until_database_answers
+from tenuto.service.process_identity import ProcessIdentity
 from tenuto.settings import Settings
 
-_BACKLOG = 2048
-_BEAT_SECONDS = 5.0
+MAX_HEAD_BYTES = 64 * 1024
+_SOCKET_BACKLOG = 2048
+_HEARTBEAT_SECONDS = 5.0
 
 log = Log("tenuto.web")
 
 
+# --- running the server -----------------------------------------------------------------------------------------------
+
+
 @asynccontextmanager
-async def serving(app: Tenuto, host: str | None = None, port: int | None = None) -> AsyncIterator[str]:
-    """The web service beside the caller's own code, for as long as the block lasts; its address."""
+async def web_server(app: Tenuto, host: str | None = None, port: int | None = None) -> AsyncIterator[str]:
+    """Run the web server for the duration of the block; yield its address."""
     settings = app.settings
     host, port = host or settings.web_host, settings.web_port if port is None else port
-    refuse_to_be_seen(settings, host)
-    refuse_unusable_tls(settings)
-    warn_of_unknown_proxies(settings, host)
-    made = api(app)
+    require_tls_beyond_loopback(settings, host)
+    check_tls_files(settings)
+    warn_about_unknown_proxies(settings, host)
+    api = create_api(app)
     config = uvicorn.Config(
-        ToldOnce(guarded(app, made)),
+        SuppressLoggedErrors(add_middleware(app, api)),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -55,38 +60,37 @@ async def serving(app: Tenuto, host: str | None = None, port: int | None = None)
         ssl_keyfile=settings.web_tls_key,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
-        http=BoundedLine,
+        http=BoundedHttpProtocol,
         limit_concurrency=5000,
     )
     server = _Server(config)
-    collect_garbage_less_often()
+    reduce_garbage_collection()
     scheme = "https" if settings.web_tls_certificate else "http"
-    shown = f"[{host}]" if ":" in host else host
-    with _listen(host, port) as listening:
-        running = asyncio.create_task(server.serve(sockets=[listening]), name="tenuto-web")
+    url_host = f"[{host}]" if ":" in host else host
+    with _listen(host, port) as listener:
+        running = asyncio.create_task(server.serve(sockets=[listener]), name="tenuto-web")
         try:
             while not server.started:
                 if running.done():
                     await running
-                    raise Conflict("the web server did not start")
+                    raise Conflict("the web server did not start", code="web.start.failed")
                 await asyncio.sleep(0.005)
-            yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
+            yield f"{scheme}://{url_host}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            await end_streams(made)
+            await close_event_streams(api)
             await running
 
 
 class _Server(uvicorn.Server):
-    """Signals are the service's business."""
+    """Uvicorn without signal handlers: `service.signals` handles them."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None: see `service.signals`."""
         yield
 
 
-async def run_web(
+async def run_web_service(
     app: Tenuto,
     *,
     host: str | None = None,
@@ -94,106 +98,194 @@ async def run_web(
     name: str | None = None,
     ready: Callable[[str, Path | None], None] = lambda _address, _key: None,
 ) -> None:
-    """Be a web service until told to stop by a signal. ``ready`` hears where it listens, and where the first key is
-    kept if it has just been made."""
-    identity = Identity.take("web", app.settings.home, name)
+    """Run the web service until a signal stops it.
+
+    ``ready`` is called with the address and with the path of the first API key, if this start created it.
+    """
+    identity = ProcessIdentity.acquire("web", app.settings.home, name)
 
     async def serve(stopped: asyncio.Event, beat: Callable[[], None]) -> None:
-        place: Path | None = None
+        key_path: Path | None = None
 
-        async def make_the_first_key() -> None:
-            nonlocal place
-            made = await app.keys.first(app.settings.home)
-            place = None if made is None else made[0]
+        async def create_first_key() -> None:
+            nonlocal key_path
+            created = await app.api_keys.create_initial_key(app.settings.home)
+            key_path = None if created is None else created[0]
 
-        async with serving(app, host, port) as address:
-            # Told below: not before it is sure that it listens.
-            if not await once_the_database_answers(make_the_first_key, stopped.is_set, log):
+        async with web_server(app, host, port) as address:
+            if not await retry_until_database_answers(create_first_key, stopped.is_set, log):
                 return
-            log.info("web ready", address=address)
-            ready(address, place)
+            log.info("web service started", address=address)
+            ready(address, key_path)
             while not stopped.is_set():
                 beat()
                 try:
-                    async with asyncio.timeout(_BEAT_SECONDS):
+                    async with asyncio.timeout(_HEARTBEAT_SECONDS):
                         await stopped.wait()
                 except TimeoutError:
                     continue
 
     try:
-        await processes.run_beside(app.connect_for_services, app.settings, identity, serve)
+        await processes.run_web(app.connect_for_services, app.settings, identity, serve)
     finally:
         await app.close()
 
 
-def refuse_to_be_seen(settings: Settings, host: str) -> None:
-    """Beyond this machine only with TLS, or behind a proxy that has it."""
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_SOCKET_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise Conflict(
+            f"the web service cannot listen on {host}:{port}: {error.strerror}",
+            code="web.port.unavailable",
+            field="web_port",
+            remedy="another process may use the port: choose one with `--port N` (0 for any free port) or"
+            " `TENUTO_WEB_PORT`, or use `tenuto up --no-web`",
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """HTTP protocol with limits on the size and duration of a request head.
+
+    Without them, unauthenticated clients could fill the memory with headers, or all connections with partial requests.
+    """
+
+    head_timeout_seconds = 20.0
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        self._start_head_timer()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head_bytes(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head_bytes(name, value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        super().on_headers_complete()
+
+    def _count_head_bytes(self, *parts: bytes) -> None:
+        self._head_bytes += sum(len(part) for part in parts)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError(f"the request head has more than {MAX_HEAD_BYTES:,} bytes")  # uvicorn answers with 400
+
+    def _start_head_timer(self) -> None:
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(self.head_timeout_seconds, self._close_connection)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _close_connection(self) -> None:
+        transport: Any = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+
+
+# --- checks of the settings -------------------------------------------------------------------------------------------
+
+
+def require_tls_beyond_loopback(settings: Settings, host: str) -> None:
+    """Refuse to listen beyond loopback without TLS or a proxy that provides it."""
     if _is_loopback(host) or settings.web_behind_proxy or settings.web_tls_certificate:
         return
     raise Invalid(
-        f"{host} can be reached from other machines, and there is no TLS",
+        f"web_host {host} is reachable from other machines, but TLS is not configured",
+        code="web.tls.missing",
         field="web_host",
-        remedy="give web_tls_certificate and web_tls_key, or say web_behind_proxy if a proxy has them",
+        remedy="set web_tls_certificate and web_tls_key, or set web_behind_proxy if a proxy provides TLS",
     )
 
 
-def refuse_unusable_tls(settings: Settings) -> None:
-    """What is to prove who we are can be read and fits together; said before anybody listens."""
+def check_tls_files(settings: Settings) -> None:
+    """Check that certificate and key are readable and fit together, before the server listens."""
     certificate, key = settings.web_tls_certificate, settings.web_tls_key
     if certificate is None:
         if key is None:
             return
-        raise Invalid("is missing, and web_tls_key is given", field="web_tls_certificate", remedy="give both or none")
-    _refuse_unreadable(certificate, "web_tls_certificate")
-    _refuse_unreadable(key or certificate, "web_tls_key")
+        raise Invalid(
+            "web_tls_key is set, but web_tls_certificate is not",
+            code="web.tls.certificate.missing",
+            field="web_tls_certificate",
+            remedy="set both or none",
+        )
+    _check_readable(certificate, "web_tls_certificate")
+    _check_readable(key or certificate, "web_tls_key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(certificate)
     except ssl.SSLError as error:
         raise Invalid(
-            f"{certificate} holds no certificate: {_words(error)}",
+            f"web_tls_certificate {certificate} contains no certificate: {_ssl_reason(error)}",
+            code="web.tls.certificate.invalid",
             field="web_tls_certificate",
-            remedy="name a file in PEM format: the certificate, and after it those that vouch for it",
+            remedy="name a file in PEM format with the certificate, followed by its intermediate certificates",
         ) from error
     try:
-        context.load_cert_chain(certificate, key, password=_no_password)
+        context.load_cert_chain(
+            certificate, key, password=lambda: ""
+        )  # an encrypted key must not prompt for a password
     except ssl.SSLError as error:
         raise Invalid(
-            f"{key or certificate} holds no key for the certificate in {certificate}: {_words(error)}",
+            f"{key or certificate} contains no key for the certificate in {certificate}: {_ssl_reason(error)}",
+            code="web.tls.key.invalid",
             field="web_tls_key",
-            remedy="name the file with the certificate's own key, in PEM format and without a password",
+            remedy="name the file with the key of the certificate, in PEM format and without a password",
         ) from error
 
 
-def _refuse_unreadable(path: Path, field: str) -> None:
+def _check_readable(path: Path, field: str) -> None:
     try:
         with path.open("rb"):
             return
     except OSError as error:
         raise Invalid(
-            f"{path} cannot be read: {error.strerror}",
+            f"{field} {path} cannot be read: {error.strerror}",
+            code="web.tls.file.unreadable",
             field=field,
-            remedy="name a file that is there, and that the account of the web service may read",
+            remedy="name an existing file that the user of the web service may read",
         ) from error
 
 
-def _no_password() -> str:
-    """Asked for if a key is sealed with one: nobody is here to type it, and it would be waited for."""
-    return ""
-
-
-def _words(error: ssl.SSLError) -> str:
+def _ssl_reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
-def warn_of_unknown_proxies(settings: Settings, host: str) -> None:
-    """A proxy elsewhere than on this machine is believed only if it is known. If not, nothing fails, and much is
-    lost: all callers come from its one address, which the guesses of one close to others, and by plain HTTP."""
+def warn_about_unknown_proxies(settings: Settings, host: str) -> None:
+    """Warn if a proxy on another machine is configured without its address.
+
+    Its forwarded headers are then ignored: all callers share its address, so failed authentications of one caller limit
+    all of them, and their requests count as plain HTTP.
+    """
     if settings.web_behind_proxy and not settings.web_proxies and not _is_loopback(host):
         log.warning(
-            "the proxy is not known, and what it says of callers is not believed unless it is on this machine",
+            "forwarded headers ignored: address of the proxy not configured",
             setting="web_proxies",
-            remedy="set web_proxies to the addresses or networks its requests come from",
+            remedy="set web_proxies to the addresses or networks of the proxy",
         )
 
 
@@ -204,22 +296,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise Conflict(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            field="web_port",
-            remedy="another process may have it: `--port N` (0 for any that is free), `TENUTO_WEB_PORT`,"
-            " or `tenuto up --no-web`",
-        ) from error
-    listening.setblocking(False)
-    return listening

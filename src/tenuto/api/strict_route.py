@@ -1,10 +1,12 @@
-"""Reading what comes in, strictly: JSON whose every key is there once, not too deep, with real numbers only.
+"""Routes that authorize the caller before they read the body, and that parse JSON strictly.
 
-What cannot be read is refused before anybody acts on half of it.
+Strict JSON has unique keys, bounded depth, finite numbers and storable text. A body that fails is refused before any
+operation runs.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Coroutine
@@ -16,128 +18,156 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
-from tenuto.api.auth import Needs, Visit, remember_answer
+from tenuto.api.auth import ApiCall, RequiredRole, store_response
 from tenuto.api.problems import Refused
 from tenuto.errors import Conflict
 from tenuto.model import stored_values
-from tenuto.model.stored_values import MAX_DEPTH
+from tenuto.model.stored_values import MAX_JSON_DEPTH
 
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
-_DEEPER = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+_DEPTH_CHANGES = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 
-def strict_json(text: bytes) -> Any:
-    """JSON as the standard means it, and as it can be stored."""
-    if _depth(text) > MAX_DEPTH:
-        raise Refused(400, "the JSON is nested too deeply", remedy=f"keep to {MAX_DEPTH} levels")
+def parse_strict_json(text: bytes) -> Any:
+    """Parse JSON that conforms to the standard and can be stored."""
+    if _measure_depth(text) > MAX_JSON_DEPTH:
+        raise Refused(
+            400,
+            f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep",
+            code="request.json.too_deep",
+            remedy="use fewer levels",
+        )
     try:
-        read = _DECODER.decode(text.decode("utf-8"))
+        value = _DECODER.decode(text.decode("utf-8"))
         if b"\\u" in text:
-            _refuse_unstorable(read)
+            _refuse_unstorable(value)
     except UnicodeDecodeError as error:
-        raise Refused(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+        message = f"the body is not UTF-8: {error.reason} at byte {error.start}"
+        raise Refused(400, message, code="request.body.not_utf8") from None
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON: {error}"[:300]) from None
-    return read
+        raise Refused(400, f"the body is not valid JSON: {error}"[:300], code="request.json.invalid") from None
+    return value
 
 
-def _depth(text: bytes) -> int:
-    """How deep it is nested at most."""
-    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+def _measure_depth(text: bytes) -> int:
+    """Return the depth of the nesting; 0 if it cannot exceed the limit."""
+    if text.count(b"[") + text.count(b"{") <= MAX_JSON_DEPTH:
         return 0
-    brackets = _BRACKETS.findall(_TEXTS.sub(b"", text))
-    return max(accumulate(_DEEPER[each] for each in brackets), default=0)
+    brackets = _BRACKETS.findall(_STRINGS.sub(b"", text))
+    return max(accumulate(_DEPTH_CHANGES[each] for each in brackets), default=0)
 
 
-def _refuse_unstorable(read: Any) -> None:
-    """What only an escape can write: half of a surrogate pair, and NUL."""
-    plain = json.dumps(read, ensure_ascii=False)
+def _refuse_unstorable(value: Any) -> None:
+    """Refuse unpaired surrogates and NUL, which only escapes can express."""
+    plain = json.dumps(value, ensure_ascii=False)
     try:
         plain.encode("utf-8")
     except UnicodeEncodeError:
-        raise Refused(422, "the body holds half of a surrogate pair", remedy="send valid Unicode text") from None
-    if _NUL.search(plain):
-        raise Refused(422, "the body holds a NUL character", remedy="remove it, or send bytes as base64")
+        raise Refused(
+            422,
+            "the body contains an unpaired surrogate",
+            code="request.text.unpaired_surrogate",
+            remedy="send valid Unicode text",
+        ) from None
+    if _ESCAPED_NUL.search(plain):
+        raise Refused(
+            422,
+            "the body contains a NUL character",
+            code="request.text.nul",
+            remedy="remove it, or send binary data as base64",
+        )
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     number = float(text)
     if number in (inf, -inf):
-        raise ValueError("a number is larger than any that can be stored")
+        raise ValueError("a number is too large for 64-bit floating point")
     return number
 
 
-def _whole(text: str) -> int:
+def _parse_int(text: str) -> int:
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
-        raise ValueError("a whole number is larger than 64 bits")
+        raise ValueError("an integer does not fit into 64 bits")
     return int(text)
 
 
-_DECODER = stored_values.decoder(parse_int=_whole, parse_float=_finite)
+_DECODER = stored_values.strict_json_decoder(parse_int=_parse_int, parse_float=_parse_float)
 
 
 class StrictRequest(Request):
-    """A request whose JSON is read strictly."""
+    """A request whose JSON is parsed strictly."""
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            self._json = strict_json(await self.body())
+            self._json = parse_strict_json(await self.body())
         return self._json
 
 
 class StrictRoute(APIRoute):
-    """A route that lets nobody in before it knows them, reads strictly, and remembers what it answered to a request
-    that may come again."""
+    """Route that authorizes the caller, then reads the body, then stores the response for repeated requests.
+
+    The first sentence of the endpoint's docstring is the OpenAPI summary, the rest is the description.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        if options.get("summary") is None:
+            summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").replace("\n", " ").partition(". ")
+            options |= {"summary": summary.removesuffix("."), "description": description or None}
         super().__init__(path, endpoint, **options)
-        if self.needs is not None:
-            told = {"x-role": self.needs.role.word, "x-action": self.needs.action}
-            self.openapi_extra = {**told, **(self.openapi_extra or {})}
+        if self.required_role is not None:
+            access = {"x-role": self.required_role.role.key, "x-action": self.required_role.action}
+            self.openapi_extra = {**access, **(self.openapi_extra or {})}
 
     @property
-    def needs(self) -> Needs | None:
-        """Who may use it; None if it is open."""
-        return next((each.call for each in self.dependant.dependencies if isinstance(each.call, Needs)), None)
+    def required_role(self) -> RequiredRole | None:
+        """Role that the route requires; None if it is open."""
+        return next((each.call for each in self.dependant.dependencies if isinstance(each.call, RequiredRole)), None)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, needs = super().get_route_handler(), self.needs
+        handle, required_role = super().get_route_handler(), self.required_role
 
-        async def strictly(request: Request) -> Response:
+        async def handle_strictly(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive)
-            visit: Visit | None = None
+            call: ApiCall | None = None
             try:
-                if needs is not None:
-                    visit = await needs(strict)
+                if required_role is not None:
+                    call = await required_role(strict)
                 if self.body_field is not None:
-                    await _read(strict)
+                    await _check_json_body(strict)
                 response = await handle(strict)
-                if visit is not None and needs is not None and needs.keeps_answer:
-                    await remember_answer(visit, response)
+                if call is not None and required_role is not None and required_role.stores_response:
+                    await store_response(call, response)
                 return response
             except Conflict as error:
-                if visit is not None and visit.again:
+                if call is not None and call.is_repeat:
                     if self.status_code == 204:
-                        return Response(status_code=204)  # it was done before, and had nothing else to tell
-                    error.remedy = "it was done before, under the same Idempotency-Key: see what became of it"
+                        return Response(status_code=204)  # the first request succeeded; its response had no body
+                    error.code = "request.idempotency_key.already_done"
+                    error.remedy = "the operation was done before with the same Idempotency-Key: query its result"
                 raise
             except ClientDisconnect:
-                return Response(status_code=400)  # to nobody
+                return Response(status_code=400)  # is not sent
             finally:
-                if visit is not None:
-                    visit.end()
+                if call is not None:
+                    call.exit_contexts()
 
-        return strictly
+        return handle_strictly
 
 
-async def _read(request: StrictRequest) -> None:
-    """The body, before anything is done with it: JSON, and said to be."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+async def _check_json_body(request: StrictRequest) -> None:
+    """Read the body; refuse it unless it is declared as JSON and valid."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not await request.body():
         return
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        said = f"it is said to be {kind!r:.80}" if kind else "it is not said what it is"
-        raise Refused(415, f"the body must be JSON, and {said}", remedy="send Content-Type: application/json")
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise Refused(
+            415,
+            f"the Content-Type must be application/json, not {media_type!r:.80}",
+            code="request.content_type.unsupported",
+            remedy="send Content-Type: application/json",
+        )
     await request.json()

@@ -1,9 +1,8 @@
-"""Linking audit entries into the chain: a moment after they were committed, by one sealer at a time.
+"""The audit sealer links audit entries into the hash chain, about once a second.
 
-Entries are written in the transactions that do what they tell of. Were they linked there too, all those transactions
-would wait for one another; so they are linked here, about every second. Any number of schedulers may seal: whoever has
-the lock does, and the position's key would refuse a second link at the same place. A chain that has been sealed with a
-key is never continued without one.
+Entries are written in the transactions that make the changes. Linking them there would serialise these transactions.
+Any number of schedulers may run a sealer: an advisory lock admits one at a time, and the key of the position refuses a
+second link. A chain that was sealed with a key is never continued without one.
 """
 
 from __future__ import annotations
@@ -12,82 +11,86 @@ import asyncio
 from uuid import UUID
 
 from tenuto.audit import checkpoints
-from tenuto.audit import keys as auditkeys
-from tenuto.clock import steady
+from tenuto.audit.keys import load_audit_keys
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.logs import Log
 from tenuto.model import audit_chain
 from tenuto.model.audit_chain import AuditKeys
 from tenuto.postgres.database import Connection, Database
-from tenuto.service.polling_loop import Loop
+from tenuto.service.polling_loop import PollingLoop
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log
-from tenuto.store.access.audit_log import Head
+from tenuto.store.access.audit_log import ChainHead
 
-EVERY_SECONDS = 1.0
-BATCH = 500
+SEAL_INTERVAL_SECONDS = 1.0
+BATCH_SIZE = 500
 
 log = Log("tenuto.audit")
 
 
-class Sealing:
-    """One sealer, from start to stop."""
+class AuditSealer:
+    """Background service that seals audit entries."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._loop = Loop("tenuto-sealing", self.round, log)
-        self._anchored_at: float | None = None
+        self._loop = PollingLoop("tenuto-audit-sealer", self.run_cycle, log)
+        self._checkpoint_at: float | None = None
 
     def start(self) -> None:
-        self._loop.start(after=EVERY_SECONDS)
+        self._loop.start(delay_seconds=SEAL_INTERVAL_SECONDS)
 
     async def stop(self) -> None:
         await self._loop.stop()
 
-    async def round(self) -> float:
-        """Seal what waits, and remember the head now and then."""
-        if await audit_log.is_waiting(self._database):
-            keys = await asyncio.to_thread(auditkeys.at_hand, self._settings)
-            while await seal_some(self._database, keys) == BATCH:
+    async def run_cycle(self) -> float:
+        """Seal waiting entries, and record a checkpoint when it is due."""
+        if await audit_log.has_unsealed_entries(self._database):
+            keys = await asyncio.to_thread(load_audit_keys, self._settings)
+            while await seal_entries(self._database, keys) == BATCH_SIZE:
                 pass
-            if self._anchored_at is None:  # the first entries of a trail are not to wait for an hour
-                await self._anchor()
-        if self._anchored_at is None or steady() - self._anchored_at > checkpoints.EVERY.total_seconds():
-            await self._anchor()
-        return EVERY_SECONDS
+            if self._checkpoint_at is None:  # the first entries get a checkpoint at once
+                await self._record_checkpoint()
+        if (
+            self._checkpoint_at is None
+            or monotonic_seconds() - self._checkpoint_at > checkpoints.CHECKPOINT_INTERVAL.total_seconds()
+        ):
+            await self._record_checkpoint()
+        return SEAL_INTERVAL_SECONDS
 
-    async def _anchor(self) -> None:
-        await checkpoints.drop(self._database, self._settings.home)
-        self._anchored_at = steady()
+    async def _record_checkpoint(self) -> None:
+        await checkpoints.record_checkpoint(self._database, self._settings.home)
+        self._checkpoint_at = monotonic_seconds()
 
 
-async def seal_some(database: Database, keys: AuditKeys, most: int = BATCH) -> int:
-    """Link the oldest entries that wait; how many. None while somebody else is at it."""
+async def seal_entries(database: Database, keys: AuditKeys, limit: int = BATCH_SIZE) -> int:
+    """Link the oldest waiting entries and return their number; 0 while another sealer has the lock."""
 
-    async def act(connection: Connection) -> int:
-        if not await audit_log.may_seal(connection):
+    async def seal(connection: Connection) -> int:
+        if not await audit_log.try_sealer_lock(connection):  # guard: audit.one_sealer
             return 0
-        last = await audit_log.head(connection)
-        entries = await audit_log.unsealed(connection, most)
+        last = await audit_log.load_head_in_transaction(connection)
+        entries = await audit_log.load_unsealed_entries(connection, limit)
         if not entries:
             return 0
-        _refuse_to_weaken(last, keys)
+        _check_keys(last, keys)  # guard: audit.keyed_chain
         links = []
         position, seal = last.position, last.seal
         for entry in entries:
-            position, seal = position + 1, audit_chain.seal(seal, entry, keys.current)
+            position, seal = position + 1, audit_chain.make_seal(seal, entry, keys.current)
             links.append((position, UUID(entry["id"]), seal))
-        await audit_log.append(connection, links)
+        await audit_log.append_links(connection, links)
         return len(links)
 
-    return await database.transaction(act)
+    return await database.transaction(seal)
 
 
-def _refuse_to_weaken(last: Head, keys: AuditKeys) -> None:
-    if audit_chain.is_keyed(last.seal) and keys.current is None:
+def _check_keys(last: ChainHead, keys: AuditKeys) -> None:
+    if audit_chain.is_keyed_seal(last.seal) and keys.current is None:
         raise Conflict(
-            "the audit trail is sealed with a key, and none is given here",
+            "the audit chain is sealed with a key, but this service has no master key",
+            code="audit.master_key.missing",
             field="master_key",
-            remedy="set TENUTO_MASTER_KEY_FILE for this service, too",
+            remedy="set TENUTO_MASTER_KEY_FILE for this service",
         )

@@ -1,8 +1,8 @@
-"""Verifying the audit trail: whether every entry is the one that was sealed, in its place, and none is missing.
+"""Verifies the audit chain: every entry is the one that was sealed, at its position, and none is missing.
 
-What is found out, and how: an entry or a link that was changed or exchanged no longer fits its seal; a link that was
-taken out leaves a gap, an entry that was taken out leaves its link; one that was put in has no link, or one that fits
-nowhere; a trail that was cut short, or made anew, does not agree with the heads remembered outside the database.
+A changed or exchanged entry or link no longer fits its seal. A removed link leaves a gap; a removed entry leaves its
+link. An inserted entry has no link, or one that does not fit. A chain that was cut short or rebuilt does not match the
+checkpoints outside the database.
 """
 
 from __future__ import annotations
@@ -13,213 +13,231 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
-from tenuto.audit.checkpoints import Anchor
-from tenuto.clock import steady
-from tenuto.model.audit_chain import BEGINNING, AuditKeys, UnknownAuditKey, is_keyed, key_id
+from tenuto.audit.checkpoints import Checkpoint
+from tenuto.clock import monotonic_seconds
+from tenuto.model.audit_chain import GENESIS_SEAL, AuditKeys, UnknownAuditKey, is_keyed_seal, seal_key_id
 from tenuto.postgres.database import Database
 from tenuto.store.access import audit_log
-from tenuto.store.access.audit_log import Link
+from tenuto.store.access.audit_log import ChainLink
 
-Kind = Literal["changed", "deleted", "inserted", "backdated", "cut", "rewritten", "unsealed", "weakened", "unknown_key"]
-TOO_LONG = timedelta(minutes=1)
-"""So long an entry may wait to be sealed, and so far may neighbours in the chain be out of order in time."""
-_PAGE, _ENTRIES = 500, 10_000
-_NAMED = 100
-_MOMENT = 3.0
+FaultKind = Literal[
+    "changed", "deleted", "inserted", "backdated", "cut", "rewritten", "unsealed", "weakened", "unknown_key"
+]
+SEAL_DELAY_LIMIT = timedelta(minutes=1)
+"""How long an entry may wait to be sealed, and how far neighbours in the chain may be out of order in time."""
+_LINKS_PER_PAGE, _ENTRIES_PER_PAGE = 500, 10_000
+_MAX_FAULTS = 100
+_PART_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it was written."""
+    """One deviation of the chain from what was written."""
 
-    kind: Kind
-    says: str
+    kind: FaultKind
+    description: str
     position: int | None = None
     entry: UUID | None = None
 
 
 @dataclass(slots=True)
 class Verification:
-    """What became of looking: how much was looked at, and what is wrong."""
+    """Result of a verification."""
 
-    links: int = 0
-    """Links that were looked at."""
-    position: int = 0
-    """Where the chain ends."""
-    keyed: bool = False
-    """Whether its end is sealed with a key: without one, only the heads remembered outside show a trail made anew."""
-    anchored: int = 0
-    """Up to which position a head is remembered outside the database."""
+    checked_links: int = 0
+    end_position: int = 0
+    """Last position of the chain."""
+    is_keyed: bool = False
+    """Whether the last link is sealed with a key; without one, only checkpoints detect a rebuilt chain."""
+    checkpoint_position: int = 0
+    """Position of the latest checkpoint."""
     faults: list[Fault] = field(default_factory=list)
-    more: bool = False
-    """There are more faults than are told."""
+    has_more_faults: bool = False
+    """Whether faults beyond the reported ones exist."""
 
     @property
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         return not self.faults
 
-    def found(self, faults: Iterator[Fault] | Sequence[Fault]) -> None:
+    def add_faults(self, faults: Iterator[Fault] | Sequence[Fault]) -> None:
         for fault in faults:
-            if len(self.faults) >= _NAMED:
-                self.more = True
+            if len(self.faults) >= _MAX_FAULTS:
+                self.has_more_faults = True
                 return
             self.faults.append(fault)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far somebody has come who looks at the trail in parts: along the links first, from the oldest on, then along
-    the entries, from the newest on."""
+class VerifierCursor:
+    """Progress of a verification in parts: first along the links, oldest first, then the entries, newest first."""
 
     link: int | None = 0
-    """The last link that was looked at; None if that was the last of all."""
+    """Last verified link; None if all links are verified."""
     entry: UUID | None = None
-    """The last entry that was looked at."""
-    left: int | None = None
-    """How many entries are still to be looked at; None stands for all."""
+    """Last verified entry."""
+    entries_left: int | None = None
+    """Number of entries still to verify; None means all."""
 
 
-async def verify(
-    database: Database, keys: AuditKeys, anchors: Sequence[Anchor], *, newest: int | None = None
+async def verify_chain(
+    database: Database, keys: AuditKeys, checkpoints: Sequence[Checkpoint], *, newest: int | None = None
 ) -> Verification:
-    """Look at the whole trail, or only at so many of its newest links and entries."""
-    told, place = await verify_part(database, keys, anchors, newest=newest)
-    while place is not None:
-        part, place = await verify_part(database, keys, anchors, place=place)
-        told.links, told.position, told.more = told.links + part.links, part.position, told.more or part.more
-        told.found(part.faults)
-    return told
+    """Verify the whole chain, or only its newest links and entries."""
+    result, cursor = await verify_part(database, keys, checkpoints, newest=newest)
+    while cursor is not None:
+        part, cursor = await verify_part(database, keys, checkpoints, cursor=cursor)
+        result.checked_links, result.end_position, result.has_more_faults = (
+            result.checked_links + part.checked_links,
+            part.end_position,
+            result.has_more_faults or part.has_more_faults,
+        )
+        result.add_faults(part.faults)
+    return result
 
 
 async def verify_part(
     database: Database,
     keys: AuditKeys,
-    anchors: Sequence[Anchor],
+    checkpoints: Sequence[Checkpoint],
     *,
     newest: int | None = None,
-    place: Place | None = None,
-) -> tuple[Verification, Place | None]:
-    """As `verify`, but no more than takes a moment; and from where to go on, if there is more."""
-    head = await audit_log.head_now(database)
-    told = Verification(position=head.position, keyed=is_keyed(head.seal))
-    told.anchored = max((anchor.position for anchor in anchors), default=0)
-    if place is None:
-        place = Place(0 if newest is None else max(head.position - newest, 0), left=newest)
-        reader = _Reader(keys, place.link or 0, {anchor.position: anchor for anchor in anchors})
+    cursor: VerifierCursor | None = None,
+) -> tuple[Verification, VerifierCursor | None]:
+    """Verify for a few seconds; return the cursor to continue from, or None at the end."""
+    head = await audit_log.load_head(database)
+    result = Verification(end_position=head.position, is_keyed=is_keyed_seal(head.seal))
+    result.checkpoint_position = max((checkpoint.position for checkpoint in checkpoints), default=0)
+    if cursor is None:
+        cursor = VerifierCursor(0 if newest is None else max(head.position - newest, 0), entries_left=newest)
+        reader = _LinkVerifier(keys, cursor.link or 0, {checkpoint.position: checkpoint for checkpoint in checkpoints})
     else:
-        reader = _Reader(keys, max((place.link or 0) - 1, 0), {anchor.position: anchor for anchor in anchors})
-        await _read_again(database, reader, place.link or 0)
-    ends = steady() + _MOMENT
-    if place.link is not None:
-        place = await _along_links(database, reader, told, place, ends)
-        if place.link is not None:
-            return told, place
-        told.found(_cut(anchors, told.position))
-    while True:  # once at least: whoever asks again comes further
-        count = _ENTRIES if place.left is None else min(place.left, _ENTRIES)
-        last = await audit_log.nth_below(database, place.entry, count)
-        told.found([_astray(each) for each in await audit_log.astray(database, TOO_LONG, place.entry, last, _NAMED)])
-        left = None if place.left is None else place.left - count
+        reader = _LinkVerifier(
+            keys, max((cursor.link or 0) - 1, 0), {checkpoint.position: checkpoint for checkpoint in checkpoints}
+        )
+        await _read_last_link(database, reader, cursor.link or 0)
+    deadline = monotonic_seconds() + _PART_SECONDS
+    if cursor.link is not None:
+        cursor = await _verify_links(database, reader, result, cursor, deadline)
+        if cursor.link is not None:
+            return result, cursor
+        result.add_faults(_find_cut(checkpoints, result.end_position))  # guard: audit.remembered_head
+    while True:  # at least one page per call, so that every call makes progress
+        count = _ENTRIES_PER_PAGE if cursor.entries_left is None else min(cursor.entries_left, _ENTRIES_PER_PAGE)
+        last = await audit_log.find_nth_entry_below(database, cursor.entry, count)
+        result.add_faults(
+            [
+                _unchained_entry_fault(each)
+                for each in await audit_log.find_unchained_entries(
+                    database, SEAL_DELAY_LIMIT, cursor.entry, last, _MAX_FAULTS
+                )
+            ]
+        )
+        left = None if cursor.entries_left is None else cursor.entries_left - count
         if last is None or left == 0:
-            return told, None
-        place = Place(None, last, left)
-        if steady() >= ends:
-            return told, place
+            return result, None
+        cursor = VerifierCursor(None, last, left)
+        if monotonic_seconds() >= deadline:
+            return result, cursor
 
 
-async def _read_again(database: Database, reader: _Reader, link: int) -> None:
-    """The last link of the part before: what is wrong with it was told then, but the next one must follow it."""
-    for again in await audit_log.links(database, link - 1, 1) if link > 0 else []:
+async def _read_last_link(database: Database, reader: _LinkVerifier, link: int) -> None:
+    """Read the last link of the previous part, whose faults are already reported: the next link must follow it."""
+    for again in await audit_log.list_links(database, link - 1, 1) if link > 0 else []:
         if again.position == link:
-            for _told_before in reader.read(again):
+            for _reported_before in reader.verify(again):
                 pass
 
 
-async def _along_links(database: Database, reader: _Reader, told: Verification, place: Place, ends: float) -> Place:
-    after = place.link or 0
-    while some := await audit_log.links(database, after, _PAGE):
-        for link in some:
-            told.found(reader.read(link))
-        told.links += len(some)
-        after = some[-1].position
-        if steady() >= ends:
-            return Place(after, None, place.left)
-    told.position = max(told.position, after)
-    return Place(None, None, place.left)
+async def _verify_links(
+    database: Database, reader: _LinkVerifier, result: Verification, cursor: VerifierCursor, deadline: float
+) -> VerifierCursor:
+    after = cursor.link or 0
+    while links := await audit_log.list_links(database, after, _LINKS_PER_PAGE):
+        for link in links:
+            result.add_faults(reader.verify(link))
+        result.checked_links += len(links)
+        after = links[-1].position
+        if monotonic_seconds() >= deadline:
+            return VerifierCursor(after, None, cursor.entries_left)
+    result.end_position = max(result.end_position, after)
+    return VerifierCursor(None, None, cursor.entries_left)
 
 
-class _Reader:
-    """Reads link after link, and remembers what the next one must follow."""
+class _LinkVerifier:
+    """Verifies links in order, and remembers what the next one must follow."""
 
-    def __init__(self, keys: AuditKeys, begin: int, anchors: dict[int, Anchor]) -> None:
+    def __init__(self, keys: AuditKeys, start: int, checkpoints: dict[int, Checkpoint]) -> None:
         self._keys = keys
-        self._anchors = anchors
-        self._position = begin
-        self._seal: bytes | None = BEGINNING if begin == 0 else None
-        """The seal before, unless it is not known: then the next one can only be taken as it is."""
+        self._checkpoints = checkpoints
+        self._position = start
+        self._seal: bytes | None = GENESIS_SEAL if start == 0 else None
+        """Previous seal; None if it is unknown, so that the next seal cannot be checked."""
         self._was_keyed = False
-        self._latest: datetime | None = None
+        self._latest_at: datetime | None = None
 
-    def read(self, link: Link) -> Iterator[Fault]:
+    def verify(self, link: ChainLink) -> Iterator[Fault]:
         if link.position != self._position + 1:
-            yield _gap(self._position + 1, link.position - 1)
+            yield _missing_links(self._position + 1, link.position - 1)
             self._seal = None
         if link.entry is None:
-            yield Fault("deleted", f"entry {link.audit_id} is gone", link.position, link.audit_id)
+            yield Fault("deleted", f"entry {link.audit_id} is missing", link.position, link.audit_id)
         elif self._seal is not None:
             yield from self._check_seal(link, self._seal, link.entry)
-        if self._was_keyed and not is_keyed(link.seal):
-            yield Fault("weakened", "sealed without a key after others with one", link.position, link.audit_id)
-        anchor = self._anchors.get(link.position)
-        if anchor is not None and anchor.seal != link.seal:
-            says = f"not the seal that was remembered outside the database at {anchor.at:%Y-%m-%d %H:%M} UTC"
-            yield Fault("rewritten", says, link.position, link.audit_id)
+        if self._was_keyed and not is_keyed_seal(link.seal):
+            yield Fault("weakened", "sealed without a key after links sealed with a key", link.position, link.audit_id)
+        checkpoint = self._checkpoints.get(link.position)
+        if checkpoint is not None and checkpoint.seal != link.seal:  # guard: audit.remembered_seals
+            description = f"the seal differs from the checkpoint of {checkpoint.at:%Y-%m-%d %H:%M} UTC"
+            yield Fault("rewritten", description, link.position, link.audit_id)
         yield from self._check_time(link)
         self._position, self._seal = link.position, link.seal
-        self._was_keyed = self._was_keyed or is_keyed(link.seal)
+        self._was_keyed = self._was_keyed or is_keyed_seal(link.seal)
 
-    def _check_seal(self, link: Link, previous: bytes, entry: audit_log.Record) -> Iterator[Fault]:
+    def _check_seal(self, link: ChainLink, previous: bytes, entry: audit_log.Record) -> Iterator[Fault]:
         try:
-            right = self._keys.is_right(link.seal, previous, entry)
+            right = self._keys.is_valid_seal(link.seal, previous, entry)
         except UnknownAuditKey:
-            says = f"sealed with the key {key_id(link.seal)}, which is not at hand: it cannot be checked"
-            yield Fault("unknown_key", says, link.position, link.audit_id)
+            description = f"sealed with the key {seal_key_id(link.seal)}, which is not available: it cannot be verified"
+            yield Fault("unknown_key", description, link.position, link.audit_id)
             return
         if not right:
-            says = f"entry {link.audit_id} is not what was sealed here: it was changed, exchanged or put in"
-            yield Fault("changed", says, link.position, link.audit_id)
+            description = (
+                f"entry {link.audit_id} is not the one that was sealed here: it was changed, exchanged or inserted"
+            )
+            yield Fault("changed", description, link.position, link.audit_id)
 
-    def _check_time(self, link: Link) -> Iterator[Fault]:
+    def _check_time(self, link: ChainLink) -> Iterator[Fault]:
         if link.at is None:
             return
-        if self._latest is not None and link.at < self._latest - TOO_LONG:
-            says = (
-                f"entry {link.audit_id} claims to be older than those before it:"
-                " it was put in later, or the database's clock was set back"
+        if self._latest_at is not None and link.at < self._latest_at - SEAL_DELAY_LIMIT:
+            description = (
+                f"entry {link.audit_id} is dated before its predecessors:"
+                " it was inserted later, or the database clock was set back"
             )
-            yield Fault("backdated", says, link.position, link.audit_id)
-        self._latest = link.at if self._latest is None else max(self._latest, link.at)
+            yield Fault("backdated", description, link.position, link.audit_id)
+        self._latest_at = link.at if self._latest_at is None else max(self._latest_at, link.at)
 
 
-def _gap(first: int, last: int) -> Fault:
-    which = f"link {first} is" if first == last else f"links {first} to {last} are"
-    return Fault("deleted", f"{which} gone", first)
+def _missing_links(first: int, last: int) -> Fault:
+    links = f"link {first} is" if first == last else f"links {first} to {last} are"
+    return Fault("deleted", f"{links} missing", first)
 
 
-def _cut(anchors: Sequence[Anchor], position: int) -> Iterator[Fault]:
-    longest = max(anchors, key=lambda anchor: anchor.position, default=None)
+def _find_cut(checkpoints: Sequence[Checkpoint], position: int) -> Iterator[Fault]:
+    longest = max(checkpoints, key=lambda checkpoint: checkpoint.position, default=None)
     if longest is not None and longest.position > position:
         yield Fault(
             "cut",
-            f"the trail ends at {position}, and was {longest.position} long at {longest.at:%Y-%m-%d %H:%M} UTC",
+            f"the chain ends at position {position}, but a checkpoint of {longest.at:%Y-%m-%d %H:%M} UTC"
+            f" has position {longest.position}",
             position,
         )
 
 
-def _astray(row: audit_log.Record) -> Fault:
+def _unchained_entry_fault(row: audit_log.Record) -> Fault:
     if row["how"] == "deleted":
-        return Fault("deleted", f"entry {row['id']} was gone before it could be sealed", entry=row["id"])
-    what = f"entry {row['id']} ({row['action']} by {row['actor_name']})"
+        return Fault("deleted", f"entry {row['id']} was removed before it was sealed", entry=row["id"])
+    entry = f"entry {row['id']} ({row['action']} by {row['actor_name']})"
     if row["how"] == "inserted":
-        return Fault("inserted", f"{what} is not in the chain, and was not written by Tenuto", entry=row["id"])
-    return Fault("unsealed", f"{what} has been waiting since {row['at']:%Y-%m-%d %H:%M} UTC", entry=row["id"])
+        return Fault("inserted", f"{entry} is not in the chain and was not written by Tenuto", entry=row["id"])
+    return Fault("unsealed", f"{entry} has not been sealed since {row['at']:%Y-%m-%d %H:%M} UTC", entry=row["id"])

@@ -1,7 +1,7 @@
-"""The command line: translate what was typed, call one verb of the app, translate the answer back.
+"""Command line: parse the arguments, call one operation of the app, print its result.
 
-Data goes to stdout, talk to stderr. No SQL here, no decisions, and nothing heavy is imported before a command runs:
-help must come at once, and what a container's health check costs is paid every few seconds.
+Results go to stdout, messages and errors to stderr. No SQL and no decisions here. Command modules are imported when
+their command is called, because help must be fast and containers run the health check every few seconds.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and leave with its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    _stand_in_for_closed_streams()
+    """Run one command and exit with its code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows another instead of a traceback
-    if words[:1] == ["health"]:
-        from tenuto.cli.admin.health import at_once
+            stream.reconfigure(errors="replace")  # characters that the terminal lacks are replaced
+    if arguments[:1] == ["health"]:
+        from tenuto.cli.admin.health import run_without_command_tree
 
-        code = at_once(words[1:])
+        code = run_without_command_tree(arguments[1:])
         if code is not None:
             raise SystemExit(code)
     from tenuto.cli.command_tree import run
 
-    raise SystemExit(run(words))
+    raise SystemExit(run(arguments))
 
 
-def _stand_in_for_closed_streams() -> None:
-    """A stream that was closed before we began is None, and its number would go to the next file or socket.
+def _replace_closed_streams() -> None:
+    """Replace standard streams that were closed before the start; their descriptors would go to the next file opened.
 
-    Nothing comes from stdin then, and talk goes nowhere. An answer fails as it does on a full disk: stdout stands on
-    what can only be read, so that whoever asked is told that nothing was written.
+    stdin is empty then, and messages are discarded. stdout is opened read-only, so that writing a result fails with an
+    error instead of being lost.
     """
     for name, mode, access in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY)):
         if getattr(sys, name) is None:

@@ -1,4 +1,4 @@
-"""From ``--app module:object`` to the app, with a plain word about whatever is in the way."""
+"""Loads the app named with ``--app module:object``, and explains why an app cannot be loaded."""
 
 from __future__ import annotations
 
@@ -10,67 +10,77 @@ from typing import Any
 
 from tenuto.app import Tenuto
 from tenuto.errors import Invalid, TenutoError
-from tenuto.settings import load as load_settings
+from tenuto.settings import load_settings as load_settings
 
 _FIELD = "--app"
 
 
-def load(named: str | None, database: str | None, home: str | None) -> Tenuto:
-    """The app that was named, or one without jobs; what was said on the command line is stronger than what it says."""
-    if named is None:
+def load_app(name: str | None, database: str | None, home: str | None) -> Tenuto:
+    """Return the named app, or one without jobs. Command line options override the settings of the app."""
+    if name is None:
         return Tenuto(database, home=home)
-    app = _find(named)
+    app = _resolve_app(name)
     if database is not None or home is not None:
-        given = {"database": database, "home": home}
-        said = app.settings.model_dump(exclude_unset=True)
-        own = {field: value for field, value in said.items() if given.get(field) is None}
-        app.settings = load_settings(**{**given, **own})
+        options = {"database": database, "home": home}
+        set_by_app = app.settings.model_dump(exclude_unset=True)
+        kept = {field: value for field, value in set_by_app.items() if options.get(field) is None}
+        app.settings = load_settings(**{**options, **kept})
     return app
 
 
-def _find(named: str) -> Tenuto:
-    module_name, colon, object_name = named.partition(":")
+def _resolve_app(name: str) -> Tenuto:
+    module_name, colon, object_name = name.partition(":")
     if not (module_name and colon and object_name):
         raise Invalid(
-            f"{named!r} does not name an object in a module",
+            f"--app {name!r} is not of the form MODULE:OBJECT",
+            code="cli.app.invalid_name",
             field=_FIELD,
             remedy=f"write it as {module_name or 'tasks'}:app",
         )
-    module = _import(module_name)
+    module = _import_module(module_name)
     found: Any = module
     for part in object_name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             raise Invalid(
-                f"module {module_name} has no {object_name!r}", field=_FIELD, remedy=_suggest(module)
+                f"module {module_name} has no object {object_name!r}",
+                code="cli.app.object_not_found",
+                field=_FIELD,
+                remedy=_suggest_apps(module),
             ) from None
     if not isinstance(found, Tenuto):
-        raise Invalid(f"{named} is a {type(found).__name__}, not a Tenuto app", field=_FIELD, remedy=_suggest(module))
+        raise Invalid(
+            f"{name} is of type {type(found).__name__}, not a Tenuto app",
+            code="cli.app.not_an_app",
+            field=_FIELD,
+            remedy=_suggest_apps(module),
+        )
     return found
 
 
-def _import(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
     except TenutoError:
-        raise  # such as two jobs of one name: it says what to do itself
+        raise  # for example two jobs with one name; it has its own remedy
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise _broken(name, error) from error
+            raise _import_failure(name, error) from error
         raise Invalid(
             f"there is no module named {name}",
+            code="cli.app.module_not_found",
             field=_FIELD,
-            remedy=f"run this in the folder that holds it; here is {here}",
+            remedy=f"run the command in the folder of the module; the current folder is {here}",
         ) from None
-    except Exception as error:  # this runs code of the user's: it may raise anything
-        raise _broken(name, error) from error
+    except Exception as error:  # the imported code may raise anything
+        raise _import_failure(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> Invalid:
+def _import_failure(name: str, error: Exception) -> Invalid:
     where = ""
     trace = error.__traceback__
     while trace is not None:
@@ -80,13 +90,14 @@ def _broken(name: str, error: Exception) -> Invalid:
         trace = trace.tb_next
     return Invalid(
         f"importing {name} fails: {type(error).__name__}: {error}{where}",
+        code="cli.app.import_failed",
         field=_FIELD,
-        remedy=f"see it for yourself with: python -c 'import {name}'",
+        remedy=f"reproduce it with: python -c 'import {name}'",
     )
 
 
-def _suggest(module: ModuleType) -> str:
+def _suggest_apps(module: ModuleType) -> str:
     apps = sorted(name for name, value in vars(module).items() if isinstance(value, Tenuto))
     if apps:
         return " or ".join(f"--app {module.__name__}:{name}" for name in apps)
-    return f"{module.__name__} holds no Tenuto app: define one with `app = Tenuto()`"
+    return f"module {module.__name__} has no Tenuto app; define one with `app = Tenuto()`"

@@ -1,8 +1,7 @@
-"""What all commands have in common: shared options, examples in the help, an app that is opened and closed, an end in
-words.
+"""Frame of every command: registration, shared options, help with examples, one app per call, errors and exit codes.
 
-A command is a function that takes a `Session` and its own options. `command` adds the shared options, runs it (and the
-event loop, if it is a coroutine) and turns what it raises into a line on stderr and an exit code.
+A command is a function that takes a `Session` and its own options. `command` adds the shared options, runs the function
+(in an event loop if it is a coroutine) and reports an error on stderr with an exit code.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import typer
 
 from tenuto.cli import exit_codes
 from tenuto.errors import Invalid
+from tenuto.model.stored_values import check_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SHARED: dict[str, tuple[Any, Any]] = {
+SHARED_OPTIONS: dict[str, tuple[Any, Any]] = {
     "app": (
         Annotated[
             str | None,
@@ -35,7 +35,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
                 envvar="TENUTO_APP",
                 show_envvar=False,
                 metavar="MODULE:OBJECT",
-                help="Your Tenuto app, looked for in the working folder too. [TENUTO_APP]",
+                help="Tenuto app to load; the working folder is on the import path. [TENUTO_APP]",
             ),
         ],
         None,
@@ -45,7 +45,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
             str | None,
             typer.Option(
                 metavar="URL",
-                help="The PostgreSQL to use; without one, an embedded server in the home. [TENUTO_DATABASE]",
+                help="PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]",
             ),
         ],
         None,
@@ -53,7 +53,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "home": (
         Annotated[
             str | None,
-            typer.Option(metavar="FOLDER", help="Where the embedded database and health files live. [TENUTO_HOME]"),
+            typer.Option(metavar="FOLDER", help="Folder of the embedded database and the health files. [TENUTO_HOME]"),
         ],
         None,
     ),
@@ -65,24 +65,27 @@ SHARED: dict[str, tuple[Any, Any]] = {
                 "-o",
                 metavar="table|json",
                 show_default=False,
-                help="How to show the answer. (default: table)",
+                help="Output format; json also applies to errors. (default: table)",
             ),
         ],
         "table",
     ),
-    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the answer, and errors.")], False),
+    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No messages on stderr except errors.")], False),
 }
-EVERYTHING = tuple(SHARED)
-SERVICE = ("app", "database", "home", "quiet")
-_NEVER_EMPTY = ("app", "database", "home", "queues", "queue", "name", "host")
-_LONGEST_LINE = 16 * 1024 * 1024
-"""Longer than any command line: what a text may measure is said by whoever takes it."""
-_PATIENCE_AT_THE_PROMPT = 1.0
-"""Somebody waits for the answer: a database that is not there is told of soon. Services wait for theirs."""
+ALL_SHARED = tuple(SHARED_OPTIONS)
+SERVICE_SHARED = ("app", "database", "home", "quiet")
+_NON_EMPTY_OPTIONS = ("app", "database", "home", "queues", "queue", "name", "host")
+_MAX_TEXT_LENGTH = 16 * 1024 * 1024
+"""Longer than any command line; the operation that receives the text enforces its own limit."""
+_INTERACTIVE_CONNECT_SECONDS = 1.0
+"""An operator waits for the answer, so an unreachable database is reported soon. Services wait longer."""
+
+top_level = typer.Typer(rich_markup_mode=None)
+"""Commands and groups directly under `tenuto`. A command module registers them here when it is imported."""
 
 
 class Session:
-    """What the shared options said, and the app they lead to."""
+    """Values of the shared options, and the app that they select."""
 
     def __init__(
         self,
@@ -97,45 +100,49 @@ class Session:
         self.quiet = quiet
         self.is_service = False
         self.action = "unknown"
-        """What the command is called on the record: ``schedule.disable``."""
+        """Name of the command in the audit log: ``schedule.disable``."""
         self.app_name = app
         self._database = database
         self._home = home
 
     @property
     def home(self) -> Path:
-        """Where this machine's files are, for what needs neither app nor database."""
+        """Home folder of this machine, for commands without app and database."""
         from tenuto import paths
 
-        return paths.home(self._home)
+        return paths.find_home(self._home)
 
     @cached_property
     def app(self) -> Tenuto:
-        """The app that was named, or one without jobs."""
+        """The app named with --app, or an app without jobs."""
         from tenuto import logs
-        from tenuto.cli.app_loader import load
+        from tenuto.cli.app_loader import load_app
 
-        app = load(self.app_name, self._database, self._home)
+        app = load_app(self.app_name, self._database, self._home)
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
-            app.settings = app.settings.model_copy(update={"connect_seconds": _PATIENCE_AT_THE_PROMPT})
+            app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
         if app.settings.database is None and not (app.settings.home / "postgres").exists():
-            self.say(f"making an embedded PostgreSQL in {app.settings.home}; TENUTO_DATABASE would name another server")
+            self.print_message(
+                f"creating an embedded PostgreSQL in {app.settings.home}; set TENUTO_DATABASE to use another server"
+            )
         level = app.settings.log_level if self.is_service else "warning"
         logs.configure(app.settings.log_format, "warning" if self.quiet and level in ("debug", "info") else level)
         return app
 
     @property
     def app_with_jobs(self) -> Tenuto:
-        """The app that was named; a refusal if none was, or if it has no jobs."""
+        """The app named with --app. Raise Invalid if there is none or if it has no jobs."""
         if self.app_name is None:
             raise Invalid(
-                "is needed here: it says which jobs there are",
+                "--app is required: it names the app that defines the jobs",
+                code="cli.app.missing",
                 field="--app",
                 remedy="add --app MODULE:OBJECT, such as --app tasks:app for `app = Tenuto()` in tasks.py",
             )
-        if not self.app.jobs.by_name:
+        if not self.app.jobs.jobs_by_name:
             raise Invalid(
-                f"{self.app_name} has no jobs",
+                f"app {self.app_name} has no jobs",
+                code="cli.app.no_jobs",
                 field="--app",
                 remedy="register functions with @app.job, and import their modules where the app is defined",
             )
@@ -143,57 +150,57 @@ class Session:
 
     @contextmanager
     def as_user(self) -> Iterator[Tenuto]:
-        """The app, with whatever is asked for inside on the account, and the record, of the person at the terminal."""
+        """Yield the app with the terminal's user as actor of every operation and audit entry."""
         from tenuto.model.actors import Actor
-        from tenuto.store.access.audit_recorder import Deed, on_record
+        from tenuto.store.access.audit_recorder import AuditContext, audited
 
-        who = Actor.user(login_name())
-        with self.app.acting_as(who), on_record(Deed(who, self.action, "cli")):
+        user = Actor.user(login_name())
+        with self.app.acting_as(user), audited(AuditContext(user, self.action, "cli")):
             yield self.app
 
-    def say(self, text: str) -> None:
-        """Talk, on stderr."""
+    def print_message(self, text: str) -> None:
+        """Print a message on stderr, unless --quiet is given."""
         if not self.quiet:
-            from tenuto.cli.output import talk
+            from tenuto.cli.output import print_message
 
-            talk(text)
+            print_message(text)
 
     async def close(self) -> None:
-        """Let go of what was opened."""
+        """Close the app if it was used."""
         if "app" in self.__dict__:
             await self.app.close()
 
 
-def group(root: typer.Typer, name: str, description: str, *examples: str) -> typer.Typer:
-    """A word with commands under it; alone, it shows its help."""
+def group(parent: typer.Typer, name: str, description: str, *examples: str) -> typer.Typer:
+    """Register a group of commands; without a subcommand it prints its help."""
     branch = typer.Typer(rich_markup_mode=None)
 
-    def alone(context: typer.Context) -> None:
+    def print_help(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 
-    words = {"help": _help(examples, description), "short_help": description.removesuffix(".")}
-    branch.callback(invoke_without_command=True, **words)(alone)  # type: ignore[arg-type]
-    root.add_typer(branch, name=name)
+    texts = {"help": _help(examples, description), "short_help": description.removesuffix(".")}
+    branch.callback(invoke_without_command=True, **texts)(print_help)  # type: ignore[arg-type]
+    parent.add_typer(branch, name=name)
     return branch
 
 
 def command(
-    group: typer.Typer, name: str | None, *examples: str, shared: tuple[str, ...] = EVERYTHING, service: bool = False
+    group: typer.Typer, name: str | None, *examples: str, shared: tuple[str, ...] = ALL_SHARED, service: bool = False
 ) -> Callable[[F], F]:
-    """Register a command; without a name it is what the group itself does."""
+    """Register the decorated function as a command; without a name it runs when the group is called alone."""
 
     def register(function: F) -> F:
-        run = _framed(function, shared, service=service)
+        run = _wrap_command(function, shared, service=service)
         description = inspect.getdoc(function) or ""
-        words: dict[str, Any] = {
+        texts: dict[str, Any] = {
             "help": _help(examples, description),
             "short_help": description.partition("\n")[0].removesuffix("."),
         }
         if name is None:
-            group.callback(invoke_without_command=True, **words)(run)
+            group.callback(invoke_without_command=True, **texts)(run)
         else:
-            group.command(name, **words)(run)
+            group.command(name, **texts)(run)
         return function
 
     return register
@@ -204,7 +211,7 @@ def _help(examples: tuple[str, ...], description: str) -> str:
     return f"Examples:\n\n\b\n{lines}\n\n{description}"
 
 
-def _framed(function: Callable[..., Any], shared: tuple[str, ...], *, service: bool) -> Callable[..., None]:
+def _wrap_command(function: Callable[..., Any], shared: tuple[str, ...], *, service: bool) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     own = [
         parameter.replace(kind=parameter.KEYWORD_ONLY)
@@ -212,23 +219,25 @@ def _framed(function: Callable[..., Any], shared: tuple[str, ...], *, service: b
         if parameter.name != "session"
     ]
     common = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=SHARED[name][1], annotation=SHARED[name][0])
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=SHARED_OPTIONS[name][1], annotation=SHARED_OPTIONS[name][0]
+        )
         for name in shared
     ]
 
-    def run(*, context: typer.Context, **given: Any) -> None:
+    def run(*, context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is not None:
-            return  # the group only stands before one of its commands
-        said = dict(given)
-        session = Session(**{name: given.pop(name) for name in shared})
+            return  # a subcommand of this group was called
+        all_options = dict(options)
+        session = Session(**{name: options.pop(name) for name in shared})
         session.is_service = service
         session.action = ".".join(context.command_path.split()[1:]).replace("-", "_")
 
         def work() -> int | None:
-            _refuse_what_no_text_is(context, said)
-            return _completed(session, function(session, **given))
+            _reject_invalid_text(context, all_options)
+            return _run_to_completion(session, function(session, **options))
 
-        code = exit_codes.in_words(work, context.command_path)
+        code = exit_codes.run_reporting_errors(work, context.command_path, as_json=session.as_json)
         if code != exit_codes.OK:
             raise typer.Exit(code)
 
@@ -240,25 +249,25 @@ def _framed(function: Callable[..., Any], shared: tuple[str, ...], *, service: b
     return run
 
 
-def _completed(session: Session, answer: Any) -> int | None:
-    """The exit code a command answered with; if the answer is still to come, wait for it."""
+def _run_to_completion(session: Session, answer: Any) -> int | None:
+    """Return the exit code of a command; run it in an event loop if it is a coroutine."""
     import asyncio
 
     if not inspect.iscoroutine(answer):
         code: int | None = answer
         return code
 
-    async def whole(work: Coroutine[Any, Any, int | None]) -> int | None:
+    async def run_and_close(work: Coroutine[Any, Any, int | None]) -> int | None:
         try:
             return await work
         finally:
             await session.close()
 
-    with asyncio.Runner(loop_factory=_fast_loop() if session.is_service else None) as runner:
-        return runner.run(whole(answer))
+    with asyncio.Runner(loop_factory=_uvloop_factory() if session.is_service else None) as runner:
+        return runner.run(run_and_close(answer))
 
 
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:  # not on this platform
@@ -266,33 +275,34 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _refuse_what_no_text_is(context: typer.Context, given: dict[str, Any]) -> None:
-    """Text that nobody means: none at all where something has to be named, and bytes that are no text.
+def _reject_invalid_text(context: typer.Context, options: dict[str, Any]) -> None:
+    """Reject empty values of options that name something, and values that cannot be stored as text.
 
-    A variable that a shell does not know is empty text on the command line; it must not stand for the default.
+    An unset shell variable arrives as empty text; it must not select the default.
     """
     for parameter in context.command.params:
-        value = given.get(parameter.name or "")
+        value = options.get(parameter.name or "")
         texts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
-        placed = parameter.metavar or ""
-        named = parameter.opts[0] if parameter.param_type_name == "option" else placed.strip("[]…") or parameter.name
-        if value == "" and parameter.name in _NEVER_EMPTY and parameter.param_type_name == "option":
-            raise Invalid("is empty", field=named, remedy="leave it out, or say which")
-        if any(mark in placed for mark in ("FILE", "FOLDER")):
-            continue  # a file may be called by any bytes
+        metavar = parameter.metavar or ""
+        is_option = parameter.param_type_name == "option"
+        label = parameter.opts[0] if is_option else metavar.strip("[]…") or parameter.name or ""
+        if value == "" and is_option and parameter.name in _NON_EMPTY_OPTIONS:
+            raise Invalid(
+                f"{label} is empty", code="cli.option.empty", field=label, remedy="omit the option, or give a value"
+            )
+        if any(kind in metavar for kind in ("FILE", "FOLDER")):
+            continue  # a file name may contain any bytes
         for text in texts:
             if isinstance(text, str) and not text.isascii():
-                from tenuto.model.stored_values import storable_text
-
-                storable_text(text, field=named or "", limit=_LONGEST_LINE)
+                check_text(text, field=label, limit=_MAX_TEXT_LENGTH)
 
 
 def login_name() -> str:
-    """Who is at the terminal."""
+    """Return the name of the operating system user."""
     import getpass
     import os
 
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as in some containers
+    except (KeyError, OSError):  # a user id without a name, as in some containers
         return f"uid {os.getuid()}"

@@ -1,29 +1,71 @@
-"""The tree of commands, and what surrounds them: help, usage errors, a closed pipe."""
+"""The command `tenuto`: its table of commands, lazy loading of their modules, usage errors.
+
+A command module is imported only when one of its commands is called. `tenuto --help` is printed from the table.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
+from typer.main import get_command_from_info, get_group_from_info
 
 from tenuto.cli import exit_codes
-from tenuto.cli.admin import api_keys, audit_log, doctor, logs, queues, secrets, services, workers
-from tenuto.cli.definitions import cron, manifests, plans, schedules, simulate
-from tenuto.cli.work import activities, batches, dead_letters, executions, jobs, one_shots, tasks
+from tenuto.cli.command import top_level
 from tenuto.version import __version__
 
-_SECTIONS = {
-    "Services": ("up", "worker", "scheduler", "web", "health"),
-    "Schedules": ("schedule", "execution", "plan", "apply", "simulate", "cron"),
-    "Manifests": ("manifest", "batch", "dead-letter"),
-    "Work": ("run", "once", "job", "task", "activity", "log", "queue"),
-    "Upkeep": ("key", "login", "audit", "secret", "doctor", "migrate", "version"),
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Services": {
+        "up": ("admin.services", "Run all services in one process: scheduler, worker and web service"),
+        "worker": ("admin.services", "Run a worker process"),
+        "scheduler": ("admin.services", "Run a scheduler process"),
+        "web": ("admin.services", "Run the web service"),
+        "health": ("admin.services", "Check the health of services on this machine"),
+    },
+    "Schedules": {
+        "schedule": ("definitions.schedules", "Create, inspect, change and run schedules"),
+        "execution": ("work.executions", "List, watch, cancel, pause and retry runs of schedules"),
+        "plan": ("definitions.plans", "Show what applying definition files would change, without changing it"),
+        "apply": ("definitions.plans", "Apply the schedules and manifests of definition files in one transaction"),
+        "simulate": (
+            "definitions.simulate",
+            "Simulate the schedules: which runs would fire when, and which conflicts would occur",
+        ),
+        "cron": ("definitions.cron", "Explain cron lines"),
+    },
+    "Manifests": {
+        "manifest": ("definitions.manifests", "Create, inspect, change and run manifests (job definitions)"),
+        "batch": ("work.batches", "Run a manifest for many rows, and control them as one batch"),
+        "dead-letter": ("work.dead_letters", "List dead letters, retry or acknowledge them"),
+    },
+    "Work": {
+        "run": ("work.jobs", "Run a job: put a task into the job's queue"),
+        "once": ("work.one_shots", "Run something once, at a given time"),
+        "job": ("work.jobs", "List the jobs of an app"),
+        "task": ("work.tasks", "List tasks, explain why they wait, cancel them"),
+        "activity": ("work.activities", "List and show past attempts"),
+        "log": ("admin.logs", "Read named logs and append to them"),
+        "queue": ("admin.queues", "List queues, limit and pause them"),
+    },
+    "Administration": {
+        "key": ("admin.api_keys", "Create, list and revoke API keys"),
+        "login": ("admin.api_keys", "Print a link that logs a browser in to the web service"),
+        "audit": ("admin.audit_log", "List, verify and export the audit log"),
+        "secret": ("admin.secrets", "Store secrets for steps and jobs"),
+        "doctor": ("admin.doctor", "Check the installation for problems"),
+        "migrate": ("admin.services", "Migrate the database schema to this version"),
+        "version": ("", "Print the version"),
+    },
 }
+"""By section of the help: command -> (module below `tenuto.cli`, first line of its help). A test compares the texts."""
+
+_MODULES = {name: module for section in COMMANDS.values() for name, (module, _) in section.items() if module}
 
 _HELP = """Examples:
 
@@ -31,117 +73,144 @@ _HELP = """Examples:
   tenuto up --app tasks:app                       run everything in one process
   tenuto run resize --app tasks:app --input '{"width": 80}' --wait
 
-A durable scheduler for Python on PostgreSQL: runs work to its end, and can prove it.
+A durable scheduler for Python on PostgreSQL.
 """
 
 
-class _Sections(TyperGroup):
-    """Commands under headings instead of in one long list."""
+class LazyGroup(TyperGroup):
+    """Group that imports a command's module when the command is called (Click's LazyGroup pattern)."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for section in COMMANDS.values() for name in section]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _MODULES and cmd_name not in self.commands:
+            module = import_module(f"tenuto.cli.{_MODULES[cmd_name]}")
+            if hasattr(module, "add_to") and not _is_registered(cmd_name):
+                module.add_to(top_level)
+            self.add_command(_build_command(cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except TyperException as error:  # Typer only suggests commands that are loaded
+            if similar := get_close_matches(args[0], self.list_commands(ctx)):
+                error.message = f"no such command {args[0]!r}; did you mean {', '.join(map(repr, similar))}?"
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(len(name) for names in _SECTIONS.values() for name in names)
-        for heading, names in _SECTIONS.items():
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, section in COMMANDS.items():
             with formatter.section(heading):
-                formatter.write_dl(
-                    [(name.ljust(width), self.commands[name].get_short_help_str(limit=90)) for name in names]
-                )
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in section.items()])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in exit_codes.MEANINGS.items()])
         formatter.write_paragraph()
         formatter.write_text(
-            "Answers go to stdout, talk to stderr. TENUTO_DEBUG=1 shows a traceback instead of an error line."
+            "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 prints a traceback instead of an error"
+            " message."
         )
+
+
+def _is_registered(name: str) -> bool:
+    commands, groups = top_level.registered_commands, top_level.registered_groups
+    return any(command.name == name for command in commands) or any(group.name == name for group in groups)
+
+
+def _build_command(name: str) -> Any:
+    for command in top_level.registered_commands:
+        if command.name == name:
+            return get_command_from_info(command, pretty_exceptions_short=False, rich_markup_mode=None)
+    group = next(group for group in top_level.registered_groups if group.name == name)
+    return get_group_from_info(group, pretty_exceptions_short=False, rich_markup_mode=None, suggest_commands=True)
 
 
 root = typer.Typer(
     name="tenuto",
-    cls=_Sections,
+    cls=LazyGroup,
     help=_HELP,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-_PARTS = (
-    services, workers, schedules, plans, simulate, executions, cron, manifests, batches, dead_letters, jobs, one_shots, tasks,
-    activities, logs, queues, api_keys, audit_log, secrets, doctor,
-)  # fmt: skip
-for _part in _PARTS:
-    _part.add_to(root)
 
 
 @root.callback(invoke_without_command=True)
-def _nothing_asked(
+def _print_help(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        _say_version()
+        _print_version()
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 @root.command(
     "version",
-    help="Examples:\n\n\b\n  tenuto version\n  tenuto --version\n\nSay which version this is.",
-    short_help="Say which version this is",
+    help="Examples:\n\n\b\n  tenuto version\n  tenuto --version\n\nPrint the version.",
+    short_help="Print the version",
 )
-def _say_version() -> None:
+def _print_version() -> None:
     typer.echo(f"tenuto {__version__}")
 
 
-def _needed(words: Sequence[str]) -> typer.Typer:
-    """The part of the tree the words lead to: making all of it ready takes longer than most commands do."""
-    if "_TENUTO_COMPLETE" in os.environ:  # a shell asks what could come next, at any depth
-        return root
-    first = words[0] if words else "--help"
-    part = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    part.info, part.registered_callback = root.info, root.registered_callback
-    if first in ("-h", "--help"):
-        _name_all(part)
-        return part
-    part.registered_commands = [each for each in root.registered_commands if each.name == first]
-    part.registered_groups = [each for each in root.registered_groups if each.name == first]
-    return part if part.registered_commands or part.registered_groups else root
+def build_full_tree() -> TyperGroup:
+    """Return `tenuto` with all its commands loaded, for tests and the generated reference."""
+    tree = typer.main.get_command(root)
+    assert isinstance(tree, LazyGroup)
+    for name in _MODULES:
+        tree.get_command(None, name)
+    tree.commands = {name: tree.commands[name] for name in tree.list_commands(None)}
+    return tree
 
 
-def _name_all(part: typer.Typer) -> None:
-    """Every command by its name and what it is for, and nothing behind it."""
-    for command in root.registered_commands:
-        part.command(command.name, short_help=command.short_help)(_nothing)
-    for group in root.registered_groups:
-        alone = group.typer_instance.registered_callback if group.typer_instance else None
-        part.command(group.name, short_help=alone.short_help if alone else None)(_nothing)
-
-
-def _nothing() -> None: ...
-
-
-def run(words: Sequence[str]) -> int:
-    """Run a command line; its exit code."""
-    if words[:1] == ["help"]:  # `tenuto help task list` is how some ask; the exit codes stand in the first help
-        words = [*(word for word in words[1:] if word != "exit-codes"), "--help"]
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code."""
+    if arguments[:1] == ["help"]:  # `tenuto help task list`; `tenuto help exit-codes` is the main help
+        arguments = [*(argument for argument in arguments[1:] if argument != "exit-codes"), "--help"]
     try:
-        code = _needed(words)(words, prog_name="tenuto", standalone_mode=False)
+        code = root(arguments, prog_name="tenuto", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
-        message = error.format_message()
-        context: typer.Context | None = getattr(error, "ctx", None)
-        message = message.replace("Value error, ", "")
-        exit_codes.complain(
-            message[:1].lower() + message[1:], f"{context.command_path if context else 'tenuto'} --help"
-        )
-        return exit_codes.of_command(error.exit_code, context.command_path if context else "")
+        return _report_usage_error(error, as_json=_is_json_requested(arguments))
     except Abort:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        exit_codes.let_go_of_stdout()
+        exit_codes.discard_stdout()
         return exit_codes.FAILED
-    except OSError as error:  # of a help, a list or an export that could not be written, or of a file nobody thought of
-        if exit_codes.debugging():
+    except OSError as error:  # output that could not be written, or a file error that no command handles
+        if exit_codes.is_debug_enabled():
             raise
-        exit_codes.let_go_of_stdout()
-        exit_codes.complain(str(error), "see where it comes from with TENUTO_DEBUG=1")
+        exit_codes.discard_stdout()
+        remedy = "set TENUTO_DEBUG=1 to see the traceback"
+        exit_codes.print_error(str(error), remedy, code="cli.io.failed", as_json=_is_json_requested(arguments))
         return exit_codes.FAILED
     return code if isinstance(code, int) else exit_codes.OK
+
+
+def _report_usage_error(error: TyperException, *, as_json: bool) -> int:
+    message = error.format_message().replace("Value error, ", "")
+    context: typer.Context | None = getattr(error, "ctx", None)
+    path = context.command_path if context else "tenuto"
+    parameter = getattr(error, "param", None)
+    exit_codes.print_error(
+        message[:1].lower() + message[1:],
+        f"{path} --help",
+        code="cli.usage.invalid",
+        field=parameter.opts[0] if parameter is not None and parameter.opts else None,
+        as_json=as_json,
+    )
+    return exit_codes.adjust_for_command(error.exit_code, path)
+
+
+def _is_json_requested(arguments: Sequence[str]) -> bool:
+    """Return whether arguments that could not be parsed ask for JSON output."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(
+        argument in ("-ojson", "--output=json") or (argument in ("-o", "--output") and following == "json")
+        for argument, following in pairs
+    )

@@ -1,6 +1,6 @@
-"""Schedules in words: when they run, what they run, by which rules, and what a change has changed.
+"""Descriptions of schedules and manifests for people: trigger, steps, policies, and the difference of two versions.
 
-Made from plain data as versions keep it, so that the past can be told as well as the present.
+They are made from stored fields, so that old versions are described like the present one.
 """
 
 from __future__ import annotations
@@ -9,121 +9,119 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from difflib import unified_diff
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from tenuto.cli.formatting import ago, one_line, span
+from rich.console import RenderableType
+from rich.text import Text
+
+from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
+from tenuto.cli.output import fitted_table
 from tenuto.errors import Invalid
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
-    from tenuto.model.triggers import Trigger
+from tenuto.model.policies import policy_from_json
+from tenuto.model.schedules import changed_fields
+from tenuto.model.triggers import Trigger, trigger_from_fields
+from tenuto.model.triggers.zones import MICROSECOND
 
 Fields = Mapping[str, Any]
 
-_OVERLAP = {
-    "skip": "if it is due while it runs, that run is skipped",
-    "queue_one": "if it is due while it runs, one run waits for the end",
+_OVERLAP_TEXTS = {
+    "skip": "a run that is due while another is active is skipped",
+    "queue_one": "one run that is due while another is active waits for its end",
     "allow": "runs may overlap",
-    "cancel_previous": "if it is due while it runs, the earlier run is cancelled",
+    "cancel_previous": "a run that is due cancels the active one",
 }
-_CONTEXT = 2
-_ORDER = (
+_DIFF_CONTEXT_LINES = 2
+_FIELD_ORDER = (
     "name", "description", "enabled", "job", "properties", "trigger", "depends_on", "steps", "overlap", "misfire",
     "policy",
 )  # fmt: skip
-_TITLES = {
-    "trigger": "when", "misfire": "missed runs", "depends_on": "after", "policy": "rules",
-    "max_active": "at most active",
+_FIELD_TITLES = {
+    "trigger": "when", "misfire": "missed runs", "depends_on": "after", "policy": "policy",
+    "max_active": "maximum active",
 }  # fmt: skip
-_AS_USUAL = {"queue": "default", "priority": 0}
-_TOLD_BY_OTHERS = {"property_type": "properties", "schedule_type": "trigger"}
-"""What follows from another field is not told beside it."""
+_DEFAULTS = {"queue": "default", "priority": 0}
+_IMPLIED_BY = {"property_type": "properties", "schedule_type": "trigger"}
+"""A change of the key is not shown if the value changed too, because it follows from it."""
 
 
-def overlap(word: str) -> str:
-    """The overlap rule."""
-    return f"{word}: {_OVERLAP.get(word, '')}"
+def describe_overlap(policy: str) -> str:
+    """Describe an overlap policy."""
+    return f"{policy}: {_OVERLAP_TEXTS.get(policy, '')}"
 
 
-def misfire(fields: Fields) -> str:
-    """The rule for missed runs."""
+def describe_misfire(fields: Fields) -> str:
+    """Describe a misfire policy."""
     match fields.get("policy", "once"):
         case "all":
-            return f"all: each of the last {fields.get('max_runs', 100)} missed runs is made up for"
+            return f"all: the last {fields.get('max_runs', 100)} missed runs are made up, one by one"
         case "skip":
-            return f"skip: a run more than {span(fields.get('grace_seconds', 300.0))} late does not take place"
+            return f"skip: a run more than {format_duration(fields.get('grace_seconds', 300.0))} late is skipped"
         case _:
-            return "once: one run stands for all that were missed"
+            return "once: one run replaces all missed runs"
 
 
-def trigger(fields: Fields) -> str:
-    """When it runs; as data if this program cannot read it."""
-    from tenuto.model.triggers import trigger_from_fields
-
+def describe_trigger(fields: Fields) -> str:
+    """Describe a trigger; return its fields as JSON if this version cannot read it."""
     try:
-        return trigger_from_fields(fields).words()
+        return trigger_from_fields(fields).describe()
     except Invalid:
         return json.dumps(fields, ensure_ascii=False)
 
 
-def step(fields: Fields) -> str:
-    """One step on a line; what is as usual is not said."""
+def describe_step(fields: Fields) -> str:
+    """Describe a step on one line, without default values."""
     parts = []
     if fields.get("kind", "job") != "job":
         parts.append(f"{fields['kind']}" + (f" {fields['target']}" if fields["target"] != fields["name"] else ""))
     elif fields["target"] != fields["name"]:
         parts.append(f"runs {fields['target']}")
     if fields.get("continue_on_failure"):
-        parts.append("goes on if it fails")
+        parts.append("continues on failure")
     policy = fields.get("policy") or {}
     if policy.get("timeout_seconds"):
-        parts.append(f"at most {span(policy['timeout_seconds'])}")
+        parts.append(f"timeout {format_duration(policy['timeout_seconds'])}")
     if "max_retries" in policy and fields.get("kind", "job") != "schedule":
-        parts.append(_attempts(policy["max_retries"]))
+        parts.append(_format_attempts(policy["max_retries"]))
     if policy.get("on_lost", "retry") != "retry":
         parts.append(f"on lost: {policy['on_lost']}")
     if fields.get("queue", "default") != "default":
         parts.append(f"queue {fields['queue']}")
     if fields.get("priority"):
         parts.append(f"priority {fields['priority']}")
-    # In one order: the database keeps these in its own, and what is the same must read the same.
+    # Sorted, because the database stores keys in another order, and equal arguments must read the same.
     arguments = json.dumps(fields.get("arguments") or {}, ensure_ascii=False, sort_keys=True)
     arguments = f" {arguments}" if fields.get("arguments") else ""
-    told = f" ({', '.join(parts)})" if parts else ""
-    return one_line(f"{fields['name']}{arguments}{told}", 300)
+    details = f" ({', '.join(parts)})" if parts else ""
+    return one_line(f"{fields['name']}{arguments}{details}", 300)
 
 
-def rules(policy: Fields) -> str:
-    """How often and how long something is tried."""
-    from tenuto.model.policies import policy_from_json
-
-    known = policy_from_json(json.dumps(dict(policy)))
-    most, retry = max(known.retry.max_retries, 1), known.retry
-    wait = f", the first wait {span(retry.base_seconds)}, each next × {retry.factor:g}" if most > 1 else ""
-    up_to = f" up to {span(retry.cap_seconds)}" if most > 2 and retry.factor > 1 else ""
-    parts = [f"{_attempts(most)}{wait.replace('.0 s', ' s')}{up_to}"]
-    if known.timeout_seconds:
-        parts.append(f"each at most {span(known.timeout_seconds)}".replace(".0 s", " s"))
-    if known.on_lost != "retry":
+def describe_policy(policy: Fields) -> str:
+    """Describe the retry policy and the timeout of a task."""
+    parsed = policy_from_json(json.dumps(dict(policy)))
+    attempts, retry = max(parsed.retry.max_retries, 1), parsed.retry
+    wait = f", first wait {format_duration(retry.base_seconds)}, each next × {retry.factor:g}" if attempts > 1 else ""
+    up_to = f" up to {format_duration(retry.cap_seconds)}" if attempts > 2 and retry.factor > 1 else ""
+    parts = [f"{_format_attempts(attempts)}{wait.replace('.0 s', ' s')}{up_to}"]
+    if parsed.timeout_seconds:
+        parts.append(f"timeout {format_duration(parsed.timeout_seconds)} each".replace(".0 s", " s"))
+    if parsed.on_lost != "retry":
         parts.append("fails if its worker is lost")
     return "; ".join(parts)
 
 
-def _attempts(max_retries: int) -> str:
+def _format_attempts(max_retries: int) -> str:
     return "1 attempt" if max_retries <= 1 else f"{max_retries} attempts"
 
 
-def plan(groups: Sequence[Sequence[Fields]]) -> list[tuple[str, str]]:
-    """(number and bracket, step) for every step: those of a group are held together by a bracket."""
+def describe_steps(groups: Sequence[Sequence[Fields]]) -> list[tuple[str, str]]:
+    """Return (number and bracket, description) of every step; a bracket joins the steps of a group."""
     width = len(str(len(groups)))
     lines = []
     for number, group in enumerate(groups, 1):
         for position, fields in enumerate(group):
             label = f"{number:>{width}}" if position == 0 else " " * width
-            lines.append((f"{label} {_bracket(position, len(group))}", step(fields)))
+            lines.append((f"{label} {_bracket(position, len(group))}", describe_step(fields)))
     return lines
 
 
@@ -138,115 +136,109 @@ def _bracket(position: int, length: int) -> str:
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-def differences(before: Fields | None, after: Fields | None) -> Iterator[tuple[str, list[str]]]:
-    """(what, lines that begin with - + or a blank) for everything that differs."""
-    from tenuto.model.schedules import changes
-
-    differing = changes(before, after)
-    for name in sorted(differing, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
-        if name == "external_id" or (not before and differing[name][1] == _AS_USUAL.get(name)):
+def describe_changes(before: Fields | None, after: Fields | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the title and the diff lines (``-``, ``+`` or blank first) of every changed field."""
+    differing = changed_fields(before, after)
+    for name in sorted(
+        differing, key=lambda name: _FIELD_ORDER.index(name) if name in _FIELD_ORDER else len(_FIELD_ORDER)
+    ):
+        if name == "external_id" or (not before and differing[name][1] == _DEFAULTS.get(name)):
             continue
-        if _TOLD_BY_OTHERS.get(name) in differing or (name == "schedule_type" and "depends_on" in differing):
+        if _IMPLIED_BY.get(name) in differing or (name == "schedule_type" and "depends_on" in differing):
             continue
-        if lines := _lines(name, *differing[name]):
-            yield _TITLES.get(name, name), lines
+        if lines := _change_lines(name, *differing[name]):
+            yield _FIELD_TITLES.get(name, name), lines
 
 
-def _lines(name: str, old: Any, new: Any) -> list[str]:
+def _change_lines(name: str, old: Any, new: Any) -> list[str]:
     if name == "steps":
-        return _plan_lines(old or [], new or [])
-    was, becomes = _value(name, old), _value(name, new)
-    if was == becomes and (old or new):  # the words do not tell them apart
-        was, becomes = json.dumps(old, ensure_ascii=False), json.dumps(new, ensure_ascii=False)
-    return [f"{sign} {text}" for sign, text in (("-", was), ("+", becomes)) if text]
+        return _step_diff(old or [], new or [])
+    old_text, new_text = _describe_value(name, old), _describe_value(name, new)
+    if old_text == new_text and (old or new):  # the descriptions are equal: show the fields
+        old_text, new_text = json.dumps(old, ensure_ascii=False), json.dumps(new, ensure_ascii=False)
+    return [f"{sign} {text}" for sign, text in (("-", old_text), ("+", new_text)) if text]
 
 
-def _value(name: str, value: Any) -> str:
+def _describe_value(name: str, value: Any) -> str:
     if value is None or value == "":
         return ""
     match name:
         case "trigger":
-            return trigger(value)
+            return describe_trigger(value)
         case "overlap":
-            return overlap(value)
+            return describe_overlap(value)
         case "misfire":
-            return misfire(value)
+            return describe_misfire(value)
         case "enabled":
             return "yes" if value else "no"
         case "policy":
-            return rules(value)
+            return describe_policy(value)
         case "properties":
             return one_line(json.dumps(value, ensure_ascii=False, sort_keys=True), 300)
         case _:
             return one_line(value, 300)
 
 
-def _plan_lines(old: Sequence[Sequence[Fields]], new: Sequence[Sequence[Fields]]) -> list[str]:
-    was, becomes = _unnumbered(old), _unnumbered(new)
-    if was == becomes:
-        was, becomes = _as_data(old), _as_data(new)
-    found = list(unified_diff(was, becomes, n=_CONTEXT, lineterm=""))[2:]
+def _step_diff(old: Sequence[Sequence[Fields]], new: Sequence[Sequence[Fields]]) -> list[str]:
+    old_lines, new_lines = _step_lines(old), _step_lines(new)
+    if old_lines == new_lines:
+        old_lines, new_lines = _step_documents(old), _step_documents(new)
+    found = list(unified_diff(old_lines, new_lines, n=_DIFF_CONTEXT_LINES, lineterm=""))[2:]
     lines = ["…" if line.startswith("@@") else f"{line[0]} {line[1:]}" for line in found]
     return lines[1:] if lines[:1] == ["…"] else lines
 
 
-def _unnumbered(groups: Sequence[Sequence[Fields]]) -> list[str]:
-    """Without numbers: a group put in before the others is one change, not a change of each."""
-    return [f"{_bracket(at, len(group))} {step(fields)}" for group in groups for at, fields in enumerate(group)]
-
-
-def _as_data(groups: Sequence[Sequence[Fields]]) -> list[str]:
-    return [json.dumps(fields, ensure_ascii=False, sort_keys=True) for group in groups for fields in group]
-
-
-def moved_runs(
-    was: Trigger, before: Sequence[datetime], becomes: Trigger, after: Sequence[datetime], seed: str
-) -> list[str]:
-    """The next runs under two triggers in the order of time: those that go, those that stay, those that come."""
-    lines = [(each, "-", was) for each in before if not _comes(becomes, each, seed)]
-    lines += [(each, " " if _comes(was, each, seed) else "+", becomes) for each in after]
+def _step_lines(groups: Sequence[Sequence[Fields]]) -> list[str]:
+    """Describe the steps without numbers, so that a group inserted before others is one change."""
     return [
-        f"{sign} {on_the_wall(each, whose.fields().get('zone'))}"
-        for each, sign, whose in sorted(lines, key=lambda line: line[0])
+        f"{_bracket(at, len(group))} {describe_step(fields)}" for group in groups for at, fields in enumerate(group)
     ]
 
 
-def _comes(trigger: Trigger, instant: datetime, seed: str) -> bool:
-    """Whether a trigger has a run at that very instant, be it among the next ones or not."""
-    from tenuto.model.triggers.zones import MOMENT
-
-    return trigger.next_after(instant - MOMENT, seed) == instant
+def _step_documents(groups: Sequence[Sequence[Fields]]) -> list[str]:
+    return [json.dumps(fields, ensure_ascii=False, sort_keys=True) for group in groups for fields in group]
 
 
-def painted(lines: Sequence[str]) -> Text:
-    """Lines of a difference, in its colours."""
-    from rich.text import Text
+def compare_runs(
+    old_trigger: Trigger, before: Sequence[datetime], new_trigger: Trigger, after: Sequence[datetime], seed: str
+) -> list[str]:
+    """Return the next runs under two triggers in time order: removed, kept and added ones."""
+    lines = [(run, "-", old_trigger) for run in before if not _has_run_at(new_trigger, run, seed)]
+    lines += [(run, " " if _has_run_at(old_trigger, run, seed) else "+", new_trigger) for run in after]
+    return [
+        f"{sign} {format_in_zone(run, trigger.to_fields().get('zone'))}"
+        for run, sign, trigger in sorted(lines, key=lambda line: line[0])
+    ]
 
-    from tenuto.cli.formatting import plain
 
+def _has_run_at(trigger: Trigger, instant: datetime, seed: str) -> bool:
+    """Return whether a trigger has a run at this instant."""
+    return trigger.next_after(instant - MICROSECOND, seed) == instant
+
+
+def coloured_diff(lines: Sequence[str]) -> Text:
+    """Return diff lines in colours."""
     text = Text()
     for line in lines:
         style = {"-": "red", "+": "green"}.get(line[:1], "dim")
-        text.append(("\n" if text else "") + plain(line), style=style)
+        text.append(("\n" if text else "") + safe_text(line), style=style)
     return text
 
 
 # --- instants -------------------------------------------------------------------------------------------------------
 
 
-def on_the_wall(instant: datetime, zone: str | None = None) -> str:
-    """When, on the clock of a zone, or of this machine; seconds only if there are any."""
+def format_in_zone(instant: datetime, zone: str | None = None) -> str:
+    """Format an instant in a time zone, or in the local one; seconds only if they are not zero."""
     shown = instant.astimezone(ZoneInfo(zone) if zone else None)
     return shown.strftime("%a %d %b %Y %H:%M:%S %Z" if shown.second else "%a %d %b %Y %H:%M %Z")
 
 
-def runs(instants: Sequence[datetime], zone: str, now: datetime) -> RenderableType:
-    """Runs to come: in the zone of the schedule, here if that is another, and how far off."""
-    from tenuto.cli.output import fitted
-
-    there = [on_the_wall(instant, zone) for instant in instants]
-    here = [on_the_wall(instant) for instant in instants]
-    away = [ago(instant, now) for instant in instants]
-    if here == there:
-        return fitted((zone, "from now"), list(zip(there, away, strict=True)))
-    return fitted((zone, "here", "from now"), list(zip(there, here, away, strict=True)))
+def upcoming_runs_table(instants: Sequence[datetime], zone: str, now: datetime) -> RenderableType:
+    """Return a table of runs: in the schedule's time zone, in local time if different, and relative to now."""
+    in_zone = [format_in_zone(instant, zone) for instant in instants]
+    local = [format_in_zone(instant) for instant in instants]
+    relative = [format_relative(instant, now) for instant in instants]
+    if local == in_zone:
+        return fitted_table((zone, "from now"), list(zip(in_zone, relative, strict=True)))
+    return fitted_table((zone, "local time", "from now"), list(zip(in_zone, local, relative, strict=True)))

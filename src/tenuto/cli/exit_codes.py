@@ -1,20 +1,21 @@
-"""How a command ends: the one table of exit codes, and how an error becomes a line and a code."""
+"""Exit codes of the command line, and the report of an error on stderr."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tenuto.cli.formatting import plain
+from tenuto.cli.formatting import escape_control_characters, safe_text
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, StoreError, TenutoError, UnknownJob
 
 OK = 0
 FAILED = 1
 USAGE = 2
 WOULD_CHANGE = 2
-"""Of `tenuto plan`, as of other tools that plan; what is not understood ends with FAILED there."""
+"""Only `tenuto plan`, like other tools with a plan step; its usage errors end with FAILED."""
 NOT_FOUND = 3
 NOT_ALLOWED = 4
 CONFLICT = 7
@@ -22,12 +23,12 @@ DATABASE = 8
 INTERRUPTED = 130
 
 MEANINGS = {
-    OK: "it is done, or all is well",
-    FAILED: "it failed, or something is unhealthy",
-    USAGE: "the command was not understood, or a value is not valid (of `plan`: something would change)",
-    NOT_FOUND: "there is no such thing",
-    NOT_ALLOWED: "this account may not",
-    CONFLICT: "the state of things does not allow it",
+    OK: "success, or healthy",
+    FAILED: "failure, or unhealthy",
+    USAGE: "usage error or invalid value (`plan`: there are changes)",
+    NOT_FOUND: "the object does not exist",
+    NOT_ALLOWED: "permission denied",
+    CONFLICT: "the current state does not allow the operation",
     DATABASE: "the database cannot be reached or used",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -42,63 +43,70 @@ _CODES: tuple[tuple[type[TenutoError], int], ...] = (
 )
 
 
-def code_of(error: TenutoError) -> int:
-    """The exit code an error ends in."""
+def exit_code_of(error: TenutoError) -> int:
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
-def of_command(code: int, command_path: str) -> int:
-    """The code as a command uses it: `tenuto plan` keeps 2 for what would change."""
+def adjust_for_command(code: int, command_path: str) -> int:
+    """Return FAILED instead of USAGE for `tenuto plan`, where 2 means that there are changes."""
     return FAILED if code == USAGE and command_path == "tenuto plan" else code
 
 
-def in_words(work: Callable[[], int | None], command_path: str) -> int:
-    """Do it; what it raises becomes a line on stderr and a code."""
+def run_reporting_errors(work: Callable[[], int | None], command_path: str, *, as_json: bool = False) -> int:
+    """Run a command; report its error on stderr and return the exit code."""
     try:
         return work() or OK
     except TenutoError as error:
-        if debugging():
+        if is_debug_enabled():
             raise
-        message = f"{error.field}: {error.message}" if error.field else error.message
-        complain(message, error.remedy or f"{command_path} --help")
-        return of_command(code_of(error), command_path)
+        remedy = error.remedy or f"{command_path} --help"
+        print_error(error.message, remedy, code=error.code, field=error.field, as_json=as_json)
+        return adjust_for_command(exit_code_of(error), command_path)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read the answer has enough of it
-        let_go_of_stdout()
+    except BrokenPipeError:  # the reader of the pipe has closed it
+        discard_stdout()
         return FAILED
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """While an answer is written: a full disk or a closed stdout is told of in a line. A closed pipe is not."""
+def reporting_write_errors() -> Iterator[None]:
+    """Turn a failed write to stdout (full disk, closed stream) into an error with a remedy; a closed pipe is none."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        let_go_of_stdout()
+        discard_stdout()
         raise TenutoError(
-            f"the answer cannot be written to stdout: {error.strerror or error}",
-            remedy="lead stdout elsewhere, or make room; what the command has changed stays changed",
+            f"the output cannot be written to stdout: {error.strerror or error}",
+            code="cli.stdout.not_writable",
+            remedy="redirect stdout or free disk space; changes that the command made remain in effect",
         ) from error
 
 
-def let_go_of_stdout() -> None:
-    """What is still to be written goes nowhere: the interpreter must not try it once more, and fail, as it ends."""
+def discard_stdout() -> None:
+    """Send buffered output to the null device, so that the interpreter does not fail on it at exit."""
     with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_device, sys.stdout.fileno())
+        os.close(null_device)
 
 
-def complain(message: str, remedy: str) -> None:
-    """Say on stderr what went wrong and what to do about it."""
+def print_error(
+    message: str, remedy: str, *, code: str = "unspecified", field: str | None = None, as_json: bool = False
+) -> None:
+    """Print an error and its remedy on stderr, for programs as one JSON object."""
+    if as_json:
+        fields = {"code": code, "message": message, "field": field, "remedy": remedy}
+        text = escape_control_characters(json.dumps({"error": fields}, ensure_ascii=False))
+    else:
+        text = f"error: {safe_text(message)}\n  try: {safe_text(remedy)}"
     with suppress(OSError):
-        print(f"error: {plain(message)}", file=sys.stderr)  # noqa: T201 (this is where the command line speaks)
-        print(f"  try: {plain(remedy)}", file=sys.stderr)  # noqa: T201
+        print(text, file=sys.stderr)  # noqa: T201 (the command line reports errors here)
 
 
-def debugging() -> bool:
-    """Whether a traceback is wanted instead of a line."""
+def is_debug_enabled() -> bool:
+    """Return whether TENUTO_DEBUG asks for a traceback instead of an error message."""
     return os.environ.get("TENUTO_DEBUG", "") not in ("", "0")

@@ -1,34 +1,36 @@
-"""Values in the words of a person: safe text, spans, instants."""
+"""Formatting of values for people: text without control characters, durations, instants."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
 
-from tenuto.model.stored_values import UNSEEN
+from tenuto.model.stored_values import INVISIBLE_CHARACTERS
 
-# A whole sequence goes at once, so that no half of it is left to read: colours, cursor (CSI), titles, links (OSC).
-_SEQUENCE = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\\\|\x9c)?")
+# Complete sequences are removed, so that no part remains visible: colours, cursor (CSI), titles, links (OSC).
+_ESCAPE_SEQUENCE = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\\\|\x9c)?"
+)
 
 
-def plain(text: object) -> str:
-    """Text from elsewhere without anything a terminal would obey."""
-    return UNSEEN.sub("", _SEQUENCE.sub("", str(text).replace("\r\n", "\n")))
+def safe_text(text: object) -> str:
+    """Remove terminal escape sequences and control characters from untrusted text."""
+    return INVISIBLE_CHARACTERS.sub("", _ESCAPE_SEQUENCE.sub("", str(text).replace("\r\n", "\n")))
 
 
 def one_line(text: object, limit: int = 200) -> str:
-    """The same as a single line of bounded length."""
-    line = " ".join(plain(text).split())
+    """Return safe text as one line of limited length."""
+    line = " ".join(safe_text(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def escaped(json_text: str) -> str:
-    """JSON in which whatever a terminal would obey is written as an escape: it says the same."""
-    return UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", json_text)
+def escape_control_characters(json_text: str) -> str:
+    """Write control characters in JSON text as JSON escapes; the meaning is unchanged."""
+    return INVISIBLE_CHARACTERS.sub(lambda found: f"\\u{ord(found.group()):04x}", json_text)
 
 
-def span(value: timedelta | float) -> str:
-    """How long: ``12 ms``, ``3.4 s``, ``5 min 12 s``, ``2 h 5 min``, ``3 d 4 h``."""
+def format_duration(value: timedelta | float) -> str:
+    """Format a duration: ``12 ms``, ``3.4 s``, ``5 min 12 s``, ``2 h 5 min``, ``3 d 4 h``."""
     seconds = max(value.total_seconds() if isinstance(value, timedelta) else value, 0.0)
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
@@ -46,17 +48,17 @@ def span(value: timedelta | float) -> str:
     return f"{whole} s"
 
 
-def ago(instant: datetime | None, now: datetime) -> str:
-    """When, seen from now."""
+def format_relative(instant: datetime | None, now: datetime) -> str:
+    """Format an instant relative to now: ``5 min ago``, ``in 2 h``."""
     if instant is None:
         return ""
     seconds = (now - instant).total_seconds()
     if abs(seconds) < 1:
         return "just now"
-    rough = span(round(abs(seconds)) if abs(seconds) < 60 else abs(seconds)).replace(".0 s", " s")
+    rough = format_duration(round(abs(seconds)) if abs(seconds) < 60 else abs(seconds)).replace(".0 s", " s")
     return f"{rough} ago" if seconds > 0 else f"in {rough}"
 
 
-def local(instant: datetime | None) -> str:
-    """When, on the clock on the wall."""
+def format_local_time(instant: datetime | None) -> str:
+    """Format an instant in the local time zone."""
     return "" if instant is None else instant.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")

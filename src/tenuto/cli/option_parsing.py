@@ -1,63 +1,66 @@
-"""What somebody typed, read: values, whole numbers, and a refusal brought back to the option it came from.
-
-The options that narrow a list, the same for every list.
-"""
+"""Parsing of option values, the filter options that all lists share, and the option names in errors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
-from tenuto.cli.command import Session
 from tenuto.errors import Invalid, UserError
+from tenuto.model import stored_values
 
-_WHOLE = re.compile(r"[0-9]{1,18}")
-"""No number anybody gives is longer, and Python reads none of more than some thousand digits."""
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
+"""Long enough for every option; Python rejects texts of several thousand digits with another error."""
 
 
-def value_of(text: str, option: str) -> Any:
-    """The value of an argument: JSON or, if it is none, the text itself."""
-    from tenuto.model import stored_values
-
+def parse_json_or_text(text: str, option: str) -> Any:
+    """Parse the value of an argument: JSON, or else the text itself."""
     try:
-        return stored_values.loads(text)
-    except stored_values.NameTwice as error:
-        raise Invalid(str(error), field=option, remedy="say it once") from None
+        return stored_values.parse_strict_json(text)
+    except stored_values.DuplicateKey as error:
+        raise Invalid(
+            f"{option}: {error}", code="cli.json.duplicate_key", field=option, remedy="give each key once"
+        ) from None
     except (ValueError, RecursionError):
         return text
 
 
-def whole_number(text: str, option: str, remedy: str) -> int:
-    """A whole number that was typed as text; none is less than nothing."""
-    if not _WHOLE.fullmatch(text):
+def parse_whole_number(text: str, option: str, remedy: str) -> int:
+    """Parse a whole number that is not negative."""
+    if not _WHOLE_NUMBER.fullmatch(text):
         most = " of at most 18 digits" if len(text) > 18 else ""
-        raise Invalid(f"{text!r:.40} is not a whole number{most}", field=option, remedy=remedy)
+        raise Invalid(
+            f"{option} {text!r:.40} is not a whole number{most}",
+            code="cli.option.not_a_whole_number",
+            field=option,
+            remedy=remedy,
+        )
     return int(text)
 
 
 @contextmanager
-def by_option(options: Mapping[str, str], otherwise: str = "--{}") -> Iterator[None]:
-    """A refusal of a field names the option it was typed into.
+def translate_error_fields(options: Mapping[str, str], otherwise: str = "--{}") -> Iterator[None]:
+    """Replace the field of an error by the option that sets it.
 
-    ``options`` has those that are called otherwise than their fields; under ``field.`` stands how a part of the field
-    is told, with ``{}`` for the part.
+    ``options`` has the options whose names differ from their fields. A key ``field.`` is the pattern for parts of the
+    field, with ``{}`` for the part.
     """
     try:
         yield
     except UserError as error:
         field = error.field or "--"
-        # What has been named by an option, or by a place on the line such as NAME, stays.
-        named = field.startswith("--") or field.isupper()
-        if not named and (isinstance(error, Invalid) or field in options):
-            error.field = _option(field, options, otherwise)
+        # An option, or an argument such as NAME, is kept.
+        is_option = field.startswith("--") or field.isupper()
+        if not is_option and (isinstance(error, Invalid) or field in options):
+            error.field = _option_name(field, options, otherwise)
         raise
 
 
-def _option(field: str, options: Mapping[str, str], otherwise: str) -> str:
+def _option_name(field: str, options: Mapping[str, str], otherwise: str) -> str:
     if field in options:
         return options[field]
     whole, _, part = field.partition(".")
@@ -68,29 +71,24 @@ def _option(field: str, options: Mapping[str, str], otherwise: str) -> str:
     return otherwise.replace("{}", field.replace("_", "-") if otherwise == "--{}" else field)
 
 
-Name = Annotated[str | None, typer.Option(metavar="JOB", help="Only those of this job.")]
-Queue = Annotated[str | None, typer.Option(metavar="QUEUE", help="Only those of this queue.")]
-Tag = Annotated[str | None, typer.Option(metavar="TAG", help="Only those with this tag.")]
-Limit = Annotated[int, typer.Option(min=1, max=500, metavar="N", help="How many at most.")]
-Below = Annotated[str | None, typer.Option(metavar="ID", help="Only those older than this one: the next page.")]
+JobFilter = Annotated[str | None, typer.Option(metavar="JOB", help="Filter by job.")]
+QueueFilter = Annotated[str | None, typer.Option(metavar="QUEUE", help="Filter by queue.")]
+TagFilter = Annotated[str | None, typer.Option(metavar="TAG", help="Filter by tag.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=500, metavar="N", help="Maximum number of rows.")]
+BelowOption = Annotated[str | None, typer.Option(metavar="ID", help="Pagination cursor: the id of the last row shown.")]
 
 
-def where(**given: Any) -> dict[str, Any]:
-    """What was asked for, as the app's lists take it."""
-    from uuid import UUID
-
-    from tenuto.errors import Invalid
-
-    narrowed = {field: value for field, value in given.items() if value is not None}
-    if "below" in narrowed:
+def build_filters(**options: Any) -> dict[str, Any]:
+    """Return the given options as filter arguments of a list operation."""
+    filters = {field: value for field, value in options.items() if value is not None}
+    if "below" in filters:
         try:
-            narrowed["below"] = UUID(narrowed["below"])
+            filters["below"] = UUID(filters["below"])
         except ValueError:
-            raise Invalid("is not a whole id", field="--below", remedy="copy the last id of the page before") from None
-    return narrowed
-
-
-def say_if_more(session: Session, found: Sequence[dict[str, Any]], limit: int) -> None:
-    """A full page may not be the last one."""
-    if len(found) == limit:
-        session.say(f"there may be more: add --below {found[-1]['id']}")
+            raise Invalid(
+                f"--below {filters['below']!r:.60} is not a complete id",
+                code="cli.below.invalid",
+                field="--below",
+                remedy="copy the last id of the previous page",
+            ) from None
+    return filters

@@ -1,4 +1,7 @@
-"""Showing answers: one JSON document for programs, tables for people. What came from elsewhere is made safe here."""
+"""Output on stdout: JSON for programs, text and tables for people. Control characters in data are removed or escaped.
+
+Rich is imported inside functions: help, health checks and JSON output do without it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from contextlib import suppress
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tenuto.cli.exit_codes import answering
-from tenuto.cli.formatting import escaped, one_line, plain
+from tenuto.cli.exit_codes import reporting_write_errors
+from tenuto.cli.formatting import escape_control_characters, one_line, safe_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
-_STATES = {
+_STATE_STYLES = {
     "waiting": ("○", "dim"),
     "scheduled": ("◷", "cyan"),
     "queued": ("◌", "blue"),
@@ -54,36 +57,37 @@ _STATES = {
     "warning": ("▲", "yellow"),
     "problem": ("✕", "red"),
 }
-_AS_WIDE_AS_NEEDED = 20_000
-"""For a pipe or a file: nothing is cut or wrapped there."""
-_GAP = 2
-_FLEXIBLE = 12
-"""A flexible column is never narrower than this."""
+_UNLIMITED_WIDTH = 20_000
+"""Width in a pipe or a file, where nothing is truncated or wrapped."""
+_COLUMN_GAP = 2
+_MIN_FLEXIBLE_WIDTH = 12
+"""Minimum width of a flexible column."""
 
 
-def glyph(word: str) -> str:
-    """The sign of a state."""
-    return _STATES.get(word, ("?", ""))[0]
+def state_symbol(state: str) -> str:
+    """Return the symbol of a state."""
+    return _STATE_STYLES.get(state, ("?", ""))[0]
 
 
-def state(word: str) -> Text:
-    """A state as glyph, word and colour: each alone would do."""
+def styled_state(state: str) -> Text:
+    """Return a state with symbol, name and colour."""
     from rich.text import Text
 
-    return Text(f"{glyph(word)} {plain(word).replace('_', ' ')}", style=colour_of(word))
+    return Text(f"{state_symbol(state)} {safe_text(state).replace('_', ' ')}", style=state_colour(state))
 
 
-def colour_of(word: str) -> str:
-    return _STATES.get(word, ("", ""))[1]
+def state_colour(state: str) -> str:
+    """Return the Rich style of a state."""
+    return _STATE_STYLES.get(state, ("", ""))[1]
 
 
-def show_json(value: Any) -> None:
-    """One document on stdout: instants in ISO 8601, ids as text, spans in seconds."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_jsonable)
-    _write(escaped(text) + "\n")
+def print_json(value: Any) -> None:
+    """Print one JSON document: instants in ISO 8601, ids as text, durations in seconds."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_json_default)
+    _write(escape_control_characters(text) + "\n")
 
 
-def _jsonable(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -95,11 +99,11 @@ def _jsonable(value: Any) -> Any:
     return str(value)
 
 
-def show(*parts: RenderableType) -> None:
-    """Something made with Rich, on stdout."""
+def print_rich(*parts: RenderableType) -> None:
+    """Print Rich renderables."""
     console = _console(sys.stdout)
     if console.is_terminal:
-        with answering():
+        with reporting_write_errors():
             console.print(*parts, sep="\n")
         return
     with console.capture() as captured:
@@ -107,54 +111,56 @@ def show(*parts: RenderableType) -> None:
     _write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
-def show_text(text: str) -> None:
-    """Text from elsewhere, as it is but for what a terminal would obey."""
-    _write(plain(text).rstrip("\n") + "\n")
+def print_text(text: str) -> None:
+    """Print untrusted text without control characters."""
+    _write(safe_text(text).rstrip("\n") + "\n")
 
 
 def _write(text: str) -> None:
-    with answering():
+    with reporting_write_errors():
         sys.stdout.write(text)
-        sys.stdout.flush()  # somebody may read along, behind a pipe
+        sys.stdout.flush()  # a pipe may have a reader that waits for lines
 
 
-def talk(text: str) -> None:
-    """A word to the person, on stderr."""
-    with suppress(OSError):  # nobody listens, or the disk is full: the work goes on
-        sys.stderr.write(plain(text) + "\n")
+def print_message(text: str) -> None:
+    """Print a message on stderr."""
+    with suppress(OSError):  # a closed stderr or a full disk must not stop the command
+        sys.stderr.write(safe_text(text) + "\n")
 
 
-def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, spare: Sequence[str] = (), flexible: Sequence[str] = ()
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, optional: Sequence[str] = (), flexible: Sequence[str] = ()
 ) -> None:
-    """A table, as wide as it may be."""
-    show(fitted(columns, rows, spare=spare, flexible=flexible))
+    """Print a table that fits the terminal; see `fitted_table`."""
+    print_rich(fitted_table(columns, rows, optional=optional, flexible=flexible))
 
 
-def fitted(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, spare: Sequence[str] = (), flexible: Sequence[str] = ()
+def fitted_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, optional: Sequence[str] = (), flexible: Sequence[str] = ()
 ) -> Table:
-    """A table that fits the terminal.
+    """Return a table that fits the terminal.
 
-    If it is too narrow, the ``spare`` columns are left out, the first named first; the ``flexible`` ones are shortened.
+    On a narrow terminal the ``optional`` columns are omitted, in the given order, and the ``flexible`` ones truncated.
     """
     from rich import box
     from rich.table import Table
 
     console = _console(sys.stdout)
-    cells = [[cell(value) for value in row] for row in rows]
+    cells = [[table_cell(value) for value in row] for row in rows]
     widths = {
         column: max(len(column), *(row[place].cell_len for row in cells)) if cells else len(column)
         for place, column in enumerate(columns)
     }
-    needed = {column: min(width, _FLEXIBLE) if column in flexible else width for column, width in widths.items()}
-    for column in spare:
-        if sum(needed.values()) + _GAP * (len(needed) - 1) > console.width:
+    needed = {
+        column: min(width, _MIN_FLEXIBLE_WIDTH) if column in flexible else width for column, width in widths.items()
+    }
+    for column in optional:
+        if sum(needed.values()) + _COLUMN_GAP * (len(needed) - 1) > console.width:
             needed.pop(column)
-    shown = _widened(needed, widths, console.width)
+    shown = _distribute_width(needed, widths, console.width)
     lines = box.SIMPLE_HEAD if console.is_terminal else None
     table = Table(
-        box=lines, pad_edge=False, show_edge=False, header_style="bold", padding=(0, _GAP - bool(lines), 0, 0)
+        box=lines, pad_edge=False, show_edge=False, header_style="bold", padding=(0, _COLUMN_GAP - bool(lines), 0, 0)
     )
     for column in needed:
         table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=shown[column], max_width=shown[column])
@@ -163,21 +169,21 @@ def fitted(
     return table
 
 
-def _widened(needed: dict[str, int], widths: dict[str, int], most: int) -> dict[str, int]:
-    """Columns at the width they need at least, with what is free shared out among those that would like more."""
+def _distribute_width(needed: dict[str, int], widths: dict[str, int], available: int) -> dict[str, int]:
+    """Return the column widths: at least the needed ones; the free width goes to the narrowest truncated columns."""
     shown = dict(needed)
-    free = most - sum(shown.values()) - _GAP * len(shown)
-    while free > 0 and (wanting := [column for column in shown if shown[column] < widths[column]]):
-        narrowest = min(wanting, key=lambda column: shown[column])
+    free = available - sum(shown.values()) - _COLUMN_GAP * len(shown)
+    while free > 0 and (truncated := [column for column in shown if shown[column] < widths[column]]):
+        narrowest = min(truncated, key=lambda column: shown[column])
         shown[narrowest] += 1
         free -= 1
     return shown
 
 
-def stacked(columns: Sequence[str], rows: Iterable[Sequence[tuple[Any, Any]]], *, flexible: str) -> Table:
-    """A table of two lines a row, what matters over what explains it: for lists too wide for a terminal.
+def two_line_table(columns: Sequence[str], rows: Iterable[Sequence[tuple[Any, Any]]], *, flexible: str) -> Table:
+    """Return a table with two lines per row, value above explanation, for lists too wide for a terminal.
 
-    The ``flexible`` column takes more lines if there is no room.
+    The ``flexible`` column wraps if the terminal is narrow.
     """
     from rich import box
     from rich.table import Table
@@ -187,12 +193,12 @@ def stacked(columns: Sequence[str], rows: Iterable[Sequence[tuple[Any, Any]]], *
     for column in columns:
         table.add_column(column, no_wrap=column != flexible, overflow="fold")
     for row in rows:
-        table.add_row(*(Text.assemble(cell(over), "\n", (cell(under).plain, "dim")) for over, under in row))
+        table.add_row(*(Text.assemble(table_cell(over), "\n", (table_cell(under).plain, "dim")) for over, under in row))
     return table
 
 
-def cell(value: Any) -> Text:
-    """One value, as a single safe line."""
+def table_cell(value: Any) -> Text:
+    """Return a value as one safe line."""
     from rich.text import Text
 
     if isinstance(value, Text):
@@ -200,8 +206,8 @@ def cell(value: Any) -> Text:
     return Text("" if value is None else one_line(value))
 
 
-def pairs(*rows: tuple[str, Any]) -> RenderableType:
-    """Names and values, one below the other; what has no value is left out."""
+def name_value_table(*rows: tuple[str, Any]) -> RenderableType:
+    """Return names and values as two columns; empty values are omitted."""
     from rich.table import Table
     from rich.text import Text
 
@@ -210,22 +216,22 @@ def pairs(*rows: tuple[str, Any]) -> RenderableType:
     grid.add_column(overflow="fold")
     for name, value in rows:
         if value is not None and value != "":
-            grid.add_row(name, value if isinstance(value, Text) else Text(plain(value)))
+            grid.add_row(name, value if isinstance(value, Text) else Text(safe_text(value)))
     return grid
 
 
-def compact(value: Any) -> str | None:
-    """Stored JSON on one line."""
+def compact_json(value: Any) -> str | None:
+    """Return a stored value as JSON on one line."""
     return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def for_a_person() -> bool:
-    """Whether stdout is a terminal: then what is shown may be laid out for the eye."""
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
     return _console(sys.stdout).is_terminal
 
 
-def console_for_live() -> Console | None:
-    """Where something may be drawn over and over; None if stdout is a pipe, a file or too plain a terminal."""
+def live_console() -> Console | None:
+    """Return a console for live views; None if stdout is a pipe, a file or a dumb terminal."""
     console = _console(sys.stdout)
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
@@ -235,5 +241,5 @@ def _console(stream: Any) -> Console:
 
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = _AS_WIDE_AS_NEEDED
+        console.width = _UNLIMITED_WIDTH
     return console

@@ -1,7 +1,7 @@
-"""Declarations, whatever they define: what one would do to what is in force, and what a plan of many must heed.
+"""Declarations from code and files: their effect on the stored definition, and the checks of a plan of many.
 
-Schedules and manifests are kept alike: as they are in force, and as code or a file declared them last. What an operator
-has changed by hand stays until a declaration says something new. Nothing is read or written here.
+A stored definition has the current fields and the fields that code or a file declared last. A change by an operator
+remains until a declaration changes. The module does not access the database.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid
-from tenuto.model.schedules import changes
+from tenuto.model.schedules import changed_fields
 from tenuto.model.triggers import Trigger
-from tenuto.model.triggers.descriptions import span
-from tenuto.model.triggers.trigger import Timed
+from tenuto.model.triggers.descriptions import format_duration
+from tenuto.model.triggers.trigger import ClockTrigger
 
 Effect = Literal["created", "changed", "unchanged", "kept"]
-"""``kept``: an operator has changed it, and the declaration says what it said before."""
-DOES_SOMETHING: tuple[Effect, ...] = ("created", "changed")
-RUNS_SHOWN = 3
-MAX_OTHERS = 10_000
+"""``kept``: an operator changed the definition, and the declaration is the same as before."""
+CHANGING_EFFECTS: tuple[Effect, ...] = ("created", "changed")
+PREVIEW_RUN_COUNT = 3
+MAX_UNDECLARED = 10_000
 
 
-class Defining(Protocol):
-    """A definition as somebody wrote it down."""
+class Definition(Protocol):
+    """A definition of a schedule or manifest."""
 
     @property
     def key(self) -> str: ...
@@ -36,8 +36,8 @@ class Defining(Protocol):
     def to_fields(self) -> dict[str, Any]: ...
 
 
-class InForce(Protocol):
-    """What there is under a key."""
+class StoredDefinition(Protocol):
+    """A definition in the database."""
 
     @property
     def key(self) -> str: ...
@@ -57,45 +57,45 @@ class InForce(Protocol):
     def trigger(self) -> Trigger: ...
 
 
-class Blamed(Protocol):
-    """A definition of a file, which knows where it stands."""
+class DeclaredEntry(Protocol):
+    """A definition of a file with its location."""
 
-    def refused(self, error: Invalid) -> Invalid: ...
+    def locate_error(self, error: Invalid) -> Invalid: ...
 
 
 @contextmanager
-def blaming(declared: Blamed) -> Iterator[None]:
-    """What is refused within is told with the place in the file."""
+def locating_errors(declared: DeclaredEntry) -> Iterator[None]:
+    """Add the location of the entry to errors raised within the block."""
     try:
         yield
     except Invalid as error:
-        raise declared.refused(error) from error
+        raise declared.locate_error(error) from error
 
 
-def effect_of(present: InForce | None, declared: Mapping[str, Any]) -> Effect:
-    """What a declaration would do."""
-    if present is None:
+def declaration_effect(current: StoredDefinition | None, declared: Mapping[str, Any]) -> Effect:
+    """Return what a declaration would change."""
+    if current is None:
         return "created"
-    if present.fields == declared:
+    if current.fields == declared:
         return "unchanged"
-    return "kept" if present.declared == declared else "changed"
+    return "kept" if current.declared == declared else "changed"
 
 
-F = TypeVar("F", bound=Blamed)
-D = TypeVar("D", bound=Defining)
-S = TypeVar("S", bound=InForce)
+F = TypeVar("F", bound=DeclaredEntry)
+D = TypeVar("D", bound=Definition)
+S = TypeVar("S", bound=StoredDefinition)
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[F, D, S]):
-    """What would become of one definition of the files."""
+class PlannedChange(Generic[F, D, S]):
+    """The effect of one definition of the files."""
 
-    declared: F
+    entry: F
     definition: D
     effect: Effect
-    present: S | None
+    current: S | None
     differences: Mapping[str, tuple[Any, Any]]
-    """The fields in which what is in force and what the file says differ."""
+    """The fields that differ, as (stored, declared)."""
     notes: Sequence[str]
     runs_before: Sequence[datetime]
     runs_after: Sequence[datetime]
@@ -109,68 +109,78 @@ class Change(Generic[F, D, S]):
         return self.definition.to_fields()
 
 
-def change_of(declared: F, new: D, effect: Effect, present: S | None, now: datetime) -> Change[F, D, S]:
-    """What would become of a definition: what is in force beside what is declared."""
-    if present is None:
-        coming, notes = new.trigger.preview(now, RUNS_SHOWN), _without_a_place(new.trigger)
-        return Change(declared, new, effect, None, differences={}, notes=notes, runs_before=(), runs_after=coming)
+def plan_change(entry: F, new: D, effect: Effect, current: S | None, now: datetime) -> PlannedChange[F, D, S]:
+    if current is None:
+        runs_after, notes = new.trigger.preview(now, PREVIEW_RUN_COUNT), _jitter_notes(new.trigger)
+        return PlannedChange(
+            entry, new, effect, None, differences={}, notes=notes, runs_before=(), runs_after=runs_after
+        )
 
-    def runs(trigger: Trigger) -> Sequence[datetime]:
-        return trigger.preview(now, RUNS_SHOWN, str(present.id)) if present.enabled else ()
+    def preview(trigger: Trigger) -> Sequence[datetime]:
+        return trigger.preview(now, PREVIEW_RUN_COUNT, str(current.id)) if current.enabled else ()
 
-    before = runs(present.trigger)
-    return Change(
-        declared,
+    runs_before = preview(current.trigger)
+    return PlannedChange(
+        entry,
         new,
         effect,
-        present,
-        differences=changes(present.fields, new.to_fields()),
-        notes=_notes(effect, present),
-        runs_before=before,
-        runs_after=before if effect == "kept" else runs(new.trigger),
+        current,
+        differences=changed_fields(current.fields, new.to_fields()),
+        notes=_notes(effect, current),
+        runs_before=runs_before,
+        runs_after=runs_before if effect == "kept" else preview(new.trigger),
     )
 
 
-def _without_a_place(trigger: Trigger) -> list[str]:
-    """What is not made yet has no place within its jitter, so its runs are foretold without it."""
-    if not isinstance(trigger, Timed) or not trigger.bounds.jitter:
+def _jitter_notes(trigger: Trigger) -> list[str]:
+    """Explain that a preview is without jitter: the jitter depends on the id, which a new definition does not have."""
+    if not isinstance(trigger, ClockTrigger) or not trigger.limits.jitter:
         return []
-    return [f"each run comes up to {span(trigger.bounds.jitter, one='1 ')} later than shown, once it has its place"]
+    jitter = format_duration(trigger.limits.jitter, one="1 ")
+    return [f"after creation each run is up to {jitter} later than shown (jitter)"]
 
 
-def _notes(effect: Effect, present: InForce) -> list[str]:
+def _notes(effect: Effect, current: StoredDefinition) -> list[str]:
     notes = []
-    if not present.enabled:
-        notes.append("disabled, and stays so")
+    if not current.enabled:
+        notes.append("disabled, and remains disabled")
     if effect == "kept":
-        notes.append("changed by an operator, and the file says nothing new: it stays as it is")
-    elif effect == "changed" and present.declared not in (None, present.fields):
-        notes.append("changed by an operator since it was declared: the file replaces that")
-    if present.origin != "file" and effect != "kept":
-        made = "declared in code" if present.origin == "code" else "made by hand"
-        notes.append(f"{made}: from now on the file keeps it")
+        notes.append("changed by an operator, and the declaration is unchanged: kept as it is")
+    elif effect == "changed" and current.declared not in (None, current.fields):
+        notes.append("changed by an operator since it was declared: the file replaces that change")
+    if current.origin != "file" and effect != "kept":
+        origin = "declared in code" if current.origin == "code" else "created by an operator"
+        notes.append(f"{origin}: from now on managed by the file")
     return notes
 
 
-def is_done(planned: Iterable[Change[Any, Any, Any]], deleted: Iterable[str], present: Mapping[str, InForce]) -> bool:
-    """Whether everything is as the plan wants it. A plan that changes nothing may still have something to note."""
-    if any(name in present for name in deleted):
+def is_plan_applied(
+    planned: Iterable[PlannedChange[Any, Any, Any]], deleted: Iterable[str], current: Mapping[str, StoredDefinition]
+) -> bool:
+    """Return whether the database is in the planned state. Also declared fields count, which a plan may only record."""
+    if any(name in current for name in deleted):
         return False
     for change in planned:
-        there = present.get(change.key)
-        if change.effect != "kept" and (there is None or change.fields != there.declared):
+        stored = current.get(change.key)
+        if change.effect != "kept" and (stored is None or change.fields != stored.declared):
             return False
-        if change.effect in DOES_SOMETHING and (there is None or change.fields != there.fields):
+        if change.effect in CHANGING_EFFECTS and (stored is None or change.fields != stored.fields):
             return False
     return True
 
 
-def refuse_changed_since(
-    planned: Iterable[Change[Any, Any, Any]], deleted: Mapping[str, InForce], present: Mapping[str, InForce]
+def check_unchanged_since_plan(
+    planned: Iterable[PlannedChange[Any, Any, Any]],
+    deleted: Mapping[str, StoredDefinition],
+    current: Mapping[str, StoredDefinition],
 ) -> None:
-    """Refuse a plan that was made of something else than what is there by now."""
-    seen: dict[str, InForce | None] = {change.key: change.present for change in planned}
-    for name, before in (seen | dict(deleted)).items():
-        there = present.get(name)
-        if (there and (there.id, there.version)) != (before and (before.id, before.version)):
-            raise Conflict(f"{name!r} was changed while this was planned", remedy="plan again, and look")
+    """Raise `Conflict` if a definition has changed since the plan was made."""
+    planned_from: dict[str, StoredDefinition | None] = {change.key: change.current for change in planned}
+    for name, before in (planned_from | dict(deleted)).items():
+        stored = current.get(name)
+        if (stored and (stored.id, stored.version)) != (before and (before.id, before.version)):
+            raise Conflict(
+                f"{name!r} has changed since the plan was made",
+                code="definition.changed_since_plan",
+                remedy="make a new plan and review it",
+            )

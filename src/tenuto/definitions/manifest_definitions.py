@@ -1,7 +1,7 @@
-"""Manifests, made and changed as all definitions are (`keeping`), and their groups.
+"""Changes of manifests and manifest groups: the rules that hold for manifests besides those of `versioned`.
 
-What is said here is what holds for manifests alone: they may run after each other, but not in circles, and keep their
-external id for good. What fell due while one was off is not made up for, and leaves no row: they have no ledger.
+Manifests may depend on each other, but not in cycles, and keep their external id. They have no occurrence ledger: runs
+that were due while a manifest was disabled leave no row and are not made up for.
 """
 
 from __future__ import annotations
@@ -10,73 +10,97 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from tenuto.definitions.versioned import Author, Keeping
+from tenuto.definitions.versioned import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.actors import Actor
-from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_name, refuse_circles
-from tenuto.model.tasks import MAX_PRIORITY
+from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, check_no_manifest_cycle, max_active_error
+from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests
 from tenuto.store.access import audit_recorder
-from tenuto.store.manifests import ALL, StoredManifest
+from tenuto.store.manifests import ALL_MANIFESTS, StoredManifest
 
-_REASONS_TO_RUN = ("trigger", "schedule_type", "depends_on")
+_TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
 
 
-class _Manifests(Keeping[Manifest, StoredManifest]):
+class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
     kind = "manifest"
     key_field = "external_id"
-    rows = manifests.ROWS
+    rows = manifests.TABLE
 
-    async def one_at_a_time(self, connection: Connection, new: Manifest) -> None:
-        await one_change_of_order(connection, [new])
+    async def lock_reference_changes(self, connection: Connection, new: Manifest) -> None:
+        await lock_dependency_changes(connection, [new])
 
     def check_names(self, new: Manifest, before: Manifest | None = None) -> None:
-        check_name(new, before)
+        check_manifest_name(new, before)
 
-    async def check_others(self, connection: Connection, new: Manifest, before: Manifest | None = None) -> None:
+    async def check_references(self, connection: Connection, new: Manifest, before: Manifest | None = None) -> None:
         if new.depends_on is None or (before is not None and before.depends_on == new.depends_on):
             return
-        refuse_circles(new.external_id, new.depends_on, await manifests.parents(connection))
-        if not await manifests.keep_named(connection, new.depends_on):
-            raise Invalid(f"there is no {self.called(new.depends_on)}", field="depends_on", remedy="make that first")
+        check_no_manifest_cycle(new.external_id, new.depends_on, await manifests.load_dependencies(connection))
+        if not await manifests.prevent_deletion_by_external_id(connection, new.depends_on):
+            raise Invalid(
+                f"there is no {self.describe(new.depends_on)} to depend on",
+                code="manifest.depends_on.not_found",
+                field="depends_on",
+                remedy="create it first",
+            )
 
-    async def check_new_key(self, connection: Connection, present: StoredManifest, new: Manifest) -> None:
-        raise Invalid("cannot be changed: everything refers to it", field="external_id", remedy="make another manifest")
+    async def check_key_change(self, connection: Connection, current: StoredManifest, new: Manifest) -> None:
+        raise Invalid(
+            f"the external id of manifest {current.external_id!r} cannot be changed",
+            code="manifest.external_id.immutable",
+            field="external_id",
+            remedy="create another manifest",
+        )
 
-    def retimed(self, present: StoredManifest, new: Manifest) -> bool:
-        before, after = present.fields, new.to_fields()
-        return any(before.get(reason) != after.get(reason) for reason in _REASONS_TO_RUN)
+    def timing_changed(self, current: StoredManifest, new: Manifest) -> bool:
+        before, after = current.fields, new.to_fields()
+        return any(before.get(reason) != after.get(reason) for reason in _TIMING_FIELDS)
 
-    async def settle(
-        self, connection: Connection, present: StoredManifest, author: Author, *, retimed: bool, is_on: bool
+    async def resolve_pending_runs(
+        self,
+        connection: Connection,
+        current: StoredManifest,
+        context: ChangeContext,
+        *,
+        timing_changed: bool,
+        enabled_after: bool,
     ) -> None:
-        """Nothing: what is open runs on, and what was due is not made up for."""
+        """Do nothing: active runs continue, and due runs are not made up for."""
 
-    async def let_go(self, connection: Connection, present: StoredManifest, author: Author) -> None:
-        if await manifests.has_open_tasks(connection, present.id):
-            raise Conflict(f"{present.external_id!r} has open tasks", remedy="wait for them, or cancel them")
-        if children := await manifests.dependents(connection, present.external_id):
-            raise Conflict(f"{children[0]!r} runs after {present.external_id!r}", remedy="change that one first")
-
-
-_KEPT = _Manifests()
-create = _KEPT.create
-edit = _KEPT.edit
-switch = _KEPT.switch
-delete = _KEPT.delete
-delete_within = _KEPT.delete_within
-declare = _KEPT.declare
-declare_within = _KEPT.declare_within
-get = _KEPT.get
-unknown = _KEPT.unknown
-retimed = _KEPT.retimed
+    async def prepare_deletion(self, connection: Connection, current: StoredManifest, context: ChangeContext) -> None:
+        if await manifests.has_open_tasks(connection, current.id):
+            raise Conflict(
+                f"manifest {current.external_id!r} has active runs",
+                code="manifest.running",
+                remedy="wait for them, or cancel them",
+            )
+        if children := await manifests.list_dependents(connection, current.external_id):
+            raise Conflict(
+                f"manifest {children[0]!r} depends on {current.external_id!r}",
+                code="manifest.in_use",
+                remedy=f"change {children[0]!r} first",
+            )
 
 
-async def one_change_of_order(connection: Connection, wanted: Iterable[Manifest]) -> None:
-    """Who runs after whom is changed by one at a time. To be asked for before any manifest is held."""
+_DEFINITIONS = _ManifestDefinitions()
+create = _DEFINITIONS.create
+edit = _DEFINITIONS.edit
+set_enabled = _DEFINITIONS.set_enabled
+delete = _DEFINITIONS.delete
+delete_in_tx = _DEFINITIONS.delete_in_tx
+declare = _DEFINITIONS.declare
+declare_in_tx = _DEFINITIONS.declare_in_tx
+get = _DEFINITIONS.get
+not_found = _DEFINITIONS.not_found
+timing_changed = _DEFINITIONS.timing_changed
+
+
+async def lock_dependency_changes(connection: Connection, wanted: Iterable[Manifest]) -> None:
+    """Lock changes of dependencies if one of the manifests has one. Called before any manifest is locked."""
     if any(manifest.depends_on is not None for manifest in wanted):
-        await manifests.one_change_of_order(connection)
+        await manifests.lock_dependency_changes(connection)
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -92,32 +116,37 @@ async def change_group(
     priority: int | None = None,
     enabled: bool | None = None,
 ) -> None:
-    """Set what holds for a group of manifests, or for all of them (``*``): how many may be active, their priority, and
-    whether anything of it may begin."""
+    """Set the cap on active runs, the priority and whether runs may start, of a group or of all manifests (``*``)."""
     if isinstance(max_active, int) and not 1 <= max_active <= MAX_ACTIVE:
-        raise Invalid(f"must be from 1 to {MAX_ACTIVE:,}", field="max_active", remedy="disable the group to stop it")
+        raise max_active_error(max_active)
     if priority is not None and not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        raise Invalid(f"must be from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
-    if name == ALL and priority is not None:
-        raise Invalid("all manifests together have none", field="priority")
+        raise priority_error(priority)
+    if name == ALL_MANIFESTS and priority is not None:
+        raise Invalid(
+            f"the group {name} of all manifests has no priority",
+            code="manifest_group.priority.not_applicable",
+            field="priority",
+        )
 
-    audit_recorder.tell(target=name)
-    said: dict[str, Any] = {"max_active": max_active, "priority": priority, "enabled": enabled}
-    kept = {"max_active": "keep", "priority": None, "enabled": None}
-    said = {field: value for field, value in said.items() if value != kept[field]}
-    await database.transaction(lambda connection: change_group_within(connection, name, said, now, by))
+    audit_recorder.add_audit_details(target=name)
+    options: dict[str, Any] = {"max_active": max_active, "priority": priority, "enabled": enabled}
+    unchanged = {"max_active": "keep", "priority": None, "enabled": None}
+    options = {field: value for field, value in options.items() if value != unchanged[field]}
+    await database.transaction(lambda connection: change_group_in_tx(connection, name, options, now, by))
 
 
-UNSAID = {"max_active": None, "priority": 0, "enabled": True}
-"""What holds for a group of which nobody has said anything."""
+GROUP_DEFAULTS = {"max_active": None, "priority": 0, "enabled": True}
+"""The options of a group without a row."""
 
 
-async def change_group_within(
-    connection: Connection, name: str, said: Mapping[str, Any], now: datetime, by: Actor
+async def change_group_in_tx(
+    connection: Connection, name: str, options: Mapping[str, Any], now: datetime, by: Actor
 ) -> None:
-    """As `change_group`, as part of a larger change; what is not said stays."""
-    before = {**UNSAID, **(await manifests.group(connection, name) or {})}
-    after = {**before, **said}
-    kept = tuple(UNSAID)
-    audit_recorder.tell_part(name, {field: before[field] for field in kept}, {field: after[field] for field in kept})
-    await manifests.set_group(connection, name, after["max_active"], after["priority"], after["enabled"], now, by.name)
+    """Like `change_group`, within a transaction; options that are not given remain."""
+    before = {**GROUP_DEFAULTS, **(await manifests.load_group(connection, name) or {})}
+    after = {**before, **options}
+    kept = tuple(GROUP_DEFAULTS)
+    audit_recorder.add_audit_change(
+        name, {field: before[field] for field in kept}, {field: after[field] for field in kept}
+    )
+    await manifests.save_group(connection, name, after["max_active"], after["priority"], after["enabled"], now, by.name)

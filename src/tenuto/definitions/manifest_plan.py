@@ -1,7 +1,7 @@
-"""Manifests and groups of files: what bringing them into force would change, and doing exactly that.
+"""Plan and apply of manifests and groups in definition files.
 
-As with schedules, looking changes nothing, and doing is refused if something has changed since. What a file says of a
-group holds each time it is applied; what it does not say of it stays. Groups are not deleted.
+As with schedules, planning changes nothing, and applying raises `Conflict` if a definition has changed since. The
+options of a group in a file are set each time the file is applied; other options remain. Groups are not deleted.
 """
 
 from __future__ import annotations
@@ -14,159 +14,157 @@ from uuid import UUID
 
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.declarations import (
-    DOES_SOMETHING,
-    MAX_OTHERS,
-    Change,
+    CHANGING_EFFECTS,
+    MAX_UNDECLARED,
     Effect,
-    blaming,
-    change_of,
-    effect_of,
-    is_done,
-    refuse_changed_since,
+    PlannedChange,
+    check_unchanged_since_plan,
+    declaration_effect,
+    is_plan_applied,
+    locating_errors,
+    plan_change,
 )
-from tenuto.definitions.manifest_definitions import UNSAID
-from tenuto.definitions.manifest_files import DeclaredGroup, DeclaredManifest
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.definition_files import DeclaredGroup, DeclaredManifest
+from tenuto.definitions.manifest_definitions import GROUP_DEFAULTS
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.errors import Invalid
-from tenuto.model.manifests import Manifest, check_name, refuse_circles, those_needed_first
-from tenuto.model.triggers import check_runs
+from tenuto.model.manifests import Manifest, check_manifest_name, check_no_manifest_cycle, sort_manifests_by_dependency
+from tenuto.model.triggers import check_has_run_after
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests
 from tenuto.store.manifests import StoredManifest
 
 Record = dict[str, Any]
 
-ManifestChange = Change[DeclaredManifest, Manifest, StoredManifest]
-"""What would become of one manifest of the files."""
+ManifestChange = PlannedChange[DeclaredManifest, Manifest, StoredManifest]
+"""The effect of one manifest of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What would become of one group of the files."""
+    """The effect of one group of the files."""
 
-    declared: DeclaredGroup
+    entry: DeclaredGroup
     effect: Effect
-    present: Record | None
+    current: Record | None
     differences: Mapping[str, tuple[Any, Any]]
 
     @property
     def key(self) -> str:
-        return self.declared.name
+        return self.entry.name
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedManifests:
-    """What bringing the manifests and groups of some files into force would do."""
+class ManifestPlan:
+    """What applying the manifests and groups of definition files would change."""
 
     changes: Sequence[ManifestChange] = ()
-    """In the order in which they are made: what others run after first."""
+    """In the order of application: manifests that others depend on come first."""
     groups: Sequence[GroupChange] = ()
-    others: Sequence[StoredManifest] = ()
-    """Declared by a file once, and not by these."""
+    undeclared: Sequence[StoredManifest] = ()
+    """Declared by a file before, and not by these files."""
     prune: bool = False
 
     @property
     def deleted(self) -> Sequence[StoredManifest]:
-        """The others, if they are to go: those that run after others first."""
+        """With ``prune``: the undeclared manifests, those that depend on others first."""
         if not self.prune:
             return ()
-        by_id = {each.external_id: each for each in self.others}
-        ordered = those_needed_first(each.manifest for each in self.others)
+        by_id = {each.external_id: each for each in self.undeclared}
+        ordered = sort_manifests_by_dependency(each.manifest for each in self.undeclared)
         return [by_id[each.external_id] for each in reversed(ordered)]
 
     @property
-    def changes_something(self) -> bool:
+    def has_changes(self) -> bool:
         effects = [*(each.effect for each in self.changes), *(each.effect for each in self.groups)]
-        return bool(self.deleted) or any(effect in DOES_SOMETHING for effect in effects)
+        return bool(self.deleted) or any(effect in CHANGING_EFFECTS for effect in effects)
 
 
-async def plan(
+async def plan_manifests(
     database: Database,
-    files: Sequence[DeclaredManifest],
+    declared: Sequence[DeclaredManifest],
     groups: Sequence[DeclaredGroup],
     resolve: Callable[[DeclaredManifest], Manifest],
     now: datetime,
     *,
     prune: bool = False,
-) -> PlannedManifests:
-    """Check every definition and find out what it would change. Nothing is changed."""
+) -> ManifestPlan:
+    """Check every definition and return what it would change."""
     wanted = {}
-    for each in files:
-        with blaming(each):
+    for each in declared:
+        with locating_errors(each):
             wanted[each.external_id] = resolve(each)
     parents_wanted = {new.depends_on for new in wanted.values() if new.depends_on is not None}
 
-    async def look(
+    async def read_state(
         connection: Connection,
     ) -> tuple[dict[str, StoredManifest], list[StoredManifest], dict[str, str | None], dict[str, Record | None]]:
         return (
-            await manifests.named_any(connection, {*wanted, *parents_wanted}),
-            await manifests.other_from_files(connection, wanted, MAX_OTHERS),
-            await manifests.parents(connection),
-            {each.name: await manifests.group(connection, each.name) for each in groups},
+            await manifests.load_manifests(connection, {*wanted, *parents_wanted}),
+            await manifests.list_others_from_files(connection, wanted, MAX_UNDECLARED),
+            await manifests.load_dependencies(connection),
+            {each.name: await manifests.load_group(connection, each.name) for each in groups},
         )
 
-    present, others, parents, standing = await database.transaction(look)
-    effects = {id: effect_of(present.get(id), new.to_fields()) for id, new in wanted.items()}
+    current, undeclared, parents, groups_before = await database.transaction(read_state)
+    effects = {id: declaration_effect(current.get(id), new.to_fields()) for id, new in wanted.items()}
     parents |= {id: new.depends_on for id, new in wanted.items() if effects[id] != "kept"}
-    known = present.keys() | wanted.keys()
+    known = current.keys() | wanted.keys()
     if prune:
-        known -= {each.external_id for each in others}
-    for each in files:
-        before, after = present.get(each.external_id), wanted[each.external_id]
-        with blaming(each):
-            _check_what_it_runs_after(after, parents, known)
-            if effects[each.external_id] in DOES_SOMETHING:
-                check_name(after, before.manifest if before else None)
+        known -= {each.external_id for each in undeclared}
+    for each in declared:
+        before, after = current.get(each.external_id), wanted[each.external_id]
+        with locating_errors(each):
+            _check_dependency(after, parents, known)
+            if effects[each.external_id] in CHANGING_EFFECTS:
+                check_manifest_name(after, before.manifest if before else None)
             if before is None or (
-                effects[each.external_id] in DOES_SOMETHING and manifest_definitions.retimed(before, after)
+                effects[each.external_id] in CHANGING_EFFECTS and manifest_definitions.timing_changed(before, after)
             ):
-                check_runs(after.trigger, now)  # what is in force already may well be over by now, and be edited
-    by_id = {each.external_id: each for each in files}
-    found = []
-    for new in those_needed_first(wanted.values()):
-        there, effect = present.get(new.external_id), effects[new.external_id]
-        found.append(change_of(by_id[new.external_id], new, effect, there, now))
-    return PlannedManifests(found, [_group(each, standing[each.name]) for each in groups], others, prune)
+                check_has_run_after(after.trigger, now)  # an existing trigger may have ended and still be edited
+    by_id = {each.external_id: each for each in declared}
+    changes = []
+    for new in sort_manifests_by_dependency(wanted.values()):
+        stored, effect = current.get(new.external_id), effects[new.external_id]
+        changes.append(plan_change(by_id[new.external_id], new, effect, stored, now))
+    return ManifestPlan(changes, [_plan_group(each, groups_before[each.name]) for each in groups], undeclared, prune)
 
 
-async def carry_out_within(
-    connection: Connection, planned: PlannedManifests, author: Author, ids: Mapping[str, UUID]
+async def apply_plan_in_tx(
+    connection: Connection, planned: ManifestPlan, context: ChangeContext, ids: Mapping[str, UUID]
 ) -> None:
-    """Do what was planned; refused if something has changed since. The ids are for manifests that come to be."""
+    """Apply a plan, or raise `Conflict` if a definition has changed since. ``ids`` are for new manifests."""
     deleted = planned.deleted
-    await manifest_definitions.one_change_of_order(connection, [change.definition for change in planned.changes])
-    present = await manifests.locked_any(connection, [*ids, *(each.external_id for each in deleted)])
+    await manifest_definitions.lock_dependency_changes(connection, [change.definition for change in planned.changes])
+    current = await manifests.lock_manifests(connection, [*ids, *(each.external_id for each in deleted)])
     gone = {each.external_id: each for each in deleted}
-    if not is_done(planned.changes, gone, present):  # else by ourselves, and only the reply was lost
-        refuse_changed_since(planned.changes, gone, present)
+    if not is_plan_applied(planned.changes, gone, current):  # else by an earlier attempt whose acknowledgement was lost
+        check_unchanged_since_plan(planned.changes, gone, current)
         for change in planned.changes:
-            await manifest_definitions.declare_within(connection, change.definition, author, ids[change.key])
+            await manifest_definitions.declare_in_tx(connection, change.definition, context, ids[change.key])
         for each in deleted:
-            await manifest_definitions.delete_within(connection, each.external_id, author)
+            await manifest_definitions.delete_in_tx(connection, each.external_id, context)
     for group in planned.groups:
-        if group.effect in DOES_SOMETHING:
-            await manifest_definitions.change_group_within(
-                connection, group.key, group.declared.said, author.now, author.actor
+        if group.effect in CHANGING_EFFECTS:
+            await manifest_definitions.change_group_in_tx(
+                connection, group.key, group.entry.options, context.now, context.actor
             )
 
 
-# --- inside ---------------------------------------------------------------------------------------------------------
-
-
-def _check_what_it_runs_after(new: Manifest, parents: Mapping[str, str | None], known: set[str]) -> None:
-    """That the manifest it runs after is there, or will be, and leads to no circle."""
+def _check_dependency(new: Manifest, parents: Mapping[str, str | None], known: set[str]) -> None:
+    """Check that the manifest it depends on exists or is declared, and that there is no cycle."""
     if new.depends_on is not None and new.depends_on not in known:
         raise Invalid(
-            f"there is no manifest {new.depends_on!r}",
+            f"there is no manifest {new.depends_on!r} to depend on",
+            code="manifest.depends_on.not_found",
             field="depends_on",
             remedy="declare it too, or correct the name",
         )
-    refuse_circles(new.external_id, new.depends_on, parents)
+    check_no_manifest_cycle(new.external_id, new.depends_on, parents)
 
 
-def _group(each: DeclaredGroup, present: Record | None) -> GroupChange:
-    before = {**UNSAID, **(present or {})}
-    differing = {field: (before[field], value) for field, value in each.said.items() if before[field] != value}
-    effect: Effect = "unchanged" if not differing else "created" if present is None else "changed"
-    return GroupChange(each, effect, present, differing)
+def _plan_group(each: DeclaredGroup, current: Record | None) -> GroupChange:
+    before = {**GROUP_DEFAULTS, **(current or {})}
+    differing = {field: (before[field], value) for field, value in each.options.items() if before[field] != value}
+    effect: Effect = "unchanged" if not differing else "created" if current is None else "changed"
+    return GroupChange(each, effect, current, differing)

@@ -1,131 +1,162 @@
-"""Schedules, made and changed as all definitions are (`keeping`).
+"""Changes of schedules: the rules that hold for schedules besides those of `versioned`.
 
-What is said here is what holds for them alone: they may run each other, but not in circles; and what fell due leaves
-its row in the ledger, also when the schedule is switched, gets another trigger or goes.
+Schedules may run each other as steps, but not in cycles. When a schedule is disabled, deleted or gets another trigger,
+its due instants are recorded in the occurrence ledger.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from tenuto.definitions.versioned import Author, Keeping
+from tenuto.definitions.versioned import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid
 from tenuto.ids import new_id
-from tenuto.model.occurrences import Decision, first_undecided
-from tenuto.model.schedules import Definition, check_names, refuse_cycles
+from tenuto.model.occurrences import Decision, first_undecided_instant
+from tenuto.model.schedules import ScheduleDefinition, check_no_schedule_cycle, check_schedule_names
 from tenuto.model.steps import SCHEDULE
 from tenuto.postgres.database import Connection
 from tenuto.store import schedules
-from tenuto.store.schedules import Entry, Schedule
+from tenuto.store.schedules import LedgerEntry, Schedule
 
 _DECLARED_IN = {"code": "code", "file": "a file"}
-"""The origins of what is made again when it is not there, in words."""
+"""The origins whose declarations would create a missing schedule again."""
 
 
-class _Schedules(Keeping[Definition, Schedule]):
+class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
     kind = "schedule"
     key_field = "name"
-    rows = schedules.ROWS
+    rows = schedules.TABLE
 
-    def called(self, key: str) -> str:
+    def describe(self, key: str) -> str:
         return f"schedule named {key!r}"
 
-    async def one_at_a_time(self, connection: Connection, new: Definition) -> None:
-        await schedules.lock_circles(connection, new)
+    async def lock_reference_changes(self, connection: Connection, new: ScheduleDefinition) -> None:
+        await schedules.lock_cycle_check(connection, new)
 
-    def check_names(self, new: Definition, before: Definition | None = None) -> None:
-        check_names(new, before)
+    def check_names(self, new: ScheduleDefinition, before: ScheduleDefinition | None = None) -> None:
+        check_schedule_names(new, before)
 
-    async def check_others(self, connection: Connection, new: Definition, before: Definition | None = None) -> None:
+    async def check_references(
+        self, connection: Connection, new: ScheduleDefinition, before: ScheduleDefinition | None = None
+    ) -> None:
         if before is not None and (before.name, before.plan) == (new.name, new.plan):
             return
-        targets = new.plan.targets(SCHEDULE)
+        targets = new.plan.targets_of_kind(SCHEDULE)
         if targets:
-            refuse_cycles(new.name, new.plan, await schedules.plans_with_schedules(connection))
-            missing = sorted(targets - await schedules.known(connection, targets))
+            check_no_schedule_cycle(new.name, new.plan, await schedules.load_plans_with_schedule_steps(connection))
+            missing = sorted(targets - await schedules.find_existing_names(connection, targets))
             if missing:
-                raise Invalid(f"there is no {self.called(missing[0])}", field="steps", remedy="make that one first")
+                raise Invalid(
+                    f"there is no {self.describe(missing[0])}, which is a step",
+                    code="schedule.step.schedule_not_found",
+                    field="steps",
+                    remedy="create it first",
+                )
 
-    async def check_new_key(self, connection: Connection, present: Schedule, new: Definition) -> None:
-        # A declaration is found again by its name: under another one it would be made a second time, and run twice.
-        if present.origin in _DECLARED_IN:
+    async def check_key_change(self, connection: Connection, current: Schedule, new: ScheduleDefinition) -> None:
+        # The name connects the schedule with its declaration: after a renaming the declaration would create it again.
+        if current.origin in _DECLARED_IN:
             raise Conflict(
-                f"{present.name!r} is declared in {_DECLARED_IN[present.origin]}, and the name is how that finds it",
+                f"{current.name!r} is declared in {_DECLARED_IN[current.origin]} and cannot be renamed here",
+                code="schedule.name.declared",
                 field="name",
-                remedy="rename it where it is declared; if it is declared no more, delete it and make it anew",
+                remedy="rename it where it is declared; if it is no longer declared, delete it and create a new one",
             )
-        await _refuse_if_used(connection, present.name, field="name")
+        await _check_not_used_as_step(connection, current.name, field="name")
 
-    def retimed(self, present: Schedule, new: Definition) -> bool:
-        return present.trigger.fields() != new.trigger.fields()
+    def timing_changed(self, current: Schedule, new: ScheduleDefinition) -> bool:
+        return current.trigger.to_fields() != new.trigger.to_fields()
 
-    async def settle(
-        self, connection: Connection, present: Schedule, author: Author, *, retimed: bool, is_on: bool
+    async def resolve_pending_runs(
+        self,
+        connection: Connection,
+        current: Schedule,
+        context: ChangeContext,
+        *,
+        timing_changed: bool,
+        enabled_after: bool,
     ) -> None:
-        if not present.enabled:
-            await _leave_pause(connection, present, author)
+        if not current.enabled:
+            await _record_missed_while_disabled(connection, current, context)
             return
-        await _leave_overdue(connection, present, author, "the trigger was changed" if retimed else "it was disabled")
-        if not is_on:
-            await schedules.give_up_queued(
-                connection, present.id, "the schedule was disabled", author.now, author.actor.name, manual_too=False
+        await _record_overdue(
+            connection, current, context, "the trigger was changed" if timing_changed else "it was disabled"
+        )
+        if not enabled_after:
+            await schedules.drop_queued_runs(
+                connection,
+                current.id,
+                "the schedule was disabled",
+                context.now,
+                context.actor.name,
+                including_manual=False,
             )
 
-    async def let_go(self, connection: Connection, present: Schedule, author: Author) -> None:
-        if active := await schedules.active(connection, present.id):
-            raise Conflict(f"{present.name!r} is running", remedy=f"wait for execution {active[0]}, or cancel it")
-        await _refuse_if_used(connection, present.name)
-        why = "the schedule was deleted"
-        await _leave_overdue(connection, present, author, why)
-        await schedules.give_up_queued(connection, present.id, why, author.now, author.actor.name, manual_too=True)
+    async def prepare_deletion(self, connection: Connection, current: Schedule, context: ChangeContext) -> None:
+        if active := await schedules.list_active_executions(connection, current.id):
+            raise Conflict(
+                f"schedule {current.name!r} is running",
+                code="schedule.running",
+                remedy=f"wait for execution {active[0]}, or cancel it",
+            )
+        await _check_not_used_as_step(connection, current.name)
+        reason = "the schedule was deleted"
+        await _record_overdue(connection, current, context, reason)
+        await schedules.drop_queued_runs(
+            connection, current.id, reason, context.now, context.actor.name, including_manual=True
+        )
 
 
-_KEPT = _Schedules()
-create = _KEPT.create
-edit = _KEPT.edit
-switch = _KEPT.switch
-delete = _KEPT.delete
-delete_within = _KEPT.delete_within
-declare = _KEPT.declare
-declare_within = _KEPT.declare_within
-get = _KEPT.get
-unknown = _KEPT.unknown
-retimed = _KEPT.retimed
+_DEFINITIONS = _ScheduleDefinitions()
+create = _DEFINITIONS.create
+edit = _DEFINITIONS.edit
+set_enabled = _DEFINITIONS.set_enabled
+delete = _DEFINITIONS.delete
+delete_in_tx = _DEFINITIONS.delete_in_tx
+declare = _DEFINITIONS.declare
+declare_in_tx = _DEFINITIONS.declare_in_tx
+get = _DEFINITIONS.get
+not_found = _DEFINITIONS.not_found
+timing_changed = _DEFINITIONS.timing_changed
 
 
-# --- inside ---------------------------------------------------------------------------------------------------------
+async def _check_not_used_as_step(connection: Connection, name: str, field: str | None = None) -> None:
+    if users := await schedules.list_schedules_using(connection, name):
+        raise Conflict(
+            f"schedule {name!r} is a step of {users[0]!r}",
+            code="schedule.in_use",
+            field=field,
+            remedy=f"change {users[0]!r} first",
+        )
 
 
-async def _refuse_if_used(connection: Connection, name: str, field: str | None = None) -> None:
-    if users := await schedules.users_of(connection, name):
-        raise Conflict(f"{name!r} is a step of {users[0]!r}", field=field, remedy="change that one first")
-
-
-async def _leave_overdue(connection: Connection, present: Schedule, author: Author, why: str) -> None:
-    """A due instant that has not fired yet leaves its row in the ledger all the same."""
-    if present.next_run_at is None or present.next_run_at > author.now:
+async def _record_overdue(connection: Connection, current: Schedule, context: ChangeContext, reason: str) -> None:
+    """Record a due instant that has not fired yet as missed."""
+    if current.next_run_at is None or current.next_run_at > context.now:
         return
-    decided_until = (await schedules.standing(connection, [present.id]))[present.id].decided_until
-    due_at = first_undecided(present.definition.trigger, present.next_run_at, decided_until, str(present.id))
-    await _write_missed(connection, present, author, due_at, f"{why} before it fired")
+    decided_until = (await schedules.load_run_blockers(connection, [current.id]))[current.id].decided_until
+    due_at = first_undecided_instant(current.definition.trigger, current.next_run_at, decided_until, str(current.id))
+    await _record_missed(connection, current, context, due_at, f"{reason} before it fired")
 
 
-async def _leave_pause(connection: Connection, present: Schedule, author: Author) -> None:
-    """What fell due while it was off leaves its row, too, when it is switched on or gets another trigger."""
-    since, by = await schedules.off_since(connection, present.id)
-    decided_until = (await schedules.standing(connection, [present.id]))[present.id].decided_until
-    begins = since or present.updated_at  # nothing is on record of one that somebody wrote into the table
-    due_at = present.next_after(begins if decided_until is None else max(begins, decided_until))
-    await _write_missed(connection, present, author, due_at, f"it was disabled by {by}" if by else "it was disabled")
+async def _record_missed_while_disabled(connection: Connection, current: Schedule, context: ChangeContext) -> None:
+    """Record the instants that were due while the schedule was disabled as missed."""
+    since, by = await schedules.load_disabled_since(connection, current.id)
+    decided_until = (await schedules.load_run_blockers(connection, [current.id]))[current.id].decided_until
+    begins = since or current.updated_at  # no version exists if an operator wrote the row by SQL
+    due_at = current.next_after(begins if decided_until is None else max(begins, decided_until))
+    await _record_missed(connection, current, context, due_at, f"it was disabled by {by}" if by else "it was disabled")
 
 
-async def _write_missed(
-    connection: Connection, present: Schedule, author: Author, due_at: datetime | None, reason: str
+async def _record_missed(
+    connection: Connection, current: Schedule, context: ChangeContext, due_at: datetime | None, reason: str
 ) -> None:
-    """One row, for all that was due from that instant up to now."""
-    if due_at is None or due_at > author.now:
+    """Write one ledger row for all instants from ``due_at`` up to now."""
+    if due_at is None or due_at > context.now:
         return
-    following = present.next_after(due_at)
-    until = author.now if following is not None and following <= author.now else None  # it stands for several
-    entry = Entry(new_id(), present.id, present.name, due_at, until, "trigger", Decision.MISSED, None, reason, None)
-    await schedules.write_ledger(connection, [entry], author.now, author.actor.name)
+    following = current.next_after(due_at)
+    until = context.now if following is not None and following <= context.now else None  # the row stands for several
+    entry = LedgerEntry(
+        new_id(), current.id, current.name, due_at, until, "trigger", Decision.MISSED, None, reason, None
+    )
+    await schedules.write_ledger_entries(connection, [entry], context.now, context.actor.name)

@@ -1,8 +1,8 @@
-"""Files of definitions: what bringing them into force would change, and doing exactly that.
+"""Plan and apply of schedules in definition files.
 
-Looking changes nothing. Doing is one transaction: all of it, or none. It is done only if everything is still as it was
-when the plan was made, so that nobody's change of the meantime is lost and nothing happens that was not shown. What no
-file declares any more is named; it is deleted only if that was asked for, and only if a file had declared it.
+Planning changes nothing. Applying is one transaction. It raises `Conflict` if a definition has changed since the plan
+was made, so that no change is lost and nothing happens that the plan did not show. Schedules that no file declares any
+more are listed; they are deleted only with ``prune``, and only if a file declared them.
 """
 
 from __future__ import annotations
@@ -14,122 +14,137 @@ from uuid import UUID
 
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.declarations import (
-    DOES_SOMETHING,
-    MAX_OTHERS,
-    Change,
-    blaming,
-    change_of,
-    effect_of,
-    is_done,
-    refuse_changed_since,
+    CHANGING_EFFECTS,
+    MAX_UNDECLARED,
+    PlannedChange,
+    check_unchanged_since_plan,
+    declaration_effect,
+    is_plan_applied,
+    locating_errors,
+    plan_change,
 )
-from tenuto.definitions.schedule_files import Declared
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.definition_files import DeclaredSchedule
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.errors import Invalid
-from tenuto.model.schedules import Definition, Plan, check_names, refuse_cycles, those_needed_first
+from tenuto.model.schedules import (
+    Plan,
+    ScheduleDefinition,
+    check_no_schedule_cycle,
+    check_schedule_names,
+    sort_schedules_by_dependency,
+)
 from tenuto.model.steps import SCHEDULE
-from tenuto.model.triggers import check_runs
+from tenuto.model.triggers import check_has_run_after
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import schedules
 from tenuto.store.schedules import Schedule
 
-ScheduleChange = Change[Declared, Definition, Schedule]
-"""What would become of one schedule of the files."""
+ScheduleChange = PlannedChange[DeclaredSchedule, ScheduleDefinition, Schedule]
+"""The effect of one schedule of the files."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What bringing some files into force would do."""
+class SchedulePlan:
+    """What applying definition files would change."""
 
     at: datetime
     changes: Sequence[ScheduleChange]
-    """In the order in which they are made: what others run as a step first."""
-    others: Sequence[Schedule]
-    """Declared by a file once, and not by these."""
+    """In the order of application: schedules that others run as a step come first."""
+    undeclared: Sequence[Schedule]
+    """Declared by a file before, and not by these files."""
     prune: bool = False
 
     @property
     def deleted(self) -> Sequence[Schedule]:
-        """The others, if they are to go: those that run others first."""
+        """With ``prune``: the undeclared schedules, those that run others first."""
         if not self.prune:
             return ()
-        by_name = {each.name: each for each in self.others}
-        return [by_name[each.name] for each in reversed(those_needed_first(each.definition for each in self.others))]
+        by_name = {each.name: each for each in self.undeclared}
+        return [
+            by_name[each.name]
+            for each in reversed(sort_schedules_by_dependency(each.definition for each in self.undeclared))
+        ]
 
     @property
-    def changes_something(self) -> bool:
-        return bool(self.deleted) or any(change.effect in DOES_SOMETHING for change in self.changes)
+    def has_changes(self) -> bool:
+        return bool(self.deleted) or any(change.effect in CHANGING_EFFECTS for change in self.changes)
 
 
-async def plan(
+async def plan_schedules(
     database: Database,
-    files: Sequence[Declared],
-    resolve: Callable[[Definition], Definition],
+    declared: Sequence[DeclaredSchedule],
+    resolve: Callable[[ScheduleDefinition], ScheduleDefinition],
     now: datetime,
     *,
     prune: bool = False,
-) -> Planned:
-    """Check every definition and find out what it would change. Nothing is changed."""
+) -> SchedulePlan:
+    """Check every definition and return what it would change."""
     wanted = {}
-    for each in files:
-        with blaming(each):
+    for each in declared:
+        with locating_errors(each):
             wanted[each.name] = resolve(each.definition)
 
-    async def look(connection: Connection) -> tuple[dict[str, Schedule], list[Schedule], dict[str, Plan], set[str]]:
+    async def read_state(
+        connection: Connection,
+    ) -> tuple[dict[str, Schedule], list[Schedule], dict[str, Plan], set[str]]:
         return (
-            await schedules.named_any(connection, wanted),
-            await schedules.other_from_files(connection, wanted, MAX_OTHERS),
-            await schedules.plans_with_schedules(connection),
-            await schedules.known(connection, {name for new in wanted.values() for name in new.plan.targets(SCHEDULE)}),
+            await schedules.load_schedules(connection, wanted),
+            await schedules.list_others_from_files(connection, wanted, MAX_UNDECLARED),
+            await schedules.load_plans_with_schedule_steps(connection),
+            await schedules.find_existing_names(
+                connection, {name for new in wanted.values() for name in new.plan.targets_of_kind(SCHEDULE)}
+            ),
         )
 
-    present, others, plans, known = await database.transaction(look)
-    effects = {name: effect_of(present.get(name), new.to_fields()) for name, new in wanted.items()}
+    current, undeclared, plans, known = await database.transaction(read_state)
+    effects = {name: declaration_effect(current.get(name), new.to_fields()) for name, new in wanted.items()}
     plans |= {name: new.plan for name, new in wanted.items() if effects[name] != "kept"}
     known |= wanted.keys()
     if prune:
-        known -= {each.name for each in others}
-    for each in files:
-        with blaming(each):
+        known -= {each.name for each in undeclared}
+    for each in declared:
+        with locating_errors(each):
             _check_steps(wanted[each.name], plans, known)
-            before, after = present.get(each.name), wanted[each.name]
-            if effects[each.name] in DOES_SOMETHING:
-                check_names(after, before.definition if before else None)
-            if before is None or (effects[each.name] in DOES_SOMETHING and schedule_definitions.retimed(before, after)):
-                check_runs(after.trigger, now)  # what is in force already may well be over by now, and be edited
-    by_name = {each.name: each for each in files}
-    found = []
-    for new in those_needed_first(wanted.values()):
-        there, effect = present.get(new.name), effects[new.name]
-        found.append(change_of(by_name[new.name], new, effect, there, now))
-    return Planned(now, found, others, prune)
+            before, after = current.get(each.name), wanted[each.name]
+            if effects[each.name] in CHANGING_EFFECTS:
+                check_schedule_names(after, before.definition if before else None)
+            if before is None or (
+                effects[each.name] in CHANGING_EFFECTS and schedule_definitions.timing_changed(before, after)
+            ):
+                check_has_run_after(after.trigger, now)  # an existing trigger may have ended and still be edited
+    by_name = {each.name: each for each in declared}
+    changes = []
+    for new in sort_schedules_by_dependency(wanted.values()):
+        stored, effect = current.get(new.name), effects[new.name]
+        changes.append(plan_change(by_name[new.name], new, effect, stored, now))
+    return SchedulePlan(now, changes, undeclared, prune)
 
 
-async def carry_out_within(connection: Connection, planned: Planned, author: Author, ids: Mapping[str, UUID]) -> None:
-    """Do what was planned; refused if something has changed since. The ids are for schedules that come to be."""
+async def apply_plan_in_tx(
+    connection: Connection, planned: SchedulePlan, context: ChangeContext, ids: Mapping[str, UUID]
+) -> None:
+    """Apply a plan, or raise `Conflict` if a definition has changed since. ``ids`` are for new schedules."""
     deleted = planned.deleted
-    for change in planned.changes:  # before any schedule is held: everybody takes these locks in this order
-        await schedules.lock_circles(connection, change.definition)
-    present = await schedules.locked_any(connection, [*ids, *(each.name for each in deleted)])
-    if is_done(planned.changes, (each.name for each in deleted), present):
-        return  # by ourselves, and only the reply was lost; or by somebody who wanted the same
-    refuse_changed_since(planned.changes, {each.name: each for each in deleted}, present)
+    for change in planned.changes:  # before any row is locked: all processes take these locks in this order
+        await schedules.lock_cycle_check(connection, change.definition)
+    current = await schedules.lock_schedules(connection, [*ids, *(each.name for each in deleted)])
+    if is_plan_applied(planned.changes, (each.name for each in deleted), current):
+        return  # by an earlier attempt whose acknowledgement was lost, or by another caller with the same plan
+    check_unchanged_since_plan(planned.changes, {each.name: each for each in deleted}, current)
     for change in planned.changes:
-        await schedule_definitions.declare_within(connection, change.definition, author, ids[change.key])
+        await schedule_definitions.declare_in_tx(connection, change.definition, context, ids[change.key])
     for each in deleted:
-        await schedule_definitions.delete_within(connection, each.name, author)
+        await schedule_definitions.delete_in_tx(connection, each.name, context)
 
 
-# --- inside ---------------------------------------------------------------------------------------------------------
-
-
-def _check_steps(new: Definition, plans: Mapping[str, Plan], known: set[str]) -> None:
-    """That the schedules it runs are there, or will be, and lead to no circle."""
-    for _, _, step in new.plan.numbered():
+def _check_steps(new: ScheduleDefinition, plans: Mapping[str, Plan], known: set[str]) -> None:
+    """Check that the schedules it runs exist or are declared, and form no cycle."""
+    for _, _, step in new.plan.enumerate_steps():
         if step.kind == SCHEDULE and step.target not in known:
             raise Invalid(
-                f"there is no schedule named {step.target!r}",
+                f"there is no schedule named {step.target!r}, which is a step",
+                code="schedule.step.schedule_not_found",
                 field=f"steps.{step.name}",
                 remedy="declare it too, or correct the name",
             )
-    refuse_cycles(new.name, new.plan, plans)
+    check_no_schedule_cycle(new.name, new.plan, plans)

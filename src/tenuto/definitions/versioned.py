@@ -1,15 +1,12 @@
-"""Definitions are made, changed, switched, declared and deleted here: each change one transaction, one version, one who
-and why.
+"""Versioned definitions: create, edit, enable, disable, declare and delete schedules and manifests.
 
-Schedules and manifests are kept alike. What may be said against one, and what a change means for what is due, each kind
-says for itself (`definitions`, `manifesting`).
+Each change is one transaction, one version and one audit entry. `schedule_definitions` and `manifest_definitions`
+supply the checks and consequences of their kind. A declaration from code or a file takes effect only if it differs from
+the previous one, so that changes by operators remain. Only operators enable or disable an existing definition. Nothing
+is deleted because a declaration is missing.
 
-What code or a file declares is kept beside what is in force. A declaration that has not changed since the last time
-changes nothing, so what an operator has edited stays; one that has changed comes into force. Whether something is
-enabled is the operator's alone once it exists. Nothing is deleted because somebody did not declare it.
-
-A transaction whose reply was lost is tried again, so each act remembers outside of itself what it did the first time:
-what it then finds done was done by it.
+Transactions are retried when the commit acknowledgement is lost. Each operation therefore records its result outside
+the transaction function, so that a retry recognises its own earlier commit.
 """
 
 from __future__ import annotations
@@ -20,20 +17,20 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.definitions.declarations import DOES_SOMETHING, Defining, Effect, InForce, effect_of
+from tenuto.definitions.declarations import CHANGING_EFFECTS, Definition, Effect, StoredDefinition, declaration_effect
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor
-from tenuto.model.triggers import check_runs
+from tenuto.model.triggers import check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.access import audit_recorder
-from tenuto.store.definition_rows import Kept, Version
+from tenuto.store.definition_rows import DefinitionTable, Version
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
-    """Who changes something, when, why, and in what way."""
+class ChangeContext:
+    """The actor, time, reason and origin of a change."""
 
     actor: Actor
     now: datetime
@@ -42,15 +39,15 @@ class Author:
 
     def __post_init__(self) -> None:
         if self.reason is not None:
-            stored_values.storable_text(self.reason, field="reason", limit=1000)
+            stored_values.check_text(self.reason, field="reason", limit=1000)
 
 
-D = TypeVar("D", bound=Defining)
-D_co = TypeVar("D_co", bound=Defining, covariant=True)
+D = TypeVar("D", bound=Definition)
+D_co = TypeVar("D_co", bound=Definition, covariant=True)
 
 
-class Stored(InForce, Protocol[D_co]):
-    """A definition as it is in force, with what somebody wrote down."""
+class VersionedDefinition(StoredDefinition, Protocol[D_co]):
+    """A stored definition with its parsed value."""
 
     @property
     def definition(self) -> D_co: ...
@@ -58,268 +55,287 @@ class Stored(InForce, Protocol[D_co]):
     def next_run_at(self) -> datetime | None: ...
 
 
-S = TypeVar("S", bound=Stored[Any])
+S = TypeVar("S", bound=VersionedDefinition[Any])
 
 
-class Keeping(ABC, Generic[D, S]):
-    """How one kind of definition is kept."""
+class VersionedDefinitions(ABC, Generic[D, S]):
+    """The operations on one kind of definition."""
 
     kind: str
     key_field: str
-    """What its key is called: of a schedule ``name``."""
-    rows: Kept[D, S]
+    """The field that holds its key: ``name`` of a schedule."""
+    rows: DefinitionTable[D, S]
 
-    # --- what each kind says for itself -----------------------------------------------------------------------------
+    # --- rules of each kind -----------------------------------------------------------------------------------------
 
-    def called(self, key: str) -> str:
-        """One of them, in words."""
+    def describe(self, key: str) -> str:
+        """Return kind and key for messages."""
         return f"{self.kind} {key!r}"
 
     @abstractmethod
-    async def one_at_a_time(self, connection: Connection, new: D) -> None:
-        """Take the lock under which definitions that refer to others come to be and change, if this is one: two at once
-        could close a circle that neither sees. Before any row is held; a larger change has taken it by then."""
+    async def lock_reference_changes(self, connection: Connection, new: D) -> None:
+        """Lock changes of references if the definition refers to others: two concurrent changes could form a cycle that
+        neither detects. Called before any row is locked; a plan takes the lock before."""
 
     @abstractmethod
     def check_names(self, new: D, before: D | None = None) -> None:
-        """Refuse names nobody could type, but for those of ``before``."""
+        """Raise `Invalid` for names with invisible characters, except names of ``before``."""
 
     @abstractmethod
-    async def check_others(self, connection: Connection, new: D, before: D | None = None) -> None:
-        """That what it refers to is there, and does not lead back to it; unless that was so ``before``."""
+    async def check_references(self, connection: Connection, new: D, before: D | None = None) -> None:
+        """Check that referenced definitions exist and form no cycle; skipped if unchanged since ``before``."""
 
     @abstractmethod
-    async def check_new_key(self, connection: Connection, present: S, new: D) -> None:
-        """Refuse another key where that cannot be."""
+    async def check_key_change(self, connection: Connection, current: S, new: D) -> None:
+        """Raise if the key cannot be changed."""
 
     @abstractmethod
-    def retimed(self, present: S, new: D) -> bool:
-        """Whether it would have a new reason to run."""
+    def timing_changed(self, current: S, new: D) -> bool:
+        """Return whether the definition gets other times or another reason to run."""
 
     @abstractmethod
-    async def settle(self, connection: Connection, present: S, author: Author, *, retimed: bool, is_on: bool) -> None:
-        """What becomes of what is due or waits, before it is switched or has a new reason to run."""
+    async def resolve_pending_runs(
+        self, connection: Connection, current: S, context: ChangeContext, *, timing_changed: bool, enabled_after: bool
+    ) -> None:
+        """Decide due and queued runs before the definition is enabled, disabled or gets other timing."""
 
     @abstractmethod
-    async def let_go(self, connection: Connection, present: S, author: Author) -> None:
-        """Refuse to delete what is still needed; else settle what is due or waits."""
+    async def prepare_deletion(self, connection: Connection, current: S, context: ChangeContext) -> None:
+        """Raise `Conflict` if the definition is in use; otherwise decide its due and queued runs."""
 
-    # --- finding ----------------------------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------------------------
 
     async def get(self, database: Database, key: str) -> S:
-        """The one of that key."""
-        found = await self.rows.named(database, key)
+        found = await self.rows.load(database, key)
         if found is None:
-            raise self.unknown(key)
+            raise self.not_found(key)
         return found
 
-    def unknown(self, key: str) -> NotFound:
-        return NotFound(f"there is no {self.called(key)}", remedy=f"see `tenuto {self.kind} list`")
-
-    # --- changing ---------------------------------------------------------------------------------------------------
+    def not_found(self, key: str) -> NotFound:
+        return NotFound(
+            f"there is no {self.describe(key)}",
+            code=f"{self.kind}.not_found",
+            remedy=f"list them with `tenuto {self.kind} list`",
+        )
 
     async def create(
-        self, database: Database, new: D, author: Author, *, enabled: bool = True, id: UUID | None = None
+        self, database: Database, new: D, context: ChangeContext, *, enabled: bool = True, id: UUID | None = None
     ) -> S:
-        """Make one; refused if there is one of its key. Asking again with the same id makes one."""
+        """Create a definition. Raise `Conflict` if its key exists. A repeated call with the same id creates one."""
         id = id or new_id()
-        audit_recorder.tell(target=new.key)
+        audit_recorder.add_audit_details(target=new.key)
 
         async def act(connection: Connection) -> None:
-            await self.one_at_a_time(connection, new)
-            await self._check(connection, new, author.now)
-            if not await self._insert(connection, id, new, author, enabled=enabled, declared=None):
-                existing = await self.rows.locked(connection, new.key)
+            await self.lock_reference_changes(connection, new)
+            await self._check_new(connection, new, context.now)
+            if not await self._insert(connection, id, new, context, enabled=enabled, declared=None):
+                existing = await self.rows.lock(connection, new.key)
                 if existing is None or existing.id != id:
-                    raise self._taken(new.key, "edit that one")
-                audit_recorder.changed_nothing()
+                    raise self._already_exists(new.key, "edit the existing one")
+                audit_recorder.mark_unchanged()
 
         try:
             await database.transaction(act)
         except DatabaseError as error:
-            if error.state == UNIQUE_VIOLATION:  # of its first version: there has been one with this id
-                deleted = f"the {self.kind} that was made by this request has been deleted since"
-                raise Conflict(deleted, field="request_id", remedy="make it anew with another") from error
+            if error.sqlstate == UNIQUE_VIOLATION:  # its first version exists: the id was used before
+                raise Conflict(
+                    f"the {self.kind} that this request created has been deleted since",
+                    code=f"{self.kind}.request.already_used",
+                    field="request_id",
+                    remedy="create it again with another request id",
+                ) from error
             raise
         return await self.get(database, new.key)
 
-    async def edit(self, database: Database, key: str, new: D, author: Author, *, version: int | None = None) -> S:
-        """Put a definition in the place of the present one; with ``version``, only if nobody has changed it since."""
-        audit_recorder.tell(target=key)
+    async def edit(
+        self, database: Database, key: str, new: D, context: ChangeContext, *, version: int | None = None
+    ) -> S:
+        """Replace a definition. With ``version``, raise `Conflict` if it has another version."""
+        audit_recorder.add_audit_details(target=key)
         edited = False
 
         async def act(connection: Connection) -> None:
             nonlocal edited
-            await self.one_at_a_time(connection, new)
-            if edited and (there := await self.rows.locked(connection, new.key)) and there.definition == new:
+            await self.lock_reference_changes(connection, new)
+            if edited and (stored := await self.rows.lock(connection, new.key)) and stored.definition == new:
                 return
-            present = await self._locked(connection, key)
+            current = await self._lock_existing(connection, key)
             if new.key != key:
-                await self.check_new_key(connection, present, new)
-            _refuse_if_changed(present, version)
-            edited = await self._change(connection, present, new, author)
+                await self.check_key_change(connection, current, new)
+            _check_version(current, version)
+            edited = await self._change(connection, current, new, context)
 
         try:
             await database.transaction(act)
         except DatabaseError as error:
-            if error.state == UNIQUE_VIOLATION:
-                raise self._taken(new.key, "choose another") from error
+            if error.sqlstate == UNIQUE_VIOLATION:
+                raise self._already_exists(new.key, "choose another key") from error
             raise
         return await self.get(database, new.key)
 
-    async def switch(self, database: Database, key: str, author: Author, *, enabled: bool) -> bool:
-        """Enable or disable; False if it was so already. What fell due while it was disabled is not made up for."""
-        audit_recorder.tell(target=key)
+    async def set_enabled(self, database: Database, key: str, context: ChangeContext, *, enabled: bool) -> bool:
+        """Enable or disable; return False if that changes nothing. Runs due while disabled are not made up for."""
+        audit_recorder.add_audit_details(target=key)
         switched = False
 
         async def act(connection: Connection) -> bool:
             nonlocal switched
-            present = await self._locked(connection, key)
-            if present.enabled != enabled:
-                switched = await self._change(connection, present, present.definition, author, enabled=enabled)
+            current = await self._lock_existing(connection, key)
+            if current.enabled != enabled:
+                switched = await self._change(connection, current, current.definition, context, enabled=enabled)
             elif not switched:
-                audit_recorder.changed_nothing()
+                audit_recorder.mark_unchanged()
             return switched
 
         return await database.transaction(act)
 
-    async def delete(self, database: Database, key: str, author: Author, *, version: int | None = None) -> None:
-        """Delete one that nothing needs any more. What it did stays on record. With ``version``, only if nobody has
-        changed it since."""
-        audit_recorder.tell(target=key)
+    async def delete(self, database: Database, key: str, context: ChangeContext, *, version: int | None = None) -> None:
+        """Delete a definition that is not in use; its history remains. With ``version``, raise `Conflict` if it has
+        another version."""
+        audit_recorder.add_audit_details(target=key)
         deleted: UUID | None = None
 
         async def act(connection: Connection) -> None:
             nonlocal deleted
-            present = await self.rows.locked(connection, key)
-            if deleted is not None and (present is None or present.id != deleted):
+            current = await self.rows.lock(connection, key)
+            if deleted is not None and (current is None or current.id != deleted):
                 return
-            if present is None:
-                raise self.unknown(key)
-            _refuse_if_changed(present, version)
-            await self._delete(connection, present, author)
-            deleted = present.id
+            if current is None:
+                raise self.not_found(key)
+            _check_version(current, version)
+            await self._delete(connection, current, context)
+            deleted = current.id
 
         await database.transaction(act)
 
-    async def delete_within(self, connection: Connection, key: str, author: Author) -> None:
-        """As `delete`, as part of a larger change."""
-        await self._delete(connection, await self._locked(connection, key), author)
+    async def delete_in_tx(self, connection: Connection, key: str, context: ChangeContext) -> None:
+        """Like `delete`, within a transaction."""
+        await self._delete(connection, await self._lock_existing(connection, key), context)
 
-    # --- declaring --------------------------------------------------------------------------------------------------
-
-    async def declare(self, database: Database, new: D, author: Author) -> Effect:
-        """Bring what code or a file declares into force, as far as it says something new."""
+    async def declare(self, database: Database, new: D, context: ChangeContext) -> Effect:
+        """Apply a declaration of code or a file if it differs from the previous one."""
         id = new_id()
-        audit_recorder.tell(target=new.key)
-        told: Effect | None = None
+        audit_recorder.add_audit_details(target=new.key)
+        reported: Effect | None = None
 
         async def act(connection: Connection) -> Effect:
-            nonlocal told
-            effect = await self.declare_within(connection, new, author, id)
-            if told is None or effect != "unchanged":
-                told = effect
-            if told not in DOES_SOMETHING:
-                audit_recorder.changed_nothing()
-            return told
+            nonlocal reported
+            effect = await self.declare_in_tx(connection, new, context, id)
+            if reported is None or effect != "unchanged":
+                reported = effect
+            if reported not in CHANGING_EFFECTS:
+                audit_recorder.mark_unchanged()
+            return reported
 
         return await database.transaction(act)
 
-    async def declare_within(self, connection: Connection, new: D, author: Author, id: UUID) -> Effect:
-        """As `declare`, as part of a larger change; the id is for one that comes to be."""
+    async def declare_in_tx(self, connection: Connection, new: D, context: ChangeContext, id: UUID) -> Effect:
+        """Like `declare`, within a transaction; ``id`` is used if the definition is created."""
         fields = new.to_fields()
-        await self.one_at_a_time(connection, new)
-        present = await self.rows.locked(connection, new.key)
-        if present is None:
-            # Only what is new is checked: a service must be able to start though something it declares is over by now.
-            await self._check(connection, new, author.now)
-            if await self._insert(connection, id, new, author, enabled=True, declared=fields):
+        await self.lock_reference_changes(connection, new)
+        current = await self.rows.lock(connection, new.key)
+        if current is None:
+            # Only new definitions are checked: a service must start although the trigger of an existing one has ended.
+            await self._check_new(connection, new, context.now)
+            if await self._insert(connection, id, new, context, enabled=True, declared=fields):
                 return "created"
-            present = await self._locked(connection, new.key)
-        effect = effect_of(present, fields)
+            current = await self._lock_existing(connection, new.key)
+        effect = declaration_effect(current, fields)
         if effect == "changed":
-            await self._change(connection, present, new, author, declared=fields)
-        elif effect == "unchanged" and present.declared != fields:
-            await self.rows.declare(connection, present.id, fields, author.origin)
+            await self._change(connection, current, new, context, declared=fields)
+        elif effect == "unchanged" and current.declared != fields:
+            await self.rows.store_declaration(connection, current.id, fields, context.origin)
         return effect
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- implementation ---------------------------------------------------------------------------------------------
 
-    async def _check(self, connection: Connection, new: D, now: datetime) -> None:
-        """What can only be said against a definition by looking at the present and at the others."""
+    async def _check_new(self, connection: Connection, new: D, now: datetime) -> None:
+        """Check a new definition against the current time and the other definitions."""
         self.check_names(new)
-        check_runs(new.trigger, now)
-        await self.check_others(connection, new)
+        check_has_run_after(new.trigger, now)
+        await self.check_references(connection, new)
 
-    def _taken(self, key: str, remedy: str) -> Conflict:
-        return Conflict(f"there is a {self.called(key)}", field=self.key_field, remedy=remedy)
+    def _already_exists(self, key: str, remedy: str) -> Conflict:
+        return Conflict(
+            f"{self.describe(key)} exists already",
+            code=f"{self.kind}.already_exists",
+            field=self.key_field,
+            remedy=remedy,
+        )
 
-    async def _locked(self, connection: Connection, key: str) -> S:
-        present = await self.rows.locked(connection, key)
-        if present is None:
-            raise self.unknown(key)
-        return present
+    async def _lock_existing(self, connection: Connection, key: str) -> S:
+        current = await self.rows.lock(connection, key)
+        if current is None:
+            raise self.not_found(key)
+        return current
 
     async def _insert(
         self,
         connection: Connection,
         id: UUID,
         new: D,
-        author: Author,
+        context: ChangeContext,
         *,
         enabled: bool,
         declared: dict[str, Any] | None,
     ) -> bool:
-        next_run = new.trigger.next_after(author.now, str(id)) if enabled else None
+        next_run = new.trigger.next_after(context.now, str(id)) if enabled else None
         created = await self.rows.insert(
-            connection, id, new, enabled=enabled, origin=author.origin, declared=declared, now=author.now,
+            connection, id, new, enabled=enabled, origin=context.origin, declared=declared, now=context.now,
             next_run=next_run,
         )  # fmt: skip
         if created:
             after = {**new.to_fields(), "enabled": enabled}
-            await self._record(connection, id, 1, new.key, "created", author, None, after)
+            await self._record(connection, id, 1, new.key, "created", context, None, after)
         return created
 
     async def _change(
         self,
         connection: Connection,
-        present: S,
+        current: S,
         new: D,
-        author: Author,
+        context: ChangeContext,
         *,
         enabled: bool | None = None,
         declared: dict[str, Any] | None = None,
     ) -> bool:
-        """One change; False if there is none. A new reason to run, and being switched on, work out the next run anew;
-        all else leaves it."""
-        is_on = present.enabled if enabled is None else enabled
-        switched = is_on != present.enabled
-        before, after = _state(present), {**new.to_fields(), "enabled": is_on}
+        """Write one change; return False if there is none. Only other timing and enabling compute a new next run."""
+        enabled_after = current.enabled if enabled is None else enabled
+        switched = enabled_after != current.enabled
+        before, after = _audit_state(current), {**new.to_fields(), "enabled": enabled_after}
         if before == after and declared is None:
-            audit_recorder.changed_nothing()
+            audit_recorder.mark_unchanged()
             return False
-        self.check_names(new, present.definition)
-        retimed = self.retimed(present, new)
-        if retimed or (switched and is_on):  # one that has come to its end can still be edited and switched off
-            check_runs(new.trigger, author.now)
-        await self.check_others(connection, new, present.definition)
-        next_run = present.next_run_at
-        if retimed or switched:
-            await self.settle(connection, present, author, retimed=retimed, is_on=is_on)
-            next_run = new.trigger.next_after(author.now, str(present.id)) if is_on else None
-        version = await self.rows.change(
-            connection, present.id, new, enabled=is_on, origin=present.origin if declared is None else author.origin,
-            declared=declared, now=author.now, next_run=next_run,
-        )  # fmt: skip
-        change = ("enabled" if is_on else "disabled") if switched else "edited"
-        await self._record(connection, present.id, version, new.key, change, author, before, after)
+        self.check_names(new, current.definition)
+        timing_changed = self.timing_changed(current, new)
+        if timing_changed or (switched and enabled_after):  # one that has ended can still be edited and disabled
+            check_has_run_after(new.trigger, context.now)
+        await self.check_references(connection, new, current.definition)
+        next_run = current.next_run_at
+        if timing_changed or switched:
+            await self.resolve_pending_runs(
+                connection, current, context, timing_changed=timing_changed, enabled_after=enabled_after
+            )
+            next_run = new.trigger.next_after(context.now, str(current.id)) if enabled_after else None
+        version = await self.rows.update(
+            connection,
+            current.id,
+            new,
+            enabled=enabled_after,
+            origin=current.origin if declared is None else context.origin,
+            declared=declared,
+            now=context.now,
+            next_run=next_run,
+        )
+        change = ("enabled" if enabled_after else "disabled") if switched else "edited"
+        await self._record(connection, current.id, version, new.key, change, context, before, after)
         return True
 
-    async def _delete(self, connection: Connection, present: S, author: Author) -> None:
-        await self.let_go(connection, present, author)
-        await self.rows.delete(connection, present.id)
-        next_version, before = present.version + 1, _state(present)
-        await self._record(connection, present.id, next_version, present.key, "deleted", author, before, None)
+    async def _delete(self, connection: Connection, current: S, context: ChangeContext) -> None:
+        await self.prepare_deletion(connection, current, context)
+        await self.rows.delete(connection, current.id)
+        next_version, before = current.version + 1, _audit_state(current)
+        await self._record(connection, current.id, next_version, current.key, "deleted", context, before, None)
 
     async def _record(
         self,
@@ -328,24 +344,25 @@ class Keeping(ABC, Generic[D, S]):
         version: int,
         key: str,
         change: str,
-        author: Author,
+        context: ChangeContext,
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        audit_recorder.tell_part(key, before, after, author.reason)
+        audit_recorder.add_audit_change(key, before, after, context.reason)
         await self.rows.record_version(
-            connection, Version(id, version, key, change, author.now, author.actor, author.reason, before, after)
+            connection, Version(id, version, key, change, context.now, context.actor, context.reason, before, after)
         )
 
 
-def _state(present: InForce) -> dict[str, Any]:
-    return {**present.fields, "enabled": present.enabled}
+def _audit_state(current: StoredDefinition) -> dict[str, Any]:
+    return {**current.fields, "enabled": current.enabled}
 
 
-def _refuse_if_changed(present: Stored[Any], wanted: int | None) -> None:
-    """Refuse to go on if it is not the version somebody has looked at."""
-    if wanted is not None and present.version != wanted:
+def _check_version(current: VersionedDefinition[Any], wanted: int | None) -> None:
+    """Raise `Conflict` if the definition does not have the version that the caller has read."""
+    if wanted is not None and current.version != wanted:
         raise Conflict(
-            f"{present.key!r} is at version {present.version}, not {wanted}",
-            remedy="look at it again before changing it",
+            f"{current.key!r} has version {current.version}, not {wanted}",
+            code="definition.version_conflict",
+            remedy="read it again before changing it",
         )

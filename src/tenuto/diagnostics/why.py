@@ -1,7 +1,7 @@
-"""Why is it not running? For every open task one or more plain reasons, each with a code for programs.
+"""Why a task or execution does not run: one or more reasons, each with a code for programs and a text for people.
 
-The first reason is what holds the task up now; the others would do so next. Asking costs a few bounded look-ups by
-index, however many tasks there are, and changes nothing. Nothing is locked for it: a moment later it may be past.
+The first reason applies now, the others would apply next. A diagnosis costs a few bounded index lookups and changes
+nothing. It takes no locks, so it may be outdated a moment later.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tenuto.postgres.database import Database
 from tenuto.service import health_file
 from tenuto.store import activities, executions
 from tenuto.store.reports import diagnosis as store
-from tenuto.store.reports.diagnosis import Some
+from tenuto.store.reports.diagnosis import Sample
 
-COUNTED = 10_000
-"""No more than these are counted of what goes before a task."""
-NAMED = 10
-"""So many of those in the way are named by their ids."""
-STEPS = 20
-"""So many open steps of an execution are looked at."""
+MAX_COUNTED_TASKS = 10_000
+"""Upper bound for counting the tasks ahead of a task."""
+MAX_NAMED_IDS = 10
+"""Blocking tasks or workers that a reason lists."""
+MAX_STEPS = 20
+"""Open steps of an execution that are diagnosed."""
 
 Record = dict[str, Any]
 
 
-class Code(StrEnum):
+class ReasonCode(StrEnum):
     NOT_DUE = "not_due"
     BACKING_OFF = "backing_off"
     WAITS_FOR_GROUP = "waits_for_group"
@@ -49,7 +49,7 @@ class Code(StrEnum):
     SLOTS_BUSY = "slots_busy"
     OTHERS_FIRST = "others_first"
     FREE = "free"
-    STANDING_BY = "standing_by"
+    STANDBY = "standing_by"
     RUNNING = "running"
     STOPPING = "stopping"
     LEASE_EXPIRED = "lease_expired"
@@ -59,267 +59,304 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: a code, a sentence, the ids behind it, and when it passes by itself if that is known."""
+    """One reason: code, text, related ids, and when it ends by itself, if known."""
 
-    code: Code
-    words: str
+    code: ReasonCode
+    text: str
     ids: tuple[UUID, ...] = ()
     until: datetime | None = None
     task_id: UUID | None = None
-    """Of which task it is told."""
+    """The task that the reason is about."""
     step: str | None = None
-    """The name of that task's step, in an execution."""
+    """Step name of that task, in an execution."""
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
-    """The answer for a task or an execution."""
+class Diagnosis:
+    """State of a task or execution, with reasons."""
 
     id: UUID
     state: str
     reasons: tuple[Reason, ...]
 
 
-async def why_task(database: Database, task_id: UUID) -> Why:
-    """Why a task is not running, or what it is doing, or how it ended."""
-    found = await store.tasks(database, [task_id])
+async def diagnose_task(database: Database, task_id: UUID) -> Diagnosis:
+    """Return why a task does not run, what it is doing, or how it ended."""
+    found = await store.load_tasks(database, [task_id])
     if found:
-        return Why(task_id, found[0]["state"], tuple(await _Look(database).at(found[0])))
-    attempts = await activities.attempts(database, task_id)
+        return Diagnosis(task_id, found[0]["state"], tuple(await _Diagnostician(database).diagnose(found[0])))
+    attempts = await activities.list_attempts(database, task_id)
     if not attempts:
-        raise NotFound(f"there is no task {task_id}", remedy="see `tenuto task list`")
+        raise NotFound(
+            f"task {task_id} does not exist", code="task.not_found", remedy="list tasks with `tenuto task list`"
+        )
     last = attempts[-1]
-    return Why(task_id, last["status"], (_ended(last),))
+    return Diagnosis(task_id, last["status"], (_ended(last),))
 
 
-async def why_execution(database: Database, id: UUID) -> Why:
-    """Why an execution does not go on: the reasons of every open step it has come to, the first few of them."""
-    found = await executions.execution(database, id)
+async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
+    """Return why an execution does not continue: the reasons of its open steps in the current group."""
+    found = await executions.load_execution(database, id)
     if found is None:
-        raise NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
+        raise NotFound(
+            f"execution {id} does not exist",
+            code="execution.not_found",
+            remedy="list executions with `tenuto execution list`",
+        )
     if found["ended_at"] is not None:
         how = found["state"] + (f": {found['error']}" if found["error"] else "")
-        return Why(id, found["state"], (Reason(Code.ENDED, f"it has ended: {how}"),))
+        return Diagnosis(id, found["state"], (Reason(ReasonCode.ENDED, f"it has ended: {how}"),))
     reasons: list[Reason] = []
     if found["paused_at"] is not None:
-        reasons.append(_paused(found["paused_at"], found["paused_by"], id))
+        reasons.append(_execution_paused(found["paused_at"], found["paused_by"], id))
     if found["cancelled_at"] is not None:
-        words = f"it was cancelled by {found['cancel_name']}; what runs of it is stopping"
-        reasons.append(Reason(Code.STOPPING, words, (id,)))
-    left = await store.open_steps(database, id, found["current_group"], STEPS)
-    look = _Look(database)
-    for task in await store.tasks(database, left.ids):
-        told = [each for each in await look.at(task) if each.code is not Code.EXECUTION_PAUSED]
-        reasons += [replace(each, task_id=task["id"], step=_step_name(task)) for each in told]
-    if not left.in_all:
-        reasons.append(Reason(Code.STUCK, "nothing of its current group is left, and yet it has not gone on: " + _NET))
-    return Why(id, found["state"], tuple(reasons))
+        text = f"it was cancelled by {found['cancel_name']}; its running steps are stopping"
+        reasons.append(Reason(ReasonCode.STOPPING, text, (id,)))
+    left = await store.list_open_steps(database, id, found["current_group"], MAX_STEPS)
+    diagnostician = _Diagnostician(database)
+    for task in await store.load_tasks(database, left.ids):
+        step_reasons = [
+            each for each in await diagnostician.diagnose(task) if each.code is not ReasonCode.EXECUTION_PAUSED
+        ]
+        reasons += [replace(each, task_id=task["id"], step=_step_name(task)) for each in step_reasons]
+    if not left.total_count:
+        reasons.append(
+            Reason(ReasonCode.STUCK, "its current group has no open step, but it did not advance: " + _REPAIR_HINT)
+        )
+    return Diagnosis(id, found["state"], tuple(reasons))
 
 
-_NET = "a scheduler mends this within its poll, if one runs; see `tenuto doctor`"
+_REPAIR_HINT = "a running scheduler repairs this at its next poll; see `tenuto doctor`"
 
 
-class _Look:
-    """One look at the database; what several tasks ask alike is asked once."""
+class _Diagnostician:
+    """Diagnoses tasks; queries that several tasks need run once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._now = database.clock.now()
         self._workers: dict[str, list[Record]] = {}
-        self._held: dict[tuple[Any, ...], Some] = {}
+        self._running: dict[tuple[Any, ...], Sample] = {}
 
-    async def at(self, task: Record) -> list[Reason]:
-        """Every reason for one task, what holds it up now first."""
+    async def diagnose(self, task: Record) -> list[Reason]:
+        """Return all reasons for one task, the one that applies now first."""
         if task["state"] == "running":
-            return [*_running(task), *(await self._limits(task) if task["standby"] else ())]
-        reasons = _batch(task)
+            return [*_running_reasons(task), *(await self._limit_reasons(task) if task["standby"] else ())]
+        reasons = _batch_reasons(task)
         if task["state"] == "waiting":
-            reasons += await self._waiting(task)
+            reasons += await self._waiting_reasons(task)
         due = task["run_at"] <= self._now
         if task["state"] != "queued" and task["waits_for"] is None and not due:
             reasons.append(_not_due(task))
         if task["queue_paused_at"] is not None:
             reasons.append(_queue_paused(task))
         reasons += _groups_disabled(task)
-        workers = await self._workers_of(task["queue"])
-        if not any(health_file.condition(worker) == "alive" for worker in workers):
+        workers = await self._load_workers(task["queue"])
+        if not any(health_file.worker_condition(worker) == "alive" for worker in workers):
             reasons.append(_no_worker(task["queue"], workers))
         if task["state"] == "queued" or (task["state"] == "scheduled" and due):
-            reasons += await self._limits(task)
+            reasons += await self._limit_reasons(task)
             if not reasons:
-                reasons.append(await self._in_line(task, workers))
+                reasons.append(await self._queue_position(task, workers))
         return reasons
 
-    async def _waiting(self, task: Record) -> list[Reason]:
+    async def _waiting_reasons(self, task: Record) -> list[Reason]:
         reasons: list[Reason] = []
         if task["execution_paused_at"] is not None:
-            reasons.append(_paused(task["execution_paused_at"], task["execution_paused_by"], task["execution_id"]))
+            reasons.append(
+                _execution_paused(task["execution_paused_at"], task["execution_paused_by"], task["execution_id"])
+            )
         if task["waits_for"] is not None:
-            reasons.append(_waits_for(task))
+            reasons.append(_waits_for_execution(task))
         elif task["execution_id"] is not None and task["group_index"] > task["current_group"]:
-            left = await store.open_steps(self._database, task["execution_id"], task["current_group"], NAMED)
+            left = await store.list_open_steps(
+                self._database, task["execution_id"], task["current_group"], MAX_NAMED_IDS
+            )
             reasons.append(_waits_for_group(task, left))
         if not reasons and task["batch_id"] is None:
-            return [Reason(Code.STUCK, f"it waits, though nothing holds it back: {_NET}")]
+            return [Reason(ReasonCode.STUCK, f"it waits although nothing blocks it: {_REPAIR_HINT}")]
         return reasons
 
-    async def _limits(self, task: Record) -> list[Reason]:
-        """The limits that are full, in the order in which a claim looks at them: see `claim_under_limits`."""
+    async def _limit_reasons(self, task: Record) -> list[Reason]:
+        """Return the exhausted limits, in the order in which the statement `claim_limited_tasks` checks them."""
         queue, key, manifest, group = task["queue"], task["limit_key"], task["manifest_id"], task["limit_group"]
-        active = store.held_of_manifests
+        active = store.list_running_of_manifests
         found = [
-            await self._full(Code.QUEUE_LIMIT, f"queue {queue}", task["max_running"], store.held_in_queue, queue),
-            await self._full(
-                Code.KEY_LIMIT, "tasks on their last chance", 1 if task["last_chance"] else None, store.held_alone
+            await self._full_limit(
+                ReasonCode.QUEUE_LIMIT, f"queue {queue}", task["max_running"], store.list_running_in_queue, queue
             ),
-            await self._full(
-                Code.KEY_LIMIT,
+            await self._full_limit(
+                ReasonCode.KEY_LIMIT,
+                "tasks that have lost two workers",
+                1 if task["last_chance"] else None,
+                store.list_running_on_last_chance,
+            ),
+            await self._full_limit(
+                ReasonCode.KEY_LIMIT,
                 f"key {key}",
                 None if task["last_chance"] and task["limit_max"] == 1 else task["limit_max"],
-                store.held_by_key,
+                store.list_running_with_limit_key,
                 key,
                 queue,
             ),
-            await self._full(
-                Code.MANIFEST_LIMIT, f"manifest {task['manifest']}", task["manifest_max"], active, manifest, None
+            await self._full_limit(
+                ReasonCode.MANIFEST_LIMIT, f"manifest {task['manifest']}", task["manifest_max"], active, manifest, None
             ),
-            await self._full(Code.GROUP_LIMIT, f"group {group}", task["group_max"], active, None, group),
-            await self._full(Code.GROUP_LIMIT, "all manifests together", task["all_max"], active, None, None),
+            await self._full_limit(ReasonCode.GROUP_LIMIT, f"group {group}", task["group_max"], active, None, group),
+            await self._full_limit(
+                ReasonCode.GROUP_LIMIT, "all manifests together", task["all_max"], active, None, None
+            ),
         ]
         return [reason for reason in found if reason is not None]
 
-    async def _full(
-        self, code: Code, what: str, most: int | None, ask: Callable[..., Awaitable[Some]], *of: UUID | str | None
+    async def _full_limit(
+        self,
+        code: ReasonCode,
+        name: str,
+        limit: int | None,
+        ask: Callable[..., Awaitable[Sample]],
+        *of: UUID | str | None,
     ) -> Reason | None:
-        if most is None:
+        if limit is None:
             return None
-        if (ask, *of) not in self._held:
-            self._held[ask, *of] = await ask(self._database, *of, NAMED)
-        held = self._held[ask, *of]
-        most = (held.first[0].get("limit_max") if held.first else None) or most
-        if held.in_all < most:
+        if (ask, *of) not in self._running:
+            self._running[ask, *of] = await ask(self._database, *of, MAX_NAMED_IDS)
+        running = self._running[ask, *of]
+        limit = (running.rows[0].get("limit_max") if running.rows else None) or limit
+        if running.total_count < limit:
             return None
-        words = f"the limit of {what} is full: {held.in_all} of at most {most} run ({_names(held)})"
-        return Reason(code, words, held.ids)
+        text = f"the limit of {name} is exhausted: {running.total_count} of {limit} run ({_describe_tasks(running)})"
+        return Reason(code, text, running.ids)
 
-    async def _in_line(self, task: Record, workers: Sequence[Record]) -> Reason:
-        alive = [worker for worker in workers if health_file.condition(worker) == "alive"]
+    async def _queue_position(self, task: Record, workers: Sequence[Record]) -> Reason:
+        alive = [worker for worker in workers if health_file.worker_condition(worker) == "alive"]
         slots = sum(worker["slots"] for worker in alive)
         place = (task["rank"], task["run_at"], task["id"])
-        before = await store.before(self._database, task["queue"], place, task["limit_key"], COUNTED + 1)
-        line = _line(before)
-        who = _count(len(alive), "worker")
+        before = await store.count_tasks_ahead(
+            self._database, task["queue"], place, task["limit_key"], MAX_COUNTED_TASKS + 1
+        )
+        ahead = _describe_tasks_ahead(before)
+        workers_text = _count(len(alive), "worker")
         if all(worker["running"] >= worker["slots"] for worker in alive):
-            words = f"all {slots} slots of the {who} that serve queue {task['queue']} are busy; {line}"
-            return Reason(Code.SLOTS_BUSY, words, tuple(worker["id"] for worker in alive[:NAMED]))
+            text = f"all {slots} slots of the {workers_text} for queue {task['queue']} are busy; {ahead}"
+            return Reason(ReasonCode.SLOTS_BUSY, text, tuple(worker["id"] for worker in alive[:MAX_NAMED_IDS]))
         if before:
-            return Reason(Code.OTHERS_FIRST, f"{line}; {who} with free slots will come to it")
-        return Reason(Code.FREE, f"nothing holds it up: {who} with free slots may take it at any moment")
+            return Reason(ReasonCode.OTHERS_FIRST, f"{ahead}; {workers_text} with free slots will claim it")
+        return Reason(ReasonCode.FREE, f"nothing blocks it: {workers_text} with free slots may claim it at any moment")
 
-    async def _workers_of(self, queue: str) -> list[Record]:
+    async def _load_workers(self, queue: str) -> list[Record]:
         if queue not in self._workers:
-            self._workers[queue] = await store.workers_of(self._database, queue)
+            self._workers[queue] = await store.list_workers_of_queue(self._database, queue)
         return self._workers[queue]
 
 
-# --- in words -------------------------------------------------------------------------------------------------------
+# --- reasons --------------------------------------------------------------------------------------------------------
 
 
-def _running(task: Record) -> list[Reason]:
-    who = task["worker"] or "a worker that is gone"
-    far = _progress(task["progress"])
-    reasons = [Reason(Code.RUNNING, f"it is running: by {who} since {_when(task['claimed_at'])}{far}")]
+def _running_reasons(task: Record) -> list[Reason]:
+    worker = task["worker"] or "a worker that no longer exists"
+    progress = _describe_progress(task["progress"])
+    reasons = [
+        Reason(ReasonCode.RUNNING, f"it is running on {worker} since {_format_instant(task['claimed_at'])}{progress}")
+    ]
     if task["standby"]:
-        words = f"{who} holds it ready: it begins there when another under the same limits has ended"
-        reasons = [Reason(Code.STANDING_BY, words)]
+        text = f"it is on standby at {worker}: it starts when a task under the same limits ends"
+        reasons = [Reason(ReasonCode.STANDBY, text)]
     if task["cancel_at"] is not None:
-        words = f"it has been asked to stop by {task['cancel_name']} at {_when(task['cancel_at'])}"
-        reasons.insert(0, Reason(Code.STOPPING, words))
+        text = f"its cancellation was requested by {task['cancel_name']} at {_format_instant(task['cancel_at'])}"
+        reasons.insert(0, Reason(ReasonCode.STOPPING, text))
     if task["slipped"]:
-        words = f"{who} has not prolonged its hold in time: the task is taken back by the next sweep, if a service runs"
-        reasons.insert(0, Reason(Code.LEASE_EXPIRED, words))
+        text = f"the lease of {worker} has expired: the next recovery sweep re-queues the task, if a service runs"
+        reasons.insert(0, Reason(ReasonCode.LEASE_EXPIRED, text))
     return reasons
 
 
 def _not_due(task: Record) -> Reason:
-    when = _when(task["run_at"])
+    when = _format_instant(task["run_at"])
     if task["failures"]:
-        most = max(policy_from_json(task["policy"]).retry.max_retries, 1)
-        words = f"it is backing off until {when}, after failure {task['failures']} of {most}"
-        return Reason(Code.BACKING_OFF, words, until=task["run_at"])
+        limit = max(policy_from_json(task["policy"]).retry.max_retries, 1)
+        text = f"it is backing off until {when}, after failure {task['failures']} of {limit}"
+        return Reason(ReasonCode.BACKING_OFF, text, until=task["run_at"])
     if task["losses"]:
-        words = f"it is backing off until {when}, after its worker was lost ({_count(task['losses'], 'time')})"
-        return Reason(Code.BACKING_OFF, words, until=task["run_at"])
-    return Reason(Code.NOT_DUE, f"it is not due until {when}", until=task["run_at"])
+        text = f"it is backing off until {when}, after its worker was lost ({_count(task['losses'], 'time')})"
+        return Reason(ReasonCode.BACKING_OFF, text, until=task["run_at"])
+    return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", until=task["run_at"])
 
 
-def _paused(at: datetime, by: str | None, execution_id: UUID) -> Reason:
-    words = f"the execution is paused by {by or 'somebody'} since {_when(at)}"
-    return Reason(Code.EXECUTION_PAUSED, words, (execution_id,))
+def _execution_paused(at: datetime, by: str | None, execution_id: UUID) -> Reason:
+    text = f"the execution is paused by {by or 'an operator'} since {_format_instant(at)}"
+    return Reason(ReasonCode.EXECUTION_PAUSED, text, (execution_id,))
 
 
-def _waits_for_group(task: Record, left: Some) -> Reason:
+def _waits_for_group(task: Record, left: Sample) -> Reason:
     plan = plan_from_json(task["plan"])
-    named = [f"'{plan.step(step['step_index']).name}' ({step['state']})" for step in left.first[:3]]
-    more = left.in_all - len(named)
-    open_ones = ", ".join(named) + (f" and {more:,} more" if more else "")
-    whose = f"group {task['group_index'] + 1} of {task['total_groups']}"
-    words = f"it belongs to {whose}, and group {task['current_group'] + 1} is not done: {open_ones or 'nothing'} open"
-    return Reason(Code.WAITS_FOR_GROUP, words, left.ids)
+    named = [f"'{plan.step_at(step['step_index']).name}' ({step['state']})" for step in left.rows[:3]]
+    more = left.total_count - len(named)
+    open_steps = ", ".join(named) + (f" and {more:,} more" if more else "")
+    group = f"group {task['group_index'] + 1} of {task['total_groups']}"
+    text = (
+        f"it belongs to {group}, and group {task['current_group'] + 1} is not finished: {open_steps or 'nothing'} open"
+    )
+    return Reason(ReasonCode.WAITS_FOR_GROUP, text, left.ids)
 
 
-def _waits_for(task: Record) -> Reason:
+def _waits_for_execution(task: Record) -> Reason:
     if task["awaited_name"] is None:
-        return Reason(Code.STUCK, f"it waits for an execution that is no more: {_NET}", (task["waits_for"],))
-    how = f"in group {task['awaited_group'] + 1} of {task['awaited_groups']} since {_when(task['awaited_since'])}"
-    if task["awaited_paused_at"] is not None:
-        how += f", paused by {task['awaited_paused_by'] or 'somebody'} since {_when(task['awaited_paused_at'])}"
-    words = f"it waits for execution {task['waits_for']} of {task['awaited_name']!r}, {how}"
-    return Reason(Code.WAITS_FOR_EXECUTION, words, (task["waits_for"],))
-
-
-def _batch(task: Record) -> list[Reason]:
-    """What its batch says; an item that waits for nothing, or is left of what was cancelled, was forgotten there."""
-    id, again = task["batch_id"], "if that was interrupted, ask once more: `tenuto batch"
-    if task["batch_cancelled_at"] is not None:
-        words = (
-            f"its batch was cancelled by {task['batch_cancelled_by']}, and it is being removed; {again} cancel {id}`"
+        return Reason(
+            ReasonCode.STUCK, f"it waits for an execution that no longer exists: {_REPAIR_HINT}", (task["waits_for"],)
         )
-        return [Reason(Code.STOPPING, words, (id,))]
+    since = _format_instant(task["awaited_since"])
+    how = f"in group {task['awaited_group'] + 1} of {task['awaited_groups']} since {since}"
+    if task["awaited_paused_at"] is not None:
+        how += f", {_describe_pause(task['awaited_paused_by'], task['awaited_paused_at'])}"
+    text = f"it waits for execution {task['waits_for']} of {task['awaited_name']!r}, {how}"
+    return Reason(ReasonCode.WAITS_FOR_EXECUTION, text, (task["waits_for"],))
+
+
+def _batch_reasons(task: Record) -> list[Reason]:
+    """Return reasons in the batch of an item. A resumed or cancelled batch with waiting items was interrupted."""
+    id, repeat = task["batch_id"], "if that was interrupted, repeat `tenuto batch"
+    if task["batch_cancelled_at"] is not None:
+        text = (
+            f"its batch was cancelled by {task['batch_cancelled_by']}, and it is being removed; {repeat} cancel {id}`"
+        )
+        return [Reason(ReasonCode.STOPPING, text, (id,))]
     if task["batch_paused_at"] is not None:
-        words = f"its batch is paused by {task['batch_paused_by'] or 'somebody'} since {_when(task['batch_paused_at'])}"
-        return [Reason(Code.BATCH_PAUSED, words, (id,))]
+        text = f"its batch is {_describe_pause(task['batch_paused_by'], task['batch_paused_at'])}"
+        return [Reason(ReasonCode.BATCH_PAUSED, text, (id,))]
     if id is not None and task["state"] == "waiting":
-        words = f"it waits, though its batch has been resumed; {again} resume {id}`"
-        return [Reason(Code.STUCK, words, (id,))]
+        text = f"it waits although its batch was resumed; {repeat} resume {id}`"
+        return [Reason(ReasonCode.STUCK, text, (id,))]
     return []
 
 
 def _groups_disabled(task: Record) -> list[Reason]:
     reasons = []
-    for which, what in (("group", f"group {task['limit_group']} is"), ("all", "all manifests together are")):
-        if task[f"{which}_enabled"] is False:
-            changed = f"last changed by {task[f'{which}_changed_by']} at {_when(task[f'{which}_changed_at'])}"
-            reasons.append(Reason(Code.GROUP_DISABLED, f"{what} disabled ({changed}): nothing begins"))
+    for prefix, subject in (("group", f"group {task['limit_group']} is"), ("all", "all manifests together are")):
+        if task[f"{prefix}_enabled"] is False:
+            changed = (
+                f"last changed by {task[f'{prefix}_changed_by']} at {_format_instant(task[f'{prefix}_changed_at'])}"
+            )
+            reasons.append(Reason(ReasonCode.GROUP_DISABLED, f"{subject} disabled ({changed}): no run starts"))
     return reasons
 
 
 def _queue_paused(task: Record) -> Reason:
-    why = f": {task['queue_reason']}" if task["queue_reason"] else ""
-    by = task["queue_paused_by"] or "somebody"
-    words = f"queue {task['queue']} is paused by {by} since {_when(task['queue_paused_at'])}{why}"
-    return Reason(Code.QUEUE_PAUSED, words)
+    reason = f": {task['queue_reason']}" if task["queue_reason"] else ""
+    by = task["queue_paused_by"] or "an operator"
+    text = f"queue {task['queue']} is paused by {by} since {_format_instant(task['queue_paused_at'])}{reason}"
+    return Reason(ReasonCode.QUEUE_PAUSED, text)
 
 
 def _no_worker(queue: str, workers: Sequence[Record]) -> Reason:
-    others = [f"{worker['name']} is {_condition(worker)}" for worker in workers[:3]]
-    told = f" ({', '.join(others)})" if others else ""
-    words = f"no live worker serves queue {queue}{told}"
-    return Reason(Code.NO_WORKER, words, tuple(worker["id"] for worker in workers[:NAMED]))
+    others = [f"{worker['name']} is {_describe_condition(worker)}" for worker in workers[:3]]
+    details = f" ({', '.join(others)})" if others else ""
+    text = f"no live worker serves queue {queue}{details}"
+    return Reason(ReasonCode.NO_WORKER, text, tuple(worker["id"] for worker in workers[:MAX_NAMED_IDS]))
 
 
-def _condition(worker: Record) -> str:
-    condition = health_file.condition(worker)
+def _describe_condition(worker: Record) -> str:
+    condition = health_file.worker_condition(worker)
     return f"silent for {round(worker['silent_for'].total_seconds())} s" if condition == "stale" else condition
 
 
@@ -328,37 +365,41 @@ def _ended(last: Record) -> Reason:
     if last["reason"]:
         how += f" ({last['reason'].replace('_', ' ')})"
     message = (last["error"] or {}).get("message")
-    words = f"it has ended: {how} at {_when(last['ended_at'])}" if last["ended_at"] else f"it has ended: {how}"
-    return Reason(Code.ENDED, f"{words}: {message}" if message else words, (last["id"],))
+    text = f"it has ended: {how} at {_format_instant(last['ended_at'])}" if last["ended_at"] else f"it has ended: {how}"
+    return Reason(ReasonCode.ENDED, f"{text}: {message}" if message else text, (last["id"],))
 
 
-def _progress(progress: Record | None) -> str:
+def _describe_progress(progress: Record | None) -> str:
     if not progress:
         return ""
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
-    far = "" if done is None else f", {done} of {total} done" if total else f", {done} done"
-    return far + (f", {message}" if message else "")
+    text = "" if done is None else f", {done} of {total} done" if total else f", {done} done"
+    return text + (f", {message}" if message else "")
 
 
 def _step_name(task: Record) -> str:
-    return plan_from_json(task["plan"]).step(task["step_index"]).name
+    return plan_from_json(task["plan"]).step_at(task["step_index"]).name
 
 
-def _names(held: Some) -> str:
-    more = held.in_all - 3
-    first = ", ".join(f"{each['name']} {each['id']}" for each in held.first[:3])
+def _describe_tasks(tasks: Sample) -> str:
+    more = tasks.total_count - 3
+    first = ", ".join(f"{each['name']} {each['id']}" for each in tasks.rows[:3])
     return first + (f" and {more:,} more" if more > 0 else "")
 
 
-def _line(before: int) -> str:
-    if before > COUNTED:
-        return f"more than {COUNTED:,} tasks go before it"
-    return f"{before:,} tasks go before it" if before != 1 else "1 task goes before it"
+def _describe_tasks_ahead(before: int) -> str:
+    if before > MAX_COUNTED_TASKS:
+        return f"more than {MAX_COUNTED_TASKS:,} tasks are ahead of it"
+    return f"{before:,} tasks are ahead of it" if before != 1 else "1 task is ahead of it"
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _when(instant: datetime) -> str:
+def _describe_pause(by: str | None, at: datetime) -> str:
+    return f"paused by {by or 'an operator'} since {_format_instant(at)}"
+
+
+def _format_instant(instant: datetime) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

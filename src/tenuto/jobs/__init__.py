@@ -1,4 +1,4 @@
 """Jobs: the registry, the context given to their code, and the runners that start, stop and observe that code.
 
-No claiming and no SQL.
+Nothing here claims tasks or runs SQL.
 """

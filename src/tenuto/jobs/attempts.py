@@ -1,7 +1,7 @@
-"""An attempt that is under way: the task held, its context, and the means to stop its code.
+"""A running attempt: the claimed task, its context, and the function that stops its code.
 
-Whoever wants it stopped says why once; the first reason stands. How the code is stopped depends on where it runs
-(loop, thread or child process) and is set by whoever started it.
+The first stop reason is final. How code is stopped depends on where it runs (event loop, thread or child process); the
+runner sets the halt function.
 """
 
 from __future__ import annotations
@@ -11,91 +11,95 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import Enum, auto
 
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.jobs.context import Context
 from tenuto.model.actors import Actor
 from tenuto.model.tasks import Task
 
-_first_reason = threading.Lock()
+_stop_lock = threading.Lock()
 
 
-class Stop(Enum):
-    """Why code is stopped."""
+class StopReason(Enum):
+    """Why the worker stops an attempt."""
 
     CANCELLED = auto()
     TIMED_OUT = auto()
     HANDED_BACK = auto()
-    """The worker is leaving."""
+    """The worker is shutting down."""
     LEASE_LOST = auto()
-    """The task belongs to nobody or to somebody else now: stop, and report nothing."""
+    """Another worker may hold the task: the attempt stops and reports nothing."""
 
 
 class Attempt:
-    """One attempt between claim and finish."""
+    """One attempt between claim and finish. Floats ending in ``_at`` are monotonic seconds."""
 
     __slots__ = (
-        "_halt", "context", "deadline", "heir", "lease_ends", "let_go", "over", "renewed", "sent_progress", "standby",
-        "started_at", "stop_actor", "stop_reason", "stop_since", "taken_at", "task",
+        "_halt", "claimed_at", "context", "deadline", "has_ended", "is_released", "is_standby", "lease_expires_at",
+        "renewed_at", "saved_progress", "started_at", "stop_actor", "stop_reason", "stop_requested_at", "successor",
+        "task",
     )  # fmt: skip
 
-    def __init__(self, task: Task, context: Context, lease_ends: float, taken_at: float) -> None:
+    def __init__(self, task: Task, context: Context, lease_expires_at: float, claimed_at: float) -> None:
         self.task = task
         self.context = context
-        self.lease_ends = lease_ends
-        """On the steady timer: from here on somebody else may hold the task."""
-        self.taken_at = taken_at
-        """On the steady timer, as is `renewed`: when it was asked for."""
-        self.renewed = taken_at
-        self.sent_progress: str | None = None
+        self.lease_expires_at = lease_expires_at
+        """From here on another worker may hold the task."""
+        self.claimed_at = claimed_at
+        """When the claim was requested."""
+        self.renewed_at = claimed_at
+        """When the last renewal was requested."""
+        self.saved_progress: str | None = None
         self.started_at: datetime | None = None
         self.deadline: float | None = None
-        """On the steady timer: the time limit of the code, once it has begun."""
-        self.over = False
-        """The code has come to its end; only the record is still to be written."""
-        self.let_go = False
-        """It is renewed no more, and the database knows."""
-        self.standby = False
-        """Under a limit: the database does not count it yet, it stands by for a seat or has just begun in one."""
-        self.heir: Attempt | None = None
-        """What goes on in its seat."""
-        self.stop_reason: Stop | None = None
+        """Monotonic second at which the time limit of the started code is over."""
+        self.has_ended = False
+        """The code has ended; only its record has to be written."""
+        self.is_released = False
+        """The lease is not renewed any more, and the database knows."""
+        self.is_standby = False
+        """Under a limit: the database does not count the task yet. It waits for a limit slot or has just taken one."""
+        self.successor: Attempt | None = None
+        """The attempt that takes over the limit slot."""
+        self.stop_reason: StopReason | None = None
         self.stop_actor: Actor | None = None
-        self.stop_since = 0.0
+        self.stop_requested_at = 0.0
         self._halt: Callable[[], object] | None = None
 
-    def stop(self, reason: Stop, by: Actor | None = None) -> None:
-        """Have the code stopped. Asking again only presses harder."""
-        if self.over:
+    def stop(self, reason: StopReason, actor: Actor | None = None) -> None:
+        """Stop the code. Further calls halt it again but keep the first reason."""
+        if self.has_ended:
             return
-        with _first_reason:
+        with _stop_lock:
             if self.stop_reason is None:
-                self.stop_actor, self.stop_since = by, steady()
+                self.stop_actor, self.stop_requested_at = actor, monotonic_seconds()
                 self.stop_reason = reason
-        self.context.tell_to_stop(lease_lost=reason is Stop.LEASE_LOST)
-        # The reason is set before the means are read, and the means before the reason (below): one of the two sees
-        # the other, so no stop is missed.
+        self.context.request_stop(lease_lost=reason is StopReason.LEASE_LOST)
+        # Here the reason is set before `_halt` is read; in `set_halt` it is the other way round. One of the two threads
+        # therefore sees the value of the other, and no stop is missed.
         halt = self._halt
         if halt is not None:
             halt()
 
-    def begins(self, now: datetime) -> None:
-        """The code begins; its time limit, if it has one, runs from here. Not if the lease is over: a process that was
-        frozen, or got no turn for long, may come to this before its watchdog does."""
+    def mark_started(self, now: datetime) -> None:
+        """Record the start of the code and start its time limit.
+
+        An expired lease stops the attempt here: a process that was frozen may get here before its watchdog runs.
+        """
         self.started_at = now
-        at = steady()
-        if at > self.lease_ends:
-            self.stop(Stop.LEASE_LOST)
+        at = monotonic_seconds()
+        if at > self.lease_expires_at:  # guard: attempts.expired_lease
+            self.stop(StopReason.LEASE_LOST)
         limit = self.task.policy.timeout_seconds
         if limit is not None:
             self.deadline = at + limit
 
-    def can_be_halted_by(self, halt: Callable[[], object]) -> None:
-        """Set the means. If somebody wanted it stopped before it began, it stops now."""
+    def set_halt(self, halt: Callable[[], object]) -> None:
+        """Set the function that stops the code, and call it if a stop was requested before."""
         self._halt = halt
         if self.stop_reason is not None:
             halt()
 
-    def ended(self) -> None:
-        """The code is over; from now on there is nothing to stop."""
-        self.over = True
+    def mark_ended(self) -> None:
+        """Record that the code has ended: from now on there is nothing to stop."""
+        self.has_ended = True
         self._halt = None

@@ -1,81 +1,90 @@
-"""Chains: several functions as one job, values flowing from one to the next by type.
+"""Chains: several functions as one job; values are passed from step to step by type.
 
-Each step takes what it needs by the types of its parameters, from the chain's input and from what earlier steps have
-returned; the newest value of a type counts. Whether every step finds what it needs is checked when the chain is made
-(see `jobs.chain_wiring`). What a step returns is stored as it ends, so that a retry, or another worker after a crash,
-goes on after the last one that is stored; a step that was under way is run again. `stop(value)` ends the chain early
-with that value, which is stored as well.
+A step takes its parameters from the input of the chain and the results of earlier steps; the newest value of a type is
+used. The constructor of a chain checks that every step gets its values. The result of a step is stored when it ends,
+so that a retry, also by another worker after a crash, continues after the last stored step; an interrupted step runs
+again. `stop(value)` ends the chain early with that value, which is stored as well.
 
-What must not be seen is stored as ``***``. The steps after it in the same attempt take the value as it is; a resumed
-chain does not have it, and fails rather than go on with something else.
+Redacted values are stored as ``***``. Later steps of the same attempt get the real value; a resumed chain does not have
+it and fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import types
 import typing
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NewType, Union, get_args, get_origin
 
 import pydantic
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from tenuto.errors import EngineError, Invalid
-from tenuto.jobs import chain_wiring
-from tenuto.jobs.chain_wiring import Offer, Source
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.jobs.registry import Job
 from tenuto.model import stored_values
 
 _MAX_STEPS = 100
-_CONTEXT = "tenuto_context"
-_anything: TypeAdapter[Any] = TypeAdapter(Any)
+_MAX_MESSAGE_CHARACTERS = 8192
+_CONTEXT_PARAMETER = "tenuto_context"
+_any_type: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The chain ends here, with this value."""
+class ChainEnd:
+    """Result of a step that ends the chain."""
 
     value: Any
 
 
 def stop(value: Any = None) -> Any:
-    """Returned by a step: the chain has come to its end, with this value."""
-    return Ended(value)
+    """Return this from a step to end the chain with the given value."""
+    return ChainEnd(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """A value a resumed chain does not have: only what may be seen of it is stored."""
+class RedactedResult:
+    """A step result of which a resumed chain has only the redacted form."""
 
     step: str
-    shown: Any
+    redacted: Any
 
 
 class ChainStep:
-    """One function of a chain: what it takes, what it gives."""
+    """One function of a chain with its parameter and return types."""
 
-    def __init__(self, function: Callable[..., Any], place: int, label: str) -> None:
+    def __init__(self, function: Callable[..., Any], position: int, label: str) -> None:
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.label = label
-        self.key = f"{place} {label}"
-        """What its result is stored under: a step that is renamed or moved is another one."""
-        hints = _hints(function, label)
-        self.gives = hints.pop("return")
+        self.key = f"{position} {label}"
+        """Key of its checkpoint: a step that is renamed or moved is another one."""
+        hints = _type_hints(function, label)
+        self.return_type = hints.pop("return")
         self.context_parameter: str | None = None
         self.parameters: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
-        self.takes: dict[str, Source] = {}
+        self.sources: dict[str, Source] = {}
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise Invalid(f"step {label} cannot take {parameter}", field=name, remedy="take values by name")
+                raise Invalid(
+                    f"parameter {parameter} of step {label} cannot be passed by keyword",
+                    code="chain.step.parameter.unsupported",
+                    field=name,
+                    remedy="replace it by parameters that can be passed by keyword",
+                )
             if name not in hints:
-                raise Invalid(f"step {label}: the parameter has no type", field=name, remedy="annotate it")
+                raise Invalid(
+                    f"parameter {name!r} of step {label} has no type",
+                    code="chain.step.parameter.untyped",
+                    field=name,
+                    remedy="annotate it",
+                )
             if hints[name] is Context:
                 self.context_parameter = name
                 continue
@@ -83,111 +92,142 @@ class ChainStep:
             if parameter.default is not parameter.empty:
                 self.defaults[name] = parameter.default
         try:
-            self.output: TypeAdapter[Any] = TypeAdapter(self.gives)
+            self.output: TypeAdapter[Any] = TypeAdapter(self.return_type)
         except pydantic.errors.PydanticSchemaGenerationError as error:
             raise Invalid(
-                f"step {label} returns {chain_wiring.named(self.gives)}, which cannot be stored as JSON",
+                f"step {label} returns {type_name(self.return_type)}, which cannot be stored as JSON",
+                code="chain.step.return.not_json",
                 field="return",
                 remedy="return plain types, dataclasses or pydantic models",
             ) from error
 
-    def wire(self, groups: Sequence[Sequence[Offer]]) -> None:
-        """Decide where each of its parameters comes from, or refuse."""
-        for name, kind in self.parameters.items():
-            try:
-                source = chain_wiring.find(kind, name, groups)
-            except Invalid as refusal:
-                raise Invalid(
-                    f"step {self.label}: {refusal.message}", field=refusal.field, remedy=refusal.remedy
-                ) from None
+    def wire(self, groups: Sequence[Sequence[Candidate]]) -> None:
+        """Choose the source of each parameter."""
+        for name, wanted in self.parameters.items():
+            source = self._find_source(wanted, name, groups)
             if source is not None:
-                self.takes[name] = source
+                self.sources[name] = source
             elif name not in self.defaults:
                 raise Invalid(
-                    f"step {self.label} needs a value of type {chain_wiring.named(kind)}, and none is there",
+                    f"no earlier value fits parameter {name!r} of step {self.label}, type {type_name(wanted)}",
+                    code="chain.step.parameter.no_source",
                     field=name,
-                    remedy=f"by then there is: {chain_wiring.listed(groups)}",
+                    remedy=f"available values: {_describe_candidates(groups)}",
                 )
 
-    def write(self, outcome: Any, ctx: Context | None, before: tuple[int, int]) -> str:
-        """What it came to, as it is stored; and what it found worth a warning, so that a resumed chain knows it too."""
-        kept: dict[str, Any] = {}
-        if ctx is not None:
-            kept = {"warnings": ctx.warnings[before[0] :], "errors": ctx.errors[before[1] :]}
-        said = "".join(f', "{name}": {_words(words)}' for name, words in kept.items() if words)
-        try:
-            if isinstance(outcome, Ended):
-                text = f'{{"stop": {_anything.dump_json(outcome.value).decode()}{said}}}'
-            else:
-                checked = self.output.validate_python(outcome)
-                dumped = self.output.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
-                self.output.validate_json(dumped)  # what could be written but never read back must not get in
-                text = f'{{"value": {dumped.decode()}{said}}}'
-            return stored_values.storable_json(text, field="output", limit=stored_values.MAX_OUTPUT)
-        except pydantic.ValidationError as error:
-            why = f"does not fit {chain_wiring.named(self.gives)}: {error.errors(include_url=False)[0]['msg']}"
-        except (PydanticSerializationError, RecursionError) as error:
-            why = f"cannot be stored as JSON: {error}"
-        except Invalid as error:
-            why = f"cannot be stored: it {error.message}" + (f"; {error.remedy}" if error.remedy else "")
-        # What it did is done. To do it again, and come to the same result, would help nobody.
-        raise PermanentFailure(f"what step {self.label} returned ({type(outcome).__name__}) {why}")
+    def _find_source(self, wanted: Any, parameter: str, groups: Sequence[Sequence[Candidate]]) -> Source | None:
+        """Return the newest value of a type or of a subtype.
 
-    def read(self, text: str, ctx: Context | None, *, resumed: bool) -> Any:
-        """From what is stored, not from what was returned: a resumed chain sees just what an undisturbed one does."""
-        kept = from_json(text)
-        if resumed and ctx is not None:
-            ctx.warnings += kept.get("warnings", [])
-            ctx.errors += kept.get("errors", [])
-        if "stop" in kept:
-            return Ended(kept["stop"])
-        if "hidden" in kept:
-            return Unknown(self.label, kept["value"])
+        Within one group (several inputs, members of a tuple) the exact type wins over a subtype, and the name decides
+        between inputs of one type. A remaining ambiguity is an error.
+        """
+        for group in reversed(groups):
+            fitting = [each for each in group if is_assignable(each.type, wanted)]
+            fitting = [each for each in fitting if _unwrap_type(each.type) == _unwrap_type(wanted)] or fitting
+            best = [each for each in fitting if each.source.part in (None, parameter)] or fitting
+            if len(best) > 1:
+                origins = " and ".join(dict.fromkeys(each.origin for each in best))
+                raise Invalid(
+                    f"{len(best)} values fit parameter {parameter!r} of step {self.label}, type {type_name(wanted)}: "
+                    f"{origins}",
+                    code="chain.step.parameter.ambiguous",
+                    field=parameter,
+                    remedy="give the values different types (NewType), or name the parameter like the input",
+                )
+            if best:
+                return best[0].source
+        return None
+
+    def dump_result(self, result: Any, ctx: Context | None, message_counts: tuple[int, int]) -> str:
+        """Return the checkpoint of a result, with the warnings and errors that the step reported."""
+        messages: dict[str, Any] = {}
+        if ctx is not None:
+            messages = {"warnings": ctx.warnings[message_counts[0] :], "errors": ctx.errors[message_counts[1] :]}
+        suffix = "".join(f', "{name}": {_dump_messages(texts)}' for name, texts in messages.items() if texts)
         try:
-            return self.output.validate_json(to_json(kept["value"]))
+            if isinstance(result, ChainEnd):
+                text = f'{{"stop": {_any_type.dump_json(result.value).decode()}{suffix}}}'
+            else:
+                checked = self.output.validate_python(result)
+                dumped = self.output.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
+                # guard: chains.readable_result
+                self.output.validate_json(dumped)  # a checkpoint that cannot be read back must not be stored
+                text = f'{{"value": {dumped.decode()}{suffix}}}'
+            return stored_values.check_json_text(text, field="output", limit=stored_values.MAX_OUTPUT_BYTES)
+        except pydantic.ValidationError as error:
+            problem = f"does not fit {type_name(self.return_type)}: {error.errors(include_url=False)[0]['msg']}"
+        except (PydanticSerializationError, RecursionError) as error:
+            problem = f"cannot be stored as JSON: {error}"
+        except Invalid as error:
+            problem = f"cannot be stored: {error}"
+        # The step has done its work. A retry would do it again and return the same value.
+        raise PermanentFailure(
+            f"the result of step {self.label} ({type(result).__name__}) {problem}", code="chain.step.result.invalid"
+        )
+
+    def load_result(self, text: str, ctx: Context | None, *, resumed: bool) -> Any:
+        """Read a result from its checkpoint, also right after it ran: a resumed chain sees the same values."""
+        stored = from_json(text)
+        if resumed and ctx is not None:
+            ctx.warnings += stored.get("warnings", [])
+            ctx.errors += stored.get("errors", [])
+        if "stop" in stored:
+            return ChainEnd(stored["stop"])
+        if "hidden" in stored:
+            return RedactedResult(self.label, stored["value"])
+        try:
+            return self.output.validate_json(to_json(stored["value"]))
         except (KeyError, pydantic.ValidationError) as error:
             raise EngineError(
-                f"what is stored of step {self.label} does not fit what it returns now ({chain_wiring.named(self.gives)})",
-                remedy="the code has changed since: cancel the task and start it anew",
+                f"the stored result of step {self.label} does not fit its return type {type_name(self.return_type)}",
+                code="chain.step.checkpoint.mismatch",
+                remedy="the code has changed since: cancel the task and enqueue it again",
             ) from error
 
 
 class Chain:
-    """Steps in order, checked to fit."""
+    """Steps in order, with the sources of their parameters."""
 
     def __init__(self, name: str, functions: Sequence[Callable[..., Any]]) -> None:
         if not 1 <= len(functions) <= _MAX_STEPS:
-            raise Invalid(f"must have 1 to {_MAX_STEPS} steps", field="chain")
+            raise Invalid(
+                f"chain {name!r} has {len(functions)} steps, not 1 to {_MAX_STEPS}",
+                code="chain.steps.count",
+                field="chain",
+            )
         self.name = name
-        bare = [_function_of(function) for function in functions]
-        often = Counter(function.__name__ for function in bare)
+        unwrapped = [_unwrap_function(function) for function in functions]
+        name_counts = Counter(function.__name__ for function in unwrapped)
         self.steps = [
-            ChainStep(function, place, _label(function, place, often[function.__name__]))
-            for place, function in enumerate(bare, start=1)
+            ChainStep(function, position, _label(function, position, name_counts[function.__name__]))
+            for position, function in enumerate(unwrapped, start=1)
         ]
         self._wire()
 
     def _wire(self) -> None:
-        """What the chain takes is what its first step takes; every other finds what it needs in what came before."""
+        """Wire all steps. The parameters of the first step are the input of the chain."""
         first, *others = self.steps
-        groups = [chain_wiring.of_inputs(first.parameters)]
-        first.takes = {name: Source(0, name) for name in first.parameters}
-        for place, step in enumerate(others, start=1):
-            groups.append(chain_wiring.of_step(self.steps[place - 1].gives, self.steps[place - 1].label, place))
+        groups = [[Candidate(kind, f"the input {name}", Source(0, name)) for name, kind in first.parameters.items()]]
+        first.sources = {name: Source(0, name) for name in first.parameters}
+        for position, step in enumerate(others, start=1):
+            previous = self.steps[position - 1]
+            groups.append(_result_candidates(previous.return_type, previous.label, position))
             step.wire(groups)
 
     def as_function(self) -> Callable[..., Awaitable[Any]]:
-        """The chain as a function with the signature of its first step, ready to be a job."""
+        """Return the chain as a function with the signature of its first step, for a `Job`."""
         first = self.steps[0]
         by_name = inspect.signature(first.function).parameters
         own = [by_name[name].replace(annotation=kind) for name, kind in first.parameters.items()]
-        context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context, default=None)
+        context = inspect.Parameter(
+            _CONTEXT_PARAMETER, inspect.Parameter.KEYWORD_ONLY, annotation=Context, default=None
+        )
         signature = inspect.Signature([*own, context])
 
         async def run(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            return await _Run(self, given.arguments.pop(_CONTEXT), dict(given.arguments)).to_the_end()
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return await _ChainRun(self, bound.arguments.pop(_CONTEXT_PARAMETER), dict(bound.arguments)).run()
 
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in (*own, context)} | {"return": Any}
@@ -197,124 +237,236 @@ class Chain:
         return run
 
 
-class _Run:
-    """One attempt at a chain. Without a context (called like any function, in a test) nothing is stored."""
+class _ChainRun:
+    """One attempt of a chain. Without a context (a direct call, for example in a test) nothing is stored."""
 
-    def __init__(self, chain: Chain, ctx: Context | None, given: dict[str, Any]) -> None:
+    def __init__(self, chain: Chain, ctx: Context | None, arguments: dict[str, Any]) -> None:
         self._steps = chain.steps
         self._ctx = ctx
-        self._values: list[Any] = [given]
+        self._values: list[Any] = [arguments]
 
-    async def to_the_end(self) -> Any:
+    async def run(self) -> Any:
         ctx, total = self._ctx, len(self._steps)
-        stored = {} if ctx is None else await ctx.steps.recorded()
+        checkpoints = {} if ctx is None else await ctx.steps.load()
         for done, step in enumerate(self._steps):
             if ctx is not None:
-                ctx.at_step = step.label
+                ctx.current_step = step.label
                 ctx.progress(done, total, step.label)
-            kept = stored.get(step.key)
-            value = await self._now(step) if kept is None else step.read(kept, ctx, resumed=True)
-            if isinstance(value, Ended):
-                self._say_done(done + 1, f"stopped by {step.label}")
+            stored = checkpoints.get(step.key)
+            value = await self._run_step(step) if stored is None else step.load_result(stored, ctx, resumed=True)
+            if isinstance(value, ChainEnd):
+                self._report_end(done + 1, f"stopped by {step.label}")
                 return value.value
             self._values.append(value)
-        self._say_done(total, "done")
+        self._report_end(total, "done")
         last = self._values[-1]
-        return last.shown if isinstance(last, Unknown) else last
+        return last.redacted if isinstance(last, RedactedResult) else last
 
-    async def _now(self, step: ChainStep) -> Any:
-        """Run a step, and store what it came to."""
+    async def _run_step(self, step: ChainStep) -> Any:
+        """Run a step, store its result, and return it."""
         ctx = self._ctx
-        arguments = {name: self._value(source) for name, source in step.takes.items()}
+        arguments = {name: self._resolve(source) for name, source in step.sources.items()}
         if ctx is None:
             if step.context_parameter is not None:
                 raise EngineError(
-                    f"step {step.label} takes a Context, which only a worker has", remedy="test it through a worker"
+                    f"step {step.label} takes a Context, which only a worker provides",
+                    code="chain.step.context_missing",
+                    remedy="test it through a worker",
                 )
-            return step.read(step.write(await _call(step, arguments, None), None, (0, 0)), None, resumed=False)
-        ctx.check()  # the step before may have come to its end although it was told to stop
+            text = step.dump_result(await _call(step, arguments, None), None, (0, 0))
+            return step.load_result(text, None, resumed=False)
+        # guard: chains.no_step_after_stop
+        ctx.raise_if_cancelled()  # the previous step may have ended normally in spite of a stop request
         if step.context_parameter is not None:
             arguments[step.context_parameter] = ctx
-        ctx.step_key = step.key
-        before = len(ctx.warnings), len(ctx.errors)
-        text = step.write(await _call(step, arguments, ctx), ctx, before)
-        shown = _shown(text, ctx)
-        stands = await ctx.steps.record(step.key, shown)
-        if shown is not text and from_json(stands) == from_json(shown):
-            stands = text
-        return step.read(stands, ctx, resumed=False)
+        ctx.current_step_key = step.key
+        message_counts = len(ctx.warnings), len(ctx.errors)
+        text = step.dump_result(await _call(step, arguments, ctx), ctx, message_counts)
+        redacted = _redact_result(text, ctx)
+        stored = await ctx.steps.save(step.key, redacted)
+        if redacted is not text and from_json(stored) == from_json(redacted):
+            stored = text
+        return step.load_result(stored, ctx, resumed=False)
 
-    def _value(self, source: Source) -> Any:
-        whole = self._values[source.place]
-        if isinstance(whole, Unknown):
+    def _resolve(self, source: Source) -> Any:
+        value = self._values[source.position]
+        if isinstance(value, RedactedResult):
             raise PermanentFailure(
-                f"what step {whole.step} returned held a secret: it is not stored, and the chain cannot go on with it",
-                remedy="reveal a secret in the step that needs it, return what holds none, and start the task anew",
+                f"the result of step {value.step} contained a secret, which is not stored; the chain cannot continue",
+                code="chain.step.result.redacted",
+                remedy="read the secret in the step that needs it, return no secrets, and enqueue the task again",
             )
-        return whole if source.part is None else whole[source.part]
+        return value if source.part is None else value[source.part]
 
-    def _say_done(self, done: int, words: str) -> None:
+    def _report_end(self, done: int, message: str) -> None:
         if self._ctx is not None:
-            self._ctx.at_step = self._ctx.step_key = ""
-            self._ctx.progress(done, len(self._steps), words)
+            self._ctx.current_step = self._ctx.current_step_key = ""
+            self._ctx.progress(done, len(self._steps), message)
 
 
 async def _call(step: ChainStep, arguments: dict[str, Any], ctx: Context | None) -> Any:
     if step.is_async:
         return await step.function(**arguments)
-    if ctx is None or ctx.beside is None:
+    if ctx is None or ctx.run_in_thread is None:
         return await asyncio.to_thread(step.function, **arguments)
-    return await ctx.beside(step.function, arguments)
+    return await ctx.run_in_thread(step.function, arguments)
 
 
-def _function_of(given: Any) -> Callable[..., Any]:
-    """The function itself; a job's, if it is one: in a chain the chain's own rules count."""
-    if isinstance(given, Job):
-        if given.isolated:
-            raise Invalid(f"{given.name} is isolated, which a step cannot be", field="chain")
-        given = given.function
-    if not (inspect.isfunction(given) or inspect.ismethod(given)):
-        raise Invalid(f"{given!r:.80} is not a function", field="chain", remedy="write a def or async def for it")
-    if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
-        raise Invalid(f"{given.__name__} is a generator", field="chain", remedy="return a list")
-    return given
+def _unwrap_function(step: Any) -> Callable[..., Any]:
+    """Return the function of a step; of a job only the function is used, because the policy of the chain applies."""
+    if isinstance(step, Job):
+        if step.isolated:
+            raise Invalid(
+                f"job {step.name} is isolated and cannot be a step of a chain",
+                code="chain.step.isolated",
+                field="chain",
+            )
+        step = step.function
+    if not (inspect.isfunction(step) or inspect.ismethod(step)):
+        raise Invalid(
+            f"chain step {step!r:.80} is not a function",
+            code="chain.step.not_a_function",
+            field="chain",
+            remedy="write a def or async def for it",
+        )
+    if inspect.isgeneratorfunction(step) or inspect.isasyncgenfunction(step):
+        raise Invalid(
+            f"chain step {step.__name__} is a generator function",
+            code="chain.step.generator",
+            field="chain",
+            remedy="return a list",
+        )
+    return step
 
 
-def _label(function: Callable[..., Any], place: int, times: int) -> str:
-    """The name of a step; with its place, if the function is there more than once."""
-    label = stored_values.label(function.__name__, field="step")
-    return label if times == 1 else f"{label} ({place})"
+def _label(function: Callable[..., Any], position: int, name_count: int) -> str:
+    """Return the name of a step; with its position, if the chain has the function more than once."""
+    label = stored_values.check_label(function.__name__, field="step")
+    return label if name_count == 1 else f"{label} ({position})"
 
 
-def _shown(text: str, ctx: Context) -> str:
-    """What a step came to, without what must not be seen. If that is part of the value, it says so."""
-    if ctx.hidden_json(text) is text:
+def _redact_result(text: str, ctx: Context) -> str:
+    """Redact a checkpoint. The mark ``hidden`` says that its value is not complete."""
+    if ctx.redact_json(text) is text:
         return text
-    kept = from_json(text)
-    # Part by part: the names of the parts are ours, and there may be a secret "value".
-    shown = {name: from_json(ctx.hidden_json(to_json(part).decode())) for name, part in kept.items()}
-    if shown == kept:
+    stored = from_json(text)
+    # Part by part: the names of the parts are ours, and "value" itself may be a secret.
+    redacted = {name: from_json(ctx.redact_json(to_json(part).decode())) for name, part in stored.items()}
+    if redacted == stored:
         return text
-    if shown.get("value") != kept.get("value"):
-        shown["hidden"] = True
-    return to_json(shown).decode()
+    if redacted.get("value") != stored.get("value"):
+        redacted["hidden"] = True
+    return to_json(redacted).decode()
 
 
-def _words(said: Sequence[str]) -> str:
-    return to_json([stored_values.kept_text(words, 8192) for words in said]).decode()
+def _dump_messages(messages: Sequence[str]) -> str:
+    return to_json([stored_values.truncate_text(each, _MAX_MESSAGE_CHARACTERS) for each in messages]).decode()
 
 
-def _hints(function: Callable[..., Any], label: str) -> dict[str, Any]:
+def _type_hints(function: Callable[..., Any], label: str) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise Invalid(
-            f"step {label}: its types cannot be read: {error}",
+            f"the types of step {label} cannot be resolved: {error}",
+            code="chain.step.types.unresolvable",
             field="chain",
-            remedy="define them at the top of a module",
+            remedy="define them at the top level of a module",
         ) from error
     if "return" not in hints:
         raise Invalid(
-            f"step {label} does not say what it returns", field="return", remedy="annotate it; -> None if nothing"
+            f"step {label} has no return type",
+            code="chain.step.return.untyped",
+            field="return",
+            remedy="annotate it; -> None if it returns nothing",
         )
     return hints
+
+
+# --- types ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a parameter comes from: the input (position 0) or the result of the n-th step, whole or one part of it."""
+
+    position: int
+    part: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A value that a parameter may be taken from."""
+
+    type: Any
+    origin: str
+    source: Source
+
+
+def _result_candidates(kind: Any, label: str, position: int) -> list[Candidate]:
+    """Return the candidates of a step result: the result itself and the members of a tuple. None offers nothing."""
+    if _unwrap_type(kind) is type(None):
+        return []
+    candidates = [Candidate(kind, label, Source(position))]
+    members = get_args(_unwrap_type(kind)) if get_origin(_unwrap_type(kind)) is tuple else ()
+    if members and members[-1] is not Ellipsis:
+        candidates += [Candidate(member, label, Source(position, number)) for number, member in enumerate(members)]
+    return candidates
+
+
+def is_assignable(kind: Any, wanted: Any) -> bool:
+    """Whether every value of a type may be passed where the other type is wanted."""
+    kind, wanted = _unwrap_type(kind), _unwrap_type(wanted)
+    if wanted is Any or wanted is object or kind == wanted:
+        return True
+    if _is_union(kind):
+        return all(is_assignable(each, wanted) for each in get_args(kind))
+    if _is_union(wanted):
+        return any(is_assignable(kind, each) for each in get_args(wanted))
+    if isinstance(kind, NewType):
+        return is_assignable(kind.__supertype__, wanted)
+    return _is_subclass(kind, wanted)
+
+
+def _is_subclass(kind: Any, wanted: Any) -> bool:
+    kind_class, wanted_class = get_origin(kind) or kind, get_origin(wanted) or wanted
+    if kind_class is bool and wanted_class is int:  # a subclass in Python, but a flag is not meant to be a number
+        return False
+    try:
+        related = issubclass(kind_class, wanted_class)
+    except TypeError:  # one of the two is no class
+        return False
+    return related and get_args(wanted) in ((), get_args(kind))
+
+
+def _unwrap_type(kind: Any) -> Any:
+    """Return a type without `Annotated` and type aliases."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif type(kind).__name__ == "TypeAliasType":
+            kind = kind.__value__
+        else:
+            return kind
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def type_name(kind: Any) -> str:
+    """Return a type as it is written in code."""
+    kind = _unwrap_type(kind)
+    if kind is type(None):
+        return "None"
+    if _is_union(kind):
+        return " | ".join(type_name(each) for each in get_args(kind))
+    if get_args(kind) and get_origin(kind) is not None:
+        members = ("..." if each is Ellipsis else type_name(each) for each in get_args(kind))
+        return f"{type_name(get_origin(kind))}[{', '.join(members)}]"
+    return getattr(kind, "__name__", str(kind))
+
+
+def _describe_candidates(groups: Sequence[Sequence[Candidate]]) -> str:
+    candidates = [candidate for group in groups for candidate in group]
+    return ", ".join(f"{type_name(each.type)} ({each.origin})" for each in candidates) or "none"

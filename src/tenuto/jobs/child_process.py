@@ -1,6 +1,7 @@
-"""The inside of a child process: takes orders from its worker, runs them one after the other, answers.
+"""Code of the child process of an isolated job: receive requests from the worker, run them one by one, respond.
 
-Imports the job by the module it was defined in. Has no database connection and reports nothing by itself.
+The child imports the job from the module in which it is defined. It has no database connection; the worker records the
+results.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Any
 
 from tenuto.errors import Invalid
 from tenuto.jobs.attempt_log import AttemptLog
-from tenuto.jobs.context import Context, PermanentFailure, current
-from tenuto.jobs.output_capture import Capture
+from tenuto.jobs.context import Context, PermanentFailure, current_context
+from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import Reason, Task
+from tenuto.model.tasks import OutcomeReason, Task
 
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Order:
+class RunRequest:
     """Run this job for this task."""
 
     module: str
@@ -40,20 +41,32 @@ class Order:
 
 
 @dataclass(slots=True)
-class Answer:
-    """How it went."""
+class RunResponse:
+    """The result of a request."""
 
     output: str | None = None
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     error: str | None = None
-    reason: str = Reason.ERROR.value
+    reason: str = OutcomeReason.ERROR.value
     may_retry: bool = True
     retry_after: timedelta | None = None
 
 
+class _Pipe:
+    """The pipe to the worker, safe for several threads of a job."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        with self._lock:
+            self._connection.send(message)
+
+
 class _ReportingLog(AttemptLog):
-    """Sends every line to the worker, which keeps the log."""
+    """Sends every line to the worker, which stores the log."""
 
     __slots__ = ("_pipe",)
 
@@ -61,8 +74,8 @@ class _ReportingLog(AttemptLog):
         super().__init__(task)
         self._pipe = pipe
 
-    def line(self, level: str, text: str) -> None:
-        self._pipe.send(("log", (level, self._hidden(text))))
+    def add_line(self, level: str, text: str) -> None:
+        self._pipe.send(("log", (level, self._redact(text))))
 
 
 class _ReportingContext(Context):
@@ -77,104 +90,97 @@ class _ReportingContext(Context):
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         super().progress(done, total, message)
-        self._pipe.send(("progress", self.latest_progress))
+        self._pipe.send(("progress", self.progress_json))
 
 
-class _Pipe:
-    """The pipe to the worker; several threads of a job may speak at once."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def send(self, message: Any) -> None:
-        with self._lock:
-            self._connection.send(message)
-
-
-def serve(connection: Connection, worker: int) -> None:
-    """The life of a child."""
+def run_child(connection: Connection, worker_pid: int) -> None:
+    """Serve requests until the worker closes the pipe."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides what happens to us
-    _die_with(worker)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides about its children
+    _exit_with_worker(worker_pid)
     pipe = _Pipe(connection)
-    Capture.start()
+    OutputCapture.start()
     while True:
         try:
-            order = connection.recv()
+            request = connection.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_carry_out(order, pipe))
+        pipe.send(_run_request(request, pipe))
 
 
-def _die_with(worker: int) -> None:
-    """End when the worker ends, however it ends."""
+def _exit_with_worker(worker_pid: int) -> None:
+    """Have the kernel kill this process when the worker ends."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != worker:  # it died before the kernel was asked
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # guard: worker.children_die_with_it
+    if os.getppid() != worker_pid:  # it ended before the call of prctl
         os._exit(1)
 
 
-def _carry_out(order: Order, pipe: _Pipe) -> Answer:
-    from tenuto.jobs.outcomes import describe, refuse_unfinished
+def _run_request(request: RunRequest, pipe: _Pipe) -> RunResponse:
+    from tenuto.jobs.outcomes import error_to_json, reject_unfinished_result
 
-    context = _ReportingContext(order.task, pipe)
-    token = current.set(context)
+    context = _ReportingContext(request.task, pipe)
+    token = current_context.set(context)
     try:
-        module = importlib.import_module(order.module)
+        module = importlib.import_module(request.module)
         try:
-            job = _find(order, module)
-            arguments = job.load_input(order.task.input)
+            job = _find_job(request, module)
+            arguments = job.load_input(request.task.input)
         except Invalid as error:
-            return Answer(error=describe(error, order.job), reason=Reason.REFUSED.value, may_retry=False)
+            return RunResponse(
+                error=error_to_json(error, request.job), reason=OutcomeReason.REFUSED.value, may_retry=False
+            )
         if job.context_parameter is not None:
             arguments[job.context_parameter] = context
         value = job.function(**arguments)
         if job.is_async:
             value = asyncio.run(value)
-        refuse_unfinished(value)
+        reject_unfinished_result(value)
         try:
             output = job.dump_output(value)
-            output = None if output is None else context.hidden_json(output)
-        except Exception as error:  # noqa: BLE001 — the work is done: a result that cannot be kept must not undo it
+            output = None if output is None else context.redact_json(output)
+        except Exception as error:  # noqa: BLE001 — the work is done: an unstorable result must not undo it
             output = None
             context.warn(f"the result could not be stored: {error}")
-        return Answer(output, context.warnings, context.errors)
-    except BaseException as error:  # noqa: BLE001 — whatever the code raised is its outcome
-        return _of_error(error, order.job, context)
+        return RunResponse(output, context.warnings, context.errors)
+    except BaseException as error:  # noqa: BLE001 — every error of the code is an outcome
+        return _error_response(error, request.job, context)
     finally:
-        context.log.text()  # a last line without an end is said too
-        current.reset(token)
+        context.log.text()  # sends an incomplete last line
+        current_context.reset(token)
 
 
-def _of_error(error: BaseException, job: str, context: Context) -> Answer:
-    """There is an answer whatever the classes of the error do, as there is an outcome elsewhere."""
-    from tenuto.jobs.outcomes import beyond_words, describe, wait_of
+def _error_response(error: BaseException, job: str, context: Context) -> RunResponse:
+    """Return the response to an error. Never raises, even if the methods of the error do."""
+    from tenuto.jobs.outcomes import error_to_json, retry_delay, unprintable_error_json
 
     try:
-        return Answer(
-            error=describe(error, job, context.hidden),
+        return RunResponse(
+            error=error_to_json(error, job, context.redact_text),
             may_retry=not isinstance(error, PermanentFailure),
-            retry_after=wait_of(error),
+            retry_after=retry_delay(error),
         )
-    except BaseException:  # noqa: BLE001 — they are others' code, called for by ours
-        return Answer(error=beyond_words(job))
+    except BaseException:  # noqa: BLE001 — formatting an error runs user code
+        return RunResponse(error=unprintable_error_json(job))
 
 
-def _find(order: Order, module: ModuleType) -> Job[..., Any]:
-    """The job, among what its module and the classes around its function hold: by the function's own name where it was
-    decorated, by another where it was registered with a call."""
-    *around, last = order.qualname.split(".")
-    holders: list[Any] = [module]
-    for part in around:
-        holders.append(getattr(holders[-1], part, None))
-    held = [each for holder in holders for each in list(getattr(holder, "__dict__", {}).values())]
-    for found in (getattr(holders[-1], last, None), *held):
-        if isinstance(found, Job) and found.name == order.job and found.function.__qualname__ == order.qualname:
+def _find_job(request: RunRequest, module: ModuleType) -> Job[..., Any]:
+    """Find the job in its module and in the classes around its function.
+
+    A decorated job has the name of its function; a job registered by a call may have any name.
+    """
+    *class_names, function_name = request.qualname.split(".")
+    owners: list[Any] = [module]
+    for name in class_names:
+        owners.append(getattr(owners[-1], name, None))
+    members = [each for owner in owners for each in list(getattr(owner, "__dict__", {}).values())]
+    for found in (getattr(owners[-1], function_name, None), *members):
+        if isinstance(found, Job) and found.name == request.job and found.function.__qualname__ == request.qualname:
             return found
     raise Invalid(
-        f"a child process that imports {order.module} finds no job {order.job} in it",
+        f"a child process that imports {request.module} finds no job {request.job} in it",
+        code="job.isolated.not_found",
         field="isolated",
-        remedy=f"register it at the top of {order.module}, where its function is, and keep it under a name there",
+        remedy=f"register the job at the top level of {request.module}, where its function is, and assign it to a name",
     )

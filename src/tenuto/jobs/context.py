@@ -1,7 +1,6 @@
-"""What a job is given to work with: who it is, how far it has come, whether it should stop.
+"""The context given to a job: identity of the attempt, progress, log, redaction, and the stop flag.
 
-A `Context` speaks only of its own attempt. It never touches the queue: progress and log are kept here and carried to
-the database by the worker.
+A `Context` never accesses the queue: the worker stores its progress and its log.
 """
 
 from __future__ import annotations
@@ -18,139 +17,154 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tenuto.errors import EngineError, Invalid, TenutoError
-from tenuto.jobs.attempt_log import AttemptLog, shown
-from tenuto.jobs.redaction import SHORTEST, Mask, hide_for_process
-from tenuto.logs import tell_about
+from tenuto.jobs.attempt_log import AttemptLog, to_text
+from tenuto.jobs.redaction import MIN_LENGTH, Redactor, redact_in_process
+from tenuto.logs import set_attempt_fields
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor, ActorType
-from tenuto.model.tasks import Aside, Task, seconds
+from tenuto.model.tasks import Deferral, Task, parse_duration_seconds
 
-current: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
+current_context: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
 
 
-def _about() -> dict[str, str | int]:
-    context = current.get()
-    return {} if context is None else context.task.about
+def _log_fields() -> dict[str, str | int]:
+    context = current_context.get()
+    return {} if context is None else context.task.log_fields
 
 
-tell_about(_about)
+set_attempt_fields(_log_fields)
 
 
-LONGEST_WAIT = timedelta(days=366)
+MAX_DELAY = timedelta(days=366)
 
 
 class PermanentFailure(TenutoError):
-    """Raised by a job: this will not work however often it is tried."""
+    """Raised by a job: a retry cannot help."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "job.permanent_failure",
+        field: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, field=field, remedy=remedy)
 
 
 class TimedOut(TenutoError):
-    """Raised inside a handler whose time limit is over, though it held no slot for most of it."""
+    """Raised by a step handler whose time limit has passed, although it held no slot for most of that time."""
 
 
 class RetryLater(TenutoError):
-    """Raised by a job: failed for now; try again after a wait of the job's choosing."""
+    """Raised by a job: the attempt failed; retry it after the given delay."""
 
-    def __init__(self, message: str, *, after: float | timedelta) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, after: float | timedelta, code: str = "job.retry_later") -> None:
+        super().__init__(message, code=code)
         try:
             self.after = after if isinstance(after, timedelta) else timedelta(seconds=after)
-        except (ValueError, OverflowError):  # NaN, or beyond the end of time
+        except (ValueError, OverflowError):  # NaN or out of range
             self.after = timedelta.max
-        if self.after > LONGEST_WAIT:
-            raise Invalid(f"must be at most {LONGEST_WAIT.days} days", field="after")
-        self.after = max(self.after, timedelta(0))  # reckoned from an instant that has passed: at once
+        if self.after > MAX_DELAY:
+            raise Invalid(
+                f"the retry delay {after!r} is longer than {MAX_DELAY.days} days",
+                code="job.retry_delay.out_of_range",
+                field="after",
+                remedy=f"give at most {MAX_DELAY.days} days",
+            )
+        self.after = max(self.after, timedelta(0))  # computed from an instant in the past: retry now
 
 
-class PutAside(BaseException):
-    """Raised inside a handler that wants to be called again later, without holding its slot till then.
+class TaskDeferred(BaseException):
+    """Raised by a step handler to give up its slot until a time or until a child execution ends.
 
-    Not an Exception, so that `except Exception` lets it by.
+    Not an Exception, so that `except Exception` in user code does not catch it.
     """
 
-    def __init__(self, aside: Aside) -> None:
-        super().__init__("put aside")
-        self.aside = aside
+    def __init__(self, deferral: Deferral) -> None:
+        super().__init__("task deferred")
+        self.deferral = deferral
 
 
 @dataclass(frozen=True, slots=True)
-class Nap:
-    """The sleep a step has come to: the how many-th of it, and whether it is over."""
+class StepSleep:
+    """State of the n-th sleep of a step."""
 
     number: int
-    until: datetime
-    over: bool
+    ends_at: datetime
+    has_ended: bool
     log: str | None = None
-    """What the attempt had said before it, if this attempt is the same one."""
+    """The log of this attempt before it was deferred for this sleep."""
 
 
-class StepMemory(Protocol):
-    """What the steps of a task have come to, kept where a crash cannot reach it."""
+class StepCheckpoints(Protocol):
+    """Durable results of the steps of a task."""
 
-    async def recorded(self) -> dict[str, str]:
-        """What is stored, by name, as JSON."""
+    async def load(self) -> dict[str, str]:
+        """Return the stored results as JSON, by step key."""
         ...
 
-    async def record(self, name: str, output: str) -> str:
-        """Store what a step came to; what stands."""
+    async def save(self, name: str, output: str) -> str:
+        """Store the result of a step; return the stored one, which may be that of an earlier attempt."""
         ...
 
-    async def sleep(self, step: str, number: int, span: timedelta, log: str | None) -> Nap:
-        """Have the n-th sleep of a step begin now, unless it, or a later one, has begun before."""
+    async def sleep(self, step: str, number: int, span: timedelta, log: str | None) -> StepSleep:
+        """Start the n-th sleep of a step, unless it or a later one has been started before."""
         ...
 
 
-Beside = Callable[[Callable[..., Any], dict[str, Any]], Awaitable[Any]]
-"""Runs a plain function in a thread, for code on the loop."""
+RunInThread = Callable[[Callable[..., Any], dict[str, Any]], Awaitable[Any]]
+"""Runs a plain function in a thread, for code on the event loop."""
 
 
 class Stopped(BaseException):
-    """Raised inside a plain function that was told to stop. Not an Exception, so that `except Exception` lets it by."""
+    """Raised in a plain function whose attempt is stopped. Not an Exception, so that `except Exception` misses it."""
 
 
 class Context:
-    """One attempt, seen from inside."""
+    """The attempt as its own code sees it."""
 
     __slots__ = (
-        "_connect", "_log", "_mask", "_progress", "_remember", "_sleeps", "_steps", "_stop", "_stop_event", "at_step",
-        "beside", "errors", "lease_lost", "step_key", "task", "warnings",
+        "_connect", "_log", "_open_checkpoints", "_progress", "_redactor", "_sleep_counts", "_steps", "_stop_event",
+        "_stop_requested", "current_step", "current_step_key", "errors", "lease_lost", "run_in_thread", "task",
+        "warnings",
     )  # fmt: skip
 
     def __init__(
         self,
         task: Task,
         connect: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
-        remember: Callable[[Task], StepMemory] | None = None,
+        open_checkpoints: Callable[[Task], StepCheckpoints] | None = None,
     ) -> None:
         self.task = task
-        self.at_step = self.step_key = ""
-        """The step of a chain that is under way: its name, and what it is stored under."""
-        self.beside: Beside | None = None
-        """Set by whoever runs the attempt, if it can run plain functions beside it."""
-        self._remember = remember
-        self._steps: StepMemory | None = None
-        self._sleeps: dict[str, int] | None = None
+        self.current_step = self.current_step_key = ""
+        """The running step of a chain: its name, and the key of its checkpoint."""
+        self.run_in_thread: RunInThread | None = None
+        """Set by the runner for attempts on the event loop."""
+        self._open_checkpoints = open_checkpoints
+        self._steps: StepCheckpoints | None = None
+        self._sleep_counts: dict[str, int] | None = None
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self._log: AttemptLog | None = None
-        self._mask: Mask | None = None
+        self._redactor: Redactor | None = None
         self._progress: str | None = None
-        self._stop = False
+        self._stop_requested = False
         self.lease_lost = False
-        """Whether it was told to stop because the task is no longer its own: nothing may go on, not even to tidy up."""
+        """Whether the stop was requested because another worker may hold the task: no cleanup work is allowed."""
         self._stop_event: threading.Event | None = None
         self._connect = connect
 
     @property
     def log(self) -> AttemptLog:
-        """This attempt's own log; kept with its record."""
+        """The log of this attempt; stored with its activity."""
         if self._log is None:
             self._log = AttemptLog(self.task)
         return self._log
 
     @property
     def log_text(self) -> str | None:
-        """What was said so far, or None."""
         return None if self._log is None else self._log.text()
 
     @property
@@ -159,22 +173,22 @@ class Context:
 
     @property
     def activity_id(self) -> UUID:
-        """The id of the record this attempt will leave."""
+        """The id of the activity that will record this attempt."""
         return self.task.activity_id
 
     @property
     def attempt(self) -> int:
-        """1 for the first try."""
+        """1 for the first attempt."""
         return self.task.attempt
 
     @property
     def fence(self) -> int:
-        """Grows with every claim: let a receiver refuse a smaller number than it has seen."""
+        """Grows with every claim: a receiver can reject requests with a smaller number than it has seen."""
         return self.task.fence
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every attempt at this task: let a receiver act on it once."""
+        """The same in every attempt of this task: a receiver can act on it once."""
         return str(self.task.id)
 
     @property
@@ -183,122 +197,145 @@ class Context:
 
     @property
     def initiator(self) -> Actor:
-        """Who asked for this."""
+        """The actor that requested this task."""
         return Actor(ActorType(self.task.initiator_type), self.task.initiator_id, self.task.initiator_name)
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Say how far the work has come; shown live, at most about once a second."""
+        """Report progress; shown live, updated about once a second."""
         state: dict[str, Any] = {"done": done}
         if total is not None:
             state["total"] = total
         if message is not None:
-            state["message"] = stored_values.kept_text(self.hidden(message), 500)
+            state["message"] = stored_values.truncate_text(self.redact_text(message), 500)
         try:
-            self._progress = self.hidden_json(json.dumps(state, ensure_ascii=False, allow_nan=False))
+            self._progress = self.redact_json(json.dumps(state, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise Invalid(f"is not JSON: {error}", field="progress", remedy="give plain, finite numbers") from error
+            raise Invalid(
+                f"progress cannot be stored as JSON: {error}",
+                code="job.progress.not_json",
+                field="progress",
+                remedy="pass finite numbers",
+            ) from error
 
-    def take_progress(self, state: str) -> None:
-        """Progress as a child process reported it."""
+    def set_progress_json(self, state: str) -> None:
+        """Set the progress reported by a child process."""
         self._progress = state
 
     @property
-    def latest_progress(self) -> str | None:
+    def progress_json(self) -> str | None:
         return self._progress
 
-    def conceal(self, value: str) -> None:
-        """Show ``***`` instead of this value in everything this attempt leaves behind from now on.
+    def redact(self, value: str) -> None:
+        """Replace this value by ``***`` in everything this attempt leaves behind from now on.
 
-        Secrets need no word of the job's own; this is for what it has found out by itself, such as a session token.
+        Secrets of Tenuto are redacted by themselves; this is for other values, such as a session token.
         """
-        if len(value.strip()) < SHORTEST:
-            raise Invalid(f"must be {SHORTEST} characters or more", field="value", remedy="less is found everywhere")
-        if self._mask is None:
-            self._mask = self.log.mask = Mask()
-        self._mask.add(value)
-        hide_for_process(value)
+        if len(value.strip()) < MIN_LENGTH:
+            raise Invalid(
+                f"the value to redact is shorter than {MIN_LENGTH} characters",
+                code="job.redaction.value_too_short",
+                field="value",
+                remedy="redact longer values only; short ones occur everywhere",
+            )
+        if self._redactor is None:
+            self._redactor = self.log.redactor = Redactor()
+        self._redactor.add(value)
+        redact_in_process(value)
 
-    def hidden(self, text: str) -> str:
-        """The text with ``***`` for what must not be seen."""
-        return text if self._mask is None else self._mask.text(text)
+    def redact_text(self, text: str) -> str:
+        """Return the text with ``***`` in place of redacted values."""
+        return text if self._redactor is None else self._redactor.redact_text(text)
 
-    def hidden_json(self, text: str) -> str:
-        """The JSON text with ``***`` for what must not be seen."""
-        return text if self._mask is None else self._mask.json(text)
+    def redact_json(self, text: str) -> str:
+        """Return the JSON text with ``***`` in place of redacted values."""
+        return text if self._redactor is None else self._redactor.redact_json(text)
 
     def warn(self, message: str) -> None:
-        """The work is done, but somebody should look: the attempt ends as completed with warning."""
-        self.warnings.append(self.hidden(shown(message)))
+        """Record a warning: the attempt ends as completed with warning."""
+        self.warnings.append(self.redact_text(to_text(message)))
         self.log.warning(message)
 
     def error(self, message: str) -> None:
-        """Part of the work failed: the attempt ends as completed with error, which counts as failed for its step."""
-        self.errors.append(self.hidden(shown(message)))
+        """Record an error: the attempt ends as completed with error, which fails its step."""
+        self.errors.append(self.redact_text(to_text(message)))
         self.log.error(message)
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt has been told to stop. Long loops in plain functions should look at it."""
-        return self._stop
+        """Whether a stop was requested. Long loops in plain functions should check it."""
+        return self._stop_requested
 
-    def check(self) -> None:
-        """Stop here if told to."""
-        if self._stop:
+    def raise_if_cancelled(self) -> None:
+        """Leave the job here if a stop was requested."""
+        if self._stop_requested:
             raise Stopped
 
     def wait(self, seconds: float) -> bool:
-        """Sleep in a plain function, waking at once when told to stop; True if so."""
+        """Sleep in a plain function; return True at once when a stop is requested."""
         if self._stop_event is None:
             self._stop_event = threading.Event()
-        return self._stop or self._stop_event.wait(seconds)
+        return self._stop_requested or self._stop_event.wait(seconds)
 
-    def tell_to_stop(self, *, lease_lost: bool = False) -> None:
+    def request_stop(self, *, lease_lost: bool = False) -> None:
         self.lease_lost = self.lease_lost or lease_lost
-        self._stop = True
+        self._stop_requested = True
         if self._stop_event is not None:
             self._stop_event.set()
 
     @property
-    def steps(self) -> StepMemory:
-        """What the steps of this task have come to, kept over retries and crashes."""
+    def steps(self) -> StepCheckpoints:
+        """The step checkpoints of this task; they survive retries and crashes."""
         if self._steps is None:
-            if self._remember is None:
-                raise EngineError("this job runs in a child process, which can neither keep steps nor sleep")
-            self._steps = self._remember(self.task)
+            if self._open_checkpoints is None:
+                raise EngineError(
+                    "an isolated job runs in a child process, which has no step checkpoints and cannot sleep",
+                    code="job.isolated.unsupported",
+                    remedy="remove isolated=True from the job",
+                )
+            self._steps = self._open_checkpoints(self.task)
         return self._steps
 
-    def sleep(self, span: float | str | timedelta) -> Awaitable[None]:
-        """Sleep, for days if need be, without holding a slot: the code is left here and called again when it is time.
+    def sleep(self, duration: float | str | timedelta) -> Awaitable[None]:
+        """Sleep without holding a slot, for days if need be: the code ends here and is called again afterwards.
 
-        What goes before it is run again then, but not the finished steps of a chain; sleeps that are over are passed.
+        The code before the call runs again, except for finished steps of a chain; sleeps that have ended are skipped.
         """
-        wait = seconds(span, field="span")
-        if wait is None or not 0 <= wait <= LONGEST_WAIT.total_seconds():
-            raise Invalid(f"must be from 0 s to {LONGEST_WAIT.days} days", field="span")
+        seconds = parse_duration_seconds(duration, field="duration")
+        if seconds is None or not 0 <= seconds <= MAX_DELAY.total_seconds():
+            raise Invalid(
+                f"the sleep duration {duration!r} is not between 0 s and {MAX_DELAY.days} days",
+                code="job.sleep.out_of_range",
+                field="duration",
+            )
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # in a thread nobody would await it
+        except RuntimeError:  # in a thread the result would not be awaited
             raise EngineError(
                 "only async code can sleep without holding its slot",
-                remedy="make it an async def, or use ctx.wait(seconds), which holds the slot",
+                code="job.sleep.not_async",
+                remedy="make the function async def, or use ctx.wait(seconds), which holds the slot",
             ) from None
-        return self._sleep(timedelta(seconds=wait))
+        return self._sleep(timedelta(seconds=seconds))
 
-    async def _sleep(self, span: timedelta) -> None:
-        if self._sleeps is None:
-            self._sleeps = {}
-        number = self._sleeps.get(self.step_key, 0) + 1
-        nap = await self.steps.sleep(self.step_key, number, span, self.log_text)
-        self._sleeps[self.step_key] = number
-        if not nap.over:
-            raise PutAside(Aside(until=nap.until))
-        if nap.log is not None:
-            self.log.goes_on_from(nap.log)
+    async def _sleep(self, duration: timedelta) -> None:
+        if self._sleep_counts is None:
+            self._sleep_counts = {}
+        number = self._sleep_counts.get(self.current_step_key, 0) + 1
+        sleep = await self.steps.sleep(self.current_step_key, number, duration, self.log_text)
+        self._sleep_counts[self.current_step_key] = number
+        if not sleep.has_ended:
+            raise TaskDeferred(Deferral(resume_at=sleep.ends_at))
+        if sleep.log is not None:
+            self.log.prepend(sleep.log)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
-        """A database connection of this attempt's own, for as long as the block lasts."""
+        """Lend this attempt a database connection for the duration of the block."""
         if self._connect is None:
-            raise EngineError("this job runs in a child process, which has no connection of the worker's")
+            raise EngineError(
+                "an isolated job runs in a child process, which has no database connection",
+                code="job.isolated.unsupported",
+                remedy="remove isolated=True from the job, or open a connection in the job",
+            )
         async with self._connect() as connection:
             yield connection

@@ -1,4 +1,4 @@
-"""From what code did (returned, raised, was stopped) to the outcome that is recorded."""
+"""Outcomes of attempts: from returned values, raised errors and stops."""
 
 from __future__ import annotations
 
@@ -9,142 +9,156 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.jobs.attempts import Attempt, Stop
-from tenuto.jobs.context import LONGEST_WAIT, PermanentFailure, PutAside, RetryLater, Stopped, TimedOut
+from tenuto.jobs.attempts import Attempt, StopReason
+from tenuto.jobs.context import MAX_DELAY, PermanentFailure, RetryLater, Stopped, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job
-from tenuto.model.stored_values import kept_text
-from tenuto.model.tasks import Outcome, Reason, Status, cancelled, error_json
+from tenuto.model.stored_values import truncate_text
+from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
 
 
-def of_value(attempt: Attempt, job: Job[..., Any], value: Any, ended_at: datetime) -> Outcome:
-    """The code returned."""
+def from_return_value(attempt: Attempt, job: Job[..., Any], value: Any, ended_at: datetime) -> Outcome:
     context = attempt.context
     output: str | None = None
     if value is not None:
-        refuse_unfinished(value)
+        reject_unfinished_result(value)
         try:
             output = job.dump_output(value)
-        except Exception as error:  # noqa: BLE001 — the work is done: a result that cannot be kept must not undo it
+        except Exception as error:  # noqa: BLE001 — the work is done: an unstorable result must not undo it
             context.warn(f"the result could not be stored: {error}")
     return completed(attempt, output, context.warnings, context.errors, ended_at)
 
 
-def refuse_unfinished(value: Any) -> None:
-    """A result that is work still to be done is no success: nothing of it has run, or not all of it."""
+def reject_unfinished_result(value: Any) -> None:
+    """Reject a returned generator or awaitable: its code has not run, so the attempt is no success."""
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        what, remedy = "a generator, whose code has not run to its end", "return a list"
+        problem, remedy = "a generator, whose code has not run to its end", "return a list"
     elif inspect.isawaitable(value):
-        what = "something nobody has awaited, so its code has not run"
-        remedy = "make the job an async def; if it is one within a decorator, let that be async def too, and await it"
+        problem = "an awaitable that was not awaited, so its code has not run"
+        remedy = (
+            "make the job an async def; if a decorator wraps it, make the wrapper async def and await the job in it"
+        )
     else:
         return
     if inspect.isgenerator(value) or inspect.iscoroutine(value):
         value.close()
-    raise PermanentFailure(f"the job returned {what}", remedy=remedy)
+    raise PermanentFailure(f"the job returned {problem}", code="job.result.unfinished", remedy=remedy)
 
 
 def completed(
     attempt: Attempt, output: str | None, warnings: list[str], errors: list[str], ended_at: datetime
 ) -> Outcome:
-    """The outcome of code that came to its end."""
+    """Return the outcome of code that ran to its end, with or without warnings and errors."""
     context = attempt.context
     if output is not None:
-        output = context.hidden_json(output)
-    words = (context.log_text, context.latest_progress)
-    outcome = Outcome(Status.COMPLETED, None, attempt.started_at, ended_at, output, None, *words)
+        output = context.redact_json(output)
+    outcome = Outcome(
+        OutcomeStatus.COMPLETED,
+        None,
+        attempt.started_at,
+        ended_at,
+        output,
+        None,
+        context.log_text,
+        context.progress_json,
+    )
     if errors:
-        outcome.status = Status.COMPLETED_WITH_ERROR
-        outcome.error = error_json("tenuto.Error", "; ".join(errors), step=_step(attempt))
+        outcome.status = OutcomeStatus.COMPLETED_WITH_ERROR
+        outcome.error = error_json("tenuto.Error", "; ".join(errors), step=_step_name(attempt))
     elif warnings:
-        outcome.status = Status.COMPLETED_WITH_WARNING
-        outcome.error = error_json("tenuto.Warning", "; ".join(warnings), step=_step(attempt))
+        outcome.status = OutcomeStatus.COMPLETED_WITH_WARNING
+        outcome.error = error_json("tenuto.Warning", "; ".join(warnings), step=_step_name(attempt))
     return outcome
 
 
-def of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outcome | None:
-    """The code raised, or was stopped. None if nothing may be reported.
+def from_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outcome | None:
+    """Return the outcome of code that raised or was stopped; None if nothing may be reported.
 
-    There is an outcome whatever the classes of the error do: an attempt without one would be held for ever.
+    Never raises, even if the methods of the error do: an attempt without an outcome would hold its slot for ever.
     """
     try:
-        return _of_error(attempt, error, ended_at)
-    except BaseException:  # noqa: BLE001 — they are others' code, called for by ours
+        return _from_error(attempt, error, ended_at)
+    # guard: attempts.every_error_class
+    except BaseException:  # noqa: BLE001 — formatting an error runs user code
         if attempt.stop_reason is not None:
-            return of_stop(attempt, ended_at)
-        return failed(attempt, ended_at, Reason.ERROR, beyond_words(_step(attempt)))
+            return from_stop(attempt, ended_at)
+        return failed(attempt, ended_at, OutcomeReason.ERROR, unprintable_error_json(_step_name(attempt)))
 
 
-def _of_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outcome | None:
+def _from_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> Outcome | None:
     if attempt.stop_reason is not None:
-        return of_stop(attempt, ended_at)
-    if isinstance(error, PutAside):
+        return from_stop(attempt, ended_at)
+    if isinstance(error, TaskDeferred):
         return Outcome(
-            Status.COMPLETED, started_at=attempt.started_at, progress=attempt.context.latest_progress, aside=error.aside
+            OutcomeStatus.COMPLETED,
+            started_at=attempt.started_at,
+            progress=attempt.context.progress_json,
+            deferral=error.deferral,
         )
-    reason = Reason.TIMED_OUT if isinstance(error, TimedOut) else Reason.ERROR
+    reason = OutcomeReason.TIMED_OUT if isinstance(error, TimedOut) else OutcomeReason.ERROR
     if isinstance(error, UnknownJob):
-        reason = Reason.REFUSED
-    wait = wait_of(error)
+        reason = OutcomeReason.REFUSED
+    delay = retry_delay(error)
     return failed(
         attempt,
         ended_at,
         reason,
-        describe(error, _step(attempt), attempt.context.hidden),
+        error_to_json(error, _step_name(attempt), attempt.context.redact_text),
         may_retry=not isinstance(error, PermanentFailure),
-        retry_at=None if wait is None else ended_at + wait,
+        retry_at=None if delay is None else ended_at + delay,
     )
 
 
-def wait_of(error: BaseException) -> timedelta | None:
-    """How long to wait before the next attempt, if the error says so."""
+def retry_delay(error: BaseException) -> timedelta | None:
+    """Return the delay before the next attempt that the error asks for, if any."""
     if not isinstance(error, RetryLater):
         return None
-    return timedelta(seconds=min(max(error.after.total_seconds(), 0.0), LONGEST_WAIT.total_seconds()))
+    return timedelta(seconds=min(max(error.after.total_seconds(), 0.0), MAX_DELAY.total_seconds()))
 
 
-def refused(attempt: Attempt, error: Invalid, ended_at: datetime) -> Outcome:
-    """The stored input does not fit the job: trying again would not help."""
-    return failed(attempt, ended_at, Reason.REFUSED, describe(error, attempt.task.name), may_retry=False)
+def input_rejected(attempt: Attempt, error: Invalid, ended_at: datetime) -> Outcome:
+    """Return the outcome of an attempt whose stored input does not fit the job: a retry cannot help."""
+    return failed(attempt, ended_at, OutcomeReason.REFUSED, error_to_json(error, attempt.task.name), may_retry=False)
 
 
 def failed(
     attempt: Attempt,
     ended_at: datetime,
-    reason: Reason,
+    reason: OutcomeReason,
     error: str,
     *,
     may_retry: bool = True,
     retry_at: datetime | None = None,
 ) -> Outcome:
     outcome = Outcome(
-        Status.FAILED, reason, attempt.started_at, ended_at, error=error, may_retry=may_retry, retry_at=retry_at
+        OutcomeStatus.FAILED, reason, attempt.started_at, ended_at, error=error, may_retry=may_retry, retry_at=retry_at
     )
-    _keep_words(attempt, outcome)
+    _add_log_and_progress(attempt, outcome)
     return outcome
 
 
-def of_stop(attempt: Attempt, ended_at: datetime) -> Outcome | None:
-    """The code was stopped by us."""
+def from_stop(attempt: Attempt, ended_at: datetime) -> Outcome | None:
+    """Return the outcome of an attempt that the worker stopped; None if the lease was lost."""
     task = attempt.task
     match attempt.stop_reason:
-        case Stop.LEASE_LOST | None:
+        case StopReason.LEASE_LOST | None:
             return None
-        case Stop.TIMED_OUT:
-            message = f"stopped after its time limit of {task.policy.timeout_seconds:g} s"
+        case StopReason.TIMED_OUT:
+            message = f"the attempt was stopped at its time limit of {task.policy.timeout_seconds:g} s"
             outcome = Outcome(
-                Status.FAILED, Reason.TIMED_OUT, attempt.started_at, ended_at,
-                error=error_json("tenuto.TimedOut", message, step=_step(attempt)),
+                OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, attempt.started_at, ended_at,
+                error=error_json("tenuto.TimedOut", message, step=_step_name(attempt)),
             )  # fmt: skip
-        case Stop.HANDED_BACK:
+        case StopReason.HANDED_BACK:
+            message = "the worker is shutting down and handed the task back"
             outcome = Outcome(
-                Status.CANCELLED, Reason.HANDED_BACK, attempt.started_at, ended_at,
-                error=error_json("tenuto.HandedBack", "handed back: its worker was told to stop", step=_step(attempt)),
+                OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK, attempt.started_at, ended_at,
+                error=error_json("tenuto.HandedBack", message, step=_step_name(attempt)),
             )  # fmt: skip
-        case Stop.CANCELLED:
+        case StopReason.CANCELLED:
             assert attempt.stop_actor is not None
-            outcome = cancelled(task, ended_at, attempt.stop_actor, step=_step(attempt))
+            outcome = cancelled_outcome(task, ended_at, attempt.stop_actor, step=_step_name(attempt))
             outcome.started_at = attempt.started_at
-    _keep_words(attempt, outcome)
+    _add_log_and_progress(attempt, outcome)
     return outcome
 
 
@@ -152,44 +166,43 @@ def _is_own_frame(filename: str) -> bool:
     return any(package in filename.replace("\\", "/") for package in ("/tenuto/jobs/", "/tenuto/steps/"))
 
 
-def describe(error: BaseException, step: str, hide: Callable[[str], str] = str) -> str:
-    """An exception as recorded: type, message, step, stack trace without our own frames on top."""
+def error_to_json(error: BaseException, step: str, redact: Callable[[str], str] = str) -> str:
+    """Return an exception as recorded: type, message, step, and the stack trace without Tenuto's frames on top."""
     if isinstance(error, Stopped):
         return error_json("tenuto.Stopped", "the code stopped itself", step=step)
-    kind = type(error)
+    error_type = type(error)
     frames = error.__traceback__
     while frames is not None and _is_own_frame(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     frames = frames or error.__traceback__
     try:
-        stack = "".join(traceback.format_exception(kind, error, frames))
-    except Exception:  # noqa: BLE001 — as below: where it happened can be told without what it says
+        stack = "".join(traceback.format_exception(error_type, error, frames))
+    except Exception:  # noqa: BLE001 — the stack can be recorded without the message
         stack = "".join(traceback.format_tb(frames))
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 — an error that cannot be printed must not keep its attempt from ending
-        message = "(it cannot be printed)"
-    return error_json(_name(kind), hide(message), step=step, stack=hide(stack))
+        message = "(the error message cannot be printed)"
+    return error_json(_error_type_name(error_type), redact(message), step=step, stack=redact(stack))
 
 
-def beyond_words(step: str) -> str:
-    """What is recorded of an error of which nothing can be told."""
-    return error_json("tenuto.Unspeakable", "the code raised an error that itself fails when looked at", step=step)
+def unprintable_error_json(step: str) -> str:
+    """Return what is recorded of an error whose own methods fail."""
+    return error_json("tenuto.UnprintableError", "the code raised an error that cannot be inspected", step=step)
 
 
-def _name(kind: type[BaseException]) -> str:
-    """What an error goes by: our own by their public names, wherever they are at home."""
-    home, name = kind.__module__, kind.__qualname__
-    if not isinstance(home, str) or home == "builtins":
-        return kept_text(name, 500)
-    return kept_text(f"tenuto.{name}" if home.startswith("tenuto.") else f"{home}.{name}", 500)
+def _error_type_name(error_type: type[BaseException]) -> str:
+    """Return the recorded name of an error type; Tenuto's own types get their public names."""
+    module, name = error_type.__module__, error_type.__qualname__
+    if not isinstance(module, str) or module == "builtins":
+        return truncate_text(name, 500)
+    return truncate_text(f"tenuto.{name}" if module.startswith("tenuto.") else f"{module}.{name}", 500)
 
 
-def _step(attempt: Attempt) -> str:
-    """Where it was: the step of its chain, or the job itself."""
-    return attempt.context.at_step or attempt.task.name
+def _step_name(attempt: Attempt) -> str:
+    return attempt.context.current_step or attempt.task.name
 
 
-def _keep_words(attempt: Attempt, outcome: Outcome) -> None:
+def _add_log_and_progress(attempt: Attempt, outcome: Outcome) -> None:
     outcome.log = attempt.context.log_text
-    outcome.progress = attempt.context.latest_progress
+    outcome.progress = attempt.context.progress_json

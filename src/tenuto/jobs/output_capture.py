@@ -1,7 +1,7 @@
-"""Listening to attempts: what they print and what they log the ordinary way goes into their own log as well.
+"""Capture of output: text that an attempt prints or logs is added to its own log as well.
 
-The streams and the log handler know whose words they hear by a context variable, so attempts that run side by side do
-not mix. Several workers in one process share the listening; the last one to stop ends it.
+Streams and log handler find the running attempt by a context variable, so concurrent attempts do not mix. The workers
+of a process share one capture; the last one to stop ends it.
 """
 
 from __future__ import annotations
@@ -13,164 +13,164 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, TextIO
 
-from tenuto.jobs.context import current
-from tenuto.jobs.redaction import hide_in_records, shown_here
+from tenuto.jobs.context import current_context
+from tenuto.jobs.redaction import process_redactor, redacting_record_factory
 
 
-class CapturingHandler(logging.Handler):
-    """Hears the standard logging of code that runs inside an attempt."""
+class CaptureHandler(logging.Handler):
+    """Adds records of standard logging to the log of the running attempt."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        context = current.get()
+        context = current_context.get()
         if context is not None and not hasattr(record, "captured"):
             try:
-                context.log.line(record.levelname, self.format(record))
-            except Exception:  # noqa: BLE001 — as every handler: a log call with wrong arguments must not fail the job
+                context.log.add_line(record.levelname, self.format(record))
+            except Exception:  # noqa: BLE001 — a log call with wrong arguments must not fail the job
                 self.handleError(record)
 
 
-class CapturingStream(io.TextIOBase):
-    """Stands in for stdout or stderr: passes everything on, and keeps what an attempt printed."""
+class CaptureStream(io.TextIOBase):
+    """Replaces stdout or stderr: passes everything on and adds the output of attempts to their logs."""
 
-    def __init__(self, beneath: TextIO, level: str) -> None:
-        self._beneath = beneath
+    def __init__(self, target: TextIO, level: str) -> None:
+        self._target = target
         self._level = level
-        self._held = ""
-        self._bytes: _CapturingBytes | None = None
+        self._pending = ""
+        self._bytes: _CaptureBytes | None = None
 
     def write(self, text: str) -> int:
-        context = current.get()
+        context = current_context.get()
         if context is not None:
-            context.log.printed(self._level, text)
-        if not shown_here:
-            return self._beneath.write(text)
-        # The end of it may be the beginning of a secret: it waits for what comes next, or for `let_go`.
-        shown, self._held = shown_here.stream(self._held + text)
-        self._beneath.write(shown)
+            context.log.add_output(self._level, text)
+        if not process_redactor:
+            return self._target.write(text)
+        # The end of the text may begin a secret: it waits for the next text or for `write_pending`.
+        redacted, self._pending = process_redactor.redact_stream(self._pending + text)
+        self._target.write(redacted)
         return len(text)
 
-    def let_go(self) -> None:
-        """Pass on what waits."""
-        held, self._held = self._held, ""
-        if held:
-            self._beneath.write(shown_here.text(held))
+    def write_pending(self) -> None:
+        """Write the pending text."""
+        pending, self._pending = self._pending, ""
+        if pending:
+            self._target.write(process_redactor.redact_text(pending))
         if self._bytes is not None:
-            self._bytes.let_go()
+            self._bytes.write_pending()
 
     def flush(self) -> None:
-        self._beneath.flush()
+        self._target.flush()
 
     def writable(self) -> bool:
-        return self._beneath.writable()
+        return self._target.writable()
 
     def isatty(self) -> bool:
-        return self._beneath.isatty()
+        return self._target.isatty()
 
     def fileno(self) -> int:
-        return self._beneath.fileno()
+        return self._target.fileno()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return self._beneath.encoding
+        return self._target.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        return self._beneath.errors
+        return self._target.errors
 
     @property
     def buffer(self) -> BinaryIO:
-        """For code that writes bytes."""
+        """The binary stream, for code that writes bytes."""
         if self._bytes is None:
-            self._bytes = _CapturingBytes(self._beneath.buffer, self._level)
+            self._bytes = _CaptureBytes(self._target.buffer, self._level)
         return self._bytes  # type: ignore[return-value]
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the stream beneath can do, such as `reconfigure`."""
-        return getattr(self._beneath, name)
+        """Delegate everything else, such as `reconfigure`."""
+        return getattr(self._target, name)
 
 
-class _CapturingBytes(io.BufferedIOBase):
-    """The bytes of such a stream."""
+class _CaptureBytes(io.BufferedIOBase):
+    """The binary stream of a `CaptureStream`."""
 
-    def __init__(self, beneath: BinaryIO, level: str) -> None:
-        self._beneath = beneath
+    def __init__(self, target: BinaryIO, level: str) -> None:
+        self._target = target
         self._level = level
-        self._held = ""
+        self._pending = ""
 
     def write(self, data: Any) -> int:
-        given = memoryview(data).tobytes()
-        context = current.get()
+        content = memoryview(data).tobytes()
+        context = current_context.get()
         if context is not None:
-            context.log.printed(self._level, given.decode("utf-8", "replace"))
-        if not shown_here:
-            self._beneath.write(given)
-        else:  # as Latin-1 any bytes are text and come out again as they were; values are sought in that form too
-            shown, self._held = shown_here.stream(self._held + given.decode("latin-1"))
-            self._beneath.write(shown.encode("latin-1"))
-        return len(given)
+            context.log.add_output(self._level, content.decode("utf-8", "replace"))
+        if not process_redactor:
+            self._target.write(content)
+        else:  # every byte is a Latin-1 character, and redaction finds values in that form too
+            redacted, self._pending = process_redactor.redact_stream(self._pending + content.decode("latin-1"))
+            self._target.write(redacted.encode("latin-1"))
+        return len(content)
 
-    def let_go(self) -> None:
-        """Pass on what waits."""
-        held, self._held = self._held, ""
-        if held:
-            self._beneath.write(shown_here.text(held).encode("latin-1"))
+    def write_pending(self) -> None:
+        """Write the pending text."""
+        pending, self._pending = self._pending, ""
+        if pending:
+            self._target.write(process_redactor.redact_text(pending).encode("latin-1"))
 
     def flush(self) -> None:
-        self._beneath.flush()
+        self._target.flush()
 
     def writable(self) -> bool:
-        return self._beneath.writable()
+        return self._target.writable()
 
     def isatty(self) -> bool:
-        return self._beneath.isatty()
+        return self._target.isatty()
 
     def fileno(self) -> int:
-        return self._beneath.fileno()
+        return self._target.fileno()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._beneath, name)
+        return getattr(self._target, name)
 
 
-class Capture:
-    """Listening, from `start` to `stop`."""
+class OutputCapture:
+    """The capture of this process, from the first `start` to the last `stop`."""
 
     _lock = threading.Lock()
-    _users = 0
-    _before: tuple[TextIO, TextIO] | None = None
-    _handler: CapturingHandler | None = None
-    _records_before: Callable[..., logging.LogRecord] | None = None
-    _hiding: Callable[..., logging.LogRecord] | None = None
+    _user_count = 0
+    _original_streams: tuple[TextIO, TextIO] | None = None
+    _handler: CaptureHandler | None = None
+    _original_record_factory: Callable[..., logging.LogRecord] | None = None
+    _record_factory: Callable[..., logging.LogRecord] | None = None
 
     @classmethod
     def start(cls) -> None:
         with cls._lock:
-            cls._users += 1
-            if cls._users > 1:
+            cls._user_count += 1
+            if cls._user_count > 1:
                 return
-            cls._handler = CapturingHandler(logging.DEBUG)
+            cls._handler = CaptureHandler(logging.DEBUG)
             cls._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
             logging.getLogger().addHandler(cls._handler)
-            cls._records_before = logging.getLogRecordFactory()
-            cls._hiding = hide_in_records(cls._records_before)
-            logging.setLogRecordFactory(cls._hiding)
-            cls._before = (sys.stdout, sys.stderr)
-            sys.stdout = CapturingStream(sys.stdout, "print")
-            sys.stderr = CapturingStream(sys.stderr, "stderr")
+            cls._original_record_factory = logging.getLogRecordFactory()
+            cls._record_factory = redacting_record_factory(cls._original_record_factory)
+            logging.setLogRecordFactory(cls._record_factory)
+            cls._original_streams = (sys.stdout, sys.stderr)
+            sys.stdout = CaptureStream(sys.stdout, "print")
+            sys.stderr = CaptureStream(sys.stderr, "stderr")
 
     @classmethod
     def stop(cls) -> None:
         with cls._lock:
-            cls._users -= 1
-            if cls._users or cls._handler is None or cls._before is None:
+            cls._user_count -= 1
+            if cls._user_count or cls._handler is None or cls._original_streams is None:
                 return
             logging.getLogger().removeHandler(cls._handler)
-            # What somebody else has put on top of ours meanwhile stays, and ours beneath it.
-            if logging.getLogRecordFactory() is cls._hiding and cls._records_before is not None:
-                logging.setLogRecordFactory(cls._records_before)
-            # A stream of theirs is left alone, too.
-            if isinstance(sys.stdout, CapturingStream):
-                sys.stdout.let_go()
-                sys.stdout = cls._before[0]
-            if isinstance(sys.stderr, CapturingStream):
-                sys.stderr.let_go()
-                sys.stderr = cls._before[1]
+            # A factory that other code has installed meanwhile stays, and wraps ours.
+            if logging.getLogRecordFactory() is cls._record_factory and cls._original_record_factory is not None:
+                logging.setLogRecordFactory(cls._original_record_factory)
+            # So does a stream of other code.
+            if isinstance(sys.stdout, CaptureStream):
+                sys.stdout.write_pending()
+                sys.stdout = cls._original_streams[0]
+            if isinstance(sys.stderr, CaptureStream):
+                sys.stderr.write_pending()
+                sys.stderr = cls._original_streams[1]

@@ -1,9 +1,9 @@
-"""Isolated jobs: child processes that can be killed, each running one attempt at a time.
+"""Child processes of isolated jobs: they can be killed, and each runs one attempt at a time.
 
-A child dies with its worker (the kernel sees to it on Linux; elsewhere it notices the closed pipe), leads a process
-group of its own so that what it started dies with it, and is used again until it has run many attempts or had to be
-killed. What crosses the pipe is pickled: an order goes in (which job, and its task with the input as JSON text), log
-lines, progress and an answer come out. Objects of the job's own never cross it.
+A child ends with its worker (on Linux by the kernel, elsewhere because the pipe closes). It leads a process group, so
+that the processes it starts are killed with it. A child is reused until it has run many attempts or was killed. The
+messages on the pipe are pickled: a request goes in (the job, and its task with the input as JSON), log lines, progress
+and a response come out. Objects of user code are never pickled.
 """
 
 from __future__ import annotations
@@ -17,163 +17,165 @@ import threading
 from functools import partial
 from typing import Any
 
-from tenuto.clock import Clock, steady
+from tenuto.clock import Clock, monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.jobs import outcomes
 from tenuto.jobs.attempts import Attempt
-from tenuto.jobs.child_process import Answer, Order, serve
+from tenuto.jobs.child_process import RunRequest, RunResponse, run_child
 from tenuto.jobs.registry import Job
-from tenuto.model.stored_values import kept_text
-from tenuto.model.tasks import Outcome, Reason, error_json
+from tenuto.model.stored_values import truncate_text
+from tenuto.model.tasks import Outcome, OutcomeReason, error_json
 
-ATTEMPTS_PER_CHILD = 200
-_LOOK_EVERY = 1000
-"""In milliseconds, as below: where the end of a process cannot be waited for, it is looked for so often."""
-_TO_DIE = 10_000
-_LAST_WORDS = 2.0
-"""In seconds: how long a dead child is listened to, as somebody out of reach may hold its pipe and go on speaking."""
+MAX_ATTEMPTS_PER_CHILD = 200
+_LIVENESS_POLL_MILLISECONDS = 1000
+"""Poll interval for the end of a process on systems without pidfd."""
+_REAP_TIMEOUT_MILLISECONDS = 10_000
+_DRAIN_SECONDS = 2.0
+"""How long the pipe of a dead child is read: an escaped process may hold it open and keep writing."""
 _spawn = multiprocessing.get_context("spawn")
 
 
-class Child:
+class ChildProcess:
     """One child process and the pipe to it."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = _spawn.Pipe()
-        self.process = _spawn.Process(target=serve, args=(theirs, os.getpid()), name="tenuto-child", daemon=False)
+        self.pipe, child_end = _spawn.Pipe()
+        self.process = _spawn.Process(
+            target=run_child, args=(child_end, os.getpid()), name="tenuto-child", daemon=False
+        )
         self.process.start()
-        theirs.close()
-        self._end = _end_of(self.process.pid)
+        child_end.close()
+        self._pidfd = _open_pidfd(self.process.pid)
         self._died_at: float | None = None
-        self.attempts = 0
-        self._serving: Attempt | None = None
-        self._serving_lock = threading.Lock()
-        self._buried = False
+        self.attempt_count = 0
+        self._attempt: Attempt | None = None
+        self._attempt_lock = threading.Lock()
+        self._is_reaped = False
 
-    def serve(self, attempt: Attempt | None) -> None:
-        """From now on it works for this attempt."""
-        with self._serving_lock:
-            self._serving = attempt
+    def assign(self, attempt: Attempt | None) -> None:
+        """Set the attempt for which the child works from now on."""
+        with self._attempt_lock:
+            self._attempt = attempt
 
-    def kill_for(self, attempt: Attempt) -> None:
-        """Kill it unless it has turned to another attempt: a late stop must not hit that one."""
-        with self._serving_lock:
-            if self._serving is attempt:
+    def kill_if_assigned(self, attempt: Attempt) -> None:
+        """Kill the child unless it already works for another attempt: a late stop must not hit that one."""
+        with self._attempt_lock:
+            if self._attempt is attempt:
                 self.kill()
 
     def kill(self) -> None:
-        """End it and everything it started, at once; what it started also if it has died by itself."""
+        """Kill the child and everything it started, also if the child itself has already ended."""
         pid = self.process.pid
-        if pid is None or self._buried:
+        if pid is None or self._is_reaped:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        if self.process.is_alive():  # it may not have become the leader of its group yet
+        if self.process.is_alive():  # it may not be the leader of its group yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
-    def speaks(self) -> bool:
-        """Wait until it says something. False if it has died and all it said is heard, also while a fork of it lives:
-        that holds the pipe as well, and would keep it open."""
-        end = self._end
-        news = select.poll()
-        news.register(self.pipe.fileno(), select.POLLIN)
-        if end is not None:
-            news.register(end, select.POLLIN)
+    def wait_for_message(self) -> bool:
+        """Wait for a message; return False if the child is dead and its pipe is empty.
+
+        The end of the pipe is no proof of death: a fork of the child holds it open as well.
+        """
+        pidfd = self._pidfd
+        poller = select.poll()
+        poller.register(self.pipe.fileno(), select.POLLIN)
+        if pidfd is not None:
+            poller.register(pidfd, select.POLLIN)
         while self._died_at is None:
-            ready = [descriptor for descriptor, _ in news.poll(_LOOK_EVERY if end is None else None)]
-            if end in ready or (end is None and not self.process.is_alive()):
-                self._died_at = steady()
-                self.kill()  # what it has left behind, which nobody else would end
+            ready = [
+                descriptor for descriptor, _ in poller.poll(_LIVENESS_POLL_MILLISECONDS if pidfd is None else None)
+            ]
+            if pidfd in ready or (pidfd is None and not self.process.is_alive()):  # guard: isolation.dead_child
+                self._died_at = monotonic_seconds()
+                self.kill()  # kills the processes it left behind
             elif ready:
                 return True
-        return steady() - self._died_at < _LAST_WORDS and self.pipe.poll()
+        return monotonic_seconds() - self._died_at < _DRAIN_SECONDS and self.pipe.poll()
 
-    def bury(self) -> int | None:
-        """Wait for its end; how it ended."""
-        end = self._end
-        if end is not None:  # not by `join`: what that waits for is held by forks as well
-            news = select.poll()
-            news.register(end, select.POLLIN)
-            news.poll(_TO_DIE)
-        if self.process.is_alive() and end is None:
-            self.process.join(timeout=_TO_DIE / 1000)
-        self._buried = True
+    def reap(self) -> int | None:
+        """Wait for the end of the child and return its exit code."""
+        pidfd = self._pidfd
+        if pidfd is not None:  # not `join`: it waits for a descriptor that forks hold open as well
+            poller = select.poll()
+            poller.register(pidfd, select.POLLIN)
+            poller.poll(_REAP_TIMEOUT_MILLISECONDS)
+        if self.process.is_alive() and pidfd is None:
+            self.process.join(timeout=_REAP_TIMEOUT_MILLISECONDS / 1000)
+        self._is_reaped = True
         self.pipe.close()
-        with self._serving_lock:  # whoever closes all of them may be at it too
-            end, self._end = self._end, None
-        if end is not None:
-            os.close(end)
+        with self._attempt_lock:  # `ProcessPool.close` may reap the same child
+            pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
         return self.process.exitcode
 
 
-class Children:
-    """The children of this worker: idle ones are kept for the next attempt."""
+class ProcessPool:
+    """The child processes of a worker; idle ones are kept for the next attempt."""
 
     def __init__(self) -> None:
-        self._idle: list[Child] = []
-        self._all: set[Child] = set()
+        self._idle: list[ChildProcess] = []
+        self._all: set[ChildProcess] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self._is_closed = False
 
     def run(self, attempt: Attempt, job: Job[..., Any], clock: Clock) -> Outcome | None:
-        """Run one attempt in a child, from a thread that may block meanwhile."""
-        child = self._take()
-        child.serve(attempt)
-        attempt.can_be_halted_by(partial(child.kill_for, attempt))
+        """Run one attempt in a child process; blocks the calling thread."""
+        child = self._acquire()
+        child.assign(attempt)
+        attempt.set_halt(partial(child.kill_if_assigned, attempt))
         try:
-            answer = self._converse(child, attempt, job)
-        except BaseException:  # it may still be at work, for an attempt that is over
-            self._forget(child)
-            child.kill()
-            child.bury()
+            response = self._exchange(child, attempt, job)
+        except BaseException:  # the child may still be running code of an attempt that is over
+            self._discard(child)
             raise
         now = clock.now()
-        if answer is None:
-            self._forget(child)
-            child.kill()
-            code = child.bury()
+        if response is None:
+            exit_code = self._discard(child)
             if attempt.stop_reason is not None:
-                return outcomes.of_stop(attempt, now)
-            return outcomes.failed(attempt, now, Reason.ERROR, _death(code, attempt.task.name))
-        child.serve(None)
-        self._put_back(child)
-        if answer.error is None:
-            return outcomes.completed(attempt, answer.output, answer.warnings, answer.errors, now)
+                return outcomes.from_stop(attempt, now)
+            return outcomes.failed(attempt, now, OutcomeReason.ERROR, _death_error(exit_code, attempt.task.name))
+        child.assign(None)
+        self._release(child)
+        if response.error is None:
+            return outcomes.completed(attempt, response.output, response.warnings, response.errors, now)
         return outcomes.failed(
             attempt,
             now,
-            Reason(answer.reason),
-            answer.error,
-            may_retry=answer.may_retry,
-            retry_at=None if answer.retry_after is None else now + answer.retry_after,
+            OutcomeReason(response.reason),
+            response.error,
+            may_retry=response.may_retry,
+            retry_at=None if response.retry_after is None else now + response.retry_after,
         )
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             children = list(self._all)
         for child in children:
             child.kill()
         for child in children:
-            child.bury()
+            child.reap()
 
-    def _converse(self, child: Child, attempt: Attempt, job: Job[..., Any]) -> Answer | None:
-        """Hand over the order and listen until the answer comes; None if the child died."""
+    def _exchange(self, child: ChildProcess, attempt: Attempt, job: Job[..., Any]) -> RunResponse | None:
+        """Send the request and read messages until the response; None if the child died."""
         function = job.function
-        order = Order(module=function.__module__, qualname=function.__qualname__, job=job.name, task=attempt.task)
+        request = RunRequest(function.__module__, function.__qualname__, job.name, attempt.task)
         try:
-            child.pipe.send(order)
-            while child.speaks():
+            child.pipe.send(request)
+            while child.wait_for_message():
                 message = child.pipe.recv()
-                if isinstance(message, Answer):
+                if isinstance(message, RunResponse):
                     return message
-                _hear(attempt, message)
+                _apply_message(attempt, message)
         except (EOFError, OSError):
             pass
         return None
 
-    def _take(self) -> Child:
+    def _acquire(self) -> ChildProcess:
         while True:
             with self._lock:
                 if not self._idle:
@@ -181,62 +183,60 @@ class Children:
                 child = self._idle.pop()
             if child.process.is_alive():
                 return child
-            self._forget(child)
-            child.kill()
-            child.bury()
-        child = Child()
+            self._discard(child)
+        child = ChildProcess()
         with self._lock:
             self._all.add(child)
-            closed = self._closed
-        if closed:
+            is_closed = self._is_closed
+        if is_closed:
             child.kill()
         return child
 
-    def _put_back(self, child: Child) -> None:
-        child.attempts += 1
+    def _release(self, child: ChildProcess) -> None:
+        child.attempt_count += 1
         with self._lock:
-            if not self._closed and child.attempts < ATTEMPTS_PER_CHILD and child.process.is_alive():
+            if not self._is_closed and child.attempt_count < MAX_ATTEMPTS_PER_CHILD and child.process.is_alive():
                 self._idle.append(child)
                 return
-        self._forget(child)
-        child.kill()
-        child.bury()
+        self._discard(child)
 
-    def _forget(self, child: Child) -> None:
+    def _discard(self, child: ChildProcess) -> int | None:
         with self._lock:
             self._all.discard(child)
+        child.kill()
+        return child.reap()
 
 
-def _end_of(pid: int | None) -> int | None:
-    """A descriptor that can be waited for until a process has ended, where the system has such."""
+def _open_pidfd(pid: int | None) -> int | None:
+    """Return a descriptor that becomes readable when the process ends, where the system offers it."""
     try:
         return None if pid is None else os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
 
 
-def refuse_while_a_child_starts() -> None:
-    """A child imports the module its job is in; a script that does its work when imported would start all over."""
+def reject_start_during_child_import() -> None:
+    """Reject to start a service while a child process imports the main script to find its job."""
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise Conflict(
-            "this script was imported by a child process and began to work again",
-            remedy="put what it does under: if __name__ == '__main__':",
+            "a child process of an isolated job imported this script, and the script started to work again",
+            code="job.isolated.script_not_guarded",
+            remedy="put the start of the work under: if __name__ == '__main__':",
         )
 
 
-def _hear(attempt: Attempt, message: tuple[str, Any]) -> None:
-    """What a child says while it works: a log line, or how far it has come."""
+def _apply_message(attempt: Attempt, message: tuple[str, Any]) -> None:
     kind, value = message
     if kind == "progress":
-        attempt.context.take_progress(value)
+        attempt.context.set_progress_json(value)
     elif kind == "log":
-        attempt.context.log.line(*value)
+        attempt.context.log.add_line(*value)
 
 
-def _death(code: int | None, step: str) -> str:
-    if code is not None and code < 0:
-        named = f" ({signal.Signals(-code).name})" if -code in set(signal.Signals) else ""
-        how = f"was killed by signal {-code}{named}"
+def _death_error(exit_code: int | None, step: str) -> str:
+    if exit_code is not None and exit_code < 0:
+        name = f" ({signal.Signals(-exit_code).name})" if -exit_code in set(signal.Signals) else ""
+        cause = f"was killed by signal {-exit_code}{name}"
     else:
-        how = f"ended with exit code {code}; what it said last is in the worker's own output"
-    return error_json("tenuto.ChildDied", kept_text(f"the child process of this job {how}", 500), step=step)
+        cause = f"ended with exit code {exit_code}; the output of the worker process may show the cause"
+    return error_json("tenuto.ChildDied", truncate_text(f"the child process of this job {cause}", 500), step=step)

@@ -1,7 +1,7 @@
-"""Jobs: registered Python callables with typed input.
+"""Jobs: registered Python callables with typed input, and the registry of this process.
 
-A job's signature is its contract: arguments are checked when work is created, and again, from the stored JSON, when
-it runs. A parameter annotated `Context` is filled in by the worker and is not part of the input.
+The signature of a job is its contract: arguments are validated when a task is created, and again, from the stored JSON,
+when it runs. The worker fills in a parameter annotated `Context`; it is not part of the input.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.jobs.context import LONGEST_WAIT, Context
+from tenuto.jobs.context import MAX_DELAY, Context
 from tenuto.model import stored_values
-from tenuto.model.policies import Policy
-from tenuto.model.tasks import check_options, instant, seconds
+from tenuto.model.policies import TaskPolicy
+from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Using:
-    """How one task is to be run, where it differs from its job."""
+class TaskOptions:
+    """Options of the tasks created from a job."""
 
     queue: str = "default"
     priority: int = 0
@@ -42,37 +42,43 @@ class Using:
     correlation_id: str | None = None
 
     def __post_init__(self) -> None:
-        check_options(self.queue, self.priority, self.run_at, self.key, self.limit_key, self.limit, self.correlation_id)
-        object.__setattr__(self, "tags", tuple(stored_values.tags(self.tags)))
+        check_task_options(
+            self.queue, self.priority, self.run_at, self.key, self.limit_key, self.limit, self.correlation_id
+        )
+        object.__setattr__(self, "tags", tuple(stored_values.check_tags(self.tags)))
 
 
 class Job(Generic[P, R]):
-    """A callable that can be put into the queue. Calling it runs it here and now, as if it were not decorated."""
+    """A callable that can be enqueued. A direct call runs the function in the calling process."""
 
-    def __init__(self, function: Callable[P, R], name: str, policy: Policy, using: Using, *, isolated: bool) -> None:
+    def __init__(
+        self, function: Callable[P, R], name: str, policy: TaskPolicy, options: TaskOptions, *, isolated: bool
+    ) -> None:
         self.function = function
-        self.name = stored_values.name(name, field="job name")
+        self.name = stored_values.check_name(name, field="job name")
         self.policy = policy
         self.policy_json = policy.to_json()
-        self.using_ = using
+        self.options = options
         self.isolated = isolated
         self.is_async = inspect.iscoroutinefunction(function)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise Invalid(
-                f"job {name} is a generator: to call it runs nothing of it",
+                f"job {name} is a generator function, so calling it runs none of its code",
+                code="job.function.generator",
                 field="job",
-                remedy="take the yield out of it, and return a list if it has something to give",
+                remedy="remove the yield, and return a list instead",
             )
         if isolated and "<locals>" in function.__qualname__:
             raise Invalid(
-                f"job {name} is isolated but defined inside a function",
+                f"job {name} is isolated but defined inside a function, so a child process cannot import it",
+                code="job.isolated.local_function",
                 field="isolated",
-                remedy="define it at the top of a module, so that a child process can import it",
+                remedy="define it at the top level of a module",
             )
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
-        self._input = _InputType(function, name)
+        self._input = _InputModel(function, name)
         self._output = _output_type(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,47 +88,47 @@ class Job(Generic[P, R]):
         return f"<job {self.name}>"
 
     def using(self, **options: Any) -> Job[P, R]:
-        """The same job with other options for the tasks made from it: queue, priority, run_at, delay, key, tags …"""
-        unknown = options.keys() - Using.__dataclass_fields__.keys()
+        """Return the job with other options for its tasks: queue, priority, run_at, delay, key, tags …"""
+        unknown = options.keys() - TaskOptions.__dataclass_fields__.keys()
         if unknown:
             raise Invalid(
-                f"there is no option {min(unknown)!r}",
+                f"{min(unknown)!r} is not a task option",
+                code="job.option.unknown",
                 field="using",
-                remedy=f"use one of {', '.join(Using.__dataclass_fields__)}",
+                remedy=f"use one of {', '.join(TaskOptions.__dataclass_fields__)}",
             )
         if options.get("delay") is not None:
-            options["delay"] = _delay(options["delay"])
+            options["delay"] = _parse_delay(options["delay"])
         if isinstance(options.get("run_at"), str):
-            options["run_at"] = instant(options["run_at"], field="run_at")
+            options["run_at"] = parse_instant(options["run_at"], field="run_at")
         other: Job[P, R] = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.using_ = replace(self.using_, **options)
+        other.options = replace(self.options, **options)
         return other
 
     def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Arguments as JSON, checked against the signature."""
-        return stored_values.storable_json(self._input.dump(args, kwargs), field="input")
+        """Validate arguments against the signature and return them as JSON."""
+        return stored_values.check_json_text(self._input.dump(args, kwargs), field="input")
 
-    def check_input(self, text: str) -> str:
-        """JSON from outside, checked against the signature and brought into its form."""
-        return stored_values.storable_json(self._input.normalise(text), field="input")
+    def validate_input(self, text: str) -> str:
+        """Validate JSON input against the signature and return it in normalized form."""
+        return stored_values.check_json_text(self._input.normalize(text), field="input")
 
     def load_input(self, text: str) -> dict[str, Any]:
-        """Arguments from stored JSON, as the types the signature asks for."""
+        """Return the arguments from stored JSON, converted to the types of the signature."""
         return self._input.load(text)
 
-    def check_some(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Some of the arguments, checked each by itself, as plain data."""
-        return self._input.check_some(values)
+    def validate_partial_input(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Validate some of the arguments one by one and return them as plain data."""
+        return self._input.validate_partial(values)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The names of its parameters with what they are annotated as."""
+        """The parameters and their annotations."""
         return self._input.annotations
 
     @property
-    def required(self) -> set[str]:
-        """The parameters that have no default."""
+    def required_parameters(self) -> set[str]:
         return self._input.required
 
     @property
@@ -130,26 +136,30 @@ class Job(Generic[P, R]):
         return self._input.context_parameter
 
     def input_schema(self) -> dict[str, Any]:
-        """The JSON schema of the input."""
+        """Return the JSON schema of the input."""
         return self._input.model.model_json_schema()
 
     def dump_output(self, value: Any) -> str | None:
-        """A result as JSON; None stays nothing."""
+        """Return a result as JSON; None stays None."""
         if value is None:
             return None
-        return stored_values.storable_json(
-            self._output.dump_json(value).decode("utf-8"), field="output", limit=stored_values.MAX_OUTPUT
+        return stored_values.check_json_text(
+            self._output.dump_json(value).decode("utf-8"), field="output", limit=stored_values.MAX_OUTPUT_BYTES
         )
 
 
-def _delay(given: float | str | timedelta) -> timedelta:
-    wait = seconds(given, field="delay")
-    if wait is None or not 0 <= wait <= LONGEST_WAIT.total_seconds():
-        raise Invalid(f"must be from 0 s to {LONGEST_WAIT.days} days", field="delay")
-    return timedelta(seconds=wait)
+def _parse_delay(delay: float | str | timedelta) -> timedelta:
+    seconds = parse_duration_seconds(delay, field="delay")
+    if seconds is None or not 0 <= seconds <= MAX_DELAY.total_seconds():
+        raise Invalid(
+            f"the delay {delay!r} is not between 0 s and {MAX_DELAY.days} days",
+            code="job.delay.out_of_range",
+            field="delay",
+        )
+    return timedelta(seconds=seconds)
 
 
-class _InputType:
+class _InputModel:
     """The parameters of a function as one pydantic model."""
 
     def __init__(self, function: Callable[..., Any], job: str) -> None:
@@ -164,9 +174,10 @@ class _InputType:
                 continue
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise Invalid(
-                    f"job {job} cannot take {parameter}",
+                    f"parameter {parameter} of job {job} cannot be passed by keyword",
+                    code="job.parameter.unsupported",
                     field=name,
-                    remedy="give every parameter a name of its own that can be passed by keyword",
+                    remedy="replace it by parameters that can be passed by keyword",
                 )
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 self._positional.append(name)
@@ -187,6 +198,7 @@ class _InputType:
         except pydantic.errors.PydanticSchemaGenerationError as error:
             raise Invalid(
                 f"job {job} has a parameter that cannot be stored as JSON: {error.message.splitlines()[0]}",
+                code="job.parameter.not_json",
                 field="parameters",
                 remedy="use plain types, dataclasses or pydantic models",
             ) from error
@@ -194,32 +206,43 @@ class _InputType:
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if args:
             if len(args) > len(self._positional):
-                raise Invalid(f"takes {len(self._positional)} arguments by place, not {len(args)}", field="input")
-            placed = dict(zip(self._positional, args, strict=False))
-            if twice := placed.keys() & kwargs.keys():
-                raise Invalid("is given twice", field=min(twice))
-            kwargs = {**placed, **kwargs}
+                raise Invalid(
+                    f"the job takes {len(self._positional)} positional arguments, but {len(args)} were given",
+                    code="job.input.too_many_arguments",
+                    field="input",
+                )
+            positional = dict(zip(self._positional, args, strict=False))
+            if duplicates := positional.keys() & kwargs.keys():
+                raise Invalid(
+                    f"argument {min(duplicates)!r} is given by position and by name",
+                    code="job.input.duplicate_argument",
+                    field=min(duplicates),
+                )
+            kwargs = {**positional, **kwargs}
         if not kwargs and not self._names:
             return "{}"
-        # The core's own method, here and below: per job the wrapper around it costs as much again.
-        return _written(self._validated(self.model.__pydantic_validator__.validate_python, kwargs))
+        # Measured: the wrapper methods of pydantic around the core cost as much again, here and in `load`.
+        return _dump_model(self._validate(self.model.__pydantic_validator__.validate_python, kwargs))
 
-    def normalise(self, text: str) -> str:
-        return _written(self._validated(self.model.model_validate_json, text))
+    def normalize(self, text: str) -> str:
+        return _dump_model(self._validate(self.model.model_validate_json, text))
 
-    def check_some(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def validate_partial(self, values: Mapping[str, Any]) -> dict[str, Any]:
         checked: dict[str, Any] = {}
         for name, value in values.items():
             if name not in self.annotations:
                 known = ", ".join(self._names) or "none"
-                raise Invalid("there is no such parameter", field=name, remedy=f"it has {known}")
+                raise Invalid(
+                    f"the job has no parameter {name!r}",
+                    code="job.parameter.unknown",
+                    field=name,
+                    remedy=f"its parameters: {known}",
+                )
             adapter = TypeAdapter(self.annotations[name])
             try:
                 checked[name] = adapter.dump_python(adapter.validate_python(value), mode="json")
             except pydantic.ValidationError as error:
-                refusal = _invalid(error)
-                where = name if refusal.field == "input" else f"{name}.{refusal.field}"
-                raise Invalid(refusal.message, field=where) from error
+                raise _to_invalid(error, name) from error
         return checked
 
     def load(self, text: str) -> dict[str, Any]:
@@ -228,28 +251,31 @@ class _InputType:
         try:
             values = self.model.__pydantic_validator__.validate_json(text).__dict__
         except pydantic.ValidationError as error:
-            raise _invalid(error) from error
+            raise _to_invalid(error) from error
         return {name: values[attribute] for name, attribute in self._attributes}
 
-    def _validated(self, validate: Callable[[Any], BaseModel], value: Any) -> BaseModel:
+    def _validate(self, validate: Callable[[Any], BaseModel], value: Any) -> BaseModel:
         try:
             return validate(value)
         except pydantic.ValidationError as error:
-            raise _invalid(error) from error
+            raise _to_invalid(error) from error
 
 
-def _written(model: BaseModel) -> str:
+def _dump_model(model: BaseModel) -> str:
     try:
         return model.__pydantic_serializer__.to_json(model, by_alias=True).decode()
-    except PydanticSerializationError as error:  # where the type is `Any` and the value is not JSON
-        raise Invalid(f"cannot be stored as JSON: {error}", field="input") from error
+    except PydanticSerializationError as error:  # the type is `Any` and the value is not JSON
+        raise Invalid(
+            f"the input cannot be stored as JSON: {error}", code="job.input.not_json", field="input"
+        ) from error
 
 
-def _invalid(error: pydantic.ValidationError) -> Invalid:
+def _to_invalid(error: pydantic.ValidationError, parameter: str | None = None) -> Invalid:
     first = error.errors(include_url=False, include_context=False)[0]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    where = ".".join(str(part) for part in first["loc"]) or "input"
-    return Invalid(f"{first['msg']}{more}", field=where)
+    path = [str(part) for part in first["loc"]]
+    where = ".".join(path if parameter is None else [parameter, *path]) or "input"
+    return Invalid(f"{where}: {first['msg']}{more}", code="job.input.invalid", field=where)
 
 
 def _output_type(function: Callable[..., Any]) -> TypeAdapter[Any]:
@@ -260,76 +286,86 @@ def _output_type(function: Callable[..., Any]) -> TypeAdapter[Any]:
         return TypeAdapter(Any)
 
 
-class Kinds(MutableMapping[str, Job[..., Any]]):
-    """The handlers of kinds, by name. One that is still to be made is there like the others."""
+class HandlersByKind(MutableMapping[str, Job[..., Any]]):
+    """The handler of each step kind; lazy ones are created at first use."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Job[..., Any] | None] = {}
-        self._later: dict[str, Callable[[], Job[..., Any]]] = {}
+        self._handlers: dict[str, Job[..., Any] | None] = {}
+        self._factories: dict[str, Callable[[], Job[..., Any]]] = {}
 
-    def later(self, kind: str, make: Callable[[], Job[..., Any]]) -> None:
-        self._known[kind], self._later[kind] = None, make
+    def add_lazy(self, kind: str, create: Callable[[], Job[..., Any]]) -> None:
+        self._handlers[kind], self._factories[kind] = None, create
 
     def __getitem__(self, kind: str) -> Job[..., Any]:
-        handler = self._known[kind]
+        handler = self._handlers[kind]
         if handler is None:
-            handler = self._known[kind] = self._later[kind]()
+            handler = self._handlers[kind] = self._factories[kind]()
         return handler
 
     def __setitem__(self, kind: str, handler: Job[..., Any]) -> None:
-        self._known[kind] = handler
+        self._handlers[kind] = handler
 
     def __delitem__(self, kind: str) -> None:
-        del self._known[kind]
+        del self._handlers[kind]
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._known  # without making it
+        return kind in self._handlers  # without creating it
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self._handlers)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._handlers)
 
 
 @dataclass
-class Jobs:
-    """The registry: which jobs this process knows."""
+class JobRegistry:
+    """The jobs and step handlers of this process."""
 
-    by_name: dict[str, Job[..., Any]] = field(default_factory=dict)
-    by_kind: Kinds = field(default_factory=lambda: Kinds())
-    """What runs the tasks of every other kind than Python jobs."""
+    jobs_by_name: dict[str, Job[..., Any]] = field(default_factory=dict)
+    handlers_by_kind: HandlersByKind = field(default_factory=lambda: HandlersByKind())
+    """Handlers of all step kinds except Python jobs."""
 
-    def of(self, kind: str, name: str) -> Job[..., Any]:
-        """What runs a task of this kind and name."""
+    def get_handler(self, kind: str, name: str) -> Job[..., Any]:
+        """Return the job or step handler that runs a task of this kind and name."""
         if kind == "job":
-            return self.get(name)
-        handler = self.by_kind.get(kind)
+            return self.get_job(name)
+        handler = self.handlers_by_kind.get(kind)
         if handler is None:
-            known = ", ".join(["job", *sorted(self.by_kind)])
-            raise UnknownJob(f"there is no handler for tasks of kind {kind!r} here; known: {known}")
+            known = ", ".join(["job", *sorted(self.handlers_by_kind)])
+            raise UnknownJob(
+                f"this process has no handler for tasks of kind {kind!r}; known kinds: {known}",
+                code="step.kind.unknown",
+            )
         return handler
 
-    def add_kind(self, kind: str, handler: Job[..., Any]) -> None:
-        self.by_kind[self._free_kind(kind)] = handler
+    def add_handler(self, kind: str, handler: Job[..., Any]) -> None:
+        self.handlers_by_kind[self._check_kind_is_free(kind)] = handler
 
-    def add_kind_later(self, kind: str, make: Callable[[], Job[..., Any]]) -> None:
-        """A kind whose handler is made when it is first asked for: most programs need only some of them."""
-        self.by_kind.later(self._free_kind(kind), make)
+    def add_lazy_handler(self, kind: str, create: Callable[[], Job[..., Any]]) -> None:
+        """Register a handler that is created at first use: most programs need only some of them."""
+        self.handlers_by_kind.add_lazy(self._check_kind_is_free(kind), create)
 
-    def _free_kind(self, kind: str) -> str:
-        if kind == "job" or kind in self.by_kind:
-            raise Invalid(f"the kind {kind} has a handler already", field="kind")
-        return stored_values.name(kind, field="kind", limit=64)
+    def _check_kind_is_free(self, kind: str) -> str:
+        if kind == "job" or kind in self.handlers_by_kind:
+            raise Invalid(f"kind {kind!r} already has a handler", code="step.kind.duplicate", field="kind")
+        return stored_values.check_name(kind, field="kind", limit=64)
 
-    def add(self, job: Job[..., Any]) -> None:
-        if job.name in self.by_name:
-            raise Invalid(f"a job named {job.name} is registered already", field="name", remedy="give one another name")
-        self.by_name[job.name] = job
+    def add_job(self, job: Job[..., Any]) -> None:
+        if job.name in self.jobs_by_name:
+            raise Invalid(
+                f"a job named {job.name!r} is already registered",
+                code="job.name.duplicate",
+                field="name",
+                remedy="give one of the two another name",
+            )
+        self.jobs_by_name[job.name] = job
 
-    def get(self, name: str) -> Job[..., Any]:
-        job = self.by_name.get(name)
+    def get_job(self, name: str) -> Job[..., Any]:
+        job = self.jobs_by_name.get(name)
         if job is None:
-            known = ", ".join(sorted(self.by_name)[:20]) or "none at all"
-            raise UnknownJob(f"no job named {name!r} is registered here; known: {known}")
+            known = ", ".join(sorted(self.jobs_by_name)[:20]) or "none"
+            raise UnknownJob(
+                f"no job named {name!r} is registered in this process; known jobs: {known}", code="job.unknown"
+            )
         return job

@@ -1,280 +1,165 @@
-"""The fourth write: `finish`. Tasks end, are repeated or put aside, and executions move with them.
+"""Finish tasks: write settlements, move manifests and advance executions in one transaction.
 
-One transaction, always in this order: the executions concerned are locked by id, the tasks are written, and for each
-group that became empty `model.executions.advance` decides what that means. Tasks outside executions need no lock and
-take one statement. Whoever else touches tasks of executions takes the same locks in the same order.
+Order within the transaction: lock the executions by id, write the tasks, then advance every execution whose step group
+is finished. Every other writer of tasks of executions takes the same locks in the same order. Tasks outside executions
+need no lock and take one statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import Again, Settlement, Status, stopped_instead
-from tenuto.postgres.database import Connection, Database, Row
-from tenuto.store import batches, dead_letters, executions, manifests
-from tenuto.store.bulk_copy import columns_of
-from tenuto.store.executions import Taking
-from tenuto.store.tasks import SQL
+from tenuto.lifecycle.advancement import advance_executions
+from tenuto.model.tasks import OutcomeStatus, Settlement, cancel_instead_of_retry
+from tenuto.postgres.database import Connection, Database
+from tenuto.store import batches, dead_letters, executions, manifests, task_outcomes
+from tenuto.store.executions import NextGroupClaim
 
-FEW = 10
-"""So many steps at most end their group in one statement."""
+FAST_PATH_MAX_STEPS = 10
+"""Largest number of steps for which `finish` tries the SQL fast path ``finish_group``; 0 turns it off."""
 
 
-async def finish(database: Database, settlements: Sequence[Settlement], taking: Taking | None = None) -> set[UUID]:
-    """Write outcomes; the ids of the tasks for which it was still true that we held them.
+async def finish(
+    database: Database, settlements: Sequence[Settlement], next_claim: NextGroupClaim | None = None
+) -> set[UUID]:
+    """Write settlements; return the ids of the tasks that their worker still held.
 
-    All of them must have been held by the same worker, or by nobody. ``taking`` is what that worker would take of the
-    next groups of executions.
+    All tasks must be held by the same worker, or by none. ``next_claim`` lets that worker claim tasks of the step
+    groups that start as a result.
     """
-    if all(_just_ends(settlement) for settlement in settlements):
-        # The common case: one statement, one round trip.
-        values = (*_outcomes(settlements), None, _heirs(settlements))
-        return _ended(settlements, await database.one(SQL.end_tasks, *values))
+    if all(_only_ends(settlement) for settlement in settlements):
+        return await task_outcomes.end_tasks_directly(database, settlements)  # the common case
 
-    if (execution := _goes_well(settlements)) is not None:
-        holder, *outcomes = _outcomes(settlements)
-        if await executions.end_group(database, holder, execution, outcomes, taking):
+    # Fast path. It repeats the decision of `model.executions.decide_advance` in SQL; the fixture ``both_ways`` of
+    # tests/lifecycle/test_advancement.py proves that both paths leave the same rows.
+    if (execution_id := _fast_path_execution(settlements)) is not None:
+        worker_id, *outcomes = task_outcomes.outcome_columns(settlements)
+        if await executions.finish_group(database, worker_id, execution_id, outcomes, next_claim):
             return {settlement.task.id for settlement in settlements}
 
     async def write(connection: Connection) -> set[UUID]:
-        if taking is not None:
-            taking.taken = []  # should this be the second try
-        held = sorted(concerned(settlements))
-        if all(_ends_a_step(settlement) for settlement in settlements):
-            done = await _end(connection, settlements, held)
-            await _move_executions(connection, settlements, done, taking)
-            return done
-        await executions.lock(connection, held)
-        return await finish_within(connection, settlements, taking)
+        if next_claim is not None:
+            next_claim.claimed = []  # discards the result of a failed first try
+        affected = sorted(affected_executions(settlements))
+        if all(_ends_without_retry(settlement) for settlement in settlements):
+            finished = await task_outcomes.end_tasks(connection, settlements, executions_to_lock=affected)
+            await _advance(connection, settlements, finished, next_claim)
+            return finished
+        await executions.lock_executions(connection, affected)  # guard: executions.locked_before_finish
+        return await finish_in_transaction(connection, settlements, next_claim)
 
     return await database.transaction(write)
 
 
-def _just_ends(settlement: Settlement) -> bool:
-    task, outcome = settlement.task, settlement.outcome
-    if settlement.again is not None or outcome.aside is not None or task.execution_id is not None:
-        return False
-    return task.manifest_id is None or (task.batch_id is not None and outcome.status is not Status.FAILED)
+async def finish_in_transaction(
+    connection: Connection, settlements: Sequence[Settlement], next_claim: NextGroupClaim | None = None
+) -> set[UUID]:
+    """Write settlements as `finish` does, in a transaction that holds the locks of `affected_executions`."""
+    paused = await batches.lock_shared(connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None})
+    await manifests.lock_manifests_and_dependents(connection, _affected_manifests(settlements))  # guard: manifests.locked_before_tasks
+    ended = [s for s in settlements if s.retry is None and s.outcome.deferral is None]
+    retried = [s for s in settlements if s.retry is not None]
+    deferred = [s for s in settlements if s.outcome.deferral is not None]
+    finished = await task_outcomes.end_tasks(connection, ended)
+    if continued := retried + deferred:
+        await task_outcomes.pass_on_limit_slots(connection, continued)
+        if retried:
+            finished |= await task_outcomes.retry_tasks(connection, retried)
+        if deferred:
+            finished |= await task_outcomes.defer_tasks(connection, deferred)
+        finished |= await _cancel_where_requested(connection, [s for s in continued if s.task.id not in finished])
+        if affected := affected_executions([s for s in continued if s.task.execution_id is not None]):
+            await executions.hold_steps_of_paused(connection, affected)  # guard: executions.retry_waits_while_paused
+        if paused:
+            # guard: batches.retry_waits_while_paused
+            await batches.hold_items_of_paused(connection, [s.task.id for s in continued], paused)
+    await _update_manifests(connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in finished])
+    await _advance(connection, settlements, finished, next_claim)
+    return finished
 
 
-def _goes_well(settlements: Sequence[Settlement]) -> UUID | None:
-    """The one execution of which these few steps end well, so that its group may end with them; there is no telling
-    what else happens while many end at once, so then nobody tries."""
-    execution = settlements[0].task.execution_id
-    if execution is None or settlements[0].task.worker_id is None or len(settlements) > FEW:
-        return None
-    well = all(
-        settlement.task.execution_id == execution
-        and settlement.outcome.status in (Status.COMPLETED, Status.COMPLETED_WITH_WARNING)
-        and _ends_a_step(settlement)
-        and settlement.outcome.ended_at is not None
-        for settlement in settlements
-    )
-    return execution if well else None
-
-
-def _ends_a_step(settlement: Settlement) -> bool:
-    """Whether nobody but its execution, if it has one, needs to be held before it ends."""
-    return settlement.again is None and settlement.outcome.aside is None and settlement.task.manifest_id is None
-
-
-def concerned(settlements: Sequence[Settlement]) -> set[UUID]:
-    """The executions that must be locked before any of these is written."""
+def affected_executions(settlements: Sequence[Settlement]) -> set[UUID]:
+    """Return the executions that must be locked before these settlements are written."""
     found = {settlement.task.execution_id for settlement in settlements}
-    found |= {settlement.outcome.aside.execution for settlement in settlements if settlement.outcome.aside is not None}
+    found |= {
+        settlement.outcome.deferral.execution_id
+        for settlement in settlements
+        if settlement.outcome.deferral is not None
+    }
     return {execution for execution in found if execution is not None}
 
 
-async def finish_within(
-    connection: Connection, settlements: Sequence[Settlement], taking: Taking | None = None
-) -> set[UUID]:
-    """As `finish`, in a transaction that is already open and holds the executions concerned."""
-    paused = await batches.share(connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None})
-    await manifests.hold(connection, _moved(settlements))
-    ended = [s for s in settlements if s.again is None and s.outcome.aside is None]
-    again = [s for s in settlements if s.again is not None]
-    aside = [s for s in settlements if s.outcome.aside is not None]
-    done = await _end(connection, ended) if ended else set()
-    await _hand_on(connection, again + aside)
-    if again:
-        done |= await _repeat(connection, again)
-    if aside:
-        done |= await _put_aside(connection, aside)
-    if again or aside:
-        done |= await _stop_instead(connection, [s for s in (*again, *aside) if s.task.id not in done])
-        if held := concerned([s for s in again + aside if s.task.execution_id is not None]):
-            await executions.hold_back(connection, held)
-        if paused:
-            await batches.hold_these(connection, [s.task.id for s in again + aside], paused)
-    await _of_manifests(connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in done])
-    await _move_executions(connection, settlements, done, taking)
-    return done
+def _only_ends(settlement: Settlement) -> bool:
+    """Return whether nothing but the task is written: no next attempt, no execution, no manifest."""
+    task, outcome = settlement.task, settlement.outcome
+    if settlement.retry is not None or outcome.deferral is not None or task.execution_id is not None:
+        return False
+    return task.manifest_id is None or (task.batch_id is not None and outcome.status is not OutcomeStatus.FAILED)
 
 
-async def _move_executions(
-    connection: Connection, settlements: Sequence[Settlement], done: set[UUID], taking: Taking | None
-) -> None:
-    of_executions = [s for s in settlements if s.task.execution_id is not None and s.task.id in done]
-    if of_executions:
-        instants = [s.outcome.ended_at for s in of_executions if s.outcome.ended_at is not None]
-        await advance(connection, concerned(of_executions), max(instants, default=None), taking)
+def _ends_without_retry(settlement: Settlement) -> bool:
+    """Return whether only the execution of the task needs to be locked before the task ends."""
+    return settlement.retry is None and settlement.outcome.deferral is None and settlement.task.manifest_id is None
 
 
-def _moved(settlements: Sequence[Settlement]) -> set[UUID]:
-    """The manifests that are moved by these ends, or get a letter: held before their tasks, as by who starts a run."""
+def _fast_path_execution(settlements: Sequence[Settlement]) -> UUID | None:
+    """Return the only execution of these steps if all succeed and are few enough for ``finish_group``."""
+    execution_id = settlements[0].task.execution_id
+    if execution_id is None or settlements[0].task.worker_id is None or len(settlements) > FAST_PATH_MAX_STEPS:
+        return None
+    eligible = all(
+        settlement.task.execution_id == execution_id
+        and settlement.outcome.status in (OutcomeStatus.COMPLETED, OutcomeStatus.COMPLETED_WITH_WARNING)
+        and _ends_without_retry(settlement)
+        and settlement.outcome.ended_at is not None
+        for settlement in settlements
+    )
+    return execution_id if eligible else None
+
+
+def _affected_manifests(settlements: Sequence[Settlement]) -> set[UUID]:
+    """Return the manifests to lock before their tasks, in the same order as a start of a run does."""
     return {
         s.task.manifest_id
         for s in settlements
         if s.task.manifest_id is not None
-        and s.again is None
-        and s.outcome.aside is None
-        and (s.task.batch_id is None or s.outcome.status is Status.FAILED)
+        and s.retry is None
+        and s.outcome.deferral is None
+        and (s.task.batch_id is None or s.outcome.status is OutcomeStatus.FAILED)
     }
 
 
-async def _of_manifests(connection: Connection, ended: Sequence[Settlement]) -> None:
-    """A run that failed for good leaves a dead letter; one that succeeded moves its manifest."""
-    failed = [s for s in ended if s.outcome.status is Status.FAILED]
-    await dead_letters.write(connection, [(s.task.activity_id, s.outcome.error) for s in failed])
-    done = [s for s in ended if s.outcome.status in (Status.COMPLETED, Status.COMPLETED_WITH_WARNING)]
-    runs = {s.task.manifest_id for s in done if s.task.manifest_id is not None and s.task.batch_id is None}
-    instants = [s.outcome.ended_at for s in done if s.outcome.ended_at is not None]
-    if runs and instants:
-        await manifests.succeeded(connection, runs, max(instants))
-
-
-async def advance(
-    connection: Connection, ids: Iterable[UUID], now: datetime | None, taking: Taking | None = None
-) -> int:
-    """Move on every one of these executions whose current group has come to its end; how many did.
-
-    Under their lock, after the tasks have been written. The steps a failed execution will not come to are ended here.
-    """
-    moved, cut = await executions.advance(connection, sorted(ids), now, taking)
-    if cut:
-        await _end(connection, cut)
-    return moved
-
-
-async def _end(
-    connection: Connection, settlements: Sequence[Settlement], hold: Sequence[UUID] | None = None
-) -> set[UUID]:
-    """End tasks; ``hold`` are the executions to be held first, unless they are."""
-    values = (*_outcomes(settlements), hold, _heirs(settlements))
-    return _ended(settlements, await connection.fetchrow(SQL.end_tasks, *values))
-
-
-def _ended(settlements: Sequence[Settlement], answer: Row | None) -> set[UUID]:
-    assert answer is not None
-    if answer["seated"] is not None:
-        _only_those_are_heirs(settlements, answer["seated"])
-    only_these = answer["only_these"]
-    return {settlement.task.id for settlement in settlements} if only_these is None else set(only_these)
-
-
-async def _hand_on(connection: Connection, settlements: Sequence[Settlement]) -> None:
-    """The seats of what leaves without ending: it will be tried again, or called again later."""
-    leaving = [(s.task.id, s.task.fence, s.heir) for s in settlements if s.heir is not None]
-    if leaving:
-        seated = await connection.fetch(SQL.hand_on, settlements[0].task.worker_id, *columns_of(leaving))
-        _only_those_are_heirs(settlements, [row["id"] for row in seated])
-
-
-def _heirs(settlements: Sequence[Settlement]) -> list[UUID | None] | None:
-    return _said([settlement.heir for settlement in settlements])
-
-
-def _only_those_are_heirs(settlements: Sequence[Settlement], seated: Iterable[UUID]) -> None:
-    have = set(seated)
-    for settlement in settlements:
-        if settlement.heir not in have:
-            settlement.heir = None
-
-
-async def end_within(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    """End tasks without asking what that means for their executions: the caller knows."""
-    return await _end(connection, settlements) if settlements else set()
-
-
-async def _repeat(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    values = _outcomes(settlements) + _agains([s.again for s in settlements if s.again is not None])
-    return {row["task_id"] for row in await connection.fetch(SQL.repeat_tasks, *values)}
-
-
-async def _put_aside(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    rows = [
-        (
-            s.task.id,
-            s.task.fence,
-            s.outcome.aside.until,
-            s.outcome.aside.execution,
-            s.outcome.progress,
-            s.outcome.started_at,
-        )
-        for s in settlements
-        if s.outcome.aside is not None
+async def _update_manifests(connection: Connection, ended: Sequence[Settlement]) -> None:
+    """Write a dead letter for every failed run, and the time of success to manifests whose run succeeded."""
+    failed = [s for s in ended if s.outcome.status is OutcomeStatus.FAILED]
+    # guard: dead_letters.written_with_failure
+    await dead_letters.write_dead_letters(connection, [(s.task.activity_id, s.outcome.error) for s in failed])
+    succeeded = [
+        s for s in ended if s.outcome.status in (OutcomeStatus.COMPLETED, OutcomeStatus.COMPLETED_WITH_WARNING)
     ]
-    answer = await connection.fetch(SQL.put_aside, settlements[0].task.worker_id, *columns_of(rows))
-    return {row["id"] for row in answer}
+    ids = {s.task.manifest_id for s in succeeded if s.task.manifest_id is not None and s.task.batch_id is None}
+    instants = [s.outcome.ended_at for s in succeeded if s.outcome.ended_at is not None]
+    if ids and instants:
+        await manifests.record_successes(connection, ids, max(instants))
 
 
-async def _stop_instead(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    """Of tasks that were to go on and did not, end those that somebody has asked to stop; the others are held no
-    longer."""
+async def _advance(
+    connection: Connection, settlements: Sequence[Settlement], finished: set[UUID], next_claim: NextGroupClaim | None
+) -> None:
+    steps = [s for s in settlements if s.task.execution_id is not None and s.task.id in finished]
+    if steps:
+        instants = [s.outcome.ended_at for s in steps if s.outcome.ended_at is not None]
+        await advance_executions(connection, affected_executions(steps), max(instants, default=None), next_claim)
+
+
+async def _cancel_where_requested(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
+    """End tasks that were not retried or deferred because their cancellation was requested.
+
+    The other tasks are no longer held by their worker.
+    """
     if not settlements:
         return set()
-    holder, ids = settlements[0].task.worker_id, [settlement.task.id for settlement in settlements]
-    asked = {
-        row["id"]: Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])
-        for row in await connection.fetch(SQL.asked_to_stop, holder, ids)
-    }
-    ended = [
-        stopped_instead(settlement, asked[settlement.task.id])
-        for settlement in settlements
-        if settlement.task.id in asked
-    ]
-    return await end_within(connection, ended)
-
-
-def _outcomes(settlements: Sequence[Settlement]) -> list[Any]:
-    holder = settlements[0].task.worker_id
-    assert all(settlement.task.worker_id == holder for settlement in settlements)
-    outcomes = [settlement.outcome for settlement in settlements]
-    # Most attempts just complete: a column in which nobody has anything to say is not sent element by element.
-    return [
-        holder,
-        [settlement.task.id for settlement in settlements],
-        _numbers([settlement.task.fence for settlement in settlements]),
-        _said([None if outcome.status is Status.COMPLETED else outcome.status for outcome in outcomes]),
-        _instants([outcome.ended_at for outcome in outcomes]),
-        _said([outcome.reason for outcome in outcomes]),
-        _instants([outcome.started_at for outcome in outcomes]),
-        _said([outcome.output for outcome in outcomes]),
-        _said([outcome.error for outcome in outcomes]),
-        _said([outcome.log for outcome in outcomes]),
-        _said([outcome.progress for outcome in outcomes]),
-    ]
-
-
-def _instants(column: Iterable[datetime | None]) -> str:
-    """In microseconds, as numbers."""
-    return _numbers(["NULL" if each is None else round(each.timestamp() * 1_000_000) for each in column])
-
-
-def _numbers(column: Iterable[int | str]) -> str:
-    """An array as PostgreSQL writes it."""
-    return "{" + ",".join(map(str, column)) + "}"
-
-
-def _said(column: list[Any]) -> list[Any] | None:
-    return None if column.count(None) == len(column) else column
-
-
-def _agains(agains: Sequence[Again]) -> list[Any]:
-    return columns_of(
-        (again.run_at, again.activity_id, again.failures, again.losses, again.last_chance) for again in agains
-    )
+    actors = await task_outcomes.cancellation_requests(connection, settlements)
+    ended = [cancel_instead_of_retry(s, actors[s.task.id]) for s in settlements if s.task.id in actors]
+    return await task_outcomes.end_tasks(connection, ended)

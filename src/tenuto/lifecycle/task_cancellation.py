@@ -1,4 +1,4 @@
-"""Cancelling a task: through `finish` if nobody holds it, by asking its holder if somebody does."""
+"""Cancel one task: end it if no worker holds it, else request that its worker stops it."""
 
 from __future__ import annotations
 
@@ -7,46 +7,50 @@ from typing import Literal
 from uuid import UUID
 
 from tenuto.errors import Conflict, NotFound
-from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
+from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import Settlement, cancelled
+from tenuto.model.tasks import Settlement, cancelled_outcome
 from tenuto.postgres.database import Database
 from tenuto.store import activities, executions
 from tenuto.store import tasks as store
 
-_TRIES = 20
+_MAX_TRIES = 20
 
 
-async def cancel(database: Database, task_id: UUID, by: Actor) -> Literal["cancelled", "stopping"]:
-    """Cancel a task. Between looking and acting somebody may take it or finish it: then look again."""
-    ours: datetime | None = None
-    for _ in range(_TRIES):
-        task = await store.to_cancel(database, task_id)
+async def cancel_task(database: Database, task_id: UUID, by: Actor) -> Literal["cancelled", "stopping"]:
+    """Cancel a task and the executions that it has started.
+
+    Start over when a worker claims or finishes the task between the query and the write.
+    """
+    cancelled_at: datetime | None = None
+    for _ in range(_MAX_TRIES):
+        task = await store.load_task_to_cancel(database, task_id)
         if task is None:
-            records = await activities.attempts(database, task_id)
+            records = await activities.list_attempts(database, task_id)
             if not records:
-                raise NotFound(f"there is no task {task_id}")
-            if ours is not None and records[-1]["ended_at"] == ours:  # by ourselves: only the reply was lost
-                await _cancel_children(database, task_id, ours, by)
+                raise NotFound(f"task {task_id} does not exist", code="task.not_found", remedy="see `tenuto task list`")
+            if cancelled_at is not None and records[-1]["ended_at"] == cancelled_at:  # our own commit, reply lost
+                await _cancel_children(database, task_id, cancelled_at, by)
                 return "cancelled"
-            raise Conflict(f"task {task_id} has ended already")
+            raise Conflict(f"task {task_id} has already ended", code="task.already_ended")
         if task.worker_id is not None:
-            if await store.ask_to_cancel(database, task, by):
-                # After it: what it starts from now on, it does not start (see `subschedules`).
+            if await store.request_cancellation(database, task, by):
+                # Children come after the request: from now on the task starts no more (see `schedule_step`).
+                # guard: executions.cancelled_step_cancels_children
                 await _cancel_children(database, task_id, database.clock.now(), by)
                 return "stopping"
             continue
-        ours = database.clock.now()
-        if await finish(database, [Settlement(task, cancelled(task, ours, by))]):
-            await _cancel_children(database, task_id, ours, by)
+        cancelled_at = database.clock.now()
+        if await finish(database, [Settlement(task, cancelled_outcome(task, cancelled_at, by))]):
+            await _cancel_children(database, task_id, cancelled_at, by)
             return "cancelled"
-    raise Conflict(f"task {task_id} changes hands too quickly", remedy="try again")
+    raise Conflict(f"task {task_id} changes its worker too often", code="task.busy", remedy="try again")
 
 
 async def _cancel_children(database: Database, task_id: UUID, now: datetime, by: Actor) -> None:
-    if children := await executions.children_of_task(database, task_id):
-        why = "the step that started it was cancelled"
+    if ids := await executions.list_open_children(database, task_id):
+        reason = "the step that started it was cancelled"
         await database.transaction(
-            lambda connection: execution_control.cancel_within(connection, children, now, by, why)
+            lambda connection: cancel_executions_in_transaction(connection, ids, now, by, reason)
         )

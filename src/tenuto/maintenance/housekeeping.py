@@ -1,6 +1,6 @@
-"""What must be done now and then, also under load: partitions ahead of time, records past their keeping dropped.
+"""Housekeeping: create partitions ahead of time, end silent processes and delete records past their retention.
 
-Everything here may be done by any number of processes at once; each finds done what another has done.
+Any number of processes may do this concurrently.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from uuid import UUID
 
 from tenuto.clock import Clock
 from tenuto.logs import Log
-from tenuto.postgres.database import Database, Occupied, TooSlow
-from tenuto.service.process_identity import Identity
-from tenuto.service.quarantine import alone, telling
+from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
+from tenuto.service.process_identity import ProcessIdentity
+from tenuto.service.quarantine import isolate_errors, log_error
 from tenuto.settings import Settings
 from tenuto.store import (
     batches,
@@ -30,111 +30,121 @@ from tenuto.store import (
 )
 from tenuto.store.access import api_keys, idempotency_keys
 
-BATCH = 1000
-SILENCE = timedelta(minutes=5)
-"""A worker nobody has heard of for so long, and that holds nothing, is taken to be gone."""
-_BATCHES_PER_ROUND = 50
-"""So that one round stays short; what is left is taken in the next."""
+SILENT_WORKER_AFTER = timedelta(minutes=5)
+"""A process without a heartbeat for this long that holds no task is ended."""
 
-Forget = Callable[[Database, datetime, int], Awaitable[int]]
-_FORGET: dict[str, Forget] = {
-    "executions": executions.forget,
-    "occurrences": schedules.forget_ledger,
-    "steps of chains": step_checkpoints.forget,
-    "dead letters": dead_letters.forget,
-    "batches": batches.forget,
-    "polls": manifests.forget_polls,
-    "lines of logs": named_logs.forget,
-    "sessions": api_keys.forget_sessions,
-    "requests": idempotency_keys.forget,
+DeleteOldRows = Callable[[Database, datetime, int], Awaitable[int]]
+"""Deletes up to so many closed records that are older than the cutoff."""
+_DELETIONS: dict[str, DeleteOldRows] = {
+    "executions": executions.delete_old_executions,
+    "occurrences": schedules.delete_old_ledger_entries,
+    "step checkpoints": step_checkpoints.delete_orphaned_checkpoints,
+    "dead letters": dead_letters.delete_resolved_dead_letters,
+    "batches": batches.delete_old_batches,
+    "polls": manifests.delete_old_polls,
+    "log entries": named_logs.delete_old_entries,
+    "sessions": api_keys.delete_old_sessions,
+    "requests": idempotency_keys.delete_old_requests,
 }
-"""Each lets go a small batch of what is older than the cut-off, and nothing that is still open."""
 
 log = Log("tenuto.housekeeping")
 
 
 class Housekeeping:
-    """The round that keeps the house."""
+    """Housekeeping of one process; ``own`` are the services of this process."""
 
-    def __init__(self, database: Database, clock: Clock, settings: Settings, own: Sequence[Identity] = ()) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        settings: Settings,
+        own: Sequence[ProcessIdentity] = (),
+        *,
+        batch_size: int = 1000,
+        max_batches_per_cycle: int = 50,
+    ) -> None:
         self._database = database
+        self._batch_size = batch_size
+        self._max_batches_per_cycle = max_batches_per_cycle
         self._own = own
         self._clock = clock
         self._settings = settings
-        self._retained_at: datetime | None = None
-        self._left: dict[str, str] = {}
-        """What could not be let go in the last round, and why."""
-        self._kept_for: UUID | None = None
-        """The open execution for which records are kept beyond their time."""
+        self._retention_applied_at: datetime | None = None
+        self._failures: dict[str, str] = {}
+        """Kinds of records that could not be deleted in the last cycle, with the error."""
+        self._retaining_execution_id: UUID | None = None
+        """The open execution for which activities are kept beyond their retention."""
 
-    async def round(self) -> float:
-        """Do what is due; how long until the next round."""
+    async def run_cycle(self) -> float:
+        """Run one cycle; return the seconds until the next one."""
         now = self._clock.now()
-        await partitions.ensure(self._database, now)
-        # Not those of this process: if it was suspended, this round may come before their own signs of life.
-        await workers.bury_silent(self._database, SILENCE, [one.id for one in self._own])
-        every = timedelta(seconds=self._settings.retention_every_seconds)
-        if self._retained_at is None or now - self._retained_at >= every:
+        await partitions.ensure_partitions(self._database, now)  # guard: housekeeping.partitions
+        # Except the services of this process: after a suspension this cycle may run before their next heartbeats.
+        # guard: housekeeping.own_services
+        await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
+        interval = timedelta(seconds=self._settings.retention_every_seconds)
+        if self._retention_applied_at is None or now - self._retention_applied_at >= interval:
             if not await self.apply_retention(now):
-                return 1.0  # more is waiting
-            if not self._left:  # else soon again
-                self._retained_at = now
+                return 1.0  # more rows are left
+            if not self._failures:  # else repeat in the next cycle
+                self._retention_applied_at = now
         return self._settings.housekeeping_seconds
 
     async def apply_retention(self, now: datetime) -> bool:
-        """Drop what is older than the keeping, each kind for itself; False if there is more to do than fits into one
-        round."""
-        cutoff = now - timedelta(days=self._settings.retention_days)
-        before, self._left = self._left, {}
-        drained = []
-        with self._apart("activities", before):
-            needed = await self._needed_since(cutoff)
-            for name in await partitions.drop_aged(
-                self._database, needed, lambda name: self._apart(f"month {name}", before)
+        """Delete records past their retention, each kind separately; return False if some are left."""
+        cutoff = now - timedelta(days=self._settings.retention_days)  # guard: housekeeping.retention_setting
+        earlier_failures, self._failures = self._failures, {}
+        completed = []
+        with self._isolate("activities", earlier_failures):
+            activity_cutoff = await self._activity_cutoff(cutoff)  # guard: retention.records_of_open_executions
+            for name in await partitions.drop_old_partitions(
+                self._database, activity_cutoff, lambda name: self._isolate(f"partition {name}", earlier_failures)
             ):
-                log.info("month dropped", partition=name)
-            drained.append(await self._drain(partitions.delete_old, needed))
-        with self._apart("workers", before):
-            await workers.forget_ended(self._database, cutoff)
-        for what, forget in _FORGET.items():
-            with self._apart(what, before):
-                drained.append(await self._drain(forget, cutoff))
-        return all(drained)
+                log.info("partition dropped", partition=name)
+            completed.append(await self._delete_all(partitions.delete_old_default_rows, activity_cutoff))
+        with self._isolate("processes", earlier_failures):
+            await workers.delete_ended_processes(self._database, cutoff)
+        for kind, delete_old_rows in _DELETIONS.items():
+            with self._isolate(kind, earlier_failures):
+                completed.append(await self._delete_all(delete_old_rows, cutoff))
+        return all(completed)  # guard: housekeeping.next_round
 
-    async def _needed_since(self, cutoff: datetime) -> datetime:
-        """The cut-off for activities. An open execution has yet to read what its steps came to, and a step the run of a
-        manifest that it has started: what has ended since the oldest began is kept, and the log says for whom."""
-        oldest = await executions.oldest_open(self._database)
-        since: datetime = cutoff if oldest is None else min(cutoff, oldest["started_at"])
-        before, self._kept_for = self._kept_for, None
-        if oldest is not None and since < cutoff:
-            self._kept_for = oldest["id"]
-            if before != self._kept_for:
+    async def _activity_cutoff(self, cutoff: datetime) -> datetime:
+        """Return the cutoff for activities: not after the start of the oldest open execution.
+
+        An open execution still reads the outcomes of its steps, and a step those of the run that it has started.
+        """
+        oldest = await executions.load_oldest_open_execution(self._database)
+        activity_cutoff: datetime = cutoff if oldest is None else min(cutoff, oldest["started_at"])
+        earlier_id, self._retaining_execution_id = self._retaining_execution_id, None
+        if oldest is not None and activity_cutoff < cutoff:
+            self._retaining_execution_id = oldest["id"]
+            if earlier_id != oldest["id"]:
                 log.warning(
-                    "activities are kept beyond their time for an execution that is still open",
+                    "activities retained for open execution",
                     execution=str(oldest["id"]),
                     schedule=oldest["schedule_name"],
-                    since=since.isoformat(),
+                    since=activity_cutoff.isoformat(),
                 )
-        return since
+        return activity_cutoff
 
     @contextmanager
-    def _apart(self, what: str, before: Mapping[str, str]) -> Iterator[None]:
-        """What cannot be let go just now does not keep the others. It is told of once, and left for the next round."""
+    def _isolate(self, kind: str, earlier_failures: Mapping[str, str]) -> Iterator[None]:
+        """Isolate the errors of one kind of record; log each error once and leave the records for the next cycle."""
 
-        def leave(tell: Callable[[Exception], None], error: Exception) -> None:
-            self._left[what] = str(error)
-            if before.get(what) != str(error):
-                tell(error)
+        def note(log_failure: Callable[[Exception], None], error: Exception) -> None:
+            self._failures[kind] = str(error)
+            if earlier_failures.get(kind) != str(error):
+                log_failure(error)
 
         try:
-            with alone(partial(leave, telling(log, "cannot be let go", what=what))):
+            with isolate_errors(partial(note, log_error(log, "deletion failed", kind=kind))):
                 yield
-        except (Occupied, TooSlow) as error:  # the database is there, and busy with just this
-            leave(lambda error: log.warning("cannot be let go yet", what=what, error=str(error)), error)
+        except (LockTimeout, StatementTimeout) as error:  # the database is reachable, but these rows are busy
+            note(lambda error: log.warning("deletion postponed", kind=kind, error=str(error)), error)
 
-    async def _drain(self, forget: Forget, cutoff: datetime) -> bool:
-        for _ in range(_BATCHES_PER_ROUND):
-            if await forget(self._database, cutoff, BATCH) < BATCH:
+    async def _delete_all(self, delete_old_rows: DeleteOldRows, cutoff: datetime) -> bool:
+        for _ in range(self._max_batches_per_cycle):  # guard: housekeeping.short_round
+            if await delete_old_rows(self._database, cutoff, self._batch_size) < self._batch_size:
                 return True
         return False

@@ -1,8 +1,8 @@
-"""The nets beneath the workers: tasks whose worker died are taken back, through the same door as any other end.
+"""Recovery sweep: settle the tasks of dead workers.
 
-A lease that has run out, or a holder known to be dead, makes an attempt lost; what that means for the task `settle`
-decides. A task somebody had asked to stop ends as cancelled instead, and one whose holder let it go because it ran far
-beyond its time limit as timed out. What is found is counted.
+An attempt is lost when its lease has expired or its worker is known to be dead; `settle` decides what follows. A task
+whose cancellation was requested ends as cancelled, a task that overran its time limit as timed out. Repairs are
+counted.
 """
 
 from __future__ import annotations
@@ -14,108 +14,110 @@ from uuid import UUID
 
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.ids import new_id
-from tenuto.lifecycle.completion import finish, finish_within
+from tenuto.lifecycle.completion import finish, finish_in_transaction
 from tenuto.logs import Log
-from tenuto.model.tasks import Settlement, Task, cancelled, lost, settle, timed_out
+from tenuto.model.tasks import Settlement, Task, cancelled_outcome, lost_outcome, settle, timed_out_outcome
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
 
-BATCH = 500
-NET_EXPIRED = "lease_expired"
-NET_RESTARTED = "worker_restarted"
-NET_STUCK = "not_settled"
-NET_TIME_LIMIT = "time_limit_not_kept"
+BATCH_SIZE = 500
+REPAIR_LEASE_EXPIRED = "lease_expired"
+REPAIR_WORKER_RESTARTED = "worker_restarted"
+REPAIR_NOT_SETTLED = "not_settled"
+REPAIR_TIME_LIMIT_EXCEEDED = "time_limit_not_kept"
 
-Find = Callable[[Connection, int, Sequence[UUID]], Awaitable[list[Task]]]
-"""Tasks that have slipped: so many, but not these; locked until the transaction ends."""
+LockLostTasks = Callable[[Connection, int, Sequence[UUID]], Awaitable[list[Task]]]
+"""Locks and returns up to so many lost tasks, except the given ones."""
 
 log = Log("tenuto.sweeper")
 
 
-async def sweep(database: Database, now: datetime) -> int:
-    """Take back whatever its holder has let slip; how many tasks."""
-    if not await store.anything_slipped(database):
+async def recover_lost_tasks(database: Database, now: datetime, *, batch_size: int = BATCH_SIZE) -> int:
+    """Settle all lost tasks; return their number."""
+    if not await store.has_recoverable_tasks(database):
         return 0
-    total = await _take_back(database, now, NET_EXPIRED, store.expired)
-    for holder in await workers.ended_holders(database):
-        total += await recover(database, holder, now)
-    if total:
-        log.warning("tasks taken back from dead workers", tasks=total)
-    return total
+    count = await _recover(database, now, REPAIR_LEASE_EXPIRED, store.lock_expired_tasks, batch_size)
+    for worker_id in await workers.find_ended_holders(database):
+        count += await recover_tasks_of_worker(database, worker_id, now)
+    if count:
+        log.warning("lost tasks recovered", tasks=count)
+    return count
 
 
-async def recover(database: Database, worker_id: UUID, now: datetime) -> int:
-    """Take back everything a dead worker held, without waiting for its leases."""
+async def recover_tasks_of_worker(database: Database, worker_id: UUID, now: datetime) -> int:
+    """Settle all tasks of a dead worker without waiting for their leases; return their number."""
 
-    async def held(connection: Connection, limit: int, without: Sequence[UUID]) -> list[Task]:
-        return await store.held_by(connection, worker_id, limit, without)
+    async def lock_tasks(connection: Connection, limit: int, excluded_ids: Sequence[UUID]) -> list[Task]:
+        return await store.lock_tasks_of_worker(connection, worker_id, limit, excluded_ids)
 
-    return await _take_back(database, now, NET_RESTARTED, held)
+    return await _recover(database, now, REPAIR_WORKER_RESTARTED, lock_tasks, BATCH_SIZE)
 
 
-async def _take_back(database: Database, now: datetime, net: str, find: Find) -> int:
-    """Batch after batch, until nothing is found; what cannot be settled is passed over and holds up nobody else."""
+async def _recover(
+    database: Database, now: datetime, repair: str, lock_lost_tasks: LockLostTasks, batch_size: int
+) -> int:
+    """Settle lost tasks in batches. Tasks that cannot be settled are skipped and do not block others."""
     total = 0
-    stuck: list[UUID] = []
+    skipped_ids: list[UUID] = []
 
-    async def take_batch(connection: Connection) -> tuple[int, int]:
-        found = await find(connection, BATCH, stuck)
-        return len(found), await _settle_lost(connection, found, now, net)
+    async def recover_batch(connection: Connection) -> tuple[int, int]:
+        tasks = await lock_lost_tasks(connection, batch_size, skipped_ids)
+        return len(tasks), await _settle_lost_tasks(connection, tasks, now, repair)
 
     while True:
         try:
-            found, taken = await database.transaction(take_batch)
+            found, recovered = await database.transaction(recover_batch)
         except (StoreError, Invalid) as error:
             if isinstance(error, Unavailable):
                 raise
-            found, taken = await _take_back_one_by_one(database, now, net, find, stuck)
-        total += taken
-        if found < BATCH:
+            tasks = await database.transaction(lambda connection: lock_lost_tasks(connection, batch_size, skipped_ids))
+            found, recovered = len(tasks), await _recover_one_by_one(database, now, repair, tasks, skipped_ids)
+        total += recovered
+        if found < batch_size:
             break
-    if stuck:
-        await _count(database, NET_STUCK, len(stuck))
+    if skipped_ids:
+        await _count_repairs(database, REPAIR_NOT_SETTLED, len(skipped_ids))
     return total
 
 
-async def _take_back_one_by_one(
-    database: Database, now: datetime, net: str, find: Find, stuck: list[UUID]
-) -> tuple[int, int]:
-    """A batch in which something cannot be settled. Nothing is locked meanwhile: fences let each be settled once."""
-    tasks = await database.transaction(lambda connection: find(connection, BATCH, stuck))
-    taken = 0
+async def _recover_one_by_one(
+    database: Database, now: datetime, repair: str, tasks: Sequence[Task], skipped_ids: list[UUID]
+) -> int:
+    """Settle the tasks of a failed batch. They are not locked; their fences prevent a second settlement."""
+    recovered = 0
     for task in tasks:
         try:
-            taken += len(await finish(database, [_lost(task, now)]))
+            recovered += len(await finish(database, [_settlement_of_lost(task, now)]))
         except (StoreError, Invalid) as error:
             if isinstance(error, Unavailable):
                 raise
-            stuck.append(task.id)
-            log.error("a lost task cannot be settled", task=str(task.id), job=task.name, error=str(error))
-    if taken:
-        await _count(database, net, taken)
-    return len(tasks), taken
+            skipped_ids.append(task.id)
+            log.error("lost task not settled", task=str(task.id), job=task.name, error=str(error))
+    if recovered:
+        await _count_repairs(database, repair, recovered)
+    return recovered
 
 
-async def _count(database: Database, net: str, tasks: int) -> None:
-    await database.transaction(lambda connection: workers.count_repair(connection, net, tasks))
-
-
-async def _settle_lost(connection: Connection, tasks: list[Task], now: datetime, net: str) -> int:
+async def _settle_lost_tasks(connection: Connection, tasks: list[Task], now: datetime, repair: str) -> int:
     if not tasks:
         return 0
-    by_holder = groupby(sorted(tasks, key=lambda task: str(task.worker_id)), key=lambda task: task.worker_id)
-    for _, held in by_holder:
-        await finish_within(connection, [_lost(task, now) for task in held])
-    over = sum(task.ran_over for task in tasks)
-    for name, count in ((net, len(tasks) - over), (NET_TIME_LIMIT, over)):
+    by_worker = groupby(sorted(tasks, key=lambda task: str(task.worker_id)), key=lambda task: task.worker_id)
+    for _, group in by_worker:
+        await finish_in_transaction(connection, [_settlement_of_lost(task, now) for task in group])
+    overrun_count = sum(task.overran_time_limit for task in tasks)
+    for name, count in ((repair, len(tasks) - overrun_count), (REPAIR_TIME_LIMIT_EXCEEDED, overrun_count)):
         if count:
             await workers.count_repair(connection, name, count)
     return len(tasks)
 
 
-def _lost(task: Task, now: datetime) -> Settlement:
-    if (by := task.cancelled_by) is not None:
-        return Settlement(task, cancelled(task, now, by))
-    outcome = timed_out(task, now) if task.ran_over else lost(task, now)
+async def _count_repairs(database: Database, repair: str, count: int) -> None:
+    await database.transaction(lambda connection: workers.count_repair(connection, repair, count))
+
+
+def _settlement_of_lost(task: Task, now: datetime) -> Settlement:
+    if (by := task.cancelled_by) is not None:  # guard: recovery.cancelled_task
+        return Settlement(task, cancelled_outcome(task, now, by))
+    outcome = timed_out_outcome(task, now) if task.overran_time_limit else lost_outcome(task, now)
     return settle(task, outcome, now, new_id)

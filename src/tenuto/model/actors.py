@@ -1,6 +1,6 @@
-"""Who did it: the initiator every task and every change carries.
+"""Actors, roles and callers: the initiator that every task and every recorded change carries.
 
-Type, id and the name as it was then, kept together so that the trail survives the deletion of whom it speaks of.
+Type, id and name at the time are stored together, so that the record stays readable after an actor is deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ActorType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody or something that may ask for work."""
+    """A user, an API key or a system component that requests work."""
 
     type: ActorType
     id: str | None
@@ -27,7 +27,12 @@ class Actor:
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 200:
-            raise Invalid("must be 1 to 200 characters", field="actor.name", remedy="give the actor a short name")
+            raise Invalid(
+                f"actor name {self.name!r:.60} does not have 1 to 200 characters",
+                code="actor.name.invalid",
+                field="actor.name",
+                remedy="give the actor a short name",
+            )
 
     @classmethod
     def user(cls, id: str, name: str | None = None) -> Actor:
@@ -43,40 +48,43 @@ class Actor:
 
 
 class Role(IntEnum):
-    """What somebody may do; each may do what those before it may."""
+    """What a caller may do; each role includes the ones before it."""
 
     VIEWER = 1
-    """Look."""
+    """Read."""
     OPERATOR = 2
     """Run, enqueue, cancel, pause, retry, resolve."""
     EDITOR = 3
     """Change definitions and limits."""
     ADMIN = 4
-    """Keys, secrets, the audit trail, wiping."""
+    """Manage API keys and secrets, read the audit trail, wipe data."""
 
     @property
-    def word(self) -> str:
+    def key(self) -> str:
+        """The name in settings, on the wire and in the database."""
         return self.name.lower()
 
     @classmethod
-    def named(cls, word: str) -> Role:
-        """The role of this name."""
+    def from_key(cls, key: str) -> Role:
         for role in cls:
-            if role.word == word:
+            if role.key == key:
                 return role
         raise Invalid(
-            f"{word!r:.60} is no role", field="role", remedy=f"use one of {', '.join(role.word for role in cls)}"
+            f"unknown role {key!r:.60}",
+            code="role.unknown",
+            field="role",
+            remedy=f"use one of {', '.join(role.key for role in cls)}",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who has shown who they are."""
+    """An authenticated caller of the web service."""
 
     actor: Actor
     role: Role
-    session: bool = False
-    """By way of a browser's session rather than with the key itself."""
+    via_session: bool = False
+    """Authenticated by a browser session instead of the API key itself."""
 
-    def may(self, needed: Role) -> bool:
+    def has_role(self, needed: Role) -> bool:
         return self.role >= needed

@@ -1,7 +1,7 @@
-"""The chain of the audit trail: each seal is made over the seal before it and the whole entry, in one canonical form.
+"""The audit chain: each seal covers the previous seal and the complete entry in canonical form.
 
-Pure: what an entry looks like, how a seal is made and checked. A seal begins with how it was made: a zero byte for
-plain SHA-256, which anybody can make anew; a one and the id of the key for HMAC-SHA256, which only who has the key can.
+The first byte of a seal names its method: 0 for plain SHA-256, which any reader can recompute; 1, followed by the key
+id, for HMAC-SHA256, which only a holder of the key can recompute.
 """
 
 from __future__ import annotations
@@ -13,62 +13,61 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-BEGINNING = b""
-"""What stands in the place of the seal before the first one."""
+GENESIS_SEAL = b""
+"""The previous seal of the first entry."""
 _PLAIN, _KEYED = b"\x00", b"\x01"
 _ID_BYTES, _KEY_BYTES = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
 class AuditKey:
-    """A key for seals, and the id it is known by."""
+    """A key for seals and its id."""
 
     id: str
     bytes: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if len(bytes.fromhex(self.id)) != _ID_BYTES or len(self.bytes) != _KEY_BYTES:
-            raise ValueError("an audit key has another length, or its id has")
+            raise ValueError(f"an audit key has {_KEY_BYTES} bytes and an id of {_ID_BYTES} bytes")
 
 
-def canonical(entry: Mapping[str, Any]) -> bytes:
-    """An entry as it is sealed: JSON in UTF-8, names in order, no blanks; before and after are texts of JSON."""
+def canonical_bytes(entry: Mapping[str, Any]) -> bytes:
+    """Return the sealed form: JSON in UTF-8, keys sorted, no blanks; before and after are JSON texts."""
     return json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def seal(previous: bytes, entry: Mapping[str, Any], key: AuditKey | None) -> bytes:
-    """The seal of an entry that follows another."""
+def make_seal(previous: bytes, entry: Mapping[str, Any], key: AuditKey | None) -> bytes:
+    """Return the seal of an entry that follows the seal ``previous``."""
     if key is None:
-        return _PLAIN + hashlib.sha256(previous + canonical(entry)).digest()
-    proof = hmac.digest(key.bytes, previous + canonical(entry), "sha256")
+        return _PLAIN + hashlib.sha256(previous + canonical_bytes(entry)).digest()
+    proof = hmac.digest(key.bytes, previous + canonical_bytes(entry), "sha256")  # guard: audit.seal_covers_previous
     return _KEYED + bytes.fromhex(key.id) + proof
 
 
-def is_keyed(of: bytes) -> bool:
-    """Whether a seal was made with a key."""
-    return of[:1] == _KEYED
+def is_keyed_seal(seal: bytes) -> bool:
+    return seal[:1] == _KEYED
 
 
-def key_id(of: bytes) -> str | None:
-    """The id of the key a seal was made with."""
-    return of[1 : 1 + _ID_BYTES].hex() if is_keyed(of) else None
+def seal_key_id(seal: bytes) -> str | None:
+    """Return the id of the key that made the seal; None if it was made without a key."""
+    return seal[1 : 1 + _ID_BYTES].hex() if is_keyed_seal(seal) else None
 
 
 class UnknownAuditKey(Exception):
-    """A seal was made with a key that is not at hand."""
+    """The key that made a seal is not available."""
 
 
 class AuditKeys:
-    """The keys at hand: the current one seals, all of them check. There may be none. Of two with the same id the later
-    one counts, and the current one before all."""
+    """The available keys: the current one seals, all of them verify. Of two keys with the same id the later one counts,
+    and the current one before all."""
 
     def __init__(self, current: AuditKey | None = None, older: Sequence[AuditKey] = ()) -> None:
         self.current = current
         self._by_id = {key.id: key for key in [*older, *([current] if current else [])]}
 
-    def is_right(self, found: bytes, previous: bytes, entry: Mapping[str, Any]) -> bool:
-        """Whether this is the seal of the entry after that one; `UnknownAuditKey` if nobody here can tell."""
-        id = key_id(found)
+    def is_valid_seal(self, seal: bytes, previous: bytes, entry: Mapping[str, Any]) -> bool:
+        """Return whether this is the seal of the entry after ``previous``; raise `UnknownAuditKey` without its key."""
+        id = seal_key_id(seal)
         if id is not None and id not in self._by_id:
             raise UnknownAuditKey(id)
-        return hmac.compare_digest(found, seal(previous, entry, None if id is None else self._by_id[id]))
+        return hmac.compare_digest(seal, make_seal(previous, entry, None if id is None else self._by_id[id]))

@@ -1,48 +1,50 @@
-"""Needs: things that need others by name, in the order of need, and the circles in which none could come first.
+"""Dependency graphs of names: topological order and cycle detection.
 
-What a thing needs is asked for once. The walks keep their own path instead of calling themselves, so a line of
-thousands takes no deeper a stack than one of two, and what several need is walked once.
+Dependencies of a name are requested once. The walks are iterative, so that a chain of thousands of names needs no
+deep stack, and each name is visited once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-Needs = Callable[[str], Iterable[str]]
+GetDependencies = Callable[[str], Iterable[str]]
 
 
-def way_back(start: str, needs: Needs) -> list[str] | None:
-    """The way from a thing, by what it needs, back to itself; None if there is none."""
-    path, open_needs, seen = [start], [iter(needs(start))], {start}
+def find_cycle(start: str, dependencies: GetDependencies) -> list[str] | None:
+    """Return the path from a name over its dependencies back to itself; None if there is none."""
+    path, remaining, seen = [start], [iter(dependencies(start))], {start}
     while path:
-        for needed in open_needs[-1]:
+        for needed in remaining[-1]:
             if needed == start:
                 return [*path, start]
             if needed not in seen:
                 seen.add(needed)
                 path.append(needed)
-                open_needs.append(iter(needs(needed)))
+                remaining.append(iter(dependencies(needed)))
                 break
         else:
             path.pop()
-            open_needs.pop()
+            remaining.pop()
     return None
 
 
-def in_order(names: Iterable[str], needs: Needs, refused: Callable[[str], Exception]) -> list[str]:
-    """All of the names, each after those of them it needs; of a circle, what ``refused`` makes of the way round it."""
+def sort_by_dependency(
+    names: Iterable[str], dependencies: GetDependencies, cycle_error: Callable[[str], Exception]
+) -> list[str]:
+    """Return the names, each after those of them that it depends on; raise ``cycle_error`` of the path of a cycle."""
     wanted = dict.fromkeys(names)
     ordered: dict[str, None] = {}
     for name in wanted:
-        path: dict[str, Iterator[str]] = {} if name in ordered else {name: iter(needs(name))}
+        path: dict[str, Iterator[str]] = {} if name in ordered else {name: iter(dependencies(name))}
         while path:
-            current, open_needs = next(reversed(path.items()))
-            for needed in open_needs:
+            current, remaining = next(reversed(path.items()))
+            for needed in remaining:
                 if needed in path:
-                    way = list(path)
-                    raise refused(in_words([*way[way.index(needed) :], needed]))
+                    cycle = list(path)
+                    raise cycle_error(format_cycle([*cycle[cycle.index(needed) :], needed]))
                 if needed in wanted and needed not in ordered:
-                    path[needed] = iter(needs(needed))
+                    path[needed] = iter(dependencies(needed))
                     break
             else:
                 del path[current]
@@ -50,5 +52,5 @@ def in_order(names: Iterable[str], needs: Needs, refused: Callable[[str], Except
     return list(ordered)
 
 
-def in_words(way: Iterable[str]) -> str:
-    return " → ".join(way)
+def format_cycle(path: Iterable[str]) -> str:
+    return " → ".join(path)

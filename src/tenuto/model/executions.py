@@ -1,7 +1,8 @@
-"""Executions: one run of a schedule, and what the end of a step group means for it.
+"""Executions (runs of a schedule) and the decision what the end of a step group means.
 
-An execution is in progress until it is completed, failed or cancelled; each of these is final. `advance` is the one
-place that decides; the store asks it under the execution's lock and moves the rows as told.
+An execution is in progress until it is completed, failed or cancelled; these states are final. `decide_advance` is the
+rule; the store calls it under the execution's lock. The SQL statement `end_group` repeats the rule for the case without
+failures (a measured fast path, kept equivalent by tests).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tenuto.model.schedules import Plan
-from tenuto.model.stored_values import kept_text
+from tenuto.model.stored_values import truncate_text
 
-MAX_ERROR = 4000
+MAX_ERROR_LENGTH = 4000
 
 
 class ExecutionState(StrEnum):
@@ -25,57 +26,57 @@ class ExecutionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailedStep:
-    """A step whose last attempt ended failed, with an error or cancelled. A warning is success."""
+    """A step whose last attempt failed, completed with an error or was cancelled. A warning counts as success."""
 
-    number: int
-    """Its position in the plan."""
-    why: str
+    position: int
+    """In the plan, counted from 0."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """The next group begins."""
-
+class StartNextGroup:
     group: int
-    failed: int
+    failed_step_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class CompleteExecution:
     """There is no next group."""
 
-    failed: int
+    failed_step_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
-    """A step failed that others depend on; what is still to come does not run."""
+class FailExecution:
+    """A step failed that does not allow the execution to continue; the remaining steps do not run."""
 
-    failed: int
+    failed_step_count: int
     error: str
 
 
-Advance = GoOn | Complete | Fail
+AdvanceDecision = StartNextGroup | CompleteExecution | FailExecution
 
 
-def advance(plan: Plan, group: int, failures: Sequence[FailedStep], failed_before: int) -> Advance:
-    """What the end of a group means: on, done, or stop."""
-    failed = failed_before + len(failures)
-    fatal = [failure for failure in failures if not plan.step(failure.number).continue_on_failure]
+def decide_advance(
+    plan: Plan, group: int, failures: Sequence[FailedStep], failed_step_count_before: int
+) -> AdvanceDecision:
+    """Decide how an execution continues after a group has ended."""
+    failed = failed_step_count_before + len(failures)
+    fatal = [failure for failure in failures if not plan.step_at(failure.position).continue_on_failure]
     if fatal:
-        return Fail(failed, _error(plan, fatal))
+        return FailExecution(failed, _execution_error(plan, fatal))
     if group + 1 < len(plan.groups):
-        return GoOn(group + 1, failed)
-    return Complete(failed)
+        return StartNextGroup(group + 1, failed)
+    return CompleteExecution(failed)
 
 
-def _error(plan: Plan, fatal: Sequence[FailedStep]) -> str:
-    told = [f"step '{plan.step(failure.number).name}' {failure.why}" for failure in fatal]
-    return kept_text("; ".join(told), MAX_ERROR)
+def _execution_error(plan: Plan, fatal: Sequence[FailedStep]) -> str:
+    causes = [f"step '{plan.step_at(failure.position).name}' {failure.reason}" for failure in fatal]
+    return truncate_text("; ".join(causes), MAX_ERROR_LENGTH)
 
 
-def failure_words(status: str, reason: str | None, message: str | None) -> str:
-    """Why a step counts as failed, as the error of its execution tells it."""
+def describe_step_failure(status: str, reason: str | None, message: str | None) -> str:
+    """Return why a step counts as failed, as part of the error of its execution."""
     how = {"cancelled": "was cancelled", "completed_with_error": "completed with an error"}.get(status, "failed")
     if reason == "timed_out":
         how = "timed out"

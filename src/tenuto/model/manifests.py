@@ -1,8 +1,8 @@
-"""Manifests: job definitions with their own input, rules and place in line.
+"""Manifests: job definitions with default input, policy, queue, priority and cap on active runs.
 
-A manifest says which job can run, with what input by default, when (on a clock, after another manifest, on demand, or
-only by hand), how often a failure is tried again, and how many of it may be active at once. It is a value: checked when
-made, compared by its fields. What came of its runs is told by activities; when a run fails for good, by a dead letter.
+A manifest has one reason to run: a clock, the success of another manifest, on-demand items, or a manual request. It is
+an immutable value that is validated when it is made. Activities record its runs; a run that fails for good becomes a
+dead letter.
 """
 
 from __future__ import annotations
@@ -15,31 +15,35 @@ from typing import Any
 
 from tenuto.errors import Invalid
 from tenuto.model import dependency_order, stored_values
-from tenuto.model.policies import Policy, policy_from_json
-from tenuto.model.tasks import MAX_PRIORITY
-from tenuto.model.triggers import Manual, Trigger, trigger_from_fields
+from tenuto.model.policies import TaskPolicy, policy_from_json
+from tenuto.model.tasks import MAX_PRIORITY, priority_error
+from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
 
 MAX_ACTIVE = 100_000
 
 
 class ScheduleType(StrEnum):
     NONE = "none"
-    """Only by hand."""
+    """Only on a manual request."""
     CRON = "cron"
     """On a clock: a cron line or times of day."""
     INTERVAL = "interval"
     ON_DEMAND = "on_demand"
-    """For bulk work: runs what it is given."""
+    """For bulk work: runs the batch items it is given."""
     DEPENDENT = "dependent"
     """After another manifest has succeeded."""
 
 
-_BY_TRIGGER = {"cron": ScheduleType.CRON, "times": ScheduleType.CRON, "interval": ScheduleType.INTERVAL}
+_SCHEDULE_TYPE_BY_TRIGGER = {
+    "cron": ScheduleType.CRON,
+    "times": ScheduleType.CRON,
+    "interval": ScheduleType.INTERVAL,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A job definition as somebody wrote it down. ``properties`` are the arguments every run starts from."""
+    """A job definition as declared. ``properties`` are the default arguments of every run."""
 
     external_id: str
     job: str
@@ -47,40 +51,49 @@ class Manifest:
     description: str = ""
     properties: Mapping[str, Any] = field(default_factory=dict)
     property_type: str = ""
-    trigger: Trigger = field(default_factory=Manual)
+    trigger: Trigger = field(default_factory=ManualTrigger)
     on_demand: bool = False
     depends_on: str | None = None
-    policy: Policy = field(default_factory=Policy)
+    policy: TaskPolicy = field(default_factory=TaskPolicy)
     queue: str = "default"
     priority: int = 0
     group: str | None = None
     max_active: int | None = None
 
     def __post_init__(self) -> None:
-        stored_values.name(self.external_id, field="external_id")
-        stored_values.name(self.job, field="job")
+        stored_values.check_name(self.external_id, field="external_id")
+        stored_values.check_name(self.job, field="job")
         object.__setattr__(self, "name", self.name or self.external_id)
-        stored_values.label(self.name, field="name")
-        stored_values.storable_text(self.description, field="description", limit=4000)
-        stored_values.name(self.queue, field="queue", limit=64)
+        stored_values.check_label(self.name, field="name")
+        stored_values.check_text(self.description, field="description", limit=4000)
+        stored_values.check_name(self.queue, field="queue", limit=64)
         if self.group is not None:
-            stored_values.name(self.group, field="group", limit=64)
+            stored_values.check_name(self.group, field="group", limit=64)
         if not isinstance(self.trigger, Trigger):
-            raise Invalid(f"{self.trigger!r:.60} is not a trigger", field="trigger", remedy="make one with cron(...)")
-        _whole("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
-        if self.max_active is not None:
-            _whole("max_active", self.max_active, 1, MAX_ACTIVE)
-        ways = [not isinstance(self.trigger, Manual), self.on_demand, self.depends_on is not None]
-        if sum(ways) > 1:
             raise Invalid(
-                "has more than one reason to run", field="trigger", remedy="give a clock, after, or on_demand"
+                f"trigger {self.trigger!r:.60} is not a trigger",
+                code="manifest.trigger.invalid",
+                field="trigger",
+                remedy="make one with cron(...)",
+            )
+        if not _is_whole_number(self.priority, -MAX_PRIORITY, MAX_PRIORITY):
+            raise priority_error(self.priority)
+        if self.max_active is not None and not _is_whole_number(self.max_active, 1, MAX_ACTIVE):
+            raise max_active_error(self.max_active)
+        reasons_to_run = [not isinstance(self.trigger, ManualTrigger), self.on_demand, self.depends_on is not None]
+        if sum(reasons_to_run) > 1:
+            raise Invalid(
+                f"manifest {self.external_id!r} has more than one reason to run",
+                code="manifest.trigger.conflict",
+                field="trigger",
+                remedy="give only one of a trigger, after and on_demand",
             )
         if self.depends_on == self.external_id:
-            raise Invalid("depends on itself", field="depends_on")
+            raise _cycle_error(f"{self.external_id} → {self.external_id}")
 
     @property
     def key(self) -> str:
-        """What it is found by."""
+        """The unique key: the external id."""
         return self.external_id
 
     @property
@@ -89,15 +102,15 @@ class Manifest:
             return ScheduleType.ON_DEMAND
         if self.depends_on is not None:
             return ScheduleType.DEPENDENT
-        return _BY_TRIGGER.get(self.trigger.kind, ScheduleType.NONE)
+        return _SCHEDULE_TYPE_BY_TRIGGER.get(self.trigger.kind, ScheduleType.NONE)
 
     @property
     def limit_key(self) -> str:
-        """All its runs share one place in line, so that no flood of them shuts out the others."""
+        """The limit key that all its runs share, so that a flood of runs cannot shut out other manifests."""
         return f"manifest:{self.external_id}"
 
     def to_fields(self) -> dict[str, Any]:
-        """As plain data; what was not said is left out."""
+        """Return plain data; optional fields that are not set are left out."""
         stored: dict[str, Any] = {"external_id": self.external_id, "name": self.name, "job": self.job}
         if self.description:
             stored["description"] = self.description
@@ -105,8 +118,8 @@ class Manifest:
             stored["properties"] = dict(self.properties)
         stored["property_type"] = self.property_type
         stored["schedule_type"] = str(self.schedule_type)
-        if not isinstance(self.trigger, Manual):
-            stored["trigger"] = self.trigger.fields()
+        if not isinstance(self.trigger, ManualTrigger):
+            stored["trigger"] = self.trigger.to_fields()
         if self.depends_on is not None:
             stored["depends_on"] = self.depends_on
         stored["policy"] = json.loads(self.policy.to_json())
@@ -117,7 +130,7 @@ class Manifest:
 
 
 def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
-    """A manifest as `Manifest.to_fields` gives it."""
+    """Return the manifest that `Manifest.to_fields` wrote."""
     given = dict(stored)
     kind = given.pop("schedule_type", None)
     if "trigger" in given:
@@ -126,43 +139,54 @@ def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
         given["policy"] = policy_from_json(json.dumps(given["policy"]))
     unknown = sorted(given.keys() - set(Manifest.__dataclass_fields__))
     if unknown:
-        raise Invalid("a manifest has no such field", field=str(unknown[0])[:80])
+        field = str(unknown[0])[:80]
+        raise Invalid(f"a manifest has no field {field!r}", code="manifest.field.unknown", field=field)
     return Manifest(**given, on_demand=kind == ScheduleType.ON_DEMAND)
 
 
-def check_name(new: Manifest, before: Manifest | None = None) -> None:
-    """Refuse a name nobody could type, unless it has been the name ``before``."""
+def check_manifest_name(new: Manifest, before: Manifest | None = None) -> None:
+    """Raise `Invalid` for a name with invisible characters, unless it is the name ``before``."""
     if before is None or new.name != before.name:
-        stored_values.title(new.name, field="name")
+        stored_values.check_title(new.name, field="name")
 
 
-def refuse_circles(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:
-    """Refuse a manifest that would, by way of others, run after itself."""
+def check_no_manifest_cycle(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:
+    """Raise `Invalid` if the manifest would, through others, run after itself."""
 
-    def needed(each: str) -> Sequence[str]:
+    def dependencies(each: str) -> Sequence[str]:
         parent = depends_on if each == external_id else parents.get(each)
         return () if parent is None else (parent,)
 
-    way = dependency_order.way_back(external_id, needed)
-    if way is not None:
-        raise _runs_after_itself(dependency_order.in_words(way))
+    cycle = dependency_order.find_cycle(external_id, dependencies)
+    if cycle is not None:
+        raise _cycle_error(dependency_order.format_cycle(cycle))
 
 
-def those_needed_first(wanted: Iterable[Manifest]) -> Sequence[Manifest]:
-    """In an order in which each comes after the one it runs after."""
+def sort_manifests_by_dependency(wanted: Iterable[Manifest]) -> Sequence[Manifest]:
+    """Return the manifests, each after the one it depends on."""
     by_id = {each.external_id: each for each in wanted}
 
-    def needed(external_id: str) -> Sequence[str]:
+    def dependencies(external_id: str) -> Sequence[str]:
         parent = by_id[external_id].depends_on
         return () if parent is None else (parent,)
 
-    return [by_id[external_id] for external_id in dependency_order.in_order(by_id, needed, _runs_after_itself)]
+    return [
+        by_id[external_id] for external_id in dependency_order.sort_by_dependency(by_id, dependencies, _cycle_error)
+    ]
 
 
-def _runs_after_itself(way: str) -> Invalid:
-    return Invalid(f"would run after itself: {way}", field="depends_on")
+def max_active_error(value: object) -> Invalid:
+    """The error for a cap on active runs that is not a whole number in range."""
+    return Invalid(
+        f"max_active {value!r:.60} is not a whole number from 1 to {MAX_ACTIVE:,}",
+        code="manifest.max_active.out_of_range",
+        field="max_active",
+    )
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise Invalid(f"must be a whole number from {low:,} to {high:,}", field=name)
+def _cycle_error(cycle: str) -> Invalid:
+    return Invalid(f"a manifest would run after itself: {cycle}", code="manifest.depends_on.cycle", field="depends_on")
+
+
+def _is_whole_number(value: object, low: int, high: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int) and low <= value <= high

@@ -1,8 +1,8 @@
-"""Occurrences: what becomes of each due instant of a schedule.
+"""Occurrences: the decision for each due instant of a schedule.
 
-Every due instant leaves one row in the ledger: fired, queued (to be fired when there is room), coalesced (another run
-stands for it), skipped (the overlap rule) or missed (too late, or the schedule changed). Pure: given the trigger, the
-first instant not yet decided and the present, the same decisions come out wherever they are made.
+Each due instant gets one row in the occurrence ledger: fired, queued (fires when the previous run has ended),
+coalesced (another run stands for it), skipped (by the overlap policy) or missed (too late, or the schedule changed).
+The functions are pure, so that the scheduler and a simulation decide alike.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from tenuto.model.schedules import Late, Misfire, Overlap
+from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy
 from tenuto.model.triggers import Trigger
 
-MAX_LISTED = 1000
-"""So many missed instants of one schedule, the newest, get a row each; those before them share one."""
+MAX_LISTED_OCCURRENCES = 1000
+"""How many missed instants of one schedule, the newest, get a row each; earlier ones share one row."""
+ALREADY_QUEUED = "a run is waiting already"
 
 
 class Decision(StrEnum):
@@ -27,8 +28,8 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """What becomes of one due instant, or of all of them up to ``until``."""
+class DecidedOccurrence:
+    """The decision for one due instant, or for all of them up to ``until``."""
 
     due_at: datetime
     decision: Decision
@@ -37,110 +38,119 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """All due instants up to the present, and the next one after it."""
+class DueOccurrences:
+    """All due instants up to now, and the next one after now."""
 
-    decided: list[Decided]
-    """The oldest first. Those called fired are to be run, if the overlap rule allows it."""
-    next_run: datetime | None
+    decided: list[DecidedOccurrence]
+    """Oldest first. Those with the decision fired are subject to the overlap policy."""
+    next_run_at: datetime | None
 
 
-def first_undecided(trigger: Trigger, planned: datetime, decided_until: datetime | None, seed: str) -> datetime | None:
-    """The first due instant on which the ledger has no word yet, when ``planned`` is the next run as it stands.
+def first_undecided_instant(
+    trigger: Trigger, planned: datetime, decided_until: datetime | None, seed: str
+) -> datetime | None:
+    """Return the first due instant without a row in the ledger, given the stored next run ``planned``.
 
-    It was planned by somebody whose clock was a little behind, perhaps: what is decided is not decided again.
+    The process that stored ``planned`` may have had a slower clock; a decided instant is not decided twice.
     """
-    if decided_until is not None and planned <= decided_until:
+    if decided_until is not None and planned <= decided_until:  # guard: schedules.decided_instant
         return trigger.next_after(decided_until, seed)
     return planned
 
 
-def due(trigger: Trigger, first: datetime, now: datetime, misfire: Misfire, seed: str) -> Due:
-    """Decide on every instant from ``first`` (which is due) up to ``now``."""
-    instants, following = _list(trigger, first, now, seed)
+def decide_due_occurrences(
+    trigger: Trigger, first: datetime, now: datetime, misfire: Misfire, seed: str
+) -> DueOccurrences:
+    """Decide each instant from ``first`` (which is due) up to ``now``."""
+    instants, following = _list_instants(trigger, first, now, seed)
     if following is None or following > now:
-        return Due(_by_rule(instants, now, misfire), following)
-    # Far too many: a schedule of seconds that nobody served for days. The newest are decided one by one.
-    last_of_gap, *newest = _newest(trigger, instants, following, now, seed)
-    gap = Decided(first, Decision.MISSED, "too many were missed to list each", until=last_of_gap)
-    return Due([gap, *_by_rule(newest, now, misfire)], trigger.next_after(newest[-1], seed))
+        return DueOccurrences(_apply_misfire_policy(instants, now, misfire), following)
+    # Too many to list, such as a schedule of seconds after days of downtime: only the newest are decided one by one.
+    last_of_gap, *newest = _find_newest_instants(trigger, instants, following, now, seed)
+    gap = DecidedOccurrence(first, Decision.MISSED, "too many were missed to list each", until=last_of_gap)
+    return DueOccurrences([gap, *_apply_misfire_policy(newest, now, misfire)], trigger.next_after(newest[-1], seed))
 
 
-def _list(trigger: Trigger, first: datetime | None, end: datetime, seed: str) -> tuple[list[datetime], datetime | None]:
-    """The instants from ``first`` up to ``end``, as many as get a row and one more, and the one that follows them."""
+def _list_instants(
+    trigger: Trigger, first: datetime | None, end: datetime, seed: str
+) -> tuple[list[datetime], datetime | None]:
+    """Return the instants from ``first`` up to ``end``, at most one more than get a row, and the one that follows."""
     instants: list[datetime] = []
     instant = first
-    while instant is not None and instant <= end and len(instants) <= MAX_LISTED:
+    while instant is not None and instant <= end and len(instants) <= MAX_LISTED_OCCURRENCES:
         instants.append(instant)
         instant = trigger.next_after(instant, seed)
     return instants, instant
 
 
-def _newest(trigger: Trigger, oldest: list[datetime], following: datetime, now: datetime, seed: str) -> list[datetime]:
-    """The last instants up to ``now``: as many as are listed, and the one before them.
+def _find_newest_instants(
+    trigger: Trigger, oldest: list[datetime], following: datetime, now: datetime, seed: str
+) -> list[datetime]:
+    """Return the last instants up to ``now``: as many as are listed, and the one before them.
 
-    A trigger can only be asked what comes next, so the search jumps back from what is known and lists forwards. Over a
-    silence (a night, a weekend) the jumps grow twofold. One into a crowd too large to list brings the lower end closer:
-    what lies between the ends is halved each time, so a year of seconds costs at most some lists more than an hour.
+    A trigger only computes the next instant, so the search jumps back from a known end and lists forwards. Over an idle
+    period (a night, a weekend) the jumps double. A jump that lands before too many instants to list raises the lower
+    end: the distance between both ends is halved each time, so a year of seconds costs a few lists more than an hour.
     """
-    # All later than `high` are found. Those up to `low` are more than enough, and `before` are the last of them.
+    # All instants later than `high` are found. `before` are the last known ones up to `low`, more than enough.
     before, low, found, high = oldest, oldest[-1], list[datetime](), now
-    width = following - oldest[0]  # just enough if the times at the end lie as close as those at the start
-    while low < high and len(found) <= MAX_LISTED:
+    width = following - oldest[0]  # just enough if the last instants are as dense as the first
+    while low < high and len(found) <= MAX_LISTED_OCCURRENCES:
         start = max(low, high - width)
-        listed, after_them = _list(trigger, trigger.next_after(start, seed), high, seed)
+        listed, after_them = _list_instants(trigger, trigger.next_after(start, seed), high, seed)
         if after_them is not None and after_them <= high:
             before, low = listed, listed[-1]
             width = (high - low) / 2
         else:
             found, high = listed + found, start
             width *= 2
-    return [*before, *found][-MAX_LISTED - 1 :]
+    return [*before, *found][-MAX_LISTED_OCCURRENCES - 1 :]
 
 
-def _by_rule(instants: list[datetime], now: datetime, misfire: Misfire) -> list[Decided]:
-    if misfire.policy is Late.ALL:
-        kept = len(instants) - misfire.max_runs
+def _apply_misfire_policy(instants: list[datetime], now: datetime, misfire: Misfire) -> list[DecidedOccurrence]:
+    if misfire.policy is MisfirePolicy.ALL:
+        missed_count = len(instants) - misfire.max_runs
         return [
-            Decided(instant, Decision.MISSED, f"only the last {misfire.max_runs} missed runs are made up for")
-            if position < kept
-            else Decided(instant, Decision.FIRED)
+            DecidedOccurrence(instant, Decision.MISSED, f"only the last {misfire.max_runs} missed runs are made up for")
+            if position < missed_count
+            else DecidedOccurrence(instant, Decision.FIRED)
             for position, instant in enumerate(instants)
         ]
-    grace = timedelta(seconds=misfire.grace_seconds) if misfire.policy is Late.SKIP else None
+    grace = timedelta(seconds=misfire.grace_seconds) if misfire.policy is MisfirePolicy.SKIP else None
     last = instants[-1]
 
-    def decide(instant: datetime) -> Decided:
+    def decide(instant: datetime) -> DecidedOccurrence:
         if grace is not None and now - instant > grace:
-            late = f"{_span(now - instant)} late, more than the grace of {_span(grace)}"
-            return Decided(instant, Decision.MISSED, late)
+            late = f"{_format_delay(now - instant)} late, more than the grace of {_format_delay(grace)}"
+            return DecidedOccurrence(instant, Decision.MISSED, late)
         if instant == last:
-            return Decided(instant, Decision.FIRED)
-        return Decided(instant, Decision.COALESCED, f"the run due at {last:%Y-%m-%d %H:%M:%S} UTC stands for it")
+            return DecidedOccurrence(instant, Decision.FIRED)
+        stand_in = f"the run due at {last:%Y-%m-%d %H:%M:%S} UTC stands for it"
+        return DecidedOccurrence(instant, Decision.COALESCED, stand_in)
 
     return [decide(instant) for instant in instants]
 
 
-def _span(span: timedelta) -> str:
-    return str(timedelta(seconds=round(span.total_seconds())))
+def _format_delay(delay: timedelta) -> str:
+    return str(timedelta(seconds=round(delay.total_seconds())))
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """What is already there when a run is due."""
+class OverlapState:
+    """Which earlier runs of the schedule exist when a run is due."""
 
-    active: bool
-    queued: bool
+    has_active: bool
+    has_queued: bool
 
 
-def when_meeting(overlap: Overlap, meeting: Meeting) -> tuple[Decision, str | None]:
-    """What the overlap rule says: run now (fired), wait (queued), or not (coalesced, skipped)."""
-    if overlap is Overlap.ALLOW or not (meeting.active or meeting.queued):
+def decide_overlap(overlap: OverlapPolicy, state: OverlapState) -> tuple[Decision, str | None]:
+    """Apply the overlap policy: run now (fired), wait (queued) or not run (coalesced, skipped)."""
+    if overlap is OverlapPolicy.ALLOW or not (state.has_active or state.has_queued):
         return Decision.FIRED, None
-    if overlap is Overlap.SKIP:
+    if overlap is OverlapPolicy.SKIP:
         return Decision.SKIPPED, "the previous run is still active"
-    if meeting.queued:
-        return Decision.COALESCED, "a run is waiting already"
-    if overlap is Overlap.CANCEL_PREVIOUS:
+    if state.has_queued:
+        return Decision.COALESCED, ALREADY_QUEUED
+    if overlap is OverlapPolicy.CANCEL_PREVIOUS:
         return Decision.QUEUED, "waits until the previous run, which is being cancelled, has stopped"
     return Decision.QUEUED, "waits until the previous run has ended"

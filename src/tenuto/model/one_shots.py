@@ -1,7 +1,7 @@
-"""One-shots: work for one instant, asked for by its prompt type. What may be asked, and what became of it in words.
+"""One-shots: validation of a request to run work once at an instant, and its status and event history.
 
-A one-shot is a task like any other; it only came in by another door. Nothing is kept about it beside that task and the
-activities of its attempts: its status and its history are read off them, so they cannot disagree with what is.
+A one-shot is an ordinary task with the origin ``once``. Its status and history are derived from the task and the
+activities of its attempts.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from tenuto.errors import Invalid
-from tenuto.model.policies import Policy, RetryPolicy
-from tenuto.model.tasks import Reason, Status, TaskState
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
 
-ONCE = "once"
-"""The origin of such tasks."""
+ONE_SHOT_ORIGIN = "once"
+"""The origin of tasks that are one-shots."""
 
-PROMPTS = frozenset({"log.append", "http.call"})
-"""The kinds of step that may be asked for as a one-shot. Not the others: who may have a job run must not thereby be
-able to run any program on the machine of a worker. Every registered job may be asked for too, by its name."""
+PROMPT_STEP_KINDS = frozenset({"log.append", "http.call"})
+"""The step kinds that a one-shot may use, besides every registered job. Others are excluded: permission to run a job
+must not include permission to run any program on a worker's machine."""
 
-InThePast = Literal["accept", "refuse"]
+PastInstantPolicy = Literal["accept", "refuse"]
 Record = dict[str, Any]
 
 _INSTANT = re.compile(
@@ -33,11 +33,11 @@ _INSTANT = re.compile(
 )
 _REMEDY = "write it as 2031-05-17T12:00:00Z, or with an offset such as +08:00"
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
-_LONGEST = 64
+_MAX_INSTANT_LENGTH = 64
 
 
 class RuntimeStatus(StrEnum):
-    """Where a one-shot stands."""
+    """The status of a one-shot."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -46,8 +46,8 @@ class RuntimeStatus(StrEnum):
     TERMINATED = "Terminated"
 
 
-class Happened(StrEnum):
-    """What can be told of a one-shot's life."""
+class OneShotEvent(StrEnum):
+    """The kinds of event in the history of a one-shot."""
 
     CREATED = "Created"
     SCHEDULED = "Scheduled"
@@ -60,159 +60,182 @@ class Happened(StrEnum):
     STOPPING = "Stopping"
 
 
-_ENDED = {
-    Status.COMPLETED: RuntimeStatus.COMPLETED,
-    Status.COMPLETED_WITH_WARNING: RuntimeStatus.COMPLETED,
-    Status.COMPLETED_WITH_ERROR: RuntimeStatus.FAILED,
-    Status.FAILED: RuntimeStatus.FAILED,
-    Status.CANCELLED: RuntimeStatus.TERMINATED,
+_RUNTIME_STATUS_BY_OUTCOME = {
+    OutcomeStatus.COMPLETED: RuntimeStatus.COMPLETED,
+    OutcomeStatus.COMPLETED_WITH_WARNING: RuntimeStatus.COMPLETED,
+    OutcomeStatus.COMPLETED_WITH_ERROR: RuntimeStatus.FAILED,
+    OutcomeStatus.FAILED: RuntimeStatus.FAILED,
+    OutcomeStatus.CANCELLED: RuntimeStatus.TERMINATED,
 }
 
 
-# --- what may be asked ----------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------------
 
 
-def exec_at(given: object, now: datetime, in_the_past: InThePast, *, field: str = "exec_at") -> datetime:
-    """The instant to run at, in UTC: an aware datetime, or ISO 8601 with its offset; anything else is refused."""
+def parse_exec_at(given: object, now: datetime, past_policy: PastInstantPolicy, *, field: str = "exec_at") -> datetime:
+    """Return the instant to run at in UTC, from a datetime with offset or from ISO 8601 text with offset."""
     if isinstance(given, str):
-        given = _read(given, field)
+        given = _parse_iso_instant(given, field)
     if not isinstance(given, datetime):
-        raise Invalid(f"{given!r:.80} is not an instant", field=field, remedy=_REMEDY)
+        raise _not_an_instant(given, field)
     if given.tzinfo is None or given.utcoffset() is None:
-        raise Invalid("has no offset, so it could be any of 24 hours", field=field, remedy=_REMEDY)
+        raise _no_utc_offset(given.isoformat(), field)
     try:
         found = given.astimezone(UTC)
     except OverflowError:
-        raise Invalid(f"the year {given.year} is out of reach", field=field, remedy=_REMEDY) from None
+        raise _year_out_of_range(given, field) from None
     if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+        raise _year_out_of_range(found, field)
+    if past_policy == "refuse" and found < now:
         raise Invalid(
-            f"the year {found.year} is out of reach", field=field, remedy=f"name one from {_FIRST_YEAR} to {_LAST_YEAR}"
-        )
-    if in_the_past == "refuse" and found < now:
-        raise Invalid(
-            f"{found.isoformat()} has passed; it is {now.isoformat(timespec='seconds')}",
+            f"{field} {found.isoformat()} is in the past; it is {now.isoformat(timespec='seconds')}",
+            code="one_shot.exec_at.in_the_past",
             field=field,
-            remedy="name an instant to come; TENUTO_ONE_SHOTS_IN_THE_PAST=accept would run it at once",
+            remedy="give a future instant; TENUTO_ONE_SHOTS_IN_THE_PAST=accept runs past ones immediately",
         )
     return found
 
 
-def _read(text: str, field: str) -> datetime:
-    shape = _INSTANT.fullmatch(text) if len(text) <= _LONGEST else None
-    if shape is None:
-        raise Invalid(f"{text!r:.80} is not an instant", field=field, remedy=_REMEDY)
-    if shape["offset"] is None:
-        raise Invalid(f"{text!r} has no offset, so it could be any of 24 hours", field=field, remedy=_REMEDY)
+def _parse_iso_instant(text: str, field: str) -> datetime:
+    match = _INSTANT.fullmatch(text) if len(text) <= _MAX_INSTANT_LENGTH else None
+    if match is None:
+        raise _not_an_instant(text, field)
+    if match["offset"] is None:
+        raise _no_utc_offset(text, field)
     try:
         return datetime.fromisoformat(text.upper().replace(",", "."))
     except ValueError as error:
-        raise Invalid(f"{text!r} is not an instant: {error}", field=field, remedy=_REMEDY) from None
+        raise _not_an_instant(text, field, f": {error}") from None
+
+
+def _not_an_instant(given: object, field: str, detail: str = "") -> Invalid:
+    return Invalid(
+        f"{field} {given!r:.80} is not an instant{detail}",
+        code="one_shot.exec_at.invalid",
+        field=field,
+        remedy=_REMEDY,
+    )
+
+
+def _no_utc_offset(text: str, field: str) -> Invalid:
+    return Invalid(
+        f"{field} {text!r} has no UTC offset", code="one_shot.exec_at.no_utc_offset", field=field, remedy=_REMEDY
+    )
+
+
+def _year_out_of_range(given: datetime, field: str) -> Invalid:
+    return Invalid(
+        f"{field} {given.isoformat()} is not between the years {_FIRST_YEAR} and {_LAST_YEAR}",
+        code="one_shot.exec_at.out_of_range",
+        field=field,
+        remedy=_REMEDY,
+    )
 
 
 @lru_cache(maxsize=1024)
-def policy(of_handler: Policy, retry: RetryPolicy | None, timeout_seconds: float | None) -> str:
-    """The rules of a one-shot, as stored: one attempt unless more are asked for, and the handler's own time unless
-    another is. Few differ, so each is worked out once."""
-    return Policy(
+def one_shot_policy_json(of_handler: TaskPolicy, retry: RetryPolicy | None, timeout_seconds: float | None) -> str:
+    """Return the stored policy of a one-shot: one attempt unless ``retry`` is given, and the handler's time limit
+    unless another is given. Cached: few differ."""
+    return TaskPolicy(
         retry or RetryPolicy(max_retries=0),
         of_handler.timeout_seconds if timeout_seconds is None else timeout_seconds,
         of_handler.on_lost,
     ).to_json()
 
 
-# --- where it stands ------------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------------------------
 
 
-def status_of_task(state: str) -> RuntimeStatus:
-    """Where an open one-shot stands."""
+def runtime_status_of_task(state: str) -> RuntimeStatus:
+    """Return the status of a one-shot that has not ended."""
     return RuntimeStatus.RUNNING if state == TaskState.RUNNING else RuntimeStatus.PENDING
 
 
-def status(attempts: Sequence[Record]) -> RuntimeStatus:
-    """Where a one-shot stands, seen from all its attempts so far. One that waits to be tried again is pending."""
+def runtime_status(attempts: Sequence[Record]) -> RuntimeStatus:
+    """Return the status of a one-shot from its attempts. One that waits for a retry is pending."""
     last = attempts[-1]
     if last["final"]:
-        return _ENDED[Status(last["status"])]
+        return _RUNTIME_STATUS_BY_OUTCOME[OutcomeStatus(last["status"])]
     return RuntimeStatus.RUNNING if last["status"] == "in_progress" else RuntimeStatus.PENDING
 
 
-def described(attempts: Sequence[Record]) -> Record:
-    """Everything there is to say of a one-shot but its history."""
+def describe_one_shot(attempts: Sequence[Record]) -> Record:
+    """Return the public fields of a one-shot, without its history."""
     first, last = attempts[0], attempts[-1]
-    begun = [attempt["started_at"] for attempt in attempts if attempt["started_at"] is not None]
+    started = [attempt["started_at"] for attempt in attempts if attempt["started_at"] is not None]
     failed = next((attempt for attempt in reversed(attempts) if attempt["error"] is not None), None)
     ended = last["final"]
+    status = runtime_status(attempts)
     return {
         "id": last["task_id"],
-        "status": status(attempts),
+        "status": status,
         "prompt_type": last["name"],
         "exec_at": first["run_at"],
         "next_attempt_at": None if ended or len(attempts) == 1 else last["run_at"],
         "created_at": first["created_at"],
         "created_by": first["initiator_name"],
-        "started_at": min(begun, default=None),
+        "started_at": min(started, default=None),
         "ended_at": last["ended_at"] if ended else None,
         "attempts": last["attempt"],
         "input": last["input"],
         "output": last["output"],
-        "error": None if failed is None or status(attempts) is RuntimeStatus.COMPLETED else error_of(failed),
+        "error": None if failed is None or status is RuntimeStatus.COMPLETED else public_error(failed),
         "progress": last["progress"],
         "tags": last["tags"] or [],
-        "stopping": _stopping(last),
+        "stopping": _pending_cancellation(last),
     }
 
 
-def error_of(attempt: Mapping[str, Any]) -> Record | None:
-    """Why an attempt did not succeed, without what only helps who can see the code."""
+def public_error(attempt: Mapping[str, Any]) -> Record | None:
+    """Return why an attempt did not succeed, without details of the code such as the stack trace."""
     error = attempt["error"]
     if error is None:
         return None
     return {"type": error.get("type"), "message": error.get("message"), "reason": attempt["reason"]}
 
 
-def _stopping(last: Record) -> Record | None:
-    """Who has asked for it to be stopped, while it has not."""
+def _pending_cancellation(last: Record) -> Record | None:
+    """Return when and by which actor cancellation was requested, while the attempt still runs."""
     if last.get("cancel_at") is None:
         return None
     return {"at": last["cancel_at"], "by": last["cancel_name"]}
 
 
-# --- how it went ----------------------------------------------------------------------------------------------------
+# --- history --------------------------------------------------------------------------------------------------------
 
 
-def history(attempts: Sequence[Record]) -> list[Record]:
-    """What has happened to a one-shot, in order."""
-    return [_event(*told) for told in _told(attempts)]
+def list_events(attempts: Sequence[Record]) -> list[Record]:
+    """Return the events of a one-shot in order."""
+    return [
+        {
+            "at": at,
+            "event": event,
+            "attempt": attempt["attempt"],
+            **{name: value for name, value in details.items() if value is not None},
+        }
+        for at, event, attempt, details in _iterate_events(attempts)
+    ]
 
 
-def _told(attempts: Sequence[Record]) -> Iterator[tuple[datetime, Happened, Record, Record]]:
+def _iterate_events(attempts: Sequence[Record]) -> Iterator[tuple[datetime, OneShotEvent, Record, Record]]:
     first = attempts[0]
-    yield first["created_at"], Happened.CREATED, first, {"by": first["initiator_name"]}
-    yield first["created_at"], Happened.SCHEDULED, first, {"exec_at": first["run_at"]}
-    before: Record | None = None
+    yield first["created_at"], OneShotEvent.CREATED, first, {"by": first["initiator_name"]}
+    yield first["created_at"], OneShotEvent.SCHEDULED, first, {"exec_at": first["run_at"]}
+    previous: Record | None = None
     for attempt in attempts:
-        if before is not None:
-            yield before["ended_at"], Happened.RETRIED, attempt, {"exec_at": attempt["run_at"]}
+        if previous is not None:
+            yield previous["ended_at"], OneShotEvent.RETRIED, attempt, {"exec_at": attempt["run_at"]}
         if attempt["started_at"] is not None:
-            yield attempt["started_at"], Happened.STARTED, attempt, {"worker": attempt["worker"]}
+            yield attempt["started_at"], OneShotEvent.STARTED, attempt, {"worker": attempt["worker"]}
         if attempt["ended_at"] is not None:
-            yield attempt["ended_at"], _end(attempt), attempt, {"error": error_of(attempt)}
-        before = attempt
-    stopping = _stopping(attempts[-1])
-    if stopping is not None:
-        yield stopping["at"], Happened.STOPPING, attempts[-1], {"by": stopping["by"]}
+            yield attempt["ended_at"], _end_event(attempt), attempt, {"error": public_error(attempt)}
+        previous = attempt
+    cancellation = _pending_cancellation(attempts[-1])
+    if cancellation is not None:
+        yield cancellation["at"], OneShotEvent.STOPPING, attempts[-1], {"by": cancellation["by"]}
 
 
-def _end(attempt: Record) -> Happened:
-    if attempt["reason"] == Reason.HANDED_BACK:
-        return Happened.HANDED_BACK
-    return Happened(_ENDED[Status(attempt["status"])].value)
-
-
-def _event(at: datetime, happened: Happened, attempt: Record, more: Record) -> Record:
-    return {
-        "at": at,
-        "event": happened,
-        "attempt": attempt["attempt"],
-        **{k: v for k, v in more.items() if v is not None},
-    }
+def _end_event(attempt: Record) -> OneShotEvent:
+    if attempt["reason"] == OutcomeReason.HANDED_BACK:
+        return OneShotEvent.HANDED_BACK
+    return OneShotEvent(_RUNTIME_STATUS_BY_OUTCOME[OutcomeStatus(attempt["status"])].value)

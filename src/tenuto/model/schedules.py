@@ -1,14 +1,13 @@
-"""Schedules: named plans of ordered groups of steps, and the rules for when two runs would meet.
+"""Schedules: a trigger, a plan of ordered step groups, an overlap policy and a misfire policy.
 
-A definition is a value: it is checked when it is made, goes to plain data and back, and can be compared with what it
-was before. Steps of one group run side by side, groups one after the other. What a run follows is the snapshot of the
-plan it began with, never the definition as it stands by then.
+A definition is an immutable value that is validated when it is made, converts to plain data and back, and can be
+compared with an earlier version. An execution follows the snapshot of the plan it started with.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -21,93 +20,113 @@ from tenuto.model.triggers import Trigger
 
 MAX_GROUPS = 1000
 MAX_STEPS = 10_000
-MAX_CATCH_UP = 1000
-MAX_PLAN = 4 * 1024 * 1024
+MAX_CATCH_UP_RUNS = 1000
+MAX_PLAN_BYTES = 4 * 1024 * 1024
 ON_TIME_SECONDS = 60
-"""What is decided within this is on time, whatever the rule for missed runs says."""
+"""A run decided within this time counts as on time under every misfire policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Ordered groups of steps; those of one group run side by side."""
+    """Ordered step groups; the steps of a group run in parallel."""
 
     groups: tuple[tuple[Step, ...], ...]
 
     def __post_init__(self) -> None:
         if not self.groups or not all(self.groups):
-            raise Invalid("has a group without steps" if self.groups else "has no steps", field="steps")
+            raise Invalid(
+                "the plan has a group without steps" if self.groups else "the plan has no steps",
+                code="schedule.steps.empty",
+                field="steps",
+            )
         if len(self.groups) > MAX_GROUPS:
-            raise Invalid(f"has {len(self.groups)} groups", field="steps", remedy=f"keep to {MAX_GROUPS:,}")
-        if self.total_steps > MAX_STEPS:
-            raise Invalid(f"has {self.total_steps} steps", field="steps", remedy=f"keep to {MAX_STEPS:,}")
+            raise Invalid(
+                f"the plan has {len(self.groups):,} groups",
+                code="schedule.steps.too_many_groups",
+                field="steps",
+                remedy=f"use at most {MAX_GROUPS:,}",
+            )
+        if self.step_count > MAX_STEPS:
+            raise Invalid(
+                f"the plan has {self.step_count:,} steps",
+                code="schedule.steps.too_many",
+                field="steps",
+                remedy=f"use at most {MAX_STEPS:,}",
+            )
 
     @classmethod
-    def of(cls, steps: Iterable[Step | Iterable[Step]]) -> Plan:
-        """Steps one after the other; a list in the list is a parallel group."""
-        return cls(tuple((each,) if isinstance(each, Step) else _group(each) for each in steps))
+    def from_steps(cls, steps: Iterable[Step | Iterable[Step]]) -> Plan:
+        """Make a plan of sequential steps; a list within the list is a parallel group."""
+        return cls(tuple((each,) if isinstance(each, Step) else _make_group(each) for each in steps))
 
     @property
-    def total_steps(self) -> int:
+    def step_count(self) -> int:
         return sum(len(group) for group in self.groups)
 
-    def numbered(self) -> Iterator[tuple[int, int, Step]]:
-        """(group, position in the plan, step), in order."""
-        number = 0
+    def enumerate_steps(self) -> Iterator[tuple[int, int, Step]]:
+        """Yield (group, position in the plan, step) in order."""
+        position = 0
         for index, group in enumerate(self.groups):
             for step in group:
-                yield index, number, step
-                number += 1
+                yield index, position, step
+                position += 1
 
-    def step(self, number: int) -> Step:
+    def step_at(self, position: int) -> Step:
         for group in self.groups:
-            if number < len(group):
-                return group[number]
-            number -= len(group)
-        raise IndexError("the plan has no step of that number")
+            if position < len(group):
+                return group[position]
+            position -= len(group)
+        raise IndexError("the plan has no step at that position")
 
-    def targets(self, kind: str) -> set[str]:
-        """What the steps of a kind point at."""
-        return {step.target for _, _, step in self.numbered() if step.kind == kind}
+    def targets_of_kind(self, kind: str) -> set[str]:
+        """Return the targets of all steps of a kind."""
+        return {step.target for _, _, step in self.enumerate_steps() if step.kind == kind}
 
-    def map(self, change: Any) -> Plan:
-        """The plan with each step as ``change`` returns it."""
+    def map_steps(self, change: Callable[[Step], Step]) -> Plan:
+        """Return the plan with each step replaced by ``change(step)``."""
         return Plan(tuple(tuple(change(step) for step in group) for group in self.groups))
 
     def to_fields(self) -> list[list[dict[str, Any]]]:
         return [[step.to_fields() for step in group] for group in self.groups]
 
     def to_json(self) -> str:
-        return stored_values.json_of(self.to_fields(), field="steps", limit=MAX_PLAN)
+        return stored_values.dump_json(self.to_fields(), field="steps", limit=MAX_PLAN_BYTES)
 
 
-def _group(steps: Any) -> tuple[Step, ...]:
+def _make_group(steps: Any) -> tuple[Step, ...]:
     group = tuple(steps) if isinstance(steps, Iterable) and not isinstance(steps, str) else (steps,)
     for step in group:
         if not isinstance(step, Step):
-            raise Invalid(f"{step!r:.60} is not a step", field="steps", remedy="make one with Step.job(...)")
+            raise Invalid(
+                f"{step!r:.60} is not a step",
+                code="schedule.steps.invalid",
+                field="steps",
+                remedy="make one with Step.job(...)",
+            )
     return group
 
 
 def plan_from_fields(stored: object) -> Plan:
-    """A plan as `Plan.to_fields` gives it."""
+    """Return the plan that `Plan.to_fields` wrote."""
     if not isinstance(stored, Sequence) or isinstance(stored, str):
-        raise Invalid("are not a list of groups", field="steps")
+        raise Invalid("steps is not a list of groups", code="schedule.steps.invalid", field="steps")
     groups = []
     for index, group in enumerate(stored):
         if not isinstance(group, Sequence) or isinstance(group, str):
-            raise Invalid("is not a list of steps", field=f"steps.{index}")
+            field = f"steps.{index}"
+            raise Invalid(f"{field} is not a list of steps", code="schedule.steps.invalid", field=field)
         groups.append(tuple(step_from_fields(step) for step in group))
     return Plan(tuple(groups))
 
 
 @lru_cache(maxsize=256)
 def plan_from_json(text: str) -> Plan:
-    """A plan as stored. Many runs follow the same one, so each text is read once."""
+    """Return a stored plan. Cached: many executions follow the same plan."""
     return plan_from_fields(json.loads(text))
 
 
-class Overlap(StrEnum):
-    """What happens when a run is due while another of the same schedule is active."""
+class OverlapPolicy(StrEnum):
+    """What to do when a run is due while another run of the schedule is active."""
 
     SKIP = "skip"
     QUEUE_ONE = "queue_one"
@@ -115,8 +134,8 @@ class Overlap(StrEnum):
     CANCEL_PREVIOUS = "cancel_previous"
 
 
-class Late(StrEnum):
-    """What happens to due instants at which no scheduler was there."""
+class MisfirePolicy(StrEnum):
+    """What to do with due instants that were missed while no scheduler ran."""
 
     ONCE = "once"
     ALL = "all"
@@ -125,144 +144,183 @@ class Late(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Misfire:
-    """The rule for due instants that were missed: one run for all of them, each of the last N, or none too late."""
+    """A misfire policy with its parameter: ``max_runs`` for ``all``, ``grace_seconds`` for ``skip``."""
 
-    policy: Late = Late.ONCE
+    policy: MisfirePolicy = MisfirePolicy.ONCE
     max_runs: int = 100
     grace_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policy", _one_of(Late, self.policy, "misfire"))
+        object.__setattr__(self, "policy", _parse_misfire_policy(self.policy))
         if (
             isinstance(self.max_runs, bool)
             or not isinstance(self.max_runs, int)
-            or not 1 <= self.max_runs <= MAX_CATCH_UP
+            or not 1 <= self.max_runs <= MAX_CATCH_UP_RUNS
         ):
-            raise Invalid(f"must be a whole number from 1 to {MAX_CATCH_UP:,}", field="misfire.max_runs")
-        if not isinstance(self.grace_seconds, int | float) or not ON_TIME_SECONDS <= self.grace_seconds <= _A_YEAR:
             raise Invalid(
-                f"must be from {ON_TIME_SECONDS} s to a year: what is less than a minute late counts as on time",
+                f"misfire max_runs {self.max_runs!r:.60} is not a whole number from 1 to {MAX_CATCH_UP_RUNS:,}",
+                code="schedule.misfire.max_runs.out_of_range",
+                field="misfire.max_runs",
+            )
+        if (
+            not isinstance(self.grace_seconds, int | float)
+            or not ON_TIME_SECONDS <= self.grace_seconds <= _MAX_GRACE_SECONDS
+        ):
+            raise Invalid(
+                f"misfire grace_seconds {self.grace_seconds!r:.60} is not from {ON_TIME_SECONDS} s to a year; "
+                "a run that is less than a minute late counts as on time",
+                code="schedule.misfire.grace_seconds.out_of_range",
                 field="misfire.grace_seconds",
             )
-        for name, policy in _GOES_WITH.items():
-            if self.policy is not policy and getattr(self, name) != _SAID_OF_NONE[name]:
-                raise _does_not_go_with(self.policy, name)
+        for name, policy in _POLICY_OF_PARAMETER.items():
+            if self.policy is not policy and getattr(self, name) != _PARAMETER_DEFAULTS[name]:
+                raise _parameter_not_applicable(self.policy, name)
 
     def to_fields(self) -> dict[str, Any]:
         stored: dict[str, Any] = {"policy": str(self.policy)}
-        if self.policy is Late.ALL:
+        if self.policy is MisfirePolicy.ALL:
             stored["max_runs"] = self.max_runs
-        if self.policy is Late.SKIP:
+        if self.policy is MisfirePolicy.SKIP:
             stored["grace_seconds"] = self.grace_seconds
         return stored
 
 
-_A_YEAR = 366 * 86_400
-_GOES_WITH = {"max_runs": Late.ALL, "grace_seconds": Late.SKIP}
-_SAID_OF_NONE = {each.name: each.default for each in fields(Misfire)}
+_MAX_GRACE_SECONDS = 366 * 86_400
+_POLICY_OF_PARAMETER = {"max_runs": MisfirePolicy.ALL, "grace_seconds": MisfirePolicy.SKIP}
+_PARAMETER_DEFAULTS = {each.name: each.default for each in fields(Misfire)}
 
 
-def _does_not_go_with(policy: Late, name: str) -> Invalid:
-    goes_with = _GOES_WITH[name]
+def _parameter_not_applicable(policy: MisfirePolicy, name: str) -> Invalid:
+    needed = _POLICY_OF_PARAMETER[name]
     return Invalid(
-        f"goes with the policy {goes_with}, and it is {policy}",
+        f"misfire {name} applies to the policy {needed} only, and the policy is {policy}",
+        code="schedule.misfire.parameter_not_applicable",
         field=f"misfire.{name}",
-        remedy=f"say policy {goes_with}, or leave {name} out",
+        remedy=f"use the policy {needed}, or leave {name} out",
     )
 
 
 def misfire_from_fields(stored: object) -> Misfire:
-    """A misfire rule as somebody says it: its fields, or just the word. What the policy would pass over is refused."""
+    """Return a misfire policy from its fields or its name. A parameter of another policy is rejected."""
     if isinstance(stored, Misfire):
         return stored
     if isinstance(stored, str):
-        return Misfire(_one_of(Late, stored, "misfire"))
+        return Misfire(_parse_misfire_policy(stored))
     if not isinstance(stored, Mapping):
-        raise Invalid("is not a rule", field="misfire", remedy=f"use one of {', '.join(Late)}")
+        raise _unknown_misfire_policy(stored)
     unknown = sorted(str(name) for name in stored.keys() - {each.name for each in fields(Misfire)})
     if unknown:
-        raise Invalid("is no field of a misfire rule", field=f"misfire.{unknown[0]}")
-    made = Misfire(**stored)
-    for name, policy in _GOES_WITH.items():
-        if name in stored and made.policy is not policy:
-            raise _does_not_go_with(made.policy, name)
-    return made
+        raise Invalid(
+            f"a misfire policy has no field {unknown[0]!r:.60}",
+            code="schedule.misfire.field.unknown",
+            field=f"misfire.{unknown[0]}",
+        )
+    misfire = Misfire(**stored)
+    for name, policy in _POLICY_OF_PARAMETER.items():
+        if name in stored and misfire.policy is not policy:
+            raise _parameter_not_applicable(misfire.policy, name)
+    return misfire
 
 
-def misfire_as_stored(stored: object) -> Misfire:
-    """A misfire rule as it stands in a row: as what holds of it, should a rule of today refuse some of what it says."""
+def misfire_from_stored_fields(stored: object) -> Misfire:
+    """Return a misfire policy from a row: parameters that today's validation rejects are dropped or raised."""
     if not isinstance(stored, Mapping):
         return misfire_from_fields(stored)
-    policy = stored.get("policy", Late.ONCE)
-    kept = {name: value for name, value in stored.items() if _GOES_WITH.get(name, policy) == policy}
-    grace = kept.get("grace_seconds")
+    policy = stored.get("policy", MisfirePolicy.ONCE)
+    applicable = {name: value for name, value in stored.items() if _POLICY_OF_PARAMETER.get(name, policy) == policy}
+    grace = applicable.get("grace_seconds")
     if isinstance(grace, int | float) and 0 < grace < ON_TIME_SECONDS:
-        kept["grace_seconds"] = ON_TIME_SECONDS
-    return misfire_from_fields(kept)
+        applicable["grace_seconds"] = ON_TIME_SECONDS
+    return misfire_from_fields(applicable)
 
 
 @lru_cache(maxsize=256)
 def misfire_from_json(text: str) -> Misfire:
-    """A misfire rule as stored."""
-    return misfire_as_stored(json.loads(text))
+    return misfire_from_stored_fields(json.loads(text))
 
 
-def _one_of(words: Any, given: object, field: str) -> Any:
+def _parse_misfire_policy(given: object) -> MisfirePolicy:
     try:
-        return words(given)
+        return MisfirePolicy(given)  # type: ignore[arg-type]
     except ValueError:
-        raise Invalid(f"{given!r:.60} is none of them", field=field, remedy=f"use one of {', '.join(words)}") from None
+        raise _unknown_misfire_policy(given) from None
+
+
+def _unknown_misfire_policy(given: object) -> Invalid:
+    return Invalid(
+        f"unknown misfire policy {given!r:.60}",
+        code="schedule.misfire.unknown",
+        field="misfire",
+        remedy=f"use one of {', '.join(MisfirePolicy)}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """A schedule as somebody wrote it down."""
+class ScheduleDefinition:
+    """A schedule as declared."""
 
     name: str
     trigger: Trigger
     plan: Plan
     description: str = ""
-    overlap: Overlap = Overlap.SKIP
+    overlap: OverlapPolicy = OverlapPolicy.SKIP
     misfire: Misfire = Misfire()
 
     def __post_init__(self) -> None:
-        stored_values.label(self.name, field="name")
+        stored_values.check_label(self.name, field="name")
         if self.name != self.name.strip() or "\n" in self.name:
-            raise Invalid("begins or ends with a blank, or has several lines", field="name")
+            raise Invalid(
+                f"name {self.name!r:.60} begins or ends with a blank, or has several lines",
+                code="schedule.name.invalid",
+                field="name",
+            )
         if not isinstance(self.trigger, Trigger):
-            raise Invalid(f"{self.trigger!r:.60} is not a trigger", field="trigger", remedy="make one with cron(...)")
-        stored_values.storable_text(self.description, field="description", limit=4000)
-        object.__setattr__(self, "overlap", _one_of(Overlap, self.overlap, "overlap"))
+            raise Invalid(
+                f"trigger {self.trigger!r:.60} is not a trigger",
+                code="schedule.trigger.invalid",
+                field="trigger",
+                remedy="make one with cron(...)",
+            )
+        stored_values.check_text(self.description, field="description", limit=4000)
+        try:
+            object.__setattr__(self, "overlap", OverlapPolicy(self.overlap))
+        except ValueError:
+            raise Invalid(
+                f"unknown overlap policy {self.overlap!r:.60}",
+                code="schedule.overlap.unknown",
+                field="overlap",
+                remedy=f"use one of {', '.join(OverlapPolicy)}",
+            ) from None
 
     @property
     def key(self) -> str:
-        """What it is found by."""
+        """The unique key: the name."""
         return self.name
 
     def to_fields(self) -> dict[str, Any]:
-        """As plain data: what a version keeps and two versions are compared by."""
+        """Return the plain data that is stored as a version and compared between versions."""
         return {
             "name": self.name,
             "description": self.description,
-            "trigger": self.trigger.fields(),
+            "trigger": self.trigger.to_fields(),
             "steps": self.plan.to_fields(),
             "overlap": str(self.overlap),
             "misfire": self.misfire.to_fields(),
         }
 
 
-def check_names(new: Definition, before: Definition | None = None) -> None:
-    """Refuse names nobody could type, but for those of ``before``: what was stored once can still be changed."""
-    kept = set() if before is None else {before.name, *(step.name for _, _, step in before.plan.numbered())}
-    if new.name not in kept:
-        stored_values.title(new.name, field="name")
-    for _, _, step in new.plan.numbered():
-        if step.name not in kept:
-            stored_values.title(step.name, field="steps")
+def check_schedule_names(new: ScheduleDefinition, before: ScheduleDefinition | None = None) -> None:
+    """Raise `Invalid` for names with invisible characters, except for names that ``before`` has already."""
+    known = set() if before is None else {before.name, *(step.name for _, _, step in before.plan.enumerate_steps())}
+    if new.name not in known:
+        stored_values.check_title(new.name, field="name")
+    for _, _, step in new.plan.enumerate_steps():
+        if step.name not in known:
+            stored_values.check_title(step.name, field="steps")
 
 
-def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
-    """Which fields differ, as (before, after)."""
+def changed_fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that differ, as (before, after)."""
     before, after = before or {}, after or {}
     return {
         name: (before.get(name), after.get(name))
@@ -271,54 +329,68 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
     }
 
 
-def refuse_cycles(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
-    """Refuse a plan in which a schedule would, by way of others, wait for itself."""
+def check_no_schedule_cycle(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
+    """Raise `Invalid` if the schedule would, through others, run itself as a step."""
 
-    def needed(each: str) -> Sequence[str]:
+    def dependencies(each: str) -> Sequence[str]:
         current = plan if each == name else plans.get(each)
-        return () if current is None else sorted(current.targets(SCHEDULE))
+        return () if current is None else sorted(current.targets_of_kind(SCHEDULE))
 
-    way = dependency_order.way_back(name, needed)
-    if way is not None:
-        raise _runs_itself(dependency_order.in_words(way))
+    cycle = dependency_order.find_cycle(name, dependencies)
+    if cycle is not None:
+        raise _cycle_error(dependency_order.format_cycle(cycle))
 
 
-def those_needed_first(wanted: Iterable[Definition]) -> Sequence[Definition]:
-    """In an order in which each comes after those it runs as a step."""
+def sort_schedules_by_dependency(wanted: Iterable[ScheduleDefinition]) -> Sequence[ScheduleDefinition]:
+    """Return the definitions, each after those it runs as steps."""
     by_name = {each.name: each for each in wanted}
-    ordered = dependency_order.in_order(
-        by_name, lambda name: sorted(by_name[name].plan.targets(SCHEDULE)), _runs_itself
+    ordered = dependency_order.sort_by_dependency(
+        by_name, lambda name: sorted(by_name[name].plan.targets_of_kind(SCHEDULE)), _cycle_error
     )
     return [by_name[name] for name in ordered]
 
 
-def _runs_itself(way: str) -> Invalid:
-    return Invalid(f"runs itself: {way}", field="steps", remedy="break the circle")
+def _cycle_error(cycle: str) -> Invalid:
+    return Invalid(
+        f"a schedule would run itself: {cycle}",
+        code="schedule.steps.cycle",
+        field="steps",
+        remedy="remove one of these steps",
+    )
 
 
-def with_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *, of_jobs_only: bool = False) -> Plan:
-    """The plan with other arguments for the steps named, for one run; ``of_jobs_only`` for those who may not say which
-    program, script or address a step is about."""
-    names = {step.name for _, _, step in plan.numbered()}
+def override_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *, jobs_only: bool = False) -> Plan:
+    """Return the plan with other arguments for the named steps, for one run. ``jobs_only`` is for callers that may not
+    choose the program, script or address of a step."""
+    names = {step.name for _, _, step in plan.enumerate_steps()}
     unknown = sorted(overrides.keys() - names)
     if unknown:
         raise Invalid(
-            "there is no step of that name", field=unknown[0], remedy=f"use one of {', '.join(sorted(names))}"
+            f"the schedule has no step {unknown[0]!r:.60}",
+            code="schedule.step.not_found",
+            field=unknown[0],
+            remedy=f"use one of {', '.join(sorted(names))}",
         )
 
     for name, given in overrides.items():
         if not isinstance(given, Mapping):
-            raise Invalid("are not a set of named values", field=name, remedy="give a mapping")
+            raise Invalid(
+                f"the arguments of step {name!r:.60} are not a mapping",
+                code="step.arguments.invalid",
+                field=name,
+                remedy="give a mapping of names to values",
+            )
 
-    def changed(step: Step) -> Step:
+    def override(step: Step) -> Step:
         if step.name not in overrides:
             return step
-        if of_jobs_only and step.kind != JOB:
+        if jobs_only and step.kind != JOB:  # guard: access.step_override
             raise Forbidden(
-                f"what a step of the kind {step.kind} does is for editors to say",
+                f"changing the arguments of step {step.name!r:.60}, a step of kind {step.kind}, needs the role editor",
+                code="step.arguments.forbidden",
                 field=step.name,
-                remedy="give arguments to jobs only, or ask somebody who may edit the schedule",
+                remedy="override arguments of jobs only, or ask a caller with the role editor",
             )
         return replace(step, arguments={**step.arguments, **overrides[step.name]})
 
-    return plan.map(changed)
+    return plan.map_steps(override)

@@ -1,8 +1,7 @@
-"""Steps: single pieces of work in a plan, of whichever kind.
+"""Steps of a plan, with one constructor per built-in step kind.
 
-A step is a value: it is checked when it is made, and goes to plain data and back. Here it is checked that it is a step
-at all; its arguments are the business of its kind, which looks at them when the schedule is saved. For each kind that
-comes with Tenuto there is a way to write a step of it in code, with names and types to go by.
+A step is an immutable value that converts to plain data and back. It validates its own fields when it is made; its step
+kind validates the arguments when the schedule is saved.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from tenuto.errors import Invalid
 from tenuto.model import stored_values
-from tenuto.model.policies import Policy, RetryPolicy, policy_from_json
+from tenuto.model.policies import RetryPolicy, TaskPolicy, policy_from_json
 from tenuto.model.secrets import SecretRef
-from tenuto.model.tasks import MAX_PRIORITY, seconds
+from tenuto.model.tasks import MAX_PRIORITY, parse_duration_seconds, priority_error
 
 JOB = "job"
 SCHEDULE = "schedule"
@@ -28,12 +27,12 @@ LOG_APPEND = "log.append"
 SQL = "sql"
 MANIFEST = "manifest"
 
-Given = str | SecretRef | Mapping[str, str]
-"""A text, or the secret that stands for it: ``{"secret": "NAME"}``."""
+TextArgument = str | SecretRef | Mapping[str, str]
+"""A text, or a secret reference: ``{"secret": "NAME"}``."""
 
 
 class StepOptions(TypedDict, total=False):
-    """What may be said of any step. What is left out is as with its job."""
+    """Options of every step. An option that is left out is taken from the job."""
 
     name: str | None
     continue_on_failure: bool
@@ -46,11 +45,11 @@ class StepOptions(TypedDict, total=False):
 
 
 class ProgramOptions(StepOptions, total=False):
-    """What may be said of a step that runs a program."""
+    """Options of a step that runs a program."""
 
-    env: Mapping[str, Given]
+    env: Mapping[str, TextArgument]
     folder: str | None
-    stdin: Given | None
+    stdin: TextArgument | None
     success_codes: Sequence[int]
     warning_codes: Sequence[int]
     output_limit: int
@@ -59,23 +58,23 @@ class ProgramOptions(StepOptions, total=False):
 
 
 class PowerShellOptions(ProgramOptions, total=False):
-    """What may be said of a step that runs a PowerShell script."""
+    """Options of a step that runs a PowerShell script."""
 
     program: str | None
 
 
 class HttpOptions(StepOptions, total=False):
-    """What may be said of a step that sends an HTTP request; ``timeout`` is the request's."""
+    """Options of a step that sends an HTTP request; ``timeout`` bounds the request."""
 
-    headers: Mapping[str, Given]
+    headers: Mapping[str, TextArgument]
     body: Any
     expected_status: Sequence[int | str]
     response_limit: int
     follow_redirects: bool
 
 
-class Runnable(Protocol):
-    """What a step of Python code is made from."""
+class RegisteredJob(Protocol):
+    """A registered job, as far as a step needs it."""
 
     @property
     def name(self) -> str: ...
@@ -85,52 +84,60 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One piece of work in a plan. What is None is taken from the job when the schedule is saved."""
+    """One step of a plan. Fields that are None are taken from the job when the schedule is saved."""
 
     kind: str
     target: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     continue_on_failure: bool = False
-    policy: Policy | None = None
+    policy: TaskPolicy | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """What is otherwise than with its job: timeout, retry, max_retries, on_lost. Part of the policy once saved."""
+    """Overrides of the job's policy: timeout, retry, max_retries, on_lost. Merged into ``policy`` when it is saved."""
     queue: str | None = None
     priority: int | None = None
     limit_key: str | None = None
     limit_max: int | None = None
 
     def __post_init__(self) -> None:
-        policy_of(Policy(), **self.rules)
-        stored_values.name(self.kind, field="kind", limit=64)
-        stored_values.label(self.target, field="target")
+        override_policy(TaskPolicy(), **self.rules)
+        stored_values.check_name(self.kind, field="kind", limit=64)
+        stored_values.check_label(self.target, field="target")
         object.__setattr__(self, "name", self.name or self.target)
-        stored_values.label(self.name, field="name")
+        stored_values.check_label(self.name, field="name")
         if not isinstance(self.arguments, Mapping):
-            raise Invalid("are not a set of named values", field="arguments", remedy="give a mapping")
+            raise Invalid(
+                f"the arguments of step {self.name!r:.60} are not a mapping",
+                code="step.arguments.invalid",
+                field="arguments",
+                remedy="give a mapping of names to values",
+            )
         if not isinstance(self.continue_on_failure, bool):
-            raise Invalid("must be true or false", field="continue_on_failure")
+            raise Invalid(
+                f"continue_on_failure {self.continue_on_failure!r:.60} is neither true nor false",
+                code="step.continue_on_failure.invalid",
+                field="continue_on_failure",
+            )
         if self.queue is not None:
-            stored_values.name(self.queue, field="queue", limit=64)
+            stored_values.check_name(self.queue, field="queue", limit=64)
         if self.priority is not None and (
             isinstance(self.priority, bool)
             or not isinstance(self.priority, int)
             or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY
         ):
-            raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
+            raise priority_error(self.priority)
 
     @classmethod
     def job(
-        cls, job: Runnable, *args: Any, input: Mapping[str, Any] | None = None, **options: Unpack[StepOptions]
+        cls, job: RegisteredJob, *args: Any, input: Mapping[str, Any] | None = None, **options: Unpack[StepOptions]
     ) -> Step:
-        """A step that runs a Python job with these arguments; named ones go into ``input``, to keep them apart from
-        the step's own options."""
+        """A step that runs a Python job. Named arguments go into ``input``, separate from the step's options."""
         arguments = json.loads(job.dump_input(args, dict(input or {})))
         return cls(JOB, job.name, arguments, **_step_options(dict(options)))
 
     @classmethod
     def schedule(cls, schedule: str, /, **options: Unpack[StepOptions]) -> Step:
-        """A step that runs another schedule and ends when that has ended."""
+        """A step that runs another schedule and ends when that execution ends."""
         return cls(SCHEDULE, schedule, **_step_options(dict(options)))
 
     @classmethod
@@ -142,8 +149,8 @@ class Step:
         wait: bool | None = None,
         **options: Unpack[StepOptions],
     ) -> Step:
-        """A step that runs a manifest once, with its properties and this input, and ends when that run has ended (or at
-        once, if it is not to ``wait``)."""
+        """A step that runs a manifest once with its properties and this input. It ends when the run ends, or
+        immediately with ``wait=False``."""
         arguments = {"manifest": manifest, "input": input, "wait": wait}
         return cls._with_arguments(MANIFEST, arguments, {"name": manifest, **options})
 
@@ -157,14 +164,14 @@ class Step:
     def powershell(
         cls, script: str | None, /, *args: str, text: str | None = None, **options: Unpack[PowerShellOptions]
     ) -> Step:
-        """A step that runs a PowerShell script: a file of the machine, or (None and) its text; else as `executable`."""
+        """A step that runs a PowerShell script: a file on the worker's machine, or None and its ``text``."""
         arguments = {"script": script, "text": text, "args": list(args)}
         named = (script or POWERSHELL).rpartition("/")[2]
         return cls._with_arguments(POWERSHELL, arguments, {"name": named, **options})
 
     @classmethod
-    def http(cls, url: Given, /, method: str = "POST", **options: Unpack[HttpOptions]) -> Step:
-        """A step that sends an HTTP request. ``timeout`` is how long that may take, all in all."""
+    def http(cls, url: TextArgument, /, method: str = "POST", **options: Unpack[HttpOptions]) -> Step:
+        """A step that sends an HTTP request. ``timeout`` bounds the whole request."""
         named = f"{method} {url.partition('?')[0]}"[:200] if isinstance(url, str) else HTTP_CALL
         arguments = {"url": url, "method": method, "timeout": options.pop("timeout", None)}
         return cls._with_arguments(HTTP_CALL, arguments, {"name": named, **options})
@@ -178,7 +185,7 @@ class Step:
         fields: Mapping[str, Any] | None = None,
         **options: Unpack[StepOptions],
     ) -> Step:
-        """A step that appends to a named log, with data in ``fields`` if there is any."""
+        """A step that appends a message, with optional ``fields``, to a named log."""
         arguments = {"message": message, "log": log, "fields": fields}
         return cls._with_arguments(LOG_APPEND, arguments, {"name": f"log {log}", **options})
 
@@ -189,13 +196,13 @@ class Step:
         script: str | None = None,
         *,
         script_file: str | None = None,
-        parameters: Mapping[str, Given | float | None] | None = None,
+        parameters: Mapping[str, TextArgument | float | None] | None = None,
         statement_timeout: float | str | None = None,
         transaction: bool | None = None,
         **options: Unpack[StepOptions],
     ) -> Step:
-        """A step that runs a SQL script (its text, or ``script_file``) on a connection of the worker's settings, or on
-        ``sqlite:///FILE``. ``statement_timeout`` bounds each statement, ``timeout`` the whole."""
+        """A step that runs a SQL script (text, or ``script_file``) on a connection from the worker's settings or on
+        ``sqlite:///FILE``. ``statement_timeout`` bounds each statement, ``timeout`` the whole script."""
         arguments = {
             "connection": connection,
             "script": script,
@@ -209,20 +216,20 @@ class Step:
 
     @classmethod
     def _with_arguments(cls, kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> Step:
-        """What is None was not said; what is no option of a step is one more argument of its kind."""
+        """Make a step. Options that are not step options become arguments of the kind; None means not given."""
         own = {name: options.pop(name) for name in _STEP_OPTIONS if name in options}
-        said = {name: value for name, value in {**arguments, **options}.items() if value is not None}
-        return cls.of_kind(kind, {name: _plain_argument(value) for name, value in said.items()}, **own)
+        given = {name: value for name, value in {**arguments, **options}.items() if value is not None}
+        return cls.of_kind(kind, {name: _to_plain_argument(value) for name, value in given.items()}, **own)
 
     @classmethod
     def of_kind(
         cls, kind: str, arguments: Mapping[str, Any], *, target: str | None = None, **options: Unpack[StepOptions]
     ) -> Step:
-        """A step of any kind there is a handler for."""
+        """A step of any kind that has a handler."""
         return cls(kind, target or kind, arguments, **_step_options(dict(options)))
 
     def to_fields(self) -> dict[str, Any]:
-        """As plain data; what was not said is left out."""
+        """Return plain data; optional fields that are not set are left out."""
         stored: dict[str, Any] = {"name": self.name, "kind": self.kind, "target": self.target}
         if self.arguments:
             stored["arguments"] = dict(self.arguments)
@@ -231,7 +238,7 @@ class Step:
         if self.policy is not None:
             stored["policy"] = json.loads(self.policy.to_json())
         if self.rules:
-            stored["rules"] = {name: _plain_rule(value) for name, value in self.rules.items()}
+            stored["rules"] = {name: _to_plain_rule(value) for name, value in self.rules.items()}
         for option in ("queue", "priority", "limit_key", "limit_max"):
             if getattr(self, option) is not None:
                 stored[option] = getattr(self, option)
@@ -246,52 +253,72 @@ _STEP_OPTIONS = ("name", "continue_on_failure", *_RULES, "queue", "priority")
 def _step_options(options: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(options.keys() - set(_STEP_OPTIONS))
     if unknown:
-        raise Invalid("a step has no such option", field=unknown[0], remedy=f"use one of {', '.join(_STEP_OPTIONS)}")
+        raise Invalid(
+            f"a step has no option {unknown[0]!r:.60}",
+            code="step.option.unknown",
+            field=unknown[0],
+            remedy=f"use one of {', '.join(_STEP_OPTIONS)}",
+        )
     rules = {name: options.pop(name) for name in _RULES if options.get(name) is not None}
     return {**{name: value for name, value in options.items() if value is not None}, "rules": rules}
 
 
-def _plain_argument(value: Any) -> Any:
+def _to_plain_argument(value: Any) -> Any:
     if isinstance(value, SecretRef):
         return value.model_dump(exclude_defaults=True)
     if isinstance(value, Mapping):
-        return {name: _plain_argument(each) for name, each in value.items()}
+        return {name: _to_plain_argument(each) for name, each in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
-def _plain_rule(value: Any) -> Any:
+def _to_plain_rule(value: Any) -> Any:
     if isinstance(value, RetryPolicy):
         return asdict(value)
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def policy_of(
-    policy: Policy, timeout: Any = None, retry: Any = None, max_retries: int | None = None, on_lost: Any = None
-) -> Policy:
-    """A policy with some rules changed, as people write them."""
+def override_policy(
+    policy: TaskPolicy, timeout: Any = None, retry: Any = None, max_retries: int | None = None, on_lost: Any = None
+) -> TaskPolicy:
+    """Return the policy with the given rules replaced."""
     if retry is not None and max_retries is not None:
-        raise Invalid("is given beside retry", field="max_retries", remedy="say it within retry")
+        raise Invalid(
+            "max_retries is given twice: directly and as part of retry",
+            code="retry.max_retries.conflict",
+            field="max_retries",
+            remedy="give it within retry",
+        )
     if isinstance(retry, Mapping):
         unknown = sorted(str(name) for name in retry.keys() - {each.name for each in fields(RetryPolicy)})
         if unknown:
-            raise Invalid("is no rule of a retry", field=f"retry.{unknown[0]}")
+            raise Invalid(
+                f"a retry policy has no field {unknown[0]!r:.60}",
+                code="retry.field.unknown",
+                field=f"retry.{unknown[0]}",
+            )
         retry = replace(policy.retry, **retry)
     if retry is None:
         retry = policy.retry if max_retries is None else replace(policy.retry, max_retries=max_retries)
     if not isinstance(retry, RetryPolicy):
-        raise Invalid("is not a set of rules", field="retry", remedy="write {max_retries: 5, base_seconds: 10}")
-    limit = policy.timeout_seconds if timeout is None else seconds(timeout, field="timeout")
-    return Policy(retry, limit, on_lost or policy.on_lost)
+        raise Invalid(
+            f"retry {retry!r:.60} is not a retry policy",
+            code="retry.invalid",
+            field="retry",
+            remedy="write {max_retries: 5, base_seconds: 10}",
+        )
+    limit = policy.timeout_seconds if timeout is None else parse_duration_seconds(timeout, field="timeout")
+    return TaskPolicy(retry, limit, on_lost or policy.on_lost)
 
 
 def step_from_fields(stored: object) -> Step:
-    """A step as `Step.to_fields` gives it."""
+    """Return the step that `Step.to_fields` wrote."""
     if not isinstance(stored, Mapping):
-        raise Invalid("is not a set of named fields", field="step")
+        raise Invalid(f"step {stored!r:.60} is not a mapping", code="step.invalid", field="step")
     given = {str(name): value for name, value in stored.items()}
     unknown = sorted(given.keys() - _STEP_FIELDS)
     if unknown:
-        raise Invalid("a step has no such field", field=unknown[0][:80])
+        field = unknown[0][:80]
+        raise Invalid(f"a step has no field {field!r}", code="step.field.unknown", field=field)
     if "policy" in given:
         given["policy"] = policy_from_json(json.dumps(given["policy"]))
     return Step(**given)

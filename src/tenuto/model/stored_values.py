@@ -1,15 +1,7 @@
-"""What may be stored as text and JSON.
+"""Validation of texts, names and JSON before they are stored, strict JSON parsing, and log entries.
 
-PostgreSQL cannot hold a NUL character or half a surrogate pair, and nobody wants a record of a hundred megabytes.
-Refused here, with the field and the remedy, before anything is written.
-
-Characters nobody sees and a terminal obeys. Light: the command line looks here before anything else is loaded.
-
-JSON as the standard means it: no name twice in one object, and no NaN or Infinity.
-
-Most readers take the last of two values silently; whoever wrote both meant something by each. Pure.
-
-Entries of named logs: what one may say, and how much.
+PostgreSQL cannot store NUL characters or lone surrogates, and sizes are bounded. Invalid values are rejected before
+anything is written. The module is small because the command line imports it first.
 """
 
 from __future__ import annotations
@@ -23,11 +15,17 @@ from pydantic_core import from_json
 
 from tenuto.errors import Invalid
 
-MAX_INPUT = 256 * 1024
-MAX_OUTPUT = 1024 * 1024
-MAX_DEPTH = 200
-"""What the reader of a job's input can take, and PostgreSQL many times over."""
+MAX_INPUT_BYTES = 256 * 1024
+MAX_OUTPUT_BYTES = 1024 * 1024
+MAX_JSON_DEPTH = 200
+"""The depth that the parser of job inputs accepts; PostgreSQL accepts far more."""
 MAX_TAGS = 20
+DEFAULT_LOG_NAME = "default"
+MAX_LOG_MESSAGE_BYTES = 64 * 1024
+MAX_LOG_FIELDS_BYTES = 64 * 1024
+INVISIBLE_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, change colours or reverse text in a terminal: C0 except tab and line feed, DEL, C1
+and the characters that change the direction of writing."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]*")
 # A backslash-u0000 counts only if the backslash itself is not escaped.
@@ -35,52 +33,52 @@ _NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _SURROGATE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 
 
-def storable_json(text: str, *, field: str, limit: int = MAX_INPUT) -> str:
-    """The JSON text as it is, or a refusal that says why PostgreSQL could not keep it."""
-    storable_text(text, field=field, limit=limit)
-    if len(text) > MAX_DEPTH:  # a shorter one is neither too deep nor a number without end
-        _refuse_unreadable(text, field)
+# --- text and JSON --------------------------------------------------------------------------------------------------
+
+
+def check_json_text(text: str, *, field: str, limit: int = MAX_INPUT_BYTES) -> str:
+    """Return the JSON text unchanged, or raise `Invalid` if PostgreSQL cannot store it."""
+    check_text(text, field=field, limit=limit)
+    if len(text) > MAX_JSON_DEPTH:  # a shorter text is neither too deep nor holds a number with too many digits
+        _check_readable(text, field)
     if "\\u" in text:
         if _NUL_ESCAPE.search(text):
-            raise Invalid(
-                "contains a NUL character (\\u0000), which cannot be stored",
-                field=field,
-                remedy="remove it, or send bytes as base64",
-            )
+            raise _nul_error(field)
         if _SURROGATE_ESCAPE.search(text):
-            _refuse_lone_surrogates(text, field)
+            _check_escaped_surrogates(text, field)
     return text
 
 
-def json_of(value: Any, *, field: str, limit: int = MAX_INPUT) -> str:
-    """Plain data as JSON text that can be stored."""
+def dump_json(value: Any, *, field: str, limit: int = MAX_INPUT_BYTES) -> str:
+    """Return plain data as JSON text that can be stored."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except RecursionError:
-        raise Invalid("is nested too deeply", field=field, remedy=f"keep to {MAX_DEPTH} levels") from None
+        raise _depth_error(field) from None
     except (TypeError, ValueError) as error:
-        raise Invalid(f"is not JSON: {error}", field=field) from error
-    return storable_json(text, field=field, limit=limit)
+        raise _not_json(field, str(error)) from error
+    return check_json_text(text, field=field, limit=limit)
 
 
-def storable_text(text: str, *, field: str, limit: int) -> str:
-    """The text as it is, or a refusal that says why it could not be kept."""
-    # Counting characters first spares encoding a text that is hopeless anyway.
+def check_text(text: str, *, field: str, limit: int) -> str:
+    """Return the text unchanged, or raise `Invalid` if it is too large or PostgreSQL cannot store it."""
+    # Counting characters first avoids encoding a text that is too large anyway.
     if len(text) > limit or (len(text) * 4 > limit and _length_in_bytes(text, field) > limit):
         raise Invalid(
-            f"is larger than {limit} bytes", field=field, remedy="store the data elsewhere and pass a reference to it"
+            f"{field} is larger than {limit:,} bytes",
+            code="value.too_large",
+            field=field,
+            remedy="store the data elsewhere and pass a reference to it",
         )
     if "\x00" in text:
-        raise Invalid(
-            "contains a NUL character, which cannot be stored", field=field, remedy="remove it, or send bytes as base64"
-        )
+        raise _nul_error(field)
     if not text.isascii():
         _length_in_bytes(text, field)
     return text
 
 
-def kept_text(text: str, limit: int) -> str:
-    """Text that must be kept somehow (an error, a log): unstorable characters shown, the middle cut out if too long."""
+def truncate_text(text: str, limit: int) -> str:
+    """Return a text that can always be stored: unstorable characters escaped, the middle cut out if it is too long."""
     clean = text.replace("\x00", "␀").encode("utf-8", "backslashreplace").decode("utf-8")
     if len(clean) <= limit:
         return clean
@@ -88,44 +86,54 @@ def kept_text(text: str, limit: int) -> str:
     return f"{clean[:half]}\n… {len(clean) - 2 * half} characters cut …\n{clean[-half:]}"
 
 
-def name(text: str, *, field: str, limit: int = 200) -> str:
-    """A name people type: letters, digits and ``_ . : / -``."""
+def check_name(text: str, *, field: str, limit: int = 200) -> str:
+    """Return an identifier of letters, digits and ``_ . : / -``, or raise `Invalid`."""
     if not isinstance(text, str) or not text or len(text) > limit or not _NAME.fullmatch(text):
         raise Invalid(
-            f"{text!r:.80} is not a name", field=field, remedy=f"use 1 to {limit} letters, digits and _ . : / -"
+            f"{field} {text!r:.80} is not a valid name",
+            code="value.name.invalid",
+            field=field,
+            remedy=f"use 1 to {limit} letters, digits and _ . : / -",
         )
     return text
 
 
-def label(text: str, *, field: str, limit: int = 200) -> str:
-    """A short free text, such as a key."""
+def check_label(text: str, *, field: str, limit: int = 200) -> str:
+    """Return a short free text, such as a key, or raise `Invalid`."""
     if not isinstance(text, str) or not text or len(text) > limit:
-        raise Invalid(f"must be a text of 1 to {limit} characters", field=field)
-    return storable_text(text, field=field, limit=limit * 4)
+        raise Invalid(
+            f"{field} {text!r:.60} is not a text of 1 to {limit} characters", code="value.label.invalid", field=field
+        )
+    return check_text(text, field=field, limit=limit * 4)
 
 
-def title(text: str, *, field: str, limit: int = 200) -> str:
-    """A short free text by which people know something: what they see of it must be what they have to type.
+def check_title(text: str, *, field: str, limit: int = 200) -> str:
+    """Return a label without invisible characters, or raise `Invalid`: users must be able to type what they see.
 
-    For what is to be saved: what was stored once is read as a `label`.
+    For values to be saved. Stored values are checked with `check_label`: older ones may contain such characters.
     """
-    found = UNSEEN.search(label(text, field=field, limit=limit))
+    found = INVISIBLE_CHARACTERS.search(check_label(text, field=field, limit=limit))
     if found is not None:
         raise Invalid(
-            f"contains U+{ord(found.group()):04X}, which nobody sees and a terminal may obey",
+            f"{field} contains the invisible or control character U+{ord(found.group()):04X}",
+            code="value.invisible_character",
             field=field,
             remedy="remove it",
         )
     return text
 
 
-def tags(values: Iterable[str], *, check: Callable[..., str] = title) -> list[str]:
-    """Each tag once, in order of first mention. Those to look for may be what was stored once: a `label` each."""
+def check_tags(values: Iterable[str], *, check: Callable[..., str] = check_title) -> list[str]:
+    """Return each tag once, in order of first mention. A search passes `check_label` to find older stored tags."""
     if isinstance(values, str):
-        raise Invalid("is one text", field="tags", remedy="give a list of texts")
+        raise Invalid(
+            f"tags {values!r:.60} is one text", code="task.tags.invalid", field="tags", remedy="give a list of texts"
+        )
     unique = list(dict.fromkeys(values))
     if len(unique) > MAX_TAGS:
-        raise Invalid(f"{len(unique)} tags given", field="tags", remedy=f"give at most {MAX_TAGS}")
+        raise Invalid(
+            f"{len(unique)} tags are given", code="task.tags.too_many", field="tags", remedy=f"use at most {MAX_TAGS}"
+        )
     return [check(tag, field="tags", limit=64) for tag in unique]
 
 
@@ -134,91 +142,117 @@ def _length_in_bytes(text: str, field: str) -> int:
         return len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise Invalid(
-            "contains half of a surrogate pair, which cannot be stored", field=field, remedy="send valid Unicode text"
+            f"{field} contains half of a surrogate pair, which cannot be stored",
+            code="value.lone_surrogate",
+            field=field,
+            remedy="send valid Unicode text",
         ) from error
 
 
-def _refuse_unreadable(text: str, field: str) -> None:
-    """What could be written but never be read back must not get in."""
+def _check_readable(text: str, field: str) -> None:
+    """Raise `Invalid` for JSON that could be written but not be parsed again."""
     try:
         from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        why = str(error)
-        if "recursion limit" in why:
-            raise Invalid("is nested too deeply", field=field, remedy=f"keep to {MAX_DEPTH} levels") from None
-        if "out of range" in why:
-            raise Invalid("holds a number of too many digits", field=field, remedy="send it as text") from None
-        if "surrogate" not in why and "hex escape" not in why:  # those have words of their own
-            raise Invalid(f"is not JSON: {why}", field=field) from None
+        reason = str(error)
+        if "recursion limit" in reason:
+            raise _depth_error(field) from None
+        if "out of range" in reason:
+            raise Invalid(
+                f"{field} contains a number with too many digits",
+                code="value.number.too_long",
+                field=field,
+                remedy="send it as text",
+            ) from None
+        if "surrogate" not in reason and "hex escape" not in reason:  # `_check_escaped_surrogates` reports those
+            raise _not_json(field, reason) from None
 
 
-def _refuse_lone_surrogates(text: str, field: str) -> None:
-    """JSON may hide half a pair in an escape; whole pairs are fine."""
+def _check_escaped_surrogates(text: str, field: str) -> None:
+    """Raise `Invalid` for half a surrogate pair in a JSON escape; complete pairs are valid."""
     _length_in_bytes(json.dumps(json.loads(text), ensure_ascii=False), field)
 
 
-# What could move the cursor, change colours or turn text round: C0 but for tab and line end, DEL, C1, and the
-# characters that switch the direction of writing.
-UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-class NameTwice(ValueError):
-    """An object of the text has a name twice."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name!r:.60} is there twice")
-        self.name = name
-
-
-def loads(text: str) -> Any:
-    """The value of a JSON text, or a ValueError (a RecursionError if it is nested without end)."""
-    return decoder().decode(text)
-
-
-def decoder(
-    *, parse_int: Callable[[str], Any] | None = None, parse_float: Callable[[str], Any] | None = None
-) -> json.JSONDecoder:
-    """Reads from anywhere in a text, as strictly; numbers as told."""
-    return json.JSONDecoder(
-        object_pairs_hook=each_once, parse_constant=_refused, parse_int=parse_int, parse_float=parse_float
+def _nul_error(field: str) -> Invalid:
+    return Invalid(
+        f"{field} contains a NUL character, which cannot be stored",
+        code="value.nul_character",
+        field=field,
+        remedy="remove it, or send bytes as base64",
     )
 
 
-def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of its names and values: the hook of a reader."""
+def _depth_error(field: str) -> Invalid:
+    return Invalid(
+        f"{field} is nested too deeply",
+        code="value.json.too_deep",
+        field=field,
+        remedy=f"use at most {MAX_JSON_DEPTH} levels",
+    )
+
+
+def _not_json(field: str, reason: str) -> Invalid:
+    return Invalid(f"{field} is not valid JSON: {reason}", code="value.json.invalid", field=field)
+
+
+# --- strict JSON ----------------------------------------------------------------------------------------------------
+
+
+class DuplicateKey(ValueError):
+    """A JSON object contains a key twice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the key {name!r:.60} occurs twice")
+        self.name = name
+
+
+def parse_strict_json(text: str) -> Any:
+    """Parse JSON without duplicate keys, NaN and Infinity; raise ValueError, or RecursionError if nested too deeply."""
+    return strict_json_decoder().decode(text)
+
+
+def strict_json_decoder(
+    *, parse_int: Callable[[str], Any] | None = None, parse_float: Callable[[str], Any] | None = None
+) -> json.JSONDecoder:
+    """Return a decoder that is as strict as `parse_strict_json`."""
+    return json.JSONDecoder(
+        object_pairs_hook=build_unique_object,
+        parse_constant=_reject_constant,
+        parse_int=parse_int,
+        parse_float=parse_float,
+    )
+
+
+def build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Decoder hook: return the object, or raise `DuplicateKey`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise NameTwice(name)
+                raise DuplicateKey(name)
             seen.add(name)
     return found
 
 
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is not a number JSON knows")
+def _reject_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a JSON number")
 
 
-DEFAULT = "default"
-MAX_MESSAGE = 64 * 1024
-MAX_FIELDS = 64 * 1024
+# --- log entries ----------------------------------------------------------------------------------------------------
 
 
-def log_name(text: str) -> str:
-    """The name of a log, or a refusal."""
-    return name(text, field="log")
+def check_log_name(text: str) -> str:
+    return check_name(text, field="log")
 
 
-def message(text: str) -> str:
-    """What an entry says, or a refusal."""
+def check_log_message(text: str) -> str:
     if not text.strip():
-        raise Invalid("says nothing", field="message", remedy="give a text")
-    return storable_text(text, field="message", limit=MAX_MESSAGE)
+        raise Invalid("message is empty", code="log.message.empty", field="message", remedy="give a text")
+    return check_text(text, field="message", limit=MAX_LOG_MESSAGE_BYTES)
 
 
-def fields(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The data of an entry, or a refusal."""
+def check_log_fields(given: dict[str, Any] | None) -> dict[str, Any] | None:
     if given is not None:
-        json_of(given, field="fields", limit=MAX_FIELDS)
+        dump_json(given, field="fields", limit=MAX_LOG_FIELDS_BYTES)
     return given

@@ -1,9 +1,8 @@
-"""Tasks: work of the present and the future, and what one attempt at it came to.
+"""Tasks, the outcome of an attempt, and the decision what an outcome means for its task.
 
-A task is `waiting` (for an earlier step group), `scheduled` (not due yet), `queued` (due, free to be taken) or
-`running` (held by one worker under a lease). It has no ended state: when it ends, the row leaves and the activity of
-its last attempt remains. `settle` is the one place that decides what an outcome means for a task; the store only
-moves the rows as told.
+A task is `waiting` (for an earlier step group), `scheduled` (not due yet), `queued` (due, free to be claimed) or
+`running` (held by one worker under a lease). There is no ended state: a finished task's row is deleted and the activity
+of its last attempt remains. `settle` alone decides between end and retry; `lifecycle.completion` writes its decision.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from uuid import UUID
 from tenuto.errors import Invalid
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor, ActorType
-from tenuto.model.policies import LOSSES_BEFORE_SET_ASIDE, Policy, policy_from_json, wait_after_loss
+from tenuto.model.policies import MAX_WORKER_LOSSES, TaskPolicy, delay_after_loss, policy_from_json
 
 MAX_PRIORITY = 1000
-OVERRUN = timedelta(seconds=60)
-"""So long after its time limit a run of a manifest that cannot be stopped is still its worker's; then its lease runs
-out, which ends the code at the latest, and it counts as timed out."""
+OVERRUN_GRACE = timedelta(seconds=60)
+"""How long a worker may still hold a manifest run that exceeded its time limit and cannot be stopped. Then the lease
+expires, which ends the code at the latest, and the run counts as timed out."""
 
 
 class TaskState(StrEnum):
@@ -34,7 +33,7 @@ class TaskState(StrEnum):
     RUNNING = "running"
 
 
-class Status(StrEnum):
+class OutcomeStatus(StrEnum):
     """How an attempt ended."""
 
     COMPLETED = "completed"
@@ -44,27 +43,27 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Reason(StrEnum):
+class OutcomeReason(StrEnum):
     """Why an attempt failed or was cancelled."""
 
     ERROR = "error"
-    """The code raised."""
+    """The code raised an exception."""
     TIMED_OUT = "timed_out"
     LOST = "lost"
-    """The worker died, or lost touch for longer than its lease."""
+    """The worker died, or lost its connection for longer than its lease."""
     REFUSED = "refused"
-    """It could not be started: no such job, or an input its type does not accept."""
+    """The attempt could not start: the job is unknown, or its type rejects the input."""
     REQUESTED = "requested"
-    """Somebody cancelled it."""
+    """A caller cancelled the task."""
     HANDED_BACK = "handed_back"
-    """The worker was told to stop; the task goes on elsewhere and nobody is to blame."""
+    """The worker shut down; the task continues elsewhere and no failure is counted."""
     NOT_RUN = "not_run"
-    """A step of an execution that came to its end before this was reached."""
+    """The execution ended before it reached this step."""
 
 
 @dataclass(slots=True)
 class NewTask:
-    """A task to be created. Its id is made by the caller: creating it twice creates it once."""
+    """A task to be created. The caller generates the id, so that a repeated request creates one task."""
 
     id: UUID
     name: str
@@ -83,7 +82,7 @@ class NewTask:
     correlation_id: str | None = None
     parent_id: UUID | None = None
     origin: str | None = None
-    """Which front door it came in by: ``once`` for a one-shot; nothing for the others, which their columns tell."""
+    """``once`` for a one-shot; None for all others, whose columns identify the origin."""
 
     @property
     def state(self) -> TaskState:
@@ -91,19 +90,19 @@ class NewTask:
         return TaskState.SCHEDULED if later else TaskState.QUEUED
 
 
-def check(task: NewTask) -> NewTask:
-    """The task as it is, or a refusal that names the field."""
-    stored_values.name(task.name, field="name")
-    check_options(
+def check_new_task(task: NewTask) -> NewTask:
+    """Return the task with its tags normalized, or raise `Invalid`."""
+    stored_values.check_name(task.name, field="name")
+    check_task_options(
         task.queue, task.priority, task.run_at, task.unique_key, task.limit_key, task.limit_max, task.correlation_id
     )
     if task.tags is not None:
-        task.tags = stored_values.tags(task.tags)
-    stored_values.storable_json(task.input, field="input")
+        task.tags = stored_values.check_tags(task.tags)
+    stored_values.check_json_text(task.input, field="input")
     return task
 
 
-def check_options(
+def check_task_options(
     queue: str,
     priority: int,
     run_at: datetime | None,
@@ -112,29 +111,61 @@ def check_options(
     limit_max: int | None,
     correlation_id: str | None,
 ) -> None:
-    """Refuse how a task is to be run if it could not be kept or never be reached."""
-    stored_values.name(queue, field="queue", limit=64)
+    """Raise `Invalid` for options that cannot be stored or would never be reached."""
+    stored_values.check_name(queue, field="queue", limit=64)
     if not isinstance(priority, int) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        raise Invalid(f"must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}", field="priority")
+        raise priority_error(priority)
     if run_at is not None:
         if not isinstance(run_at, datetime):
-            raise Invalid(f"{run_at!r:.60} is not an instant", field="run_at", remedy="give an aware datetime")
+            raise Invalid(
+                f"run_at {run_at!r:.60} is not a datetime",
+                code="task.run_at.invalid",
+                field="run_at",
+                remedy="give a datetime with a UTC offset",
+            )
         if run_at.tzinfo is None:
-            raise Invalid("has no time zone", field="run_at", remedy="give an aware datetime, such as one in UTC")
+            raise Invalid(
+                f"run_at {run_at.isoformat()} has no UTC offset",
+                code="task.run_at.no_utc_offset",
+                field="run_at",
+                remedy="give a datetime with a UTC offset, such as one in UTC",
+            )
         if not 1970 <= run_at.year <= 9000:
-            raise Invalid(f"the year {run_at.year} is out of reach", field="run_at")
+            raise Invalid(
+                f"run_at {run_at.isoformat()} is not between the years 1970 and 9000",
+                code="task.run_at.out_of_range",
+                field="run_at",
+            )
     for field, value in (("unique_key", unique_key), ("limit_key", limit_key), ("correlation_id", correlation_id)):
         if value is not None:
-            stored_values.label(value, field=field)
+            stored_values.check_label(value, field=field)
     if (limit_key is None) != (limit_max is None):
-        raise Invalid("needs both a key and a number", field="limit", remedy="give limit_key and limit together")
+        raise Invalid(
+            "a concurrency limit needs both a key and a number",
+            code="task.limit.incomplete",
+            field="limit",
+            remedy="give limit_key and limit together",
+        )
     if limit_max is not None and not (isinstance(limit_max, int) and 1 <= limit_max <= 100_000):
-        raise Invalid("must be a whole number from 1 to 100,000", field="limit")
+        raise Invalid(
+            f"limit {limit_max!r:.60} is not a whole number from 1 to 100,000",
+            code="task.limit.out_of_range",
+            field="limit",
+        )
+
+
+def priority_error(priority: object) -> Invalid:
+    """The error for a priority that is not a whole number in range."""
+    return Invalid(
+        f"priority {priority!r:.60} is not a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}",
+        code="task.priority.out_of_range",
+        field="priority",
+    )
 
 
 @dataclass(slots=True)
 class Task:
-    """A task as its holder sees it. (id, fence, worker) is the proof of holding it."""
+    """A claimed task. The holder proves its claim with (id, fence, worker_id)."""
 
     id: UUID
     activity_id: UUID
@@ -156,35 +187,35 @@ class Task:
     correlation_id: str | None
     tags: list[str] | None
     execution_id: UUID | None = None
-    """The run of a schedule it is a step of, if any."""
+    """Of a step: the execution it belongs to."""
     manifest_id: UUID | None = None
-    """The manifest it is a run of, if any; and the batch it came in with."""
+    """Of a manifest run: the manifest, and the batch if it belongs to one."""
     batch_id: UUID | None = None
     claimed_at: datetime | None = None
-    """Told to those who find the task in somebody else's hands; its holder knows when it began."""
+    """Set only where another process loads the task; the holder knows when it started."""
     cancel_name: str | None = None
-    """Who asked for it to be stopped (see `cancelled_by`); told to the same."""
+    """The actor that requested cancellation (see `cancelled_by`). Set only where another process loads the task."""
     cancel_type: ActorType | None = None
     cancel_id: str | None = None
-    seat: str | None = None
-    """Under limits: which ones. Of two with the same seat one may go on in the place of the other."""
-    ran_over: bool = False
-    """Its holder let it go because it ran far over its time limit (see `OVERRUN`); told to who finds it afterwards."""
+    limit_slot: str | None = None
+    """The concurrency limits that apply. A task may continue in the limit slot of another with the same value."""
+    overran_time_limit: bool = False
+    """The holder gave the task up after `OVERRUN_GRACE`. Set only where another process loads the task."""
 
     @property
     def cancelled_by(self) -> Actor | None:
-        """Who asked for it to be stopped, if anybody did."""
+        """The actor that requested cancellation, if any."""
         if self.cancel_type is None or self.cancel_name is None:
             return None
         return Actor(ActorType(self.cancel_type), self.cancel_id, self.cancel_name)
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> TaskPolicy:
         return policy_from_json(self.policy_json)
 
     @property
-    def about(self) -> dict[str, str | int]:
-        """What a line of a log, or a trace, says of it, so that what belongs together is found together."""
+    def log_fields(self) -> dict[str, str | int]:
+        """The fields that identify the task in logs and traces."""
         ids: dict[str, str | int] = {"task": str(self.id), "attempt": self.attempt, "job": self.name}
         if self.execution_id is not None:
             ids["execution"] = str(self.execution_id)
@@ -192,19 +223,19 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
-    """An attempt put aside without holding a slot: until an instant, or until an execution has ended."""
+class Deferral:
+    """A task gives up its slot until an instant or until an execution has ended."""
 
-    until: datetime | None = None
-    execution: UUID | None = None
+    resume_at: datetime | None = None
+    execution_id: UUID | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one attempt came to. Instants are on the database's clock; texts are JSON ready to be stored."""
+    """The result of one attempt. Instants are on the database clock; texts are JSON ready to be stored."""
 
-    status: Status
-    reason: Reason | None = None
+    status: OutcomeStatus
+    reason: OutcomeReason | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     output: str | None = None
@@ -213,14 +244,14 @@ class Outcome:
     progress: str | None = None
     may_retry: bool = True
     retry_at: datetime | None = None
-    """Asked for by the code itself; otherwise the policy decides."""
-    aside: Aside | None = None
-    """It did not come to an end: the code asked to be called again later."""
+    """Requested by the job; None: the retry policy decides."""
+    deferral: Deferral | None = None
+    """The attempt has not ended: the job asked to be called again later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """The task stays, to be tried again."""
+class Retry:
+    """The task remains, with a next attempt."""
 
     run_at: datetime
     activity_id: UUID
@@ -228,100 +259,97 @@ class Again:
     losses: int
 
     @property
-    def last_chance(self) -> bool:
-        """One more loss, and it is set aside: it must not run beside another of which the same is true, or those that
-        only ran beside a task that kills its workers would be set aside with it."""
-        return self.losses >= LOSSES_BEFORE_SET_ASIDE - 1
+    def is_last_chance(self) -> bool:
+        """Whether one more loss makes it a poison task. Such a task runs exclusively: tasks that only ran beside a
+        poison task must not be counted as poison tasks too."""
+        return self.losses >= MAX_WORKER_LOSSES - 1  # guard: recovery.last_chance
 
 
 @dataclass(slots=True)
 class Settlement:
-    """An outcome and what it means for its task: ended, or again."""
+    """An outcome and its consequence: the task ends, or is retried."""
 
     task: Task
     outcome: Outcome
-    again: Again | None = None
-    heir: UUID | None = None
-    """The task that goes on in its seat under a limit; None once it is known that it did not get it."""
+    retry: Retry | None = None
+    successor: UUID | None = None
+    """The task that continues in the limit slot; reset to None if it did not get the slot."""
 
 
 def settle(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUID]) -> Settlement:
-    """Decide what an outcome means: the same question has the same answer wherever it is asked.
-
-    ``new_id`` gives the id of the next activity, if there is to be one.
-    """
-    again: Again | None = None
-    if (outcome.status is Status.COMPLETED and outcome.reason is None) or outcome.aside is not None:
+    """Decide what an outcome means for its task. ``new_id`` supplies the id of the next activity."""
+    retry: Retry | None = None
+    if (outcome.status is OutcomeStatus.COMPLETED and outcome.reason is None) or outcome.deferral is not None:
         return Settlement(task, outcome)
-    if outcome.reason is Reason.HANDED_BACK:
-        again = Again(now, new_id(), task.failures, task.losses)
-    elif outcome.reason is Reason.LOST:
-        again = _after_loss(task, outcome, now, new_id)
-    elif outcome.status is Status.FAILED and outcome.may_retry:
+    if outcome.reason is OutcomeReason.HANDED_BACK:
+        retry = Retry(now, new_id(), task.failures, task.losses)
+    elif outcome.reason is OutcomeReason.LOST:
+        retry = _retry_after_loss(task, outcome, now, new_id)
+    elif outcome.status is OutcomeStatus.FAILED and outcome.may_retry:
         failures = task.failures + 1
-        run_at = task.policy.retry.next_run(failures, now, str(task.id))
+        run_at = task.policy.retry.next_attempt_at(failures, now, str(task.id))
         if run_at is not None:
-            again = Again(outcome.retry_at or run_at, new_id(), failures, task.losses)
-    return Settlement(task, outcome, again)
+            retry = Retry(outcome.retry_at or run_at, new_id(), failures, task.losses)
+    return Settlement(task, outcome, retry)
 
 
-def _after_loss(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUID]) -> Again | None:
+def _retry_after_loss(task: Task, outcome: Outcome, now: datetime, new_id: Callable[[], UUID]) -> Retry | None:
     losses = task.losses + 1
-    if task.policy.on_lost == "fail" or losses >= LOSSES_BEFORE_SET_ASIDE:
+    if task.policy.on_lost == "fail" or losses >= MAX_WORKER_LOSSES:  # guard: recovery.quarantine
         if task.policy.on_lost != "fail":
             outcome.error = error_json(
                 "tenuto.SetAside", f"set aside: its worker died {losses} times while running it", step=task.name
             )
         return None
-    return Again(now + wait_after_loss(losses), new_id(), task.failures, losses)
+    return Retry(now + delay_after_loss(losses), new_id(), task.failures, losses)
 
 
 def error_json(
     type: str, message: str, *, step: str | None = None, stack: str | None = None, by: Actor | None = None
 ) -> str:
-    """A failure as recorded: exception type, message, the step that failed, the stack trace, and who wanted it so."""
-    recorded: dict[str, Any] = {"type": type, "message": stored_values.kept_text(message, 8192)}
+    """Return a failure as recorded: error type, message, failed step, stack trace and the actor that requested it."""
+    recorded: dict[str, Any] = {"type": type, "message": stored_values.truncate_text(message, 8192)}
     if step is not None:
         recorded["step"] = step
     if stack is not None:
-        recorded["stack"] = stored_values.kept_text(stack, 32_768)
+        recorded["stack"] = stored_values.truncate_text(stack, 32_768)
     if by is not None:
         recorded["by"] = {"type": by.type, "id": by.id, "name": by.name}
     return json.dumps(recorded, ensure_ascii=False)
 
 
-def timed_out(task: Task, now: datetime) -> Outcome:
-    """The outcome of an attempt that ran over its time limit and could not be stopped: see `OVERRUN`."""
+def timed_out_outcome(task: Task, now: datetime) -> Outcome:
+    """The outcome of an attempt that exceeded its time limit and could not be stopped (see `OVERRUN_GRACE`)."""
     limit = task.policy.timeout_seconds or 0
     message = f"ran far beyond its time limit of {limit:g} s, and could not be stopped by its worker"
     return Outcome(
-        Status.FAILED,
-        Reason.TIMED_OUT,
+        OutcomeStatus.FAILED,
+        OutcomeReason.TIMED_OUT,
         started_at=task.claimed_at,
         ended_at=now,
         error=error_json("tenuto.TimedOut", message, step=task.name),
     )
 
 
-LOST_MESSAGE = "the worker that held this task died or lost touch with the database for longer than its lease"
+LOST_MESSAGE = "the worker that held this task died or lost its connection to the database for longer than its lease"
 
 
-def lost(task: Task, now: datetime) -> Outcome:
+def lost_outcome(task: Task, now: datetime) -> Outcome:
     """The outcome of an attempt whose worker is gone."""
     return Outcome(
-        Status.FAILED,
-        Reason.LOST,
+        OutcomeStatus.FAILED,
+        OutcomeReason.LOST,
         started_at=task.claimed_at,
         ended_at=now,
         error=error_json("tenuto.Lost", LOST_MESSAGE, step=task.name),
     )
 
 
-def cancelled(task: Task, now: datetime, by: Actor, *, step: str | None = None) -> Outcome:
-    """The outcome of a task that somebody cancelled, in a step of its own if it has such."""
+def cancelled_outcome(task: Task, now: datetime, by: Actor, *, step: str | None = None) -> Outcome:
+    """The outcome of a cancelled task. ``step`` names the step within the task, if it has steps."""
     return Outcome(
-        Status.CANCELLED,
-        Reason.REQUESTED,
+        OutcomeStatus.CANCELLED,
+        OutcomeReason.REQUESTED,
         started_at=task.claimed_at,
         ended_at=now,
         error=error_json("tenuto.Cancelled", f"cancelled by {by.name}", step=step or task.name, by=by),
@@ -329,40 +357,48 @@ def cancelled(task: Task, now: datetime, by: Actor, *, step: str | None = None) 
     )
 
 
-def not_run(task: Task, now: datetime, why: str) -> Outcome:
-    """The outcome of a step that its execution never came to."""
+def not_run_outcome(task: Task, now: datetime, reason: str) -> Outcome:
+    """The outcome of a step that its execution did not reach."""
     return Outcome(
-        Status.CANCELLED,
-        Reason.NOT_RUN,
+        OutcomeStatus.CANCELLED,
+        OutcomeReason.NOT_RUN,
         ended_at=now,
-        error=error_json("tenuto.NotRun", f"not run: {why}", step=task.name),
+        error=error_json("tenuto.NotRun", f"not run: {reason}", step=task.name),
         may_retry=False,
     )
 
 
-def stopped_instead(settlement: Settlement, by: Actor) -> Settlement:
-    """What an attempt comes to that another was to follow, had not somebody asked for the task to be stopped."""
-    came_to = settlement.outcome
-    outcome = cancelled(settlement.task, came_to.ended_at or settlement.task.run_at, by)
-    outcome.started_at, outcome.log, outcome.progress = came_to.started_at, came_to.log, came_to.progress
+def cancel_instead_of_retry(settlement: Settlement, by: Actor) -> Settlement:
+    """Replace a retry by a cancellation that was requested while the attempt ran."""
+    attempt = settlement.outcome
+    outcome = cancelled_outcome(settlement.task, attempt.ended_at or settlement.task.run_at, by)
+    outcome.started_at, outcome.log, outcome.progress = attempt.started_at, attempt.log, attempt.progress
     return Settlement(settlement.task, outcome)
 
 
-def instant(text: str, *, field: str) -> datetime:
-    """An instant written as ISO 8601 with an offset, such as ``2027-01-01T00:00:00Z``."""
+def parse_instant(text: str, *, field: str) -> datetime:
+    """Parse ISO 8601 with an offset, such as ``2027-01-01T00:00:00Z``."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(
-            f"{text!r:.60} is not an instant", field=field, remedy="write it as 2027-01-01T00:00:00Z"
+            f"{field} {text!r:.60} is not an ISO 8601 instant",
+            code="value.instant.invalid",
+            field=field,
+            remedy="write it as 2027-01-01T00:00:00Z",
         ) from None
     if found.tzinfo is None:
-        raise Invalid("has no offset", field=field, remedy="end it with Z or with an offset such as +01:00")
+        raise Invalid(
+            f"{field} {text!r:.60} has no UTC offset",
+            code="value.instant.no_utc_offset",
+            field=field,
+            remedy="end it with Z or with an offset such as +01:00",
+        )
     return found
 
 
-def seconds(value: float | int | str | timedelta | None, *, field: str) -> float | None:
-    """A span given as seconds, as a timedelta or in words such as ``"90s"``, ``"15m"``, ``"1h"``, ``"2d"``."""
+def parse_duration_seconds(value: float | int | str | timedelta | None, *, field: str) -> float | None:
+    """Parse a duration: seconds, a timedelta, or text such as ``"90s"``, ``"15m"``, ``"1h"``, ``"2d"``."""
     if value is None:
         return None
     if isinstance(value, timedelta):
@@ -373,9 +409,16 @@ def seconds(value: float | int | str | timedelta | None, *, field: str) -> float
         try:
             return float(number) * units[unit]
         except (ValueError, KeyError):
-            raise Invalid(
-                f"{value!r:.60} is not a span", field=field, remedy="write it as '90s', '15m', '1h' or '2d'"
-            ) from None
+            raise _duration_error(value, field) from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Invalid(f"{value!r:.60} is not a span", field=field, remedy="write it as '90s', '15m', '1h' or '2d'")
+        raise _duration_error(value, field)
     return float(value)
+
+
+def _duration_error(value: object, field: str) -> Invalid:
+    return Invalid(
+        f"{field} {value!r:.60} is not a duration",
+        code="value.duration.invalid",
+        field=field,
+        remedy="write it as '90s', '15m', '1h' or '2d'",
+    )

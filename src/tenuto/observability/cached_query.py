@@ -1,7 +1,7 @@
-"""Figures of the whole installation, asked of the database at most so often, however often somebody wants them.
+"""A database query whose result is cached for a while and shared by concurrent callers.
 
-Everybody who asks while they are being gathered gets the same answer. Asking takes no more than a hundredth of the
-time: should it ever take long, it is done less often. What cannot be gathered is not made up from what was before.
+The query takes at most one percent of the time: if it is slow, it runs less often. A failed query never returns an old
+result.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import TenutoError
 from tenuto.logs import Log
 from tenuto.postgres.database import Database
 
 T = TypeVar("T")
 
-_PATIENCE = 5.0
-_SHARE = 100
-"""At most one part in so many of the time is spent on gathering."""
+_TIMEOUT_SECONDS = 5.0
+_MIN_INTERVAL_FACTOR = 100
+"""The interval is at least this many times the duration of the query."""
 
 log = Log("tenuto.metrics")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
-    """What the database said; no value if it could not be asked, but why."""
+class QueryResult(Generic[T]):
+    """Value of the query, or the error that prevented it."""
 
     value: T | None
-    problem: TenutoError | TimeoutError | None
-    at: float
+    error: TenutoError | TimeoutError | None
+    finished_at: float
     seconds: float
 
 
-class Gathering(Generic[T]):
-    """One question, asked at most every so many seconds."""
+class CachedQuery(Generic[T]):
+    """One query that runs at most once per interval."""
 
     def __init__(
         self,
@@ -45,32 +45,34 @@ class Gathering(Generic[T]):
         every: float,
     ) -> None:
         self._open = open
-        self._ask = ask
-        self._every = every
-        self._under_way: asyncio.Task[Answer[T]] | None = None
-        self._last: Answer[T] | None = None
+        self._query = ask
+        self._interval_seconds = every
+        self._running: asyncio.Task[QueryResult[T]] | None = None
+        self._last: QueryResult[T] | None = None
 
-    async def latest(self) -> Answer[T]:
-        """The latest answer: a new one if the last is old enough."""
+    async def latest(self) -> QueryResult[T]:
+        """Return the cached result, or run the query if the result is too old."""
         last = self._last
-        if last is not None and steady() < last.at + max(self._every, last.seconds * _SHARE):
+        if last is not None and monotonic_seconds() < last.finished_at + max(
+            self._interval_seconds, last.seconds * _MIN_INTERVAL_FACTOR
+        ):
             return last
-        if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.create_task(self._gather(), name="tenuto-gathering")
-        # Whoever asked first may go away meanwhile; the others still want the answer.
-        return await asyncio.shield(self._under_way)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run_query(), name="tenuto-cached-query")
+        # The first caller may be cancelled while others still wait for the result.
+        return await asyncio.shield(self._running)
 
-    async def _gather(self) -> Answer[T]:
-        began = steady()
+    async def _run_query(self) -> QueryResult[T]:
+        began = monotonic_seconds()
         value: T | None = None
         problem: TenutoError | TimeoutError | None = None
         try:
-            async with asyncio.timeout(_PATIENCE):
-                value = await self._ask(await self._open())
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                value = await self._query(await self._open())
         except (TenutoError, TimeoutError) as error:
             problem = error
-            log.debug("figures could not be gathered", error=str(error) or "it took too long")
-        # Not having got an answer says nothing of what one costs.
-        seconds = steady() - began if value is not None else 0.0
-        self._last = Answer(value, problem, steady(), seconds)
+            log.debug("metrics query failed", error=str(error) or "timeout")
+        # A failed query says nothing about the duration of a successful one.
+        seconds = monotonic_seconds() - began if value is not None else 0.0
+        self._last = QueryResult(value, problem, monotonic_seconds(), seconds)
         return self._last

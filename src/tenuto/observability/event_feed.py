@@ -1,11 +1,9 @@
-"""One look at what has changed since the last one. Reads only; who is told of it is the feed's business.
+"""The event feed: changes in the whole installation, published to subscribers about once a second.
 
-The feed: what changes in the whole installation, told to whoever watches, coalesced to about once a second.
-
-One look at the database serves all who watch in this process, and nobody looks while nobody watches. What is told is
-worked out from the state of things, not from messages, so it can be taken up again from any instant: a watcher that was
-away for a while gets what has changed since, in one piece. What this process has told it tells again from memory; what
-happened before is asked of the database, once for all who come back together.
+One query serves all subscribers of this process, and none runs without subscribers. Events are derived from the state
+of the database, not from messages, so that a subscriber can resume from any time: it receives all changes since then in
+one batch. Recent batches are repeated from memory; older changes are queried once for all subscribers that return
+together.
 """
 
 from __future__ import annotations
@@ -19,116 +17,119 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError, Unavailable
 from tenuto.logs import Log
 from tenuto.postgres.database import Database
-from tenuto.store.reports import changes as events
+from tenuto.store.reports import changes
 
 TOPICS = ("executions", "activities", "dead_letters", "definitions", "queues", "workers")
 
-OVERLAP = timedelta(seconds=5)
-"""An end is recorded a moment before it is committed: what is this young is looked at again, and told once."""
-_SECOND, _ALL = timedelta(seconds=1), timedelta(days=10_000)
-_PAGE = 500
-_MOST = 5_000
-"""Of one topic in one look; if there is more, everything is to be looked at anew."""
-_UNDER_WAY = 2_000
-_KINDS = 100
-_HIGHEST = UUID(int=2**128 - 1)
+COMMIT_DELAY = timedelta(seconds=5)
+"""A change is dated before it is committed: recent ones are queried again, and reported once."""
+_COUNT_SPAN, _WHOLE_SPAN = timedelta(seconds=1), timedelta(days=10_000)
+_PAGE_SIZE = 500
+_MAX_CHANGES = 5_000
+"""Limit per topic and poll; beyond it, subscribers must reload everything."""
+_MAX_OPEN_EXECUTIONS = 2_000
+_MAX_ACTIVITY_KINDS = 100
+_HIGHEST_ID = UUID(int=2**128 - 1)
 
 Record = dict[str, Any]
-Asking = Callable[[Database, datetime, UUID, int], Awaitable[list[Record]]]
+PagedQuery = Callable[[Database, datetime, UUID, int], Awaitable[list[Record]]]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Something has changed."""
+class Event:
+    """One change."""
 
     topic: str
     data: Any
 
 
-class Look:
-    """What was seen last, and what is different now."""
+class ChangeDetector:
+    """Compares the state of the database with the state at the previous poll."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """``whole`` is for one look alone, over a long time: its counts are not to be told apart by when."""
-        self._span = _ALL if whole else _SECOND
+        """``whole`` is for a single query over a long time, whose counts need no time spans."""
+        self._span = _WHOLE_SPAN if whole else _COUNT_SPAN
         self._executions: dict[Any, Any] = {}
         self._counted: Counter[tuple[datetime, str, str]] = Counter()
-        self._told: dict[Any, datetime] = {}
+        self._reported: dict[Any, datetime] = {}
         self._queues: Any = None
         self._workers: Any = None
 
-    async def changes(self, database: Database, since: datetime) -> list[News]:
-        """What has changed since an instant, and since the look before."""
-        from_then = since - OVERLAP
-        begin = from_then.replace(microsecond=0)  # where a span begins
-        # All of it is read before any of it counts as seen: a look that fails halfway is made again.
-        under_way = await events.executions_under_way(database, _UNDER_WAY)
-        executions_ended = await _every(events.executions_ended, database, from_then, "ended_at")
-        ended = await events.activities_ended(database, begin, self._span, _MOST)
-        letters = await _every(events.letters_changed, database, from_then, "at")
-        definitions = await _every(events.definitions_changed, database, from_then, "at")
-        standing = await events.standing(database)
+    async def detect_changes(self, database: Database, since: datetime) -> list[Event]:
+        """Return what changed since an instant and since the previous call."""
+        since_commit = since - COMMIT_DELAY  # guard: events.late_commit
+        begin = since_commit.replace(microsecond=0)  # the start of a count span
+        # Everything is read before any of it counts as reported: a failed poll is repeated.
+        open_executions = await changes.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
+        executions_ended = await _load_all(changes.list_ended_executions, database, since_commit, "ended_at")
+        ended = await changes.count_ended_activities(database, begin, self._span, _MAX_CHANGES)
+        dead_letters = await _load_all(changes.list_changed_dead_letters, database, since_commit, "at")
+        definitions = await _load_all(changes.list_definition_changes, database, since_commit, "at")
+        current = await changes.load_queues_and_workers(database)
 
-        found = [News("executions", each) for each in self._moved([*under_way, *executions_ended])]
-        if counts := self._more_ended(ended):
-            found.append(News("activities", {"ended": counts}))
-        found += [News("dead_letters", each) for each in letters if self._is_new(each)]
-        last = {(each["what"], each["id"]): each for each in definitions}  # of several changes the last
-        found += [News("definitions", _without_id(each)) for each in last.values() if self._is_new(each)]
-        self._forget(from_then)
-        if standing["queues"] != self._queues:
-            self._queues = standing["queues"]
-            found.append(News("queues", standing["queues"]))
-        if standing["workers"] != self._workers:
-            self._workers = standing["workers"]
-            found.append(News("workers", {"alive": standing["workers"]}))
-        if max(len(executions_ended), len(letters), len(definitions)) >= _MOST:
-            return [News("reset", {"reason": "more has changed than can be told: look at everything anew"})]
+        found = [Event("executions", each) for each in self._changed_executions([*open_executions, *executions_ended])]
+        if counts := self._newly_ended_counts(ended):
+            found.append(Event("activities", {"ended": counts}))
+        found += [Event("dead_letters", each) for each in dead_letters if self._is_new(each)]
+        last = {(each["what"], each["id"]): each for each in definitions}  # the last of several changes
+        found += [Event("definitions", _without_id(each)) for each in last.values() if self._is_new(each)]
+        self._forget_reported(since_commit)
+        if current["queues"] != self._queues:
+            self._queues = current["queues"]
+            found.append(Event("queues", current["queues"]))
+        if current["workers"] != self._workers:
+            self._workers = current["workers"]
+            found.append(Event("workers", {"alive": current["workers"]}))
+        if max(len(executions_ended), len(dead_letters), len(definitions)) >= _MAX_CHANGES:
+            return [Event("reset", {"reason": "too many changes: reload everything"})]
         return found
 
-    def _moved(self, executions: Sequence[Record]) -> list[Record]:
-        """Executions that begin, move on, pause or end."""
+    def _changed_executions(self, executions: Sequence[Record]) -> list[Record]:
+        """Return executions that started, advanced, paused or ended."""
         seen = {each["id"]: each for each in executions}
         moved = [each for id, each in seen.items() if self._executions.get(id) != each]
         self._executions = seen
         return moved
 
-    def _more_ended(self, ended: Sequence[Record]) -> list[Record]:
-        """How many attempts have ended that were not counted before, by job and by how."""
+    def _newly_ended_counts(self, ended: Sequence[Record]) -> list[Record]:
+        """Count newly ended attempts by job and status."""
         counted = Counter({(each["span"], each["name"], each["status"]): each["count"] for each in ended})
         more: Counter[tuple[str, str]] = Counter()
         for (_span, name, status), count in (counted - self._counted).items():
             more[name, status] += count
         self._counted = counted
-        return [{"name": name, "status": status, "count": count} for (name, status), count in more.most_common(_KINDS)]
+        return [
+            {"name": name, "status": status, "count": count}
+            for (name, status), count in more.most_common(_MAX_ACTIVITY_KINDS)
+        ]
 
     def _is_new(self, record: Record) -> bool:
         key = tuple(record.get(name) for name in ("id", "what", "version", "status", "at"))
-        if key in self._told:
+        if key in self._reported:
             return False
-        self._told[key] = record["at"]
+        self._reported[key] = record["at"]
         return True
 
-    def _forget(self, before: datetime) -> None:
-        """What is too old to be seen again need not be remembered."""
-        if len(self._told) > 2 * _MOST:
-            self._told = {key: at for key, at in self._told.items() if at > before}
+    def _forget_reported(self, before: datetime) -> None:
+        """Forget changes that are too old to be queried again."""
+        if len(self._reported) > 2 * _MAX_CHANGES:
+            self._reported = {key: at for key, at in self._reported.items() if at > before}
 
 
-async def _every(ask: Asking, database: Database, since: datetime, order: str) -> list[Record]:
-    """Everything after an instant, page by page; of far too much, the beginning."""
+async def _load_all(ask: PagedQuery, database: Database, since: datetime, order: str) -> list[Record]:
+    """Load all changes after an instant, page by page, up to the limit."""
     found: list[Record] = []
-    at, above = since, _HIGHEST
-    while len(found) < _MOST:
-        some = await ask(database, at, above, _PAGE)
-        found += some
-        if len(some) < _PAGE:
+    at, above = since, _HIGHEST_ID
+    while len(found) < _MAX_CHANGES:
+        page = await ask(database, at, above, _PAGE_SIZE)
+        found += page
+        if len(page) < _PAGE_SIZE:
             break
-        at, above = some[-1][order], some[-1]["id"]
+        at, above = page[-1][order], page[-1]["id"]
     return found
 
 
@@ -136,191 +137,199 @@ def _without_id(record: Record) -> Record:
     return {name: value for name, value in record.items() if name != "id"}
 
 
-LONGEST_AWAY = timedelta(hours=1)
-"""Who was away for longer looks at everything anew."""
-_EVERY = 1.0
-_SHARE = 0.05
-"""Looking takes no more of the time than this."""
-_LONGEST = 15.0
-_PATIENCE = 10.0
-_MOST_WAITING = 100
-"""Looks that may wait for a watcher who is slow."""
-_MOST_LOOKS, _MOST_REMEMBERED = 3_600, 20_000
-"""What was told and is remembered: looks, and news."""
-_SHARED_FOR = timedelta(seconds=1)
+MAX_ABSENCE = timedelta(hours=1)
+"""A subscriber that was away for longer must reload everything."""
+_POLL_SECONDS = 1.0
+_MAX_QUERY_SHARE = 0.05
+"""Upper bound of the share of time spent on queries."""
+_MAX_POLL_SECONDS = 15.0
+_START_TIMEOUT_SECONDS = 10.0
+_MAX_WAITING_BATCHES = 100
+"""Batches that may wait for a slow subscriber."""
+_MAX_REMEMBERED_BATCHES, _MAX_REMEMBERED_EVENTS = 3_600, 20_000
+"""Size of the history of published batches."""
+_CATCH_UP_VALIDITY = timedelta(seconds=1)
 
-log = Log("tenuto.feed")
+log = Log("tenuto.event_feed")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one look has found: told as a whole. Who has heard only some of it takes up again before it."""
+class EventBatch:
+    """Events of one poll, published as a whole. A subscriber that received only a part resumes before it."""
 
     since: datetime
     at: datetime
-    news: tuple[News, ...]
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _MadeUp:
-    """What the database said of the past, and how often something had been told before it was asked."""
+class _CatchUp:
+    """Result of a catch-up query, and how many batches had been published before it."""
 
-    told: Told
-    number: int
+    batch: EventBatch
+    published_count: int
 
 
 @dataclass(eq=False, slots=True)
-class Watcher:
-    """Somebody who watches."""
+class Subscription:
+    """One subscriber of the feed."""
 
     topics: frozenset[str]
-    over: bool = False
-    """There will be no more: the service stops, or more was waiting than is kept. Who comes again says from where."""
-    _waiting: deque[Told] = field(default_factory=deque)
-    _rung: asyncio.Event = field(default_factory=asyncio.Event)
+    is_closed: bool = False
+    """No more events follow: the service stops, or too many batches waited. The subscriber may subscribe again."""
+    _waiting: deque[EventBatch] = field(default_factory=deque)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, told: Told) -> None:
-        mine = tuple(news for news in told.news if news.topic in self.topics)
-        if self.over or not mine:
+    def publish(self, batch: EventBatch) -> None:
+        wanted = tuple(event for event in batch.events if event.topic in self.topics)
+        if self.is_closed or not wanted:
             return
-        if len(self._waiting) >= _MOST_WAITING:
-            self.over = True
+        if len(self._waiting) >= _MAX_WAITING_BATCHES:
+            self.is_closed = True
         else:
-            self._waiting.append(Told(told.since, told.at, mine))
-        self._rung.set()
+            self._waiting.append(EventBatch(batch.since, batch.at, wanted))
+        self._changed.set()
 
-    def begin_with(self, missed: Iterable[Told]) -> None:
-        """What was missed, in place of what has been told since: that is part of it."""
+    def start_with(self, missed: Iterable[EventBatch]) -> None:
+        """Replace waiting batches by the missed ones, which include them."""
         self._waiting.clear()
-        for told in missed:
-            self.tell(told)
+        for batch in missed:
+            self.publish(batch)
 
-    def dismiss(self) -> None:
-        self.over = True
-        self._rung.set()
+    def close(self) -> None:
+        self.is_closed = True
+        self._changed.set()
 
-    async def next(self, within: float) -> list[Told]:
-        """Whatever is there, or the first thing that comes soon."""
+    async def next_batches(self, within: float) -> list[EventBatch]:
+        """Return waiting batches, or wait for the next one up to ``within`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self._rung.wait()
-        self._rung.clear()
+                await self._changed.wait()
+        self._changed.clear()
         found = list(self._waiting)
         self._waiting.clear()
         return found
 
 
-class Feed:
-    """One look for all who watch."""
+class EventFeed:
+    """Polls for changes and publishes them to all subscribers of this process."""
 
     def __init__(self, open: Callable[[], Awaitable[Database]]) -> None:
         self._open = open
-        self._watchers: set[Watcher] = set()
-        self._looking: asyncio.Task[None] | None = None
-        self._known = asyncio.Event()
-        """What stands is known: from here on there is news."""
-        self._past: deque[Told] = deque()
-        self._number = 0
-        """How often something was told."""
-        self._whole_since: datetime | None = None
-        """From when on everything that was told is remembered."""
-        self._one_at_a_time = asyncio.Lock()
-        self._made_up: dict[datetime, _MadeUp] = {}
+        self._subscriptions: set[Subscription] = set()
+        self._polling: asyncio.Task[None] | None = None
+        self._baseline_known = asyncio.Event()
+        """The initial state is known; later differences are events."""
+        self._history: deque[EventBatch] = deque()
+        self._published_count = 0
+        self._history_since: datetime | None = None
+        """Start of the complete history."""
+        self._catch_up_lock = asyncio.Lock()
+        self._catch_ups: dict[datetime, _CatchUp] = {}
         self._closed = False
 
     @contextlib.asynccontextmanager
-    async def watching(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Watcher]:
-        """News of these topics for as long as the block lasts; with ``since``, first what has changed from then on."""
-        watcher = Watcher(topics, over=self._closed)
+    async def subscribe(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Subscription]:
+        """Subscribe to topics for the duration of the block; with ``since``, first deliver the changes since then."""
+        subscription = Subscription(topics, is_closed=self._closed)
         if self._closed:
-            yield watcher
+            yield subscription
             return
         database = await self._open()
-        self._watchers.add(watcher)  # first of all: what is told to the others meanwhile is for this one, too
-        if self._looking is None or self._looking.done():
-            self._known = asyncio.Event()
-            self._looking = asyncio.create_task(self._look(database), name="tenuto-feed")
+        self._subscriptions.add(subscription)  # first: batches published meanwhile are for this subscriber too
+        if self._polling is None or self._polling.done():
+            self._baseline_known = asyncio.Event()
+            self._polling = asyncio.create_task(self._poll(database), name="tenuto-event-feed")
         try:
-            await self._begin(watcher, database, since)
-            yield watcher
+            await self._start_subscription(subscription, database, since)
+            yield subscription
         finally:
-            self._watchers.discard(watcher)
+            self._subscriptions.discard(subscription)
 
     async def close(self) -> None:
-        """Let everybody go who watches, and look no more."""
+        """Close all subscriptions and stop polling."""
         self._closed = True
-        for watcher in self._watchers:
-            watcher.dismiss()
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
+        for subscription in self._subscriptions:
+            subscription.close()
+        polling, self._polling = self._polling, None
+        if polling is not None:
+            polling.cancel()
+            await asyncio.wait([polling])
 
-    async def _begin(self, watcher: Watcher, database: Database, since: datetime | None) -> None:
+    async def _start_subscription(self, subscription: Subscription, database: Database, since: datetime | None) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await self._known.wait()  # whatever happens from here on is news
+            async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+                await self._baseline_known.wait()  # later changes are events
         except TimeoutError:
-            raise Unavailable("it cannot be seen what changes") from None
+            raise Unavailable(
+                "the event feed cannot read changes from the database",
+                code="events.unavailable",
+                remedy="try again later",
+            ) from None
         if since is None:
             return
         now = database.clock.now()
-        if since < now - LONGEST_AWAY:
-            anew = News("reset", {"reason": "away for too long: look at everything anew"})
-            watcher.begin_with([Told(since, now, (anew,))])
+        if since < now - MAX_ABSENCE:
+            reset = Event("reset", {"reason": "away for too long: reload everything"})
+            subscription.start_with([EventBatch(since, now, (reset,))])
             return
-        if self._remembers(since):
-            watcher.begin_with(told for told in self._past if told.at > since)
+        if self._has_history_since(since):
+            subscription.start_with(batch for batch in self._history if batch.at > since)
         else:
-            missed = await self._make_up(database, since)
-            watcher.begin_with([missed.told, *self._told_after(missed.number)])
+            missed = await self._catch_up(database, since)
+            subscription.start_with([missed.batch, *self._published_after(missed.published_count)])
 
-    def _remembers(self, since: datetime) -> bool:
-        return self._whole_since is not None and since >= self._whole_since
+    def _has_history_since(self, since: datetime) -> bool:
+        return self._history_since is not None and since >= self._history_since
 
-    def _told_after(self, number: int) -> list[Told]:
-        remembered = list(self._past)
-        return remembered[max(len(remembered) - (self._number - number), 0) :]
+    def _published_after(self, number: int) -> list[EventBatch]:
+        remembered = list(self._history)
+        return remembered[max(len(remembered) - (self._published_count - number), 0) :]
 
-    async def _make_up(self, database: Database, since: datetime) -> _MadeUp:
-        """What has changed since an instant before all we remember. Those who come back together were cut off together:
-        one asks for all of them, and nobody at the same time for another instant."""
-        from_then = since.replace(microsecond=0)
-        async with self._one_at_a_time:
-            now, number = database.clock.now(), self._number
-            good = {then: each for then, each in self._made_up.items() if self._is_good(each.told.at, now)}
-            if from_then not in good:
-                found = await Look(whole=True).changes(database, from_then)
-                good[from_then] = _MadeUp(Told(from_then, now, tuple(found)), number)
-            self._made_up = good
-            return good[from_then]
+    async def _catch_up(self, database: Database, since: datetime) -> _CatchUp:
+        """Query the changes since an instant before the history. Subscribers that return together share one query, and
+        only one such query runs at a time."""
+        since_commit = since.replace(microsecond=0)
+        async with self._catch_up_lock:
+            now, number = database.clock.now(), self._published_count
+            valid = {then: each for then, each in self._catch_ups.items() if self._is_valid(each.batch.at, now)}
+            if since_commit not in valid:  # guard: events.shared_query
+                found = await ChangeDetector(whole=True).detect_changes(database, since_commit)
+                valid[since_commit] = _CatchUp(EventBatch(since_commit, now, tuple(found)), number)
+            self._catch_ups = valid
+            return valid[since_commit]
 
-    def _is_good(self, made_at: datetime, now: datetime) -> bool:
-        return made_at > now - _SHARED_FOR and self._remembers(made_at)
+    def _is_valid(self, made_at: datetime, now: datetime) -> bool:
+        return made_at > now - _CATCH_UP_VALIDITY and self._has_history_since(made_at)
 
-    async def _look(self, database: Database) -> None:
-        look, since = Look(), database.clock.now()
-        self._past.clear()
-        self._whole_since = None
-        while self._watchers:
-            began = steady()
+    async def _poll(self, database: Database) -> None:
+        detector, since = ChangeDetector(), database.clock.now()
+        self._history.clear()
+        self._history_since = None
+        while self._subscriptions:
+            started_at = monotonic_seconds()
             try:
                 now = database.clock.now()
-                found = await look.changes(database, since)
-                if not self._known.is_set():  # what stands when somebody begins to watch is no news
-                    self._whole_since = now
-                    self._known.set()
+                found = await detector.detect_changes(database, since)
+                if not self._baseline_known.is_set():  # the initial state is no event
+                    self._history_since = now
+                    self._baseline_known.set()
                 elif found:
-                    self._tell(Told(since, now, tuple(found)))
+                    self._publish(EventBatch(since, now, tuple(found)))
                 since = now
             except StoreError as error:
-                log.warning("cannot look what has changed", error=str(error))
-            await asyncio.sleep(min(max(_EVERY, (steady() - began) / _SHARE), _LONGEST))
+                log.warning("event feed poll failed", error=str(error))
+            await asyncio.sleep(
+                min(max(_POLL_SECONDS, (monotonic_seconds() - started_at) / _MAX_QUERY_SHARE), _MAX_POLL_SECONDS)
+            )
 
-    def _tell(self, told: Told) -> None:
-        self._number += 1
-        self._past.append(told)
-        while len(self._past) > _MOST_LOOKS or sum(len(each.news) for each in self._past) > _MOST_REMEMBERED:
-            self._whole_since = self._past.popleft().at
-        for watcher in self._watchers:
-            watcher.tell(told)
+    def _publish(self, batch: EventBatch) -> None:
+        self._published_count += 1
+        self._history.append(batch)
+        while (
+            len(self._history) > _MAX_REMEMBERED_BATCHES
+            or sum(len(each.events) for each in self._history) > _MAX_REMEMBERED_EVENTS
+        ):
+            self._history_since = self._history.popleft().at
+        for subscription in self._subscriptions:
+            subscription.publish(batch)

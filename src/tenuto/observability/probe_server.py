@@ -1,7 +1,7 @@
-"""A window into a worker or scheduler process: ``/healthz``, ``/readyz`` and ``/metrics``, for machines that watch.
+"""Probe server of a worker or scheduler process: ``/healthz``, ``/readyz`` and ``/metrics``.
 
-For processes without a web service, and only where a port was given for it. It answers GET and nothing else, takes no
-body, keeps no connection, and asks for no key; so it opens onto this machine alone, unless the figures are open anyway.
+For processes without a web service, and only if a port is set. It accepts GET requests without a body, keeps no
+connection open and needs no API key. Therefore it listens on this machine only, unless ``metrics_open`` is set.
 """
 
 from __future__ import annotations
@@ -18,86 +18,87 @@ from ipaddress import ip_address
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
 from tenuto.observability.prometheus import CONTENT_TYPE
-from tenuto.observability.status import Observing
+from tenuto.observability.status import InstallationStatus
 from tenuto.settings import Settings
 
-_PATIENCE = 10.0
-_LONGEST_REQUEST = 16 * 1024
-_MOST_AT_ONCE = 50
-_ADDRESSED_TO_US = re.compile(rb"host:[ \t]*(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?[ \t]*", re.IGNORECASE)
+_REQUEST_TIMEOUT_SECONDS = 10.0
+_MAX_REQUEST_BYTES = 16 * 1024
+_MAX_CONNECTIONS = 50
+_LOCAL_HOST_HEADER = re.compile(rb"host:[ \t]*(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?[ \t]*", re.IGNORECASE)
 
-log = Log("tenuto.lookout")
+log = Log("tenuto.probe_server")
 
 
 @asynccontextmanager
-async def lookout(settings: Settings, observing: Observing) -> AsyncIterator[None]:
-    """Open for as long as the block lasts, if a port was given."""
+async def serve_probes(settings: Settings, status: InstallationStatus) -> AsyncIterator[None]:
+    """Serve probes for the duration of the block, if a port is set."""
     if settings.metrics_port is None:
         yield
         return
-    _refuse_to_be_seen(settings)
-    window = _Window(observing, to_all=settings.metrics_open)
+    _check_host(settings)
+    handler = _ProbeHandler(status, accepts_any_host=settings.metrics_open)
     try:
         server = await asyncio.start_server(
-            window.answer, settings.metrics_host, settings.metrics_port, limit=_LONGEST_REQUEST
+            handler.handle, settings.metrics_host, settings.metrics_port, limit=_MAX_REQUEST_BYTES
         )
     except OSError as error:
         raise Conflict(
             f"cannot listen on {settings.metrics_host}:{settings.metrics_port}: {error.strerror or error}",
+            code="settings.metrics_port.unavailable",
             field="metrics_port",
-            remedy="give each process of a machine a port of its own, or 0 for any that is free",
+            remedy="set a different metrics_port for each process on a machine, or 0 for any free port",
         ) from error
-    log.info("figures told", address=f"{settings.metrics_host}:{server.sockets[0].getsockname()[1]}")
+    log.info("metrics endpoint listening", address=f"{settings.metrics_host}:{server.sockets[0].getsockname()[1]}")
     try:
         yield
     finally:
         server.close()
 
 
-class _Window:
-    def __init__(self, observing: Observing, *, to_all: bool) -> None:
-        self._observing = observing
-        self._to_all = to_all
-        self._open = 0
+class _ProbeHandler:
+    def __init__(self, status: InstallationStatus, *, accepts_any_host: bool) -> None:
+        self._status = status
+        self._accepts_any_host = accepts_any_host
+        self._connection_count = 0
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, and the end; whoever dawdles over either is cut off."""
-        if self._open >= _MOST_AT_ONCE:  # before anything is read: who says nothing holds a connection, too
-            writer.write(_response(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n"))
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request within the time limit, then close the connection."""
+        if self._connection_count >= _MAX_CONNECTIONS:  # before reading: a silent client holds a connection too
+            writer.write(_response(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n"))
             writer.close()
             return
-        self._open += 1
+        self._connection_count += 1
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer_to(*head.split(b"\r\n")))
+                writer.write(await self._respond(*head.split(b"\r\n")))
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # somebody who does not speak HTTP, does not listen, or has gone
+            pass  # not an HTTP client, or it has gone
         finally:
-            self._open -= 1
+            self._connection_count -= 1
             writer.transport.abort()
 
-    async def _answer_to(self, line: bytes, *headers: bytes) -> bytes:
+    async def _respond(self, line: bytes, *headers: bytes) -> bytes:
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if not self._to_all and not any(_ADDRESSED_TO_US.fullmatch(header) for header in headers):
-            # A page in somebody's browser may reach this machine under a name of its own making.
-            return _response(HTTPStatus.MISDIRECTED_REQUEST, "ask for localhost\n")
+        if not self._accepts_any_host and not any(_LOCAL_HOST_HEADER.fullmatch(header) for header in headers):
+            # A web page may reach this machine under a host name of its choice (DNS rebinding).
+            return _response(HTTPStatus.MISDIRECTED_REQUEST, "the Host header must be localhost\n")
         if method != b"GET":
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "GET and nothing else\n")
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed\n")
         match path:
             case b"/healthz":
                 return _response(HTTPStatus.OK, "ok\n")
             case b"/readyz":
-                found = await self._observing.readiness()
+                found = await self._status.readiness()
                 status = HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
                 return _response(status, json.dumps(asdict(found)), "application/json")
             case b"/metrics":
-                return _response(HTTPStatus.OK, await self._observing.metrics(), CONTENT_TYPE)
+                return _response(HTTPStatus.OK, await self._status.metrics(), CONTENT_TYPE)
             case _:
-                return _response(HTTPStatus.NOT_FOUND, "there are /healthz, /readyz and /metrics\n")
+                return _response(HTTPStatus.NOT_FOUND, "not found; available: /healthz, /readyz, /metrics\n")
 
 
 def _response(status: HTTPStatus, text: str, kind: str = "text/plain; charset=utf-8") -> bytes:
@@ -109,14 +110,15 @@ def _response(status: HTTPStatus, text: str, kind: str = "text/plain; charset=ut
     return head.encode("ascii") + body
 
 
-def _refuse_to_be_seen(settings: Settings) -> None:
+def _check_host(settings: Settings) -> None:
     try:
-        near = settings.metrics_host == "localhost" or ip_address(settings.metrics_host).is_loopback
+        is_local = settings.metrics_host == "localhost" or ip_address(settings.metrics_host).is_loopback
     except ValueError:
-        near = False
-    if not near and not settings.metrics_open:
+        is_local = False
+    if not is_local and not settings.metrics_open:
         raise Invalid(
-            f"{settings.metrics_host} can be reached from other machines, and no key is asked for",
+            f"metrics_host {settings.metrics_host} is reachable from other machines without an API key",
+            code="settings.metrics_host.exposed",
             field="metrics_host",
-            remedy="say metrics_open if only those who may look can reach it",
+            remedy="set metrics_open if a firewall protects the port",
         )

@@ -1,8 +1,7 @@
-"""The figures in the words of Prometheus: what each is called, what it means, and the text a scraper reads.
+"""Prometheus exposition: name, meaning and value of every metric.
 
-Two sorts: what the services of *this process* have done (`observability.process_metrics`), and what the database tells of the *whole
-installation* (`store.reports.metrics`), which every web service tells alike. Names and meanings stand in one table here; the
-reference is made from it.
+Metrics of this process come from `observability.process_metrics`, metrics of the installation from the database
+(`store.reports.metrics`); every process reports the latter alike. The reference page is generated from the tables here.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
-from tenuto.clock import steady
-from tenuto.observability.cached_query import Answer
-from tenuto.observability.process_metrics import BOUNDS, Counters, Spread
-from tenuto.store.reports.metrics import LATELY, Gathered
+from tenuto.clock import monotonic_seconds
+from tenuto.observability.cached_query import QueryResult
+from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, Histogram, ProcessMetrics
+from tenuto.store.reports.metrics import RECENT_WINDOW, DatabaseMetrics
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure."""
+    """Definition of one metric."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -34,97 +33,112 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-_LATELY = f"in the last {LATELY.total_seconds():.0f} s"
+_RECENTLY = f"in the last {RECENT_WINDOW.total_seconds():.0f} s"
 
-OF_THIS_PROCESS = (
-    Metric("tenuto_build_info", "gauge", "Always 1; the label tells the version.", ("version",)),
-    Metric("tenuto_claims_total", "counter", "How often the worker of this process took tasks: a batch each time."),
-    Metric("tenuto_claimed_tasks_total", "counter", "Tasks it has taken."),
-    Metric("tenuto_outcome_batches_total", "counter", "Batches of outcomes written here; each is one commit."),
-    Metric("tenuto_attempts_ended_total", "counter", "Attempts that ended here.", ("status", "reason")),
-    Metric("tenuto_outcomes_stale_total", "counter", "Outcomes that came too late: the lease had been lost by then."),
-    Metric("tenuto_attempt_seconds", "histogram", "How long attempts ran here."),
-    Metric("tenuto_start_late_seconds", "histogram", "How long after they were due attempts began here."),
-    Metric("tenuto_schedules_fired_total", "counter", "Schedules the scheduler of this process fired."),
-)
-OF_THE_INSTALLATION = (
-    Metric("tenuto_database_up", "gauge", "1 if the database answered; with 0, what follows is missing."),
-    Metric("tenuto_gathering_seconds", "gauge", "How long it took to ask the database for what follows."),
-    Metric("tenuto_gathered_seconds_ago", "gauge", "How long ago that was."),
-    Metric("tenuto_queue_waiting", "gauge", "Tasks of a queue that are due and not yet taken.", ("queue",)),
+PROCESS_METRICS = (
+    Metric("tenuto_build_info", "gauge", "Always 1; the label holds the version.", ("version",)),
+    Metric("tenuto_claims_total", "counter", "Claims of the worker of this process."),
+    Metric("tenuto_claimed_tasks_total", "counter", "Tasks that the worker of this process claimed."),
     Metric(
-        "tenuto_queue_oldest_seconds", "gauge", "For how long the first of them to fall due has waited.", ("queue",)
+        "tenuto_outcome_batches_total", "counter", "Batches of outcomes written by this process; each is one commit."
     ),
-    Metric("tenuto_tasks", "gauge", "Open tasks by their state.", ("state",)),
+    Metric("tenuto_attempts_ended_total", "counter", "Attempts that ended in this process.", ("status", "reason")),
+    Metric("tenuto_outcomes_stale_total", "counter", "Outcomes rejected because the lease was lost."),
+    Metric("tenuto_attempt_seconds", "histogram", "Duration of attempts in this process."),
+    Metric("tenuto_start_delay_seconds", "histogram", "Delay between due time and start of attempts in this process."),
+    Metric("tenuto_schedules_fired_total", "counter", "Schedules fired by the scheduler of this process."),
+)
+DATABASE_METRICS = (
+    Metric("tenuto_database_up", "gauge", "1 if the database answered; with 0, the following metrics are missing."),
+    Metric("tenuto_metrics_query_seconds", "gauge", "Duration of the last metrics query."),
+    Metric("tenuto_metrics_query_age_seconds", "gauge", "Age of the last metrics query."),
+    Metric("tenuto_queue_waiting", "gauge", "Due tasks of a queue that no worker has claimed.", ("queue",)),
+    Metric("tenuto_queue_oldest_seconds", "gauge", "Time since the oldest of them was due.", ("queue",)),
+    Metric("tenuto_tasks", "gauge", "Open tasks by state.", ("state",)),
     Metric(
-        "tenuto_leases", "gauge", "Tasks of a queue held by workers, by whether the lease is live.", ("queue", "lease")
+        "tenuto_leases",
+        "gauge",
+        "Claimed tasks of a queue, by whether the lease is live or overdue.",
+        ("queue", "lease"),
     ),
-    Metric("tenuto_executions_in_progress", "gauge", "Runs of schedules that have not ended."),
-    Metric("tenuto_executions_paused", "gauge", "How many of them are paused."),
-    Metric("tenuto_dead_letters_open", "gauge", "Dead letters that wait for somebody."),
-    Metric("tenuto_due", "gauge", "Schedules and manifests that are due and have not been fired yet.", ("what",)),
-    Metric("tenuto_due_late_seconds", "gauge", "How late the first of them is.", ("what",)),
-    Metric("tenuto_services", "gauge", "Services in the register, by whether they are heard of.", ("service", "state")),
-    Metric("tenuto_slots", "gauge", "Slots of all workers that are alive and take work."),
-    Metric("tenuto_repairs_total", "counter", "How often a net found something; in normal operation never.", ("net",)),
-    Metric("tenuto_recent_attempts", "gauge", f"Attempts that ended {_LATELY}.", ("status", "reason")),
-    Metric("tenuto_recent_run_seconds", "gauge", f"How long attempts that ended {_LATELY} ran, all together."),
-    Metric("tenuto_recent_longest_seconds", "gauge", f"How long the longest attempt that ended {_LATELY} ran."),
-    Metric("tenuto_recent_latest_seconds", "gauge", f"How late the latest start of those that ended {_LATELY} was."),
+    Metric("tenuto_executions_in_progress", "gauge", "Executions in progress."),
+    Metric("tenuto_executions_paused", "gauge", "Executions that are paused."),
+    Metric("tenuto_dead_letters_open", "gauge", "Dead letters awaiting intervention."),
+    Metric("tenuto_due", "gauge", "Due schedules and manifests that have not been fired.", ("kind",)),
+    Metric("tenuto_due_delay_seconds", "gauge", "Delay of the most overdue one.", ("kind",)),
+    Metric(
+        "tenuto_services",
+        "gauge",
+        "Registered service processes, by whether their heartbeat is recent.",
+        ("service", "state"),
+    ),
+    Metric("tenuto_slots", "gauge", "Slots of all live workers that accept work."),
+    Metric(
+        "tenuto_repairs_total", "counter", "Repairs made by recovery sweeps; zero in normal operation.", ("repair",)
+    ),
+    Metric("tenuto_recent_attempts", "gauge", f"Attempts that ended {_RECENTLY}.", ("status", "reason")),
+    Metric("tenuto_recent_run_seconds", "gauge", f"Total duration of attempts that ended {_RECENTLY}."),
+    Metric("tenuto_recent_max_run_seconds", "gauge", f"Longest duration of an attempt that ended {_RECENTLY}."),
+    Metric(
+        "tenuto_recent_max_start_delay_seconds", "gauge", f"Longest start delay of an attempt that ended {_RECENTLY}."
+    ),
 )
 
-Value = tuple[tuple[str, ...], float]
+LabelledValue = tuple[tuple[str, ...], float]
 
 
-def text(counters: Counters, answer: Answer[Gathered]) -> str:
-    """What a scraper reads."""
+def render_metrics(counters: ProcessMetrics, result: QueryResult[DatabaseMetrics]) -> str:
+    """Render all metrics in the Prometheus text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(counters, answer))
+    registry.register(_Collector(counters, result))
     return generate_latest(registry).decode("utf-8")
 
 
 class _Collector:
-    """All figures, once."""
+    """Collects the metrics of one scrape."""
 
-    def __init__(self, counters: Counters, answer: Answer[Gathered]) -> None:
+    def __init__(self, counters: ProcessMetrics, result: QueryResult[DatabaseMetrics]) -> None:
         self._counters = counters
-        self._answer = answer
+        self._result = result
 
     def describe(self) -> Iterable[Family]:
         return ()
 
     def collect(self) -> Iterator[Family]:
-        spreads = {
+        histograms = {
             "tenuto_attempt_seconds": self._counters.durations,
-            "tenuto_start_late_seconds": self._counters.lateness,
+            "tenuto_start_delay_seconds": self._counters.start_delays,
         }
-        values = dict(_of_process(self._counters)) | dict(_of_installation(self._answer))
-        for metric in OF_THIS_PROCESS + OF_THE_INSTALLATION:
+        values = dict(_process_values(self._counters)) | dict(_database_values(self._result))
+        for metric in PROCESS_METRICS + DATABASE_METRICS:
             if metric.kind == "histogram":
-                yield _histogram(metric, spreads[metric.name])
+                yield _make_histogram(metric, histograms[metric.name])
             elif metric.name in values:
-                yield _family(metric, values[metric.name])
+                yield _make_family(metric, values[metric.name])
 
 
-def _of_process(counters: Counters) -> Iterator[tuple[str, list[Value]]]:
+def _process_values(counters: ProcessMetrics) -> Iterator[tuple[str, list[LabelledValue]]]:
     yield "tenuto_build_info", [((__version__,), 1)]
-    yield "tenuto_claims_total", [((), counters.takes)]
-    yield "tenuto_claimed_tasks_total", [((), counters.taken)]
-    yield "tenuto_outcome_batches_total", [((), counters.batches)]
-    yield "tenuto_attempts_ended_total", [(words, number) for words, number in sorted(counters.ended.copy().items())]
-    yield "tenuto_outcomes_stale_total", [((), counters.stale)]
-    yield "tenuto_schedules_fired_total", [((), counters.fired)]
+    yield "tenuto_claims_total", [((), counters.claim_count)]
+    yield "tenuto_claimed_tasks_total", [((), counters.claimed_task_count)]
+    yield "tenuto_outcome_batches_total", [((), counters.batch_count)]
+    yield (
+        "tenuto_attempts_ended_total",
+        [(labels, number) for labels, number in sorted(counters.ended_counts.copy().items())],
+    )
+    yield "tenuto_outcomes_stale_total", [((), counters.stale_count)]
+    yield "tenuto_schedules_fired_total", [((), counters.fired_count)]
 
 
-def _of_installation(answer: Answer[Gathered]) -> Iterator[tuple[str, list[Value]]]:
-    found = answer.value
+def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str, list[LabelledValue]]]:
+    found = result.value
     yield "tenuto_database_up", [((), 0 if found is None else 1)]
     if found is None:
         return
-    yield "tenuto_gathering_seconds", [((), answer.seconds)]
-    yield "tenuto_gathered_seconds_ago", [((), steady() - answer.at)]
+    yield "tenuto_metrics_query_seconds", [((), result.seconds)]
+    yield "tenuto_metrics_query_age_seconds", [((), monotonic_seconds() - result.finished_at)]
     yield "tenuto_queue_waiting", [((row["queue"],), row["waiting"]) for row in found.waiting]
     yield "tenuto_queue_oldest_seconds", [((row["queue"],), row["oldest_seconds"]) for row in found.waiting]
     states = {
@@ -134,25 +148,31 @@ def _of_installation(answer: Answer[Gathered]) -> Iterator[tuple[str, list[Value
         "running": sum(row["live"] + row["overdue"] for row in found.running),
     }
     yield "tenuto_tasks", [((state,), number) for state, number in states.items()]
-    yield "tenuto_leases", [((row["queue"], word), row[word]) for row in found.running for word in ("live", "overdue")]
+    yield (
+        "tenuto_leases",
+        [((row["queue"], state), row[state]) for row in found.running for state in ("live", "overdue")],
+    )
     yield "tenuto_executions_in_progress", [((), found.executions["in_progress"])]
     yield "tenuto_executions_paused", [((), found.executions["paused"])]
-    yield "tenuto_dead_letters_open", [((), found.letters)]
+    yield "tenuto_dead_letters_open", [((), found.dead_letters)]
     yield "tenuto_due", [((row["what"],), row["due"]) for row in found.due]
-    yield "tenuto_due_late_seconds", [((row["what"],), row["late_seconds"]) for row in found.due]
+    yield "tenuto_due_delay_seconds", [((row["what"],), row["late_seconds"]) for row in found.due]
     yield (
         "tenuto_services",
-        [((row["service"], word), row[word]) for row in found.services for word in ("alive", "silent")],
+        [((row["service"], state), row[state]) for row in found.services for state in ("alive", "silent")],
     )
     yield "tenuto_slots", [((), sum(row["slots"] for row in found.services))]
     yield "tenuto_repairs_total", [((row["net"],), row["count"]) for row in found.repairs]
-    yield "tenuto_recent_attempts", [((row["status"], row["reason"]), row["attempts"]) for row in found.lately]
-    yield "tenuto_recent_run_seconds", [((), sum(row["run_seconds"] for row in found.lately))]
-    yield "tenuto_recent_longest_seconds", [((), max((row["longest_seconds"] for row in found.lately), default=0))]
-    yield "tenuto_recent_latest_seconds", [((), max((row["latest_seconds"] for row in found.lately), default=0))]
+    yield "tenuto_recent_attempts", [((row["status"], row["reason"]), row["attempts"]) for row in found.recent]
+    yield "tenuto_recent_run_seconds", [((), sum(row["run_seconds"] for row in found.recent))]
+    yield "tenuto_recent_max_run_seconds", [((), max((row["longest_seconds"] for row in found.recent), default=0))]
+    yield (
+        "tenuto_recent_max_start_delay_seconds",
+        [((), max((row["latest_seconds"] for row in found.recent), default=0))],
+    )
 
 
-def _family(metric: Metric, values: list[Value]) -> Family:
+def _make_family(metric: Metric, values: list[LabelledValue]) -> Family:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     family: CounterMetricFamily | GaugeMetricFamily
@@ -165,12 +185,12 @@ def _family(metric: Metric, values: list[Value]) -> Family:
     return family
 
 
-def _histogram(metric: Metric, spread: Spread) -> Family:
+def _make_histogram(metric: Metric, histogram: Histogram) -> Family:
     from prometheus_client.core import HistogramMetricFamily
 
-    upto = list(accumulate(spread.counts))
-    names = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
-    buckets = [(name, float(number)) for name, number in zip(names, upto, strict=True)]
+    cumulative = list(accumulate(histogram.counts))
+    names = [*(f"{bound:g}" for bound in BUCKET_BOUNDS_SECONDS), "+Inf"]
+    buckets = [(name, float(number)) for name, number in zip(names, cumulative, strict=True)]
     family = HistogramMetricFamily(metric.name, metric.help)
-    family.add_metric((), buckets, sum_value=spread.sum.total_seconds())
+    family.add_metric((), buckets, sum_value=histogram.sum.total_seconds())
     return family

@@ -1,5 +1,5 @@
-"""The verbs of the app, a room for each kind of thing: what a program or a person may ask for.
+"""Operations of the app, one module per resource.
 
-Each checks what it is given, does its transactions through the engine, and wakes whoever must know. Nothing here
-decides when something runs or what an outcome means.
+Each operation validates its arguments, runs its transactions, records audit details and notifies services. Operations
+do not decide when tasks run or what an outcome means.
 """

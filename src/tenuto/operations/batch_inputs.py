@@ -1,9 +1,6 @@
-"""The inputs of a batch, some thousand at a time, with a digest of all so far: so that whoever goes on with a batch, or
-sends it again, is known to come with the same ones.
+"""Streaming of bulk inputs: read them in chunks with a digest, add keys to rows, and write chunks in a pipeline.
 
-A row of bulk work with the key it goes by, for whoever reads rows from outside: a file, the body of a request.
-
-Bulk work goes in by parts: the next one is made ready while the database stores the last.
+The digest covers all inputs so far. It shows whether a continued or repeated submission has the same inputs.
 """
 
 from __future__ import annotations
@@ -19,222 +16,226 @@ from typing import Any
 from tenuto.errors import Conflict, Invalid
 from tenuto.model import stored_values
 
-SIZE = 2000
+CHUNK_SIZE = 2000
 
-Key = Callable[[Any], str]
+KeyFunction = Callable[[Any], str]
 
 
-class Part:
-    """Some inputs, ready to be stored."""
+class Chunk:
+    """Inputs that are ready to be stored."""
 
-    def __init__(self, keyed: bool) -> None:
+    def __init__(self, *, has_keys: bool) -> None:
         self.inputs: list[str] = []
-        self.keys: list[str] | None = [] if keyed else None
+        self.keys: list[str] | None = [] if has_keys else None
         self.digest: str | None = None
-        """Of everything up to the last of them."""
+        """Digest of all inputs up to the last one of this chunk."""
 
 
-class Parts:
-    """Reads inputs once, from the first to the last.
+class ChunkReader:
+    """Reads inputs once, in order, and yields those that are not stored yet as chunks.
 
-    An iterable that is not asynchronous may keep the whole loop waiting, and may belong to this thread: it is asked on
-    the loop, for a part's worth at once, and before ``begin`` is awaited; what it gave is looked at afterwards.
+    A synchronous iterable may block the event loop and may be bound to this thread. It is therefore read on the loop, a
+    chunk at a time, while no transaction is open; the chunk is serialised while the previous one is being stored.
     """
 
     def __init__(
         self,
         inputs: Iterable[Any] | AsyncIterable[Any],
         dump: Callable[[Any], str],
-        key: Key | None = None,
+        key: KeyFunction | None = None,
         *,
-        known: int = 0,
-        digest: str | None = None,
-        remembered: bool = True,
-        begin: Callable[[], Awaitable[None]] | None = None,
+        stored_count: int = 0,
+        stored_digest: str | None = None,
+        with_digest: bool = True,
+        start_write: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``known`` inputs are in already, with this digest; of an old batch nobody knows it. Nothing is told of those
-        that need not be ``remembered``, because nobody can come back to them. ``begin``: the part that was given out
-        last may be stored from now on."""
+        """The first ``stored_count`` inputs are stored and have ``stored_digest`` (None for batches of old versions).
+
+        ``with_digest`` is False for batches without a key, which cannot be continued. ``start_write`` is awaited
+        after each read and starts to write the chunk yielded last.
+        """
         self._inputs = inputs
         self._dump = dump
         self._key = key
-        self._known = known
-        self._then = digest
-        self._digest = hashlib.sha256() if remembered else None
-        self._begin = begin
+        self._stored_count = stored_count
+        self._stored_digest = stored_digest
+        self._digest = hashlib.sha256() if with_digest else None
+        self._start_write = start_write
         self._number = 0
-        self._part = Part(key is not None)
+        self._chunk = Chunk(has_keys=key is not None)
 
-    async def __aiter__(self) -> AsyncIterator[Part]:
-        """The inputs that are not in yet; those that are must be the same as then. If one is refused, first comes what
-        went before it."""
-        inputs, refusal = self._inputs, None
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """Yield chunks of the inputs that are not stored; raise an error if the stored ones were different.
+
+        If an input is invalid, the inputs before it are yielded first.
+        """
+        inputs, first_error = self._inputs, None
+        chunks = self._read_sync(inputs) if isinstance(inputs, Iterable) else self._read_async(inputs)
         try:
-            async for part in self._drawn(inputs) if isinstance(inputs, Iterable) else self._as_they_come(inputs):
-                yield part
+            async for chunk in chunks:
+                yield chunk
         except Invalid as error:
-            refusal = error
-        if self._part.inputs:
-            yield self._whole()
-        if refusal is not None:
-            raise refusal
-        if self._number <= self._known:
-            self.must_be(self._known, self._then)
+            first_error = error
+        if self._chunk.inputs:
+            yield self._finish_chunk()
+        if first_error is not None:
+            raise first_error
+        if self._number <= self._stored_count:
+            self.check_same_inputs(self._stored_count, self._stored_digest)
 
-    async def _drawn(self, inputs: Iterable[Any]) -> AsyncIterator[Part]:
-        items, refusal = iter(inputs), None
-        while refusal is None:
-            drawn, refusal = _draw(items)
-            if not drawn:
+    async def _read_sync(self, inputs: Iterable[Any]) -> AsyncIterator[Chunk]:
+        iterator, error = iter(inputs), None
+        while error is None:
+            items, error = _read_items(iterator)
+            if not items:
                 break
-            await self._go_on()
-            for item in drawn:
+            await self._yield_to_loop()
+            for item in items:
                 self._add(item)
-            if self._part.inputs:
-                yield self._whole()
-        if refusal is not None:
-            raise refusal
+            if self._chunk.inputs:
+                yield self._finish_chunk()
+        if error is not None:
+            raise error
 
-    async def _as_they_come(self, inputs: AsyncIterable[Any]) -> AsyncIterator[Part]:
+    async def _read_async(self, inputs: AsyncIterable[Any]) -> AsyncIterator[Chunk]:
         async for item in inputs:
-            if enough := self._add(item):
-                yield self._whole()
-            if enough or self._number % SIZE == 0:
-                await self._go_on()
+            if is_full := self._add(item):
+                yield self._finish_chunk()
+            if is_full or self._number % CHUNK_SIZE == 0:
+                await self._yield_to_loop()
 
-    async def must_be_in(self) -> None:
-        """Refuse other inputs than those of a batch that is complete."""
-        if self._then is not None or not self._known:
+    async def check_all_stored(self) -> None:
+        """Read all inputs and raise an error if they are not those of a complete batch."""
+        if self._stored_digest is not None or not self._stored_count:
             async for _ in self:
-                raise _others()
+                raise _different_inputs()
 
-    def must_be(self, known: int, digest: str | None) -> None:
-        """Refuse what was read so far if other inputs are in: how many are, and their digest."""
-        if known and digest is None:
-            return  # an old batch
-        if self._number != known or (known and digest != self._told()):
-            raise _others()
+    def check_same_inputs(self, count: int, digest: str | None) -> None:
+        """Raise an error if the inputs read so far are not the stored ones, given by count and digest."""
+        if count and digest is None:
+            return  # a batch of an old version, without digest
+        if self._number != count or (count and digest != self._digest_so_far()):
+            raise _different_inputs()
 
-    async def _go_on(self) -> None:
-        await asyncio.sleep(0)  # of many that are known nothing is stored, and nobody else would have a turn
-        if self._begin is not None:
-            await self._begin()
+    async def _yield_to_loop(self) -> None:
+        await asyncio.sleep(0)  # skipping many stored inputs awaits nothing else and would starve other coroutines
+        if self._start_write is not None:
+            await self._start_write()
 
     def _add(self, item: Any) -> bool:
-        """One more; whether that is enough."""
-        if self._number == self._known:
-            self.must_be(self._known, self._then)
+        """Add an input to the chunk and return whether the chunk is full."""
+        if self._number == self._stored_count:
+            self.check_same_inputs(self._stored_count, self._stored_digest)
         self._number += 1
         try:
             text = self._dump(item)
-            key = "" if self._key is None else stored_values.label(str(self._key(item)), field="key")
+            key = "" if self._key is None else stored_values.check_label(str(self._key(item)), field="key")
         except Invalid as error:
             error.item = self._number
             raise
         if self._digest is not None:
             self._digest.update(f"{len(text)}:{text}{key}\n".encode())
-        if self._number <= self._known:
+        if self._number <= self._stored_count:
             return False
-        self._part.inputs.append(text)
-        if self._part.keys is not None:
-            self._part.keys.append(key)
-        return len(self._part.inputs) == SIZE
+        self._chunk.inputs.append(text)
+        if self._chunk.keys is not None:
+            self._chunk.keys.append(key)
+        return len(self._chunk.inputs) == CHUNK_SIZE
 
-    def _whole(self) -> Part:
-        part, self._part = self._part, Part(self._key is not None)
-        part.digest = self._told()
-        return part
+    def _finish_chunk(self) -> Chunk:
+        chunk, self._chunk = self._chunk, Chunk(has_keys=self._key is not None)
+        chunk.digest = self._digest_so_far()
+        return chunk
 
-    def _told(self) -> str | None:
+    def _digest_so_far(self) -> str | None:
         return None if self._digest is None else self._digest.hexdigest()
 
 
-def _draw(items: Iterator[Any]) -> tuple[list[Any], Invalid | None]:
-    """A part's worth of inputs, or those before the one that whoever reads them has refused."""
-    drawn: list[Any] = []
+def _read_items(iterator: Iterator[Any]) -> tuple[list[Any], Invalid | None]:
+    """Read the items of one chunk; on an error of the iterator, return the items before it and the error."""
+    items: list[Any] = []
     try:
-        for item in islice(items, SIZE):
-            drawn.append(item)  # noqa: PERF402 — what was drawn before a refusal counts
+        for item in islice(iterator, CHUNK_SIZE):
+            items.append(item)  # noqa: PERF402 — items read before an error are needed
     except Invalid as error:
-        return drawn, error
-    return drawn, None
+        return items, error
+    return items, None
 
 
-def _others() -> Conflict:
+def _different_inputs() -> Conflict:
     return Conflict(
-        "other inputs came in under this key",
+        "the batch with this batch_key has different inputs",
+        code="batch.inputs.different",
         field="batch_key",
-        remedy="send the same inputs in the same order, or use another key",
+        remedy="send the same inputs in the same order, or use another batch_key",
     )
 
 
-class Row(dict[str, Any]):
-    """The fields of one row, and the key it goes by."""
+class KeyedRow(dict[str, Any]):
+    """The fields of a row, and its item key."""
 
     key: str = ""
 
 
-def keyed(value: Any, field: str | None, *, drop: bool, remedy: str) -> Any:
-    """The row with the key that stands in one of its fields, or as it is where no field is named.
+def add_row_key(value: Any, field: str | None, *, drop_field: bool, remedy: str) -> Any:
+    """Return a row from a file or request with the item key from one of its fields; without ``field``, unchanged.
 
-    ``drop`` takes that field out of it, where the job has no such parameter.
+    ``drop_field`` removes the field from the row, for jobs without such a parameter.
     """
     if field is None:
         return value
     if not isinstance(value, dict) or value.get(field) is None:
-        raise Invalid(f"has no {field!r:.80}", remedy=remedy)
-    row = Row(value)
-    row.key = str(row.pop(field) if drop else row[field])
+        raise Invalid(f"a row has no field {field!r:.80} for its key", code="batch.item.key_missing", remedy=remedy)
+    row = KeyedRow(value)
+    row.key = str(row.pop(field) if drop_field else row[field])
     return row
 
 
-Store = Callable[[Callable[[], object]], Coroutine[Any, Any, int]]
-"""Stores a part and answers how many it created; says when there is only the database to wait for."""
+StoreChunk = Callable[[Callable[[], object]], Coroutine[Any, Any, int]]
+"""Stores a chunk and returns the number of rows created; calls its argument when only the database has work left."""
 
 
-class Storing:
-    """One part at a time; at the end of the block all that were taken are in.
+class PipelinedWriter:
+    """Writes chunks one after the other; at the end of the block all submitted chunks are stored.
 
-    A part is taken when the one before it is in, and stored when told to `begin`. In between no transaction is open:
-    that is the time to ask an iterator for more, which may keep the whole loop waiting for as long as it likes. What it
-    gave is made ready after `begin`, while the database is busy.
+    `submit` waits for the previous chunk and keeps the new one until `start_pending`. In between no transaction is
+    open, so a slow iterator may be read then. Its items are serialised after `start_pending`, while the database works.
     """
 
     def __init__(self) -> None:
-        self.created = 0
-        self._next: Store | None = None
-        self._under_way: asyncio.Task[int] | None = None
+        self.created_count = 0
+        self._pending: StoreChunk | None = None
+        self._write: asyncio.Task[int] | None = None
 
-    async def take(self, store: Store) -> None:
-        """Wait for the part before to be in, and keep this one for `begin`."""
-        await self.begin()
-        await self._settle()
-        self._next = store
+    async def submit(self, store: StoreChunk) -> None:
+        """Wait until the previous chunk is stored, and keep this one for `start_pending`."""
+        await self.start_pending()
+        await self._await_write()
+        self._pending = store
 
-    async def begin(self) -> None:
-        """Have stored what was taken, if anything; back once there is only the database to wait for, so that it has
-        something to do meanwhile."""
-        if self._next is None:
+    async def start_pending(self) -> None:
+        """Start to write the submitted chunk, if any; return when only the database has work left."""
+        if self._pending is None:
             return
-        store, self._next = self._next, None
+        store, self._pending = self._pending, None
         sent = asyncio.Event()
-        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, sent.set)  # the database may be on another loop
-        self._under_way = asyncio.create_task(store(tell))
-        self._under_way.add_done_callback(lambda _: sent.set())  # not every way of storing says so, nor one that fails
+        on_sent = partial(asyncio.get_running_loop().call_soon_threadsafe, sent.set)  # may be called on another loop
+        self._write = asyncio.create_task(store(on_sent))
+        self._write.add_done_callback(lambda _: sent.set())  # a failed write does not call on_sent
         await sent.wait()
 
-    async def _settle(self) -> None:
-        if self._under_way is not None:
-            storing, self._under_way = self._under_way, None
-            self.created += await storing
+    async def _await_write(self) -> None:
+        if self._write is not None:
+            write, self._write = self._write, None
+            self.created_count += await write
 
-    async def __aenter__(self) -> Storing:
+    async def __aenter__(self) -> PipelinedWriter:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.begin()
+            await self.start_pending()
         finally:
-            await self._settle()
+            await self._await_write()

@@ -1,9 +1,7 @@
-"""Dead letters are resolved here: run again, with another input if need be, or acknowledged.
+"""Dead letter operations (``app.dead_letters``): list, retry and acknowledge permanently failed work.
 
-A letter and the task that runs it again are one transaction, under the letter's lock: of two who decide at once, one
-does.
-
-``app.dead_letters``: what failed for good, and waits for somebody to decide.
+A dead letter and the task that retries it are written in one transaction under the lock of the dead letter, so of two
+concurrent resolutions one takes effect.
 """
 
 from __future__ import annotations
@@ -17,195 +15,81 @@ from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
-from tenuto.jobs.registry import Jobs
+from tenuto.jobs.registry import JobRegistry
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor
-from tenuto.model.dead_letters import LetterStatus
-from tenuto.operations.listing import MAX_LISTED, Open, Record, listed, the_one
+from tenuto.model.dead_letters import DeadLetterStatus
+from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_instant, check_limit, require_single_match
 from tenuto.postgres.database import Connection, Database
-from tenuto.scheduling.manifest_manager import run_of
+from tenuto.scheduling.manifest_manager import new_run
+from tenuto.settings import Settings
 from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
 from tenuto.store.access import audit_recorder
 from tenuto.store.manifests import NewRun, StoredManifest
 
-InputFor = Callable[[StoredManifest], str]
+MakeInput = Callable[[StoredManifest], str]
 
-
-async def retry(
-    database: Database,
-    ids: Sequence[UUID],
-    now: datetime,
-    by: Actor,
-    *,
-    note: str | None = None,
-    input: InputFor | None = None,
-    refuse: bool = False,
-    task: UUID | None = None,
-    request: UUID | None = None,
-) -> dict[UUID, UUID]:
-    """Run what these letters stand for again, counting failures from nothing; letter → new task.
-
-    Letters that somebody has resolved meanwhile are left out, and so are those that cannot be run again now, unless
-    that is to be a refusal (``refuse``). ``task`` is the id of the new task, if there is one letter. What ``input``
-    makes for the manifest as it is by then takes the place of what failed. Those the same ``request`` has run again
-    before are told as it ran them. Batches and manifests are held before the letters, in the order in which the end of
-    a task takes them.
-    """
-    tasks = {id: task or new_id() for id in ids}
-    asked = request or task or new_id()
-
-    async def act(connection: Connection) -> dict[UUID, UUID]:
-        named, lots = await dead_letters.concerned(connection, ids)
-        held = await batches.shared(connection, lots)
-        kept = await manifests.locked_any(connection, named)
-        letters = await dead_letters.lock_open(connection, ids)
-        runs = []
-        for letter in letters:
-            refused = _why_not(letter, kept.get(letter["external_id"]), held)
-            if refused is None:
-                runs.append(await _run(connection, letter, kept, held, now, by, tasks[letter["id"]], input))
-            elif refuse:
-                raise refused
-        created = await manifests.start_runs(connection, runs)
-        pairs = [(letter["id"], tasks[letter["id"]]) for letter in letters if tasks[letter["id"]] in created]
-        if refuse and len(pairs) < len(runs):
-            raise Conflict("a run of the same item is open already", remedy="wait for it")
-        if input is None:  # a chain goes on after its last finished step
-            run_again = [
-                (letter["task_id"], tasks[letter["id"]]) for letter in letters if tasks[letter["id"]] in created
-            ]
-            await step_checkpoints.carry_over(connection, run_again)
-        await dead_letters.resolve(connection, pairs, now, by, note, asked)
-        return await dead_letters.resolved_by(connection, ids, asked)
-
-    return await database.transaction(act)
-
-
-def _why_not(
-    letter: Mapping[str, Any], manifest: StoredManifest | None, held: Mapping[UUID, Mapping[str, Any]]
-) -> Conflict | None:
-    """Why a letter cannot be run again."""
-    if manifest is None or manifest.id != letter["manifest_id"]:
-        return Conflict(f"the manifest {letter['external_id']!r} is gone", remedy="acknowledge the letter instead")
-    if letter["batch_id"] in held and held[letter["batch_id"]]["cancelled"]:
-        return Conflict(
-            f"batch {letter['batch_id']} was cancelled", remedy="enqueue the item anew, and acknowledge the letter"
-        )
-    return None
-
-
-async def _run(
-    connection: Connection,
-    letter: Mapping[str, Any],
-    kept: Mapping[str, StoredManifest],
-    held: Mapping[UUID, Mapping[str, Any]],
-    now: datetime,
-    by: Actor,
-    id: UUID,
-    input: InputFor | None,
-) -> NewRun:
-    stored = kept[letter["external_id"]]
-    group = await manifests.group(connection, stored.manifest.group) if stored.manifest.group else None
-    run = run_of(
-        stored.id, stored.manifest, now, by, id=id, batch_id=letter["batch_id"],
-        input=letter["input"] if input is None else input(stored),
-        item_key=_key(letter["item"], letter["task_id"]), group_priority=0 if group is None else group["priority"],
-    )  # fmt: skip
-    run.held_back = letter["batch_id"] in held and held[letter["batch_id"]]["paused"]
-    return run
-
-
-def _key(item: str, task_id: UUID) -> str | None:
-    """Only a key somebody gave: that of one without is its task's id, and the new task has another."""
-    return None if item in ("", str(task_id)) else item
-
-
-async def acknowledge(
-    database: Database,
-    ids: Sequence[UUID],
-    now: datetime,
-    by: Actor,
-    *,
-    note: str | None,
-    request: UUID | None = None,
-) -> set[UUID]:
-    """Say that somebody has seen to it; those that were still open, or that the same ``request`` has seen to before."""
-    asked = request or new_id()
-
-    async def act(connection: Connection) -> set[UUID]:
-        letters = await dead_letters.lock_open(connection, ids)
-        await dead_letters.resolve(connection, [(letter["id"], None) for letter in letters], now, by, note, asked)
-        return set(await dead_letters.resolved_by(connection, ids, asked))
-
-    return await database.transaction(act)
-
-
-async def refusal(database: Database, id: UUID) -> NotFound | Conflict:
-    """Why a letter could not be resolved."""
-    found = await dead_letters.letter(database, id)
-    if found is None:
-        return NotFound(f"there is no dead letter {id}", remedy="see `tenuto dead-letter list`")
-    return Conflict(
-        f"dead letter {id} was {found['status']} by {found['resolved_name']}",
-        remedy=f"see what became of it: tenuto dead-letter show {id}",
-    )
-
-
-_NAMED = 20
+_MAX_AUDITED_IDS = 20
 
 
 class DeadLetters:
-    """``app.dead_letters``: what failed for good, and waits for somebody to decide."""
+    """Operations on dead letters."""
 
-    def __init__(self, open: Open, who: Callable[[], Actor], jobs: Jobs, *, needs_note: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        open: OpenDatabase,
+        current_actor: Callable[[], Actor],
+        jobs: JobRegistry,
+        settings: Callable[[], Settings],
+    ) -> None:
         self._open = open
-        self._who = who
+        self._current_actor = current_actor
         self._jobs = jobs
-        self._needs_note = needs_note
+        self._settings = settings
 
     async def list(
         self,
         *,
         below: UUID | None = None,
-        status: str | None = LetterStatus.AWAITING_INTERVENTION,
+        status: str | None = DeadLetterStatus.AWAITING_INTERVENTION,
         manifest: str | None = None,
         fingerprint: str | None = None,
         batch: UUID | None = None,
         limit: int = 50,
     ) -> Sequence[Record]:
-        """Letters, the newest first."""
-        return await dead_letters.list_letters(
+        """List dead letters, newest first."""
+        return await dead_letters.list_dead_letters(
             await self._open(),
             below=below,
             status=status,
             manifest=manifest,
             fingerprint=fingerprint,
             batch=batch,
-            limit=listed(limit),
+            limit=check_limit(limit),
         )
 
     async def groups(
         self, *, manifest: str | None = None, batch: UUID | None = None, limit: int = 100
     ) -> Sequence[Record]:
-        """Open letters by the kind of failure, the most frequent first."""
-        return await dead_letters.groups(await self._open(), manifest, batch, listed(limit))
+        """Count open dead letters by kind of failure, most frequent first."""
+        return await dead_letters.list_failure_groups(await self._open(), manifest, batch, check_limit(limit))
 
-    async def summary(self, chosen: Sequence[UUID], *, limit: int = 20) -> Sequence[Record]:
-        """What a selection is about: of each manifest and kind of failure, how many."""
-        return await dead_letters.summary_of(await self._open(), chosen, listed(limit))
+    async def summary(self, ids: Sequence[UUID], *, limit: int = 20) -> Sequence[Record]:
+        """Count the selected dead letters by manifest and kind of failure."""
+        return await dead_letters.summarise_dead_letters(await self._open(), ids, check_limit(limit))
 
     async def find(self, prefix: str) -> UUID:
-        """The one letter whose id begins so."""
-        found = await dead_letters.find(await self._open(), *activities.ids_beginning(prefix))
-        return the_one(found, prefix, whose="dead letter's id", listed_by="`tenuto dead-letter list`")
+        """Return the only dead letter id that begins with this prefix."""
+        found = await dead_letters.find_dead_letters(await self._open(), *activities.id_range_of_prefix(prefix))
+        return require_single_match(found, prefix, noun="dead letter", list_command="`tenuto dead-letter list`")
 
     async def get(self, id: UUID) -> Record:
-        """A letter with every attempt it tells of, the first one first."""
+        """Return a dead letter with the activities of all its attempts, first attempt first."""
         database = await self._open()
-        found = await dead_letters.letter(database, id)
+        found = await dead_letters.load_dead_letter(database, id)
         if found is None:
-            raise await refusal(database, id)
-        return {**found, "tried": await activities.attempts(database, found["task_id"])}
+            raise _not_found(id)
+        return {**found, "tried": await activities.list_attempts(database, found["task_id"])}
 
     async def retry(
         self,
@@ -215,31 +99,42 @@ class DeadLetters:
         note: str | None = None,
         request_id: UUID | None = None,
     ) -> UUID:
-        """Run what a letter stands for again, with another input if given; the id of the new task. Asking again with
-        the same ``request_id`` runs it once."""
+        """Run the failed work again, optionally with another input, and return the id of the new task.
+
+        Calls with the same ``request_id`` create one task.
+        """
         self._check_note(note)
         database = await self._open()
         if request_id is not None:
-            known = await dead_letters.letter(database, id)
-            if known is not None and known["retry_task_id"] == request_id:
+            found = await dead_letters.load_dead_letter(database, id)
+            if found is not None and found["retry_task_id"] == request_id:
                 return request_id
-        anew = None if input is None else partial(self._checked, json.dumps(dict(input)))
-        audit_recorder.tell(target=str(id), reason=note, after=None if input is None else {"input": dict(input)})
-        done = await retry(
-            database, [id], database.clock.now(), self._who(), note=note, input=anew, refuse=True, task=request_id
+        make_input = None if input is None else partial(self._check_input, json.dumps(dict(input)))
+        audit_recorder.add_audit_details(
+            target=str(id), reason=note, after=None if input is None else {"input": dict(input)}
         )
-        if id not in done:
-            raise await refusal(database, id)
-        return done[id]
+        retried = await retry_dead_letters(
+            database,
+            [id],
+            database.clock.now(),
+            self._current_actor(),
+            note=note,
+            make_input=make_input,
+            strict=True,
+            task_id=request_id,
+        )
+        if id not in retried:
+            raise await _resolution_refusal(database, id)
+        return retried[id]
 
     async def acknowledge(self, id: UUID, *, note: str | None = None, request_id: UUID | None = None) -> None:
-        """Say that somebody has seen to it; nothing is run. Asking again with the same ``request_id``: so it stays."""
+        """Resolve a dead letter without running it. A repeated call with the same ``request_id`` has no effect."""
         self._check_note(note)
         database = await self._open()
-        audit_recorder.tell(target=str(id), reason=note)
-        now, by = database.clock.now(), self._who()
-        if not await acknowledge(database, [id], now, by, note=note, request=request_id):
-            raise await refusal(database, id)
+        audit_recorder.add_audit_details(target=str(id), reason=note)
+        now, by = database.clock.now(), self._current_actor()
+        if not await acknowledge_dead_letters(database, [id], now, by, note=note, request_id=request_id):
+            raise await _resolution_refusal(database, id)
 
     async def select(
         self,
@@ -249,79 +144,230 @@ class DeadLetters:
         batch: UUID | None = None,
         until: datetime | None = None,
     ) -> Sequence[UUID]:
-        """The open letters a filter stands for now: a frozen list, so that what is shown is what is done."""
+        """Return the ids of the open dead letters that match a filter now, for `retry_selected` and the like."""
         database = await self._open()
-        if until is not None and until.tzinfo is None:
-            raise Invalid("has no time zone", field="until", remedy="write it with an offset, such as …T00:00:00Z")
-        return await dead_letters.selection(
+        check_instant(until, field="until")
+        return await dead_letters.select_open_dead_letters(
             database, manifest=manifest, fingerprint=fingerprint, batch=batch, until=until
         )
 
     async def retry_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
-        """Run all open letters of a filter again; how many. Asking again with the same ``request_id``, as after a crash
-        in the middle, does what is left of that, and tells the whole."""
-        chosen = await self._chosen(request_id, **where)
-        return await self.retry_these(chosen, note=note, request_id=request_id)
+        """Retry all open dead letters that match a filter and return their number; see `retry_selected`."""
+        ids = await self._select_for_request(request_id, **where)
+        return await self.retry_selected(ids, note=note, request_id=request_id)
 
-    async def retry_these(
-        self, chosen: Sequence[UUID], *, note: str | None = None, request_id: UUID | None = None
+    async def retry_selected(
+        self, ids: Sequence[UUID], *, note: str | None = None, request_id: UUID | None = None
     ) -> int:
-        """Run letters again, as selected; how many. Those somebody has resolved meanwhile are left out. Asking again
-        with the same ``request_id`` does what is left of it, and tells the whole."""
+        """Retry the selected dead letters that are still open, and return their number.
+
+        A repeated call with the same ``request_id``, such as after a crash, completes the first one and returns the
+        number of both.
+        """
         self._check_note(note)
-        database, request, done = await self._open(), request_id or new_id(), 0
-        _tell_of(chosen, note)
-        for some in _parts(chosen):
-            done += len(await retry(database, some, database.clock.now(), self._who(), note=note, request=request))
-        return done
+        database, request, count = await self._open(), request_id or new_id(), 0
+        _audit_selection(ids, note)
+        for chunk in _transaction_chunks(ids):
+            count += len(
+                await retry_dead_letters(
+                    database, chunk, database.clock.now(), self._current_actor(), note=note, request_id=request
+                )
+            )
+        return count
 
     async def acknowledge_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
-        """Acknowledge all open letters of a filter; how many. Asking again: as with `retry_all`."""
-        chosen = await self._chosen(request_id, **where)
-        return await self.acknowledge_these(chosen, note=note, request_id=request_id)
+        """Acknowledge all open dead letters that match a filter and return their number; see `retry_selected`."""
+        ids = await self._select_for_request(request_id, **where)
+        return await self.acknowledge_selected(ids, note=note, request_id=request_id)
 
-    async def acknowledge_these(
-        self, chosen: Sequence[UUID], *, note: str | None = None, request_id: UUID | None = None
+    async def acknowledge_selected(
+        self, ids: Sequence[UUID], *, note: str | None = None, request_id: UUID | None = None
     ) -> int:
-        """Acknowledge letters, as selected; how many. Those somebody has resolved meanwhile are left out. Asking again:
-        as with `retry_these`."""
+        """Acknowledge the selected dead letters that are still open and return their number; see `retry_selected`."""
         self._check_note(note)
-        database, request, done = await self._open(), request_id or new_id(), 0
-        _tell_of(chosen, note)
-        for some in _parts(chosen):
-            done += len(
-                await acknowledge(database, some, database.clock.now(), self._who(), note=note, request=request)
+        database, request, count = await self._open(), request_id or new_id(), 0
+        _audit_selection(ids, note)
+        for chunk in _transaction_chunks(ids):
+            count += len(
+                await acknowledge_dead_letters(
+                    database, chunk, database.clock.now(), self._current_actor(), note=note, request_id=request
+                )
             )
-        return done
+        return count
 
-    async def _chosen(self, request: UUID | None, **where: Any) -> Sequence[UUID]:
-        """What a filter stands for; for a request that comes again, what it stood for then: what has failed since, such
-        as what the request itself had run again, is not part of it."""
+    async def _select_for_request(self, request: UUID | None, **where: Any) -> Sequence[UUID]:
+        """Return the dead letters that match a filter; for a repeated request, those that matched at the first call.
+
+        Later failures, such as those of tasks that the request itself retried, are excluded.
+        """
         if request is None:
             return await self.select(**where)
-        before, since = await dead_letters.resolved_before(await self._open(), request)
-        if since is not None:
+        before, since = await dead_letters.list_resolved_by_request(await self._open(), request)
+        if since is not None:  # guard: idempotency.later_failures
             until = where.get("until")
             where["until"] = since if until is None else min(until, since)
         return sorted({*before, *await self.select(**where)})
 
-    def _checked(self, text: str, manifest: StoredManifest) -> str:
-        """An input as the job of a manifest takes it."""
-        return self._jobs.get(manifest.manifest.job).check_input(text)
+    def _check_input(self, text: str, manifest: StoredManifest) -> str:
+        return self._jobs.get_job(manifest.manifest.job).validate_input(text)
 
     def _check_note(self, note: str | None) -> None:
         if note is not None:
-            stored_values.storable_text(note, field="note", limit=4000)
-        if self._needs_note() and not (note or "").strip():
-            raise Invalid("is needed here", field="note", remedy="say why, or set TENUTO_LETTERS_NEED_NOTES=false")
+            stored_values.check_text(note, field="note", limit=4000)
+        if self._settings().letters_need_notes and not (note or "").strip():
+            raise Invalid(
+                "resolving a dead letter requires a note",
+                code="dead_letter.note.required",
+                field="note",
+                remedy="give the reason, or set TENUTO_LETTERS_NEED_NOTES=false",
+            )
 
 
-def _parts(chosen: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
-    """As many at a time as one transaction takes."""
-    for start in range(0, len(chosen), MAX_LISTED):
-        yield chosen[start : start + MAX_LISTED]
+async def retry_dead_letters(
+    database: Database,
+    ids: Sequence[UUID],
+    now: datetime,
+    by: Actor,
+    *,
+    note: str | None = None,
+    make_input: MakeInput | None = None,
+    strict: bool = False,
+    task_id: UUID | None = None,
+    request_id: UUID | None = None,
+) -> dict[UUID, UUID]:
+    """Retry dead letters with a new failure count, and return the new task id of each dead letter.
+
+    Dead letters that are already resolved are skipped; so are those that cannot be retried, unless ``strict`` is set,
+    which raises the reason. ``task_id`` is the id of the new task of a single dead letter. ``make_input`` makes the
+    input from the current manifest. Dead letters retried earlier under the same ``request_id`` are included in the
+    result. Batches and manifests are locked before dead letters, in the lock order of finishing a task.
+    """
+    task_ids = {id: task_id or new_id() for id in ids}
+    request = request_id or task_id or new_id()  # guard: idempotency.own_resolution
+
+    async def act(connection: Connection) -> dict[UUID, UUID]:
+        external_ids, batch_ids = await dead_letters.find_owners(connection, ids)
+        batch_states = await batches.lock_shared_with_state(connection, batch_ids)
+        stored = await manifests.lock_manifests(connection, external_ids)  # guard: dead_letters.manifest_lock_order
+        letters = await dead_letters.lock_open_dead_letters(connection, ids)
+        runs = []
+        for letter in letters:
+            manifest = stored.get(letter["external_id"])
+            refusal = _retry_refusal(letter, manifest, batch_states)
+            if refusal is None:
+                assert manifest is not None
+                id = task_ids[letter["id"]]
+                runs.append(await _new_run(connection, letter, manifest, batch_states, now, by, id, make_input))
+            elif strict:
+                raise refusal
+        created = await manifests.enqueue_runs(connection, runs)
+        retried = [letter for letter in letters if task_ids[letter["id"]] in created]
+        if strict and len(retried) < len(runs):
+            raise Conflict(
+                "a run of the same item is already open",
+                code="manifest.run.already_open",
+                remedy="wait until it has ended",
+            )
+        if make_input is None:  # a chain continues after its last stored step
+            tasks = [(letter["task_id"], task_ids[letter["id"]]) for letter in retried]
+            await step_checkpoints.copy_checkpoints(connection, tasks)
+        resolved = [(letter["id"], task_ids[letter["id"]]) for letter in retried]
+        await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)
+        return await dead_letters.find_resolved_by_request(connection, ids, request)
+
+    return await database.transaction(act)
 
 
-def _tell_of(chosen: Sequence[UUID], note: str | None) -> None:
-    named = [str(id) for id in chosen[:_NAMED]]
-    audit_recorder.tell(reason=note, after={"letters": len(chosen), "first": named})
+def _retry_refusal(
+    letter: Mapping[str, Any], manifest: StoredManifest | None, batch_states: Mapping[UUID, Mapping[str, Any]]
+) -> Conflict | None:
+    """Return the reason why a dead letter cannot be retried."""
+    if manifest is None or manifest.id != letter["manifest_id"]:
+        return Conflict(
+            f"the manifest {letter['external_id']!r} of dead letter {letter['id']} has been deleted",
+            code="dead_letter.manifest.deleted",
+            remedy="acknowledge the dead letter instead",
+        )
+    if letter["batch_id"] in batch_states and batch_states[letter["batch_id"]]["cancelled"]:
+        return Conflict(
+            f"the batch {letter['batch_id']} of dead letter {letter['id']} was cancelled",
+            code="dead_letter.batch.cancelled",
+            remedy="enqueue the item again and acknowledge the dead letter",
+        )
+    return None
+
+
+async def _new_run(
+    connection: Connection,
+    letter: Mapping[str, Any],
+    stored: StoredManifest,
+    batch_states: Mapping[UUID, Mapping[str, Any]],
+    now: datetime,
+    by: Actor,
+    id: UUID,
+    make_input: MakeInput | None,
+) -> NewRun:
+    group = await manifests.load_group(connection, stored.manifest.group) if stored.manifest.group else None
+    run = new_run(
+        stored.id, stored.manifest, now, by, id=id, batch_id=letter["batch_id"],
+        input=letter["input"] if make_input is None else make_input(stored),
+        item_key=_explicit_key(letter["item"], letter["task_id"]),
+        group_priority=0 if group is None else group["priority"],
+    )  # fmt: skip
+    run.is_held = letter["batch_id"] in batch_states and batch_states[letter["batch_id"]]["paused"]
+    return run
+
+
+def _explicit_key(item: str, task_id: UUID) -> str | None:
+    """Return the key that the caller gave; an item without one has the id of its task as key."""
+    return None if item in ("", str(task_id)) else item
+
+
+async def acknowledge_dead_letters(
+    database: Database,
+    ids: Sequence[UUID],
+    now: datetime,
+    by: Actor,
+    *,
+    note: str | None,
+    request_id: UUID | None = None,
+) -> set[UUID]:
+    """Resolve open dead letters and return their ids, including those resolved earlier under this ``request_id``."""
+    request = request_id or new_id()
+
+    async def act(connection: Connection) -> set[UUID]:
+        letters = await dead_letters.lock_open_dead_letters(connection, ids)
+        await dead_letters.resolve_dead_letters(
+            connection, [(letter["id"], None) for letter in letters], now, by, note, request
+        )
+        return set(await dead_letters.find_resolved_by_request(connection, ids, request))
+
+    return await database.transaction(act)
+
+
+async def _resolution_refusal(database: Database, id: UUID) -> NotFound | Conflict:
+    """Return the reason why a dead letter could not be resolved."""
+    found = await dead_letters.load_dead_letter(database, id)
+    if found is None:
+        return _not_found(id)
+    return Conflict(
+        f"dead letter {id} was already {found['status']} by {found['resolved_name']}",
+        code="dead_letter.already_resolved",
+        remedy=f"see its resolution with `tenuto dead-letter show {id}`",
+    )
+
+
+def _not_found(id: UUID) -> NotFound:
+    return NotFound(
+        f"there is no dead letter {id}", code="dead_letter.not_found", remedy="see `tenuto dead-letter list`"
+    )
+
+
+def _transaction_chunks(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    for start in range(0, len(ids), MAX_LIMIT):
+        yield ids[start : start + MAX_LIMIT]
+
+
+def _audit_selection(ids: Sequence[UUID], note: str | None) -> None:
+    first = [str(id) for id in ids[:_MAX_AUDITED_IDS]]
+    audit_recorder.add_audit_details(reason=note, after={"letters": len(ids), "first": first})

@@ -1,47 +1,58 @@
-"""An execution told step by step: the plan beside what has become of it so far. Only puts together what is there.
-
-``app.executions``: what runs and ran of schedules, and what may be done to it.
-"""
+"""Execution operations (``app.executions``): describe, list, cancel, pause, resume, retry and wait for executions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from tenuto.clock import steady
-from tenuto.diagnostics.why import Why, why_execution
+from tenuto.clock import monotonic_seconds
+from tenuto.diagnostics.why import Diagnosis, diagnose_execution
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
 from tenuto.model.actors import Actor
 from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
-from tenuto.operations.execution_waiter import Endings
-from tenuto.operations.listing import Open, Record, listed, the_one
-from tenuto.operations.schedules import id_of
+from tenuto.operations.listing import OpenDatabase, Record, check_limit, require_single_match
+from tenuto.operations.schedules import find_schedule_id
+from tenuto.postgres.database import Database
+from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import activities, executions
 from tenuto.store.access import audit_recorder
 
+ENDED_CHANNEL = "tenuto_ended"
+_FIRST_POLL_SECONDS = 0.002
+_MAX_POLL_SECONDS = 0.5
 
-def told(execution: Record, attempts: list[Record], now: datetime) -> Record:
-    """The execution with a list of its steps, in the order of the plan."""
+
+def describe_execution(execution: Record, attempts: list[Record], now: datetime) -> Record:
+    """Return the execution with a list of its steps, in the order of the plan."""
     plan = plan_from_json(execution["plan"])
     by_step: dict[int, list[Record]] = {}
     for attempt in attempts:
         by_step.setdefault(attempt["step_index"], []).append(attempt)
     steps = [
-        _step(step, group, number, by_step.get(number, []), execution, now) for group, number, step in plan.numbered()
+        _describe_step(step, group, number, by_step.get(number, []), execution, now)
+        for group, number, step in plan.enumerate_steps()
     ]
     shown = {key: value for key, value in execution.items() if key != "plan"}
-    return {**shown, "duration": _seconds(execution["started_at"], execution["ended_at"] or now), "steps": steps}
+    return {
+        **shown,
+        "duration": _seconds_between(execution["started_at"], execution["ended_at"] or now),
+        "steps": steps,
+    }
 
 
-def _step(step: Step, group: int, number: int, attempts: list[Record], execution: Record, now: datetime) -> Record:
+def _describe_step(
+    step: Step, group: int, number: int, attempts: list[Record], execution: Record, now: datetime
+) -> Record:
     last: Record = attempts[-1] if attempts else {}
-    began = last.get("started_at")
+    started_at = last.get("started_at")
     return {
         "group": group,
         "number": number,
@@ -56,58 +67,64 @@ def _step(step: Step, group: int, number: int, attempts: list[Record], execution
         "activity_id": last.get("id"),
         "activities": [attempt["id"] for attempt in attempts],
         "run_at": last.get("run_at"),
-        "started_at": began,
+        "started_at": started_at,
         "ended_at": last.get("ended_at"),
-        "wait": _seconds(last["run_at"], began) if began is not None else None,
-        "duration": _seconds(began, last.get("ended_at") or now) if began is not None else None,
+        "wait": _seconds_between(last["run_at"], started_at) if started_at is not None else None,
+        "duration": _seconds_between(started_at, last.get("ended_at") or now) if started_at is not None else None,
         "progress": last.get("progress"),
         "worker": last.get("worker"),
-        "error": _message(last),
+        "error": _error_message(last),
         "last_error": _last_error(attempts),
     }
 
 
 def _last_error(attempts: list[Record]) -> Record | None:
-    """What went wrong with a step: in its last attempt, or, as long as it is tried again, in the latest before."""
-    is_over = bool(attempts) and attempts[-1].get("ended_at") is not None
-    for attempt in attempts[-1:] if is_over else reversed(attempts):
-        if message := _message(attempt):
+    """Return the error of a step's last attempt; while the step is being retried, of the latest failed attempt."""
+    has_ended = bool(attempts) and attempts[-1].get("ended_at") is not None
+    for attempt in attempts[-1:] if has_ended else reversed(attempts):
+        if message := _error_message(attempt):
             return {"attempt": attempt["attempt"], "activity_id": attempt["id"], "message": message}
     return None
 
 
-def _message(attempt: Record) -> str | None:
+def _error_message(attempt: Record) -> str | None:
     return (attempt.get("error") or {}).get("message")
 
 
-def _seconds(start: datetime, end: datetime) -> float:
+def _seconds_between(start: datetime, end: datetime) -> float:
     return max(0.0, (end - start).total_seconds())
 
 
 class Executions:
-    """``app.executions``: what runs and ran, and what may be done to it."""
+    """Operations on executions."""
 
-    def __init__(self, open: Open, who: Callable[[], Actor], endings: Endings) -> None:
+    def __init__(self, open: OpenDatabase, current_actor: Callable[[], Actor]) -> None:
         self._open = open
-        self._who = who
-        self._endings = endings
+        self._current_actor = current_actor
+        self._waiter = _ExecutionWaiter()
+
+    async def close(self) -> None:
+        """Stop listening for ended executions; calls of `wait` continue by polling."""
+        await self._waiter.close()
 
     async def get(self, id: UUID) -> Record:
-        """An execution with every step: its state, activity, wait, duration and error, running ones live."""
+        """Return an execution with state, activity, wait, duration and error of every step."""
         database = await self._open()
-        found, steps = await asyncio.gather(executions.execution(database, id), executions.steps(database, id))
+        found, steps = await asyncio.gather(
+            executions.load_execution(database, id), executions.list_step_attempts(database, id)
+        )
         if found is None:
-            raise NotFound(f"there is no execution {id}", remedy="see `tenuto execution list`")
-        return told(found, steps, database.clock.now())
+            raise _not_found(id)
+        return describe_execution(found, steps, database.clock.now())
 
     async def find(self, prefix: str) -> UUID:
-        """The one execution whose id begins so."""
-        found = await executions.find(await self._open(), *activities.ids_beginning(prefix))
-        return the_one(found, prefix, whose="execution's id", listed_by="`tenuto execution list`")
+        """Return the only execution id that begins with this prefix."""
+        found = await executions.find_executions(await self._open(), *activities.id_range_of_prefix(prefix))
+        return require_single_match(found, prefix, noun="execution", list_command="`tenuto execution list`")
 
-    async def why(self, id: UUID) -> Why:
-        """Why an execution does not go on: the reasons of every open step of the group it has come to."""
-        return await why_execution(await self._open(), id)
+    async def why(self, id: UUID) -> Diagnosis:
+        """Explain why an execution does not progress: the reasons of every open step of its current group."""
+        return await diagnose_execution(await self._open(), id)
 
     async def list(
         self,
@@ -117,53 +134,136 @@ class Executions:
         schedule: str | None = None,
         limit: int = 50,
     ) -> Sequence[Record]:
-        """Executions, the newest first."""
+        """List executions, newest first."""
         database = await self._open()
-        schedule_id = None if schedule is None else await id_of(database, schedule)
+        schedule_id = None if schedule is None else await find_schedule_id(database, schedule)
         return await executions.list_executions(
-            database, below=below, state=state, schedule_id=schedule_id, limit=listed(limit)
+            database, below=below, state=state, schedule_id=schedule_id, limit=check_limit(limit)
         )
 
     async def cancel(self, id: UUID, *, reason: str | None = None) -> Literal["cancelled", "stopping"]:
-        """Cancel: what has not begun is removed at once, what runs is told to stop."""
+        """Cancel an execution: remove steps that have not started, and ask running ones to stop."""
         database = await self._open()
-        audit_recorder.tell(target=str(id), reason=reason)
-        return await execution_control.cancel(database, id, database.clock.now(), self._who(), reason)
+        audit_recorder.add_audit_details(target=str(id), reason=reason)
+        return await execution_control.cancel_execution(
+            database, id, database.clock.now(), self._current_actor(), reason
+        )
 
     async def pause(self, id: UUID) -> None:
-        """Let nothing more of it begin; what runs goes on to its end."""
+        """Pause an execution: no more steps start; running steps continue."""
         database = await self._open()
-        audit_recorder.tell(target=str(id))
-        await execution_control.pause(database, id, database.clock.now(), self._who())
+        audit_recorder.add_audit_details(target=str(id))
+        await execution_control.pause_execution(database, id, database.clock.now(), self._current_actor())
 
     async def resume(self, id: UUID) -> None:
-        """Let a paused one go on."""
+        """Resume a paused execution."""
         database = await self._open()
-        audit_recorder.tell(target=str(id))
-        await execution_control.resume(database, id, database.clock.now())
+        audit_recorder.add_audit_details(target=str(id))
+        await execution_control.resume_execution(database, id, database.clock.now())
 
     async def retry(self, id: UUID, *, request_id: UUID | None = None) -> UUID:
-        """Run one that failed or was cancelled again from the group it came to; the id of the new one. Asking again
-        with the same ``request_id`` begins one."""
+        """Retry a failed or cancelled execution from the group where it ended, and return the id of the new execution.
+
+        Calls with the same ``request_id`` start one execution.
+        """
         database = await self._open()
         request = request_id or new_id()
-        audit_recorder.tell(target=str(id), after={"execution_id": str(request)})
-        return await execution_control.retry(database, id, database.clock.now(), self._who(), request)
+        audit_recorder.add_audit_details(target=str(id), after={"execution_id": str(request)})
+        return await execution_control.retry_execution(
+            database, id, database.clock.now(), self._current_actor(), request
+        )
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
-        """Wait until an execution has ended."""
-        deadline = None if timeout is None else steady() + timeout
+        """Wait until an execution has ended and return it."""
+        deadline = None if timeout is None else monotonic_seconds() + timeout
         database = await self._open()
-        told = False
-        with self._endings.of(database, id) as ending:
+        notified_end = False
+        with self._waiter.subscribe(database, id) as signal:
             while True:
-                over = told or await executions.has_ended(database, id)
-                if over is None:
-                    raise NotFound(f"there is no execution {id}")
-                if over:
+                has_ended = notified_end or await executions.has_ended(database, id)
+                if has_ended is None:
+                    raise _not_found(id)
+                if has_ended:
                     return await self.get(id)
-                left = None if deadline is None else deadline - steady()
+                left = None if deadline is None else deadline - monotonic_seconds()
                 if left is not None and left <= 0:
-                    why = f"`tenuto execution show {id}` says what holds it up"
-                    raise Conflict(f"execution {id} has not ended after {timeout:g} s", remedy=why)
-                told = await ending.pause(left)
+                    raise Conflict(
+                        f"execution {id} has not ended after {timeout:g} s",
+                        code="execution.wait.timeout",
+                        remedy=f"see its steps with `tenuto execution show {id}`",
+                    )
+                notified_end = await signal.wait(left)
+
+
+def _not_found(id: UUID) -> NotFound:
+    return NotFound(f"there is no execution {id}", code="execution.not_found", remedy="see `tenuto execution list`")
+
+
+class _ExecutionWaiter:
+    """Distributes notifications about ended executions to the calls that wait for them, over one listener per app."""
+
+    def __init__(self) -> None:
+        self._listener: Listener | None = None
+        self._signals: defaultdict[str, set[_EndSignal]] = defaultdict(set)
+
+    @contextmanager
+    def subscribe(self, database: Database, id: UUID) -> Iterator[_EndSignal]:
+        """Receive notifications about an execution for the duration of the block."""
+        if database.is_on_other_loop() or database.behind_pooler:
+            yield _EndSignal(None)
+            return
+        if self._listener is None:
+            self._listener = Listener(database, self._handle_notification, ENDED_CHANNEL)
+            self._listener.start()
+        signal, key = _EndSignal(self._listener), str(id)
+        self._signals[key].add(signal)
+        try:
+            yield signal
+        finally:
+            self._signals[key].discard(signal)
+            if not self._signals[key]:
+                del self._signals[key]
+
+    async def close(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
+
+    def _handle_notification(self, payload: str) -> None:
+        if payload == RECONNECTED:  # notifications may have been lost
+            for signals in self._signals.values():
+                for signal in signals:
+                    signal.notify(ended=False)
+        for signal in self._signals.get(payload, ()):
+            signal.notify(ended=True)
+
+
+class _EndSignal:
+    """Wake-ups of one call that waits for the end of an execution."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._notified = asyncio.Event()
+        self._has_ended = False
+        self._listener = listener
+        self._poll_seconds = _FIRST_POLL_SECONDS
+
+    def notify(self, *, ended: bool) -> None:
+        """Wake the waiting call; ``ended`` if the execution is known to have ended."""
+        self._has_ended = self._has_ended or ended
+        self._notified.set()
+
+    async def wait(self, max_seconds: float | None = None) -> bool:
+        """Wait for a notification or the next poll, and return whether the execution is known to have ended.
+
+        Without a listener, polls begin at short intervals, which grow with the time waited.
+        """
+        listening = self._listener is not None and self._listener.is_connected
+        self._poll_seconds = min(self._poll_seconds * 1.2, _MAX_POLL_SECONDS)
+        pause = _MAX_POLL_SECONDS if listening else self._poll_seconds
+        try:
+            async with asyncio.timeout(pause if max_seconds is None else min(pause, max_seconds)):
+                await self._notified.wait()
+        except TimeoutError:
+            return False
+        self._notified.clear()
+        return self._has_ended

@@ -1,34 +1,54 @@
-"""What the verbs have in common: how they reach the database, how much they list, what an abbreviated id stands for."""
+"""Shared parts of the operations: access to the database, page sizes, and ids given by a prefix."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.postgres.database import Database
 
-Open = Callable[[], Awaitable[Database]]
+OpenDatabase = Callable[[], Awaitable[Database]]
 Record = dict[str, Any]
 
-MAX_LISTED = 500
+MAX_LIMIT = 500
 
 
-def listed(limit: int) -> int:
-    """How many to list, or a refusal."""
-    if not 1 <= limit <= MAX_LISTED:
-        raise Invalid(f"must be from 1 to {MAX_LISTED}", field="limit")
+def check_limit(limit: int, max_limit: int = MAX_LIMIT) -> int:
+    """Return the page size, or raise an error if it is out of range."""
+    if not 1 <= limit <= max_limit:
+        raise Invalid(
+            f"limit must be from 1 to {max_limit:,}, not {limit}", code="list.limit.out_of_range", field="limit"
+        )
     return limit
 
 
-def the_one(found: Sequence[UUID], prefix: str, *, whose: str, listed_by: str) -> UUID:
-    """The one of those found whose id begins so; a refusal if there is none, or if there are several.
+def check_instant(instant: datetime | None, *, field: str) -> None:
+    """Raise an error if an instant has no UTC offset."""
+    if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
+        raise Invalid(
+            f"{field} {str(instant)!r:.80} has no UTC offset",
+            code="value.instant.no_utc_offset",
+            field=field,
+            remedy="write it with an offset, such as 2031-12-25T00:00:00Z",
+        )
 
-    ``whose`` id it is ("execution's id"), and the command that lists them.
-    """
+
+def require_single_match(found: Sequence[UUID], prefix: str, *, noun: str, list_command: str) -> UUID:
+    """Return the only id that begins with a prefix; ``noun`` names the resource, ``list_command`` lists its ids."""
     if not found:
-        raise NotFound(f"no {whose} begins with {prefix}", remedy=f"copy one from {listed_by}")
+        raise NotFound(
+            f"no {noun} id begins with {prefix!r:.80}",
+            code="id.prefix.not_found",
+            remedy=f"copy an id from {list_command}",
+        )
     if len(found) > 1:
-        raise Conflict(f"several ids begin with {prefix}", field="id", remedy="type more of it")
+        raise Conflict(
+            f"several {noun} ids begin with {prefix!r:.80}",
+            code="id.prefix.ambiguous",
+            field="id",
+            remedy="give more characters",
+        )
     return found[0]

@@ -1,4 +1,4 @@
-"""``app.manifests``: job definitions, their versions, groups and runs."""
+"""Manifest operations (``app.manifests``): declare, change, list, group and run manifests."""
 
 from __future__ import annotations
 
@@ -13,148 +13,160 @@ from pydantic import BaseModel
 
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.declarations import Effect
-from tenuto.definitions.manifest_files import DeclaredManifest
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.definition_files import DeclaredManifest
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
 from tenuto.ids import new_id
-from tenuto.jobs.registry import Job, Jobs
+from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest, ScheduleType, those_needed_first
-from tenuto.model.policies import Policy, RetryPolicy, retry_policy
-from tenuto.model.steps import policy_of
-from tenuto.model.tasks import seconds
-from tenuto.model.triggers import Manual, Trigger
-from tenuto.operations.listing import MAX_LISTED, Open, Record, listed
+from tenuto.model.manifests import Manifest, ScheduleType, sort_manifests_by_dependency
+from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
+from tenuto.model.steps import override_policy
+from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.triggers import ManualTrigger, Trigger
+from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_limit
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
-from tenuto.store import manifests
-from tenuto.store import tasks as queue
+from tenuto.store import manifests, tasks
 from tenuto.store.access import audit_recorder
 from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import StoredManifest
 
-_RULES = ("timeout", "retry", "max_retries", "on_lost")
+_POLICY_FIELDS = ("timeout", "retry", "max_retries", "on_lost")
 
 
 class Manifests:
-    """``app.manifests``: job definitions, their versions, groups and runs."""
+    """Operations on manifests."""
 
-    def __init__(self, open: Open, who: Callable[[], Actor], jobs: Jobs) -> None:
+    def __init__(self, open: OpenDatabase, current_actor: Callable[[], Actor], jobs: JobRegistry) -> None:
         self._open = open
-        self._who = who
+        self._current_actor = current_actor
         self._jobs = jobs
         self.declared: dict[str, Manifest] = {}
-        """What this program declares, by external id."""
+        """Manifests declared by this program, by external id."""
 
-    # --- declared in code -------------------------------------------------------------------------------------------
+    # --- declare ----------------------------------------------------------------------------------------------------
 
     def declare(self, new: Manifest) -> Manifest:
-        """Remember a manifest of this program; it comes into force when a service starts, or with `deploy`."""
+        """Declare a manifest in code; it is deployed when a service starts, or with `deploy`."""
         if new.external_id in self.declared:
-            raise Invalid(f"{new.external_id!r} is declared already", field="external_id")
+            raise Invalid(
+                f"a manifest with the external_id {new.external_id!r} is already declared",
+                code="manifest.already_declared",
+                field="external_id",
+                remedy="change one external_id",
+            )
         self.declared[new.external_id] = new
         return new
 
     async def deploy(self, database: Database | None = None) -> dict[str, Effect]:
-        """Bring everything this program declares into force, as far as it says something new."""
+        """Apply the manifests declared by this program; unchanged ones stay as they are."""
         if not self.declared:
             return {}
         return await self.apply(self.declared.values(), origin="code", reason="declared in code", database=database)
 
     async def apply(
         self,
-        wanted: Iterable[Manifest],
+        definitions: Iterable[Manifest],
         *,
         origin: str = "file",
         reason: str | None = None,
         database: Database | None = None,
     ) -> dict[str, Effect]:
-        """Bring definitions into force, those that others run after first; what became of each."""
+        """Create or change manifests, prerequisites first, and return the effect on each."""
         database = database or await self._open()
         effects: dict[str, Effect] = {}
-        for each in those_needed_first([self.checked(each) for each in wanted]):
-            effects[each.external_id] = await manifest_definitions.declare(
-                database, each, self._author(database, reason, origin)
+        for manifest in sort_manifests_by_dependency([self.check(manifest) for manifest in definitions]):
+            effects[manifest.external_id] = await manifest_definitions.declare(
+                database, manifest, self._author(database, reason, origin)
             )
-        await self._tell(database)
+        await self._wake_services(database)
         return effects
 
-    def checked(self, manifest: Manifest) -> Manifest:
-        """A manifest whose job is known and whose properties fit it."""
-        job = self._jobs.get(manifest.job)
-        properties = _fitting(job, manifest.properties)
+    def check(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with checked properties; its job must be registered."""
+        job = self._jobs.get_job(manifest.job)
+        properties = _check_properties(job, manifest.properties)
         if manifest.schedule_type not in (ScheduleType.ON_DEMAND, ScheduleType.NONE):
-            missing = sorted(job.required - properties.keys())
+            missing = sorted(job.required_parameters - properties.keys())
             if missing:
-                raise Invalid("is needed: it runs by itself", field=f"properties.{missing[0]}")
-        kept = ", ".join(f"{name}: {_type_name(job.parameters[name])}" for name in properties)
-        return replace(manifest, properties=properties, property_type=kept)
+                raise Invalid(
+                    f"the manifest {manifest.external_id!r} runs automatically and needs the property {missing[0]!r}",
+                    code="manifest.property.missing",
+                    field=f"properties.{missing[0]}",
+                )
+        property_type = ", ".join(f"{name}: {_type_name(job.parameters[name])}" for name in properties)
+        return replace(manifest, properties=properties, property_type=property_type)
 
-    def whole(self, declared: DeclaredManifest) -> Manifest:
-        """A manifest as a file says it, with what the file leaves to the job."""
+    def from_declaration(self, declared: DeclaredManifest) -> Manifest:
+        """Build a manifest from a file; values that the file omits come from the job."""
         try:
-            job = self._jobs.get(declared.job)
+            job = self._jobs.get_job(declared.job)
         except UnknownJob as error:
-            raise Invalid(str(error), field="job", remedy="name a job of the app, or the app with --app") from error
-        rules = {name: declared.said[name] for name in _RULES if name in declared.said}
-        said = {name: value for name, value in declared.said.items() if name not in _RULES}
-        made = manifest_of(job, declared.external_id, **said)
-        return self.checked(replace(made, policy=policy_of(job.policy, **rules)))
+            raise Invalid(
+                f"the manifest {declared.external_id!r} refers to the unknown job {declared.job!r}",
+                code="manifest.job.unknown",
+                field="job",
+                remedy="name a job of the app, or name the app with --app",
+            ) from error
+        policy_options = {name: declared.options[name] for name in _POLICY_FIELDS if name in declared.options}
+        options = {name: value for name, value in declared.options.items() if name not in _POLICY_FIELDS}
+        built = build_manifest(job, declared.external_id, **options)
+        return self.check(replace(built, policy=override_policy(job.policy, **policy_options)))
 
-    # --- changing ---------------------------------------------------------------------------------------------------
+    # --- change -----------------------------------------------------------------------------------------------------
 
     async def create(
         self, new: Manifest, *, enabled: bool = True, reason: str | None = None, request_id: UUID | None = None
     ) -> StoredManifest:
-        """Make a manifest. Asking again with the same ``request_id`` makes one."""
+        """Create a manifest. Calls with the same ``request_id`` create one manifest."""
         database = await self._open()
-        made = await manifest_definitions.create(
-            database, self.checked(new), self._author(database, reason), enabled=enabled, id=request_id
+        created = await manifest_definitions.create(
+            database, self.check(new), self._author(database, reason), enabled=enabled, id=request_id
         )
-        await self._tell(database)
-        return made
+        await self._wake_services(database)
+        return created
 
     async def edit(
         self, external_id: str, new: Manifest, *, reason: str | None = None, version: int | None = None
     ) -> StoredManifest:
-        """Change a manifest; with ``version``, only if nobody has changed it since that one."""
+        """Change a manifest; with ``version``, only if that is its current version."""
         database = await self._open()
         author = self._author(database, reason)
         present = (await manifest_definitions.get(database, external_id)).manifest
-        if _input_of(new) != _input_of(present):  # else checked when it was saved: no need to have its job at hand
-            new = self.checked(new)
+        if _checked_parts(new) != _checked_parts(present):  # unchanged parts need no check, so the job may be unknown
+            new = self.check(new)
         changed = await manifest_definitions.edit(database, external_id, new, author, version=version)
-        await self._tell(database)
+        await self._wake_services(database)
         return changed
 
     async def enable(self, external_id: str, *, reason: str | None = None) -> bool:
-        """Switch a manifest on, from now on; False if it was on."""
-        return await self._switch(external_id, reason, enabled=True)
+        """Enable a manifest from now on; return False if it was enabled."""
+        return await self._set_enabled(external_id, reason, enabled=True)
 
     async def disable(self, external_id: str, *, reason: str | None = None) -> bool:
-        """Switch a manifest off: it does not run by itself. False if it was off."""
-        return await self._switch(external_id, reason, enabled=False)
+        """Disable automatic runs of a manifest; return False if it was disabled."""
+        return await self._set_enabled(external_id, reason, enabled=False)
 
-    async def _switch(self, external_id: str, reason: str | None, *, enabled: bool) -> bool:
+    async def _set_enabled(self, external_id: str, reason: str | None, *, enabled: bool) -> bool:
         database = await self._open()
-        switched = await manifest_definitions.switch(
+        switched = await manifest_definitions.set_enabled(
             database, external_id, self._author(database, reason), enabled=enabled
         )
-        await self._tell(database)
+        await self._wake_services(database)
         return switched
 
     async def delete(self, external_id: str, *, reason: str | None = None, version: int | None = None) -> None:
-        """Delete a manifest of which nothing is open; what it did stays on record. With ``version``, only if nobody
-        has changed it since that one."""
+        """Delete a manifest without open runs; its records remain. With ``version``, only if that is current."""
         database = await self._open()
         await manifest_definitions.delete(database, external_id, self._author(database, reason), version=version)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- inspect ----------------------------------------------------------------------------------------------------
 
     async def get(self, external_id: str) -> StoredManifest:
-        """The manifest of that external id."""
+        """Return the manifest with this external id."""
         return await manifest_definitions.get(await self._open(), external_id)
 
     async def list(
@@ -166,42 +178,48 @@ class Manifests:
         search: str | None = None,
         limit: int = 100,
     ) -> Sequence[Record]:
-        """Manifests by external id, each with what is open of it."""
+        """List manifests by external id, each with its open runs."""
         return await manifests.list_manifests(
-            await self._open(), after=after, enabled=enabled, group=group, search=search, limit=listed(limit)
+            await self._open(), after=after, enabled=enabled, group=group, search=search, limit=check_limit(limit)
         )
 
     async def versions(
         self, external_id: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50
     ) -> Sequence[Version]:
-        """The changes of every manifest that has had this external id, or of the one with this id, the newest first;
-        also of one that has been deleted. The next page is ``before`` the last (at, version)."""
-        found = await manifests.versions(await self._open(), external_id, listed(limit), before)
+        """List the versions of all manifests that have had this external id, or of the one with this id, newest first.
+
+        Deleted manifests are included. The next page is ``before`` the last (at, version).
+        """
+        found = await manifests.list_versions(await self._open(), external_id, check_limit(limit), before)
         if not found and before is None:
-            raise manifest_definitions.unknown(str(external_id))
+            raise manifest_definitions.not_found(str(external_id))
         return found
 
     async def details(self, external_id: str, *, limit: int = 5) -> Record:
-        """What goes on with a manifest: what is open of it, its last runs, its group, who runs after it, letters."""
+        """Return a manifest with open runs, last runs, group, dependent manifests and dead letters."""
         database = await self._open()
         stored = await manifest_definitions.get(database, external_id)
-        return {"manifest": stored, **await manifests.details(database, stored, listed(limit))}
+        return {"manifest": stored, **await manifests.load_details(database, stored, check_limit(limit))}
 
-    async def polls(self, *, below: UUID | None = None, busy: bool = False, limit: int = 50) -> Sequence[Record]:
-        """What the manager did, the newest first; with ``busy`` only where it did something."""
-        return await manifests.polls(await self._open(), below=below, busy=busy, limit=listed(limit))
+    async def polls(self, *, below: UUID | None = None, only_busy: bool = False, limit: int = 50) -> Sequence[Record]:
+        """List the polls of the manifest manager, newest first; ``only_busy`` omits those without effect."""
+        return await manifests.list_polls(await self._open(), below=below, busy=only_busy, limit=check_limit(limit))
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    async def groups(self, *, after: str | None = None, limit: int = MAX_LISTED) -> Sequence[Record]:
-        """The groups of manifests (``*``: all together) by name, with what is active of each."""
-        return await manifests.list_groups(await self._open(), after=after, limit=listed(limit))
+    async def groups(self, *, after: str | None = None, limit: int = MAX_LIMIT) -> Sequence[Record]:
+        """List the manifest groups by name (``*`` is all manifests) with their active runs."""
+        return await manifests.list_groups(await self._open(), after=after, limit=check_limit(limit))
 
     async def group(self, name: str) -> Record:
-        """One group, with what is active of it."""
+        """Return one group with its active runs."""
         found = await manifests.list_groups(await self._open(), [name])
         if not found:
-            raise NotFound(f"there is no group {name!r:.80}", remedy="see `tenuto manifest groups`")
+            raise NotFound(
+                f"there is no manifest group {name!r:.80}",
+                code="manifest_group.not_found",
+                remedy="see `tenuto manifest groups`",
+            )
         return found[0]
 
     async def change_group(
@@ -212,104 +230,112 @@ class Manifests:
         priority: int | None = None,
         enabled: bool | None = None,
     ) -> None:
-        """Set how many of a group may be active, its priority, and whether anything of it may begin."""
-        if name != manifests.ALL:
-            stored_values.name(name, field="group", limit=64)
+        """Change the limit of active runs, the priority, and the enabled state of a group."""
+        if name != manifests.ALL_MANIFESTS:
+            stored_values.check_name(name, field="group", limit=64)
         database = await self._open()
         await manifest_definitions.change_group(
             database,
             name,
             database.clock.now(),
-            self._who(),
+            self._current_actor(),
             max_active=max_active,
             priority=priority,
             enabled=enabled,
         )
-        await queue.wake(database, ["limits"])
+        await tasks.notify_services(database, ["limits"])
 
-    # --- running ----------------------------------------------------------------------------------------------------
+    # --- run --------------------------------------------------------------------------------------------------------
 
     async def run(
         self, external_id: str, arguments: Mapping[str, Any] | None = None, *, request_id: UUID | None = None
     ) -> UUID:
-        """Run a manifest once, now, with its properties and these arguments; the id of the task.
+        """Run a manifest now with its properties and these arguments, and return the task id.
 
-        Refused while an earlier run of it is not over. Asking again with the same ``request_id`` runs it once.
+        It is an error if an earlier run is open. Calls with the same ``request_id`` create one run.
         """
 
-        def input_for(held: StoredManifest) -> str:
-            return self._job(held).dump_input((), {**held.manifest.properties, **(arguments or {})})
+        def make_input(stored: StoredManifest) -> str:
+            return self._job(stored).dump_input((), {**stored.manifest.properties, **(arguments or {})})
 
-        return await self._start(external_id, input_for, None, request_id)
+        return await self._start(external_id, make_input, None, request_id)
 
     async def enqueue(
         self, external_id: str, item: Any, *, key: str | None = None, request_id: UUID | None = None
     ) -> UUID:
-        """Have a manifest run for one item; the id of the task. An item whose key is open already is refused. Asking
-        again with the same ``request_id`` creates one task."""
+        """Run a manifest for one item and return the task id.
+
+        It is an error if a run with this key is open. Calls with the same ``request_id`` create one task.
+        """
         if key is not None:
-            stored_values.label(key, field="key")
-        return await self._start(external_id, lambda held: self.dumper(held)(item), key or str(new_id()), request_id)
+            stored_values.check_label(key, field="key")
+        return await self._start(
+            external_id, lambda stored: self.item_serializer(stored)(item), key or str(new_id()), request_id
+        )
 
     async def _start(
-        self, external_id: str, input_for: Callable[[StoredManifest], str], key: str | None, request_id: UUID | None
+        self, external_id: str, make_input: Callable[[StoredManifest], str], key: str | None, request_id: UUID | None
     ) -> UUID:
         database = await self._open()
-        now, by, id = database.clock.now(), self._who(), request_id or new_id()
-        audit_recorder.tell(target=external_id, after={"task_id": str(id), "item": key})
-        sent = request_id is not None
+        now, by, id = database.clock.now(), self._current_actor(), request_id or new_id()
+        audit_recorder.add_audit_details(target=external_id, after={"task_id": str(id), "item": key})
+        may_exist = request_id is not None
 
         async def act(connection: Connection) -> UUID:
-            nonlocal sent
-            held = await manifests.locked(connection, external_id)
-            # Asked while it is held: whoever made it with this id has committed by then, and it cannot end unseen.
-            if sent and await connection.fetchval(queue.SQL.standing, id, None) is not None:
-                audit_recorder.changed_nothing()
-                return id  # only the reply was lost; by now it may even have ended
-            sent = True
-            if held is None:
-                raise manifest_definitions.unknown(external_id)
-            group = await manifests.group(connection, held.manifest.group) if held.manifest.group else None
-            run = manifest_manager.run_of(
-                held.id, held.manifest, now, by, id=id, input=input_for(held), item_key=key,
+            nonlocal may_exist
+            stored = await manifests.lock_manifest(connection, external_id)
+            # Checked under the lock: an earlier call with this id has committed by now, and its task cannot end unseen.
+            if may_exist and await connection.fetchval(tasks.SQL.find_existing_task, id, None) is not None:
+                audit_recorder.mark_unchanged()
+                return id  # only the reply was lost; the task may have ended since
+            may_exist = True
+            if stored is None:
+                raise manifest_definitions.not_found(external_id)
+            group = await manifests.load_group(connection, stored.manifest.group) if stored.manifest.group else None
+            run = manifest_manager.new_run(
+                stored.id, stored.manifest, now, by, id=id, input=make_input(stored), item_key=key,
                 group_priority=0 if group is None else group["priority"],
             )  # fmt: skip
-            if not await manifests.start_runs(connection, [run]):
-                what = f"an earlier run of {external_id!r}" if key is None else f"the item {key!r}"
-                raise Conflict(f"{what} is not over", remedy="wait for it, or cancel it")
+            if not await manifests.enqueue_runs(connection, [run]):
+                item = "" if key is None else f" for the item {key!r}"
+                raise Conflict(
+                    f"a run of the manifest {external_id!r}{item} is already open",
+                    code="manifest.run.already_open",
+                    remedy="wait until it has ended, or cancel it",
+                )
             if key is None:
-                await manifests.ran(connection, [(held.id, now, held.next_run_at)])
+                await manifests.record_runs(connection, [(stored.id, now, stored.next_run_at)])
             return id
 
         return await database.transaction(act)
 
     async def poll(self) -> PollResult:
-        """Reap, determine and enqueue here and now, as a manager does."""
+        """Run one cycle of the manifest manager."""
         database = await self._open()
-        return await manifest_manager.poll(database, database.clock.now(), self._who().name)
+        return await manifest_manager.poll_manifests(database, database.clock.now(), self._current_actor().name)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------------------
 
     def _job(self, stored: StoredManifest) -> Job[..., Any]:
-        return self._jobs.get(stored.manifest.job)
+        return self._jobs.get_job(stored.manifest.job)
 
-    def dumper(self, stored: StoredManifest) -> Callable[[Any], str]:
-        """What makes the stored input of one item."""
-        return _dumper(self._job(stored), stored.manifest.properties)
+    def item_serializer(self, stored: StoredManifest) -> Callable[[Any], str]:
+        """Return the function that serialises the input of one item."""
+        return _item_serializer(self._job(stored), stored.manifest.properties)
 
-    def _author(self, database: Database, reason: str | None, origin: str = "hand") -> Author:
-        return Author(self._who(), database.clock.now(), reason, origin)
+    def _author(self, database: Database, reason: str | None, origin: str = "hand") -> ChangeContext:
+        return ChangeContext(self._current_actor(), database.clock.now(), reason, origin)
 
-    async def _tell(self, database: Database) -> None:
-        await queue.wake(database, ["manifests", "limits"])
+    async def _wake_services(self, database: Database) -> None:
+        await tasks.notify_services(database, ["manifests", "limits"])
 
 
-def _input_of(manifest: Manifest) -> tuple[Any, ...]:
+def _checked_parts(manifest: Manifest) -> tuple[Any, ...]:
     by_itself = manifest.schedule_type not in (ScheduleType.ON_DEMAND, ScheduleType.NONE)
     return manifest.job, dict(manifest.properties), by_itself
 
 
-def manifest_of(
+def build_manifest(
     job: Job[..., Any],
     external_id: str,
     *,
@@ -327,58 +353,62 @@ def manifest_of(
     group: str | None = None,
     max_active: int | None = None,
 ) -> Manifest:
-    """A manifest of a job: what is not said is as the job has it."""
-    own_retry = job.policy.retry if max_retries is None and retry is None else retry_policy(max_retries, retry)
-    limit = job.policy.timeout_seconds if timeout is None else seconds(timeout, field="timeout")
+    """Build a manifest of a job; omitted values come from the job."""
+    own_retry = job.policy.retry if max_retries is None and retry is None else resolve_retry_policy(max_retries, retry)
+    limit = job.policy.timeout_seconds if timeout is None else parse_duration_seconds(timeout, field="timeout")
     return Manifest(
         external_id,
         job.name,
         name,
         description,
-        _fitting(job, properties_of(job, properties)),
+        _check_properties(job, arguments_from_properties(job, properties)),
         "",
-        trigger or Manual(),
+        trigger or ManualTrigger(),
         on_demand,
         after.external_id if isinstance(after, Manifest) else after,
-        Policy(own_retry, limit, job.policy.on_lost),
-        queue or job.using_.queue,
-        job.using_.priority if priority is None else priority,
+        TaskPolicy(own_retry, limit, job.policy.on_lost),
+        queue or job.options.queue,
+        job.options.priority if priority is None else priority,
         group,
-        job.using_.limit if max_active is None else max_active,
+        job.options.limit if max_active is None else max_active,
     )
 
 
-def _fitting(job: Job[..., Any], properties: Mapping[str, Any]) -> dict[str, Any]:
+def _check_properties(job: Job[..., Any], properties: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return job.check_some(properties)
+        return job.validate_partial_input(properties)
     except Invalid as error:
-        raise Invalid(error.message, field=f"properties.{error.field}", remedy=error.remedy) from error
+        error.field = f"properties.{error.field}"
+        raise
 
 
-def properties_of(job: Job[..., Any], given: Any) -> dict[str, Any]:
-    """Properties as arguments: a mapping of them, or a value of the type of one parameter."""
-    if given is None:
+def arguments_from_properties(job: Job[..., Any], properties: Any) -> dict[str, Any]:
+    """Return properties as arguments; they are a mapping, or a value of the type of one parameter."""
+    if properties is None:
         return {}
-    if isinstance(given, Mapping):
-        return dict(given)
-    fitting = [name for name, annotation in job.parameters.items() if annotation is type(given)]
-    if len(fitting) == 1:
-        return {fitting[0]: given}
-    if isinstance(given, BaseModel):
-        fields = {name: getattr(given, name) for name in type(given).model_fields}
-    elif dataclasses.is_dataclass(given) and not isinstance(given, type):
-        fields = {each.name: getattr(given, each.name) for each in dataclasses.fields(given)}
+    if isinstance(properties, Mapping):
+        return dict(properties)
+    matching = [name for name, annotation in job.parameters.items() if annotation is type(properties)]
+    if len(matching) == 1:
+        return {matching[0]: properties}
+    if isinstance(properties, BaseModel):
+        fields = {name: getattr(properties, name) for name in type(properties).model_fields}
+    elif dataclasses.is_dataclass(properties) and not isinstance(properties, type):
+        fields = {field.name: getattr(properties, field.name) for field in dataclasses.fields(properties)}
     else:
         fields = {}
     if fields and fields.keys() <= job.parameters.keys():
         return fields
     known = ", ".join(f"{name}: {_type_name(kind)}" for name, kind in job.parameters.items()) or "no parameters"
     raise Invalid(
-        f"{type(given).__name__} fits no parameter of {job.name}", field="properties", remedy=f"it has {known}"
+        f"properties of type {type(properties).__name__} match no parameter of the job {job.name!r}",
+        code="manifest.properties.mismatch",
+        field="properties",
+        remedy=f"the job has {known}",
     )
 
 
-def _dumper(job: Job[..., Any], properties: Mapping[str, Any]) -> Callable[[Any], str]:
+def _item_serializer(job: Job[..., Any], properties: Mapping[str, Any]) -> Callable[[Any], str]:
     free = [name for name in job.parameters if name not in properties]
     names = job.parameters.keys()
 
@@ -386,7 +416,11 @@ def _dumper(job: Job[..., Any], properties: Mapping[str, Any]) -> Callable[[Any]
         if (type(item) is dict or isinstance(item, Mapping)) and item.keys() <= names:
             return job.dump_input((), {**properties, **item})
         if not free:
-            raise Invalid(f"{job.name} has no parameter left for it", field="input")
+            raise Invalid(
+                f"the manifest sets all parameters of the job {job.name!r}, so the job takes no item",
+                code="manifest.item.no_parameter",
+                field="input",
+            )
         return job.dump_input((), {**properties, free[0]: item})
 
     return dump

@@ -1,10 +1,4 @@
-"""Stopping one-shots: one by `cancelling`, as any task; all of them in one transaction.
-
-A wipe holds what it finds before it touches it, so that nothing can slip from one state into another between looking
-and acting. What nobody runs ends through `finish`; what runs is asked to stop, and is out of the registry from then on.
-
-``app.one_shots``: work for one instant, asked for by its prompt type, from code, terminal or over HTTP.
-"""
+"""One-shot operations (``app.one_shots``): create, list and cancel tasks that run once at a given instant."""
 
 from __future__ import annotations
 
@@ -15,132 +9,76 @@ from typing import Any, Literal
 from uuid import UUID
 
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
-from tenuto.jobs.registry import Job, Jobs
-from tenuto.lifecycle import completion, task_cancellation
+from tenuto.jobs.registry import Job, JobRegistry
+from tenuto.lifecycle import task_cancellation
 from tenuto.model import one_shots, stored_values
 from tenuto.model.actors import Actor
-from tenuto.model.one_shots import InThePast, RuntimeStatus
+from tenuto.model.one_shots import RuntimeStatus
 from tenuto.model.policies import RetryPolicy
-from tenuto.model.secrets import names_a_secret
+from tenuto.model.secrets import may_refer_to_secret
 from tenuto.model.steps import JOB
-from tenuto.model.tasks import NewTask, Settlement, Task, cancelled, check, seconds
-from tenuto.operations.listing import Open, Record, the_one
+from tenuto.model.tasks import NewTask, Settlement, Task, cancelled_outcome, check_new_task, parse_duration_seconds
+from tenuto.operations.listing import OpenDatabase, Record, check_instant, check_limit, require_single_match
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.write_coalescer import Together
+from tenuto.postgres.write_coalescer import WriteCoalescer
+from tenuto.settings import Settings
 from tenuto.store import one_shots as store
+from tenuto.store import task_outcomes
 from tenuto.store.access import audit_recorder
-from tenuto.store.access.audit_recorder import Deed
-from tenuto.store.one_shots import TaskRow, Wanted
+from tenuto.store.access.audit_recorder import AuditContext
+from tenuto.store.one_shots import OneShotFilter, TaskRow
+from tenuto.store.tasks import task_row
 
-SOME = 5000
-"""How many are ended with one statement; all of them still in one transaction."""
+MAX_LIMIT = 1000
+_MAX_SEARCH_LENGTH = 200
 
-
-@dataclass(slots=True)
-class Wiped:
-    """What a wipe has removed from the registry."""
-
-    terminated: list[UUID] = field(default_factory=list)
-    """All of them."""
-    stopping: list[UUID] = field(default_factory=list)
-    """Those among them that were running, and end as soon as their code has stopped."""
-
-
-async def cancel(database: Database, id: UUID, by: Actor) -> Literal["terminated", "stopping", "ended"]:
-    """Stop a one-shot, or find that it has ended already: it is not in the registry either way."""
-    standing = await store.standing(database, id)
-    if standing is None:
-        raise unknown(id)
-    if standing == "ended":
-        return "ended"
-    try:
-        return "terminated" if await task_cancellation.cancel(database, id, by) == "cancelled" else "stopping"
-    except Conflict:
-        if await store.standing(database, id) == "ended":  # by itself, between looking and acting
-            return "ended"
-        raise
-
-
-async def wipe(database: Database, by: Actor) -> Wiped:
-    """Stop every one-shot there is: all of them, or, if that fails, none."""
-    now = database.clock.now()
-    tries: list[Wiped] = []
-
-    async def all_of_them(connection: Connection) -> Wiped:
-        wiped = Wiped()
-        tries.append(wiped)
-        async for waiting in store.hold_waiting(connection, SOME):
-            await end(connection, waiting)
-            wiped.terminated += [task.id for task in waiting]
-        # What runs comes last, with what was created or put back meanwhile: while we hold it nobody can renew it.
-        while True:
-            found = await store.hold_some(connection, SOME)
-            running = [task.id for task in found if task.worker_id is not None]
-            await end(connection, [task for task in found if task.worker_id is None])
-            if running:
-                await store.ask_to_stop(connection, running, now, by)
-            wiped.terminated += [task.id for task in found]
-            wiped.stopping += running
-            if len(found) < SOME:
-                audit_recorder.tell(after={"total": len(wiped.terminated), "stopping": len(wiped.stopping)})
-                return wiped
-
-    async def end(connection: Connection, waiting: Sequence[Task]) -> None:
-        await completion.end_within(connection, [Settlement(task, cancelled(task, now, by)) for task in waiting])
-
-    wiped = await database.transaction(all_of_them)
-    for before in tries[:-1]:  # no reply came: what of it stands was done by us all the same
-        stands = await store.stopped_at(database, before.terminated, now)
-        stands -= set(wiped.terminated)
-        wiped.terminated += [id for id in before.terminated if id in stands]
-        wiped.stopping += [id for id in before.stopping if id in stands]
-    return wiped
-
-
-def unknown(id: UUID) -> NotFound:
-    """There is no such one-shot."""
-    return NotFound(f"there is no one-shot {id}", remedy="see `tenuto once list`, and with --ended what has been")
-
-
-MAX_LISTED = 1000
-_SEARCH = 200
-
-_OPEN = {RuntimeStatus.PENDING: False, RuntimeStatus.RUNNING: True}
-_ENDED = {
+_OPEN_STATUSES = {RuntimeStatus.PENDING: False, RuntimeStatus.RUNNING: True}
+_ENDED_STATUSES = {
     RuntimeStatus.COMPLETED: ("completed", "completed_with_warning"),
     RuntimeStatus.FAILED: ("failed", "completed_with_error"),
     RuntimeStatus.TERMINATED: ("cancelled",),
 }
+CANCEL_CHUNK_SIZE = 5000
+"""Number of tasks that one statement of `cancel_all_one_shots` ends; all statements are in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneShot:
-    """A one-shot that was asked for. ``created`` is False if there was one of this id already."""
+    """Result of creating a one-shot. ``created`` is False if one with this id already existed."""
 
     id: UUID
     exec_at: datetime
     created: bool = True
 
 
+@dataclass(slots=True)
+class CancelledOneShots:
+    """Result of cancelling all one-shots."""
+
+    terminated: list[UUID] = field(default_factory=list)
+    """All cancelled one-shots."""
+    stopping: list[UUID] = field(default_factory=list)
+    """Those that were running; they end when their code has stopped."""
+
+
 class OneShots:
-    """``app.one_shots``: the registry of what is to run once, and what became of it."""
+    """Operations on one-shots. The registry is the set of one-shots that have not ended."""
 
     def __init__(
         self,
-        open: Open,
-        who: Callable[[], Actor],
-        jobs: Jobs,
-        make: Callable[[Job[..., Any], str, datetime], NewTask],
-        *,
-        in_the_past: Callable[[], InThePast],
+        open: OpenDatabase,
+        current_actor: Callable[[], Actor],
+        jobs: JobRegistry,
+        new_task: Callable[[Job[..., Any], str, datetime], NewTask],
+        settings: Callable[[], Settings],
     ) -> None:
-        """``make`` makes a task of a job, as whoever asks for it."""
+        """``new_task`` builds a task on behalf of the current actor."""
         self._open = open
-        self._who = who
+        self._current_actor = current_actor
         self._jobs = jobs
-        self._make = make
-        self._in_the_past = in_the_past
-        self._create_together = Together(self._create_on_record)
+        self._new_task = new_task
+        self._settings = settings
+        self._insert_coalesced = WriteCoalescer(self._insert_audited)
 
     async def create(
         self,
@@ -153,98 +91,114 @@ class OneShots:
         timeout: float | str | timedelta | None = None,
         may_use_secrets: bool = True,
         id: UUID | None = None,
-        again: bool = False,
+        is_repeat: bool = False,
     ) -> OneShot:
-        """Have something done at an instant: ``log.append``, ``http.call``, or a registered job by its name.
+        """Create a one-shot of type ``log.append``, ``http.call`` or the name of a registered job.
 
-        What is past is done at once. The payload is checked against what the handler takes. It is tried once, unless
-        ``retry`` says otherwise. Whoever says where a call goes could have any secret sent there: it may name one only
-        if ``may_use_secrets``. With an ``id`` of the caller's, asking again changes nothing;
-        ``again`` says that it was asked for before: then it is looked for first.
+        A one-shot with a past ``exec_at`` runs at once. The payload is checked against the parameters of the handler.
+        Without ``retry`` there is one attempt. A caller that chooses the URL of a call could send any secret there, so
+        ``may_use_secrets`` decides whether the payload may refer to secrets. A repeated call with the same ``id``
+        has no effect; ``is_repeat`` says that the call is a repetition, so an existing one-shot is searched first.
         """
-        kind, handler = self.handler(prompt_type)
-        if kind != JOB and not may_use_secrets and names_a_secret(payload):
+        kind, handler = self.find_handler(prompt_type)
+        if kind != JOB and not may_use_secrets and may_refer_to_secret(payload):  # guard: access.secret_in_one_shot
             raise Forbidden(
-                "names a secret, which is for editors to do",
+                "the payload refers to a secret, which requires the role editor",
+                code="one_shot.secret.forbidden",
                 field="payload",
-                remedy="have a job or a schedule make the call, or ask somebody who may edit definitions",
+                remedy="make the call in a job or a schedule, or use a key with the role editor",
             )
         database = await self._open()
         now = database.clock.now()
         try:
-            run_at = one_shots.exec_at(exec_at, now, self._in_the_past())
+            run_at = one_shots.parse_exec_at(exec_at, now, self._settings().one_shots_in_the_past)
         except Invalid:
-            if id is None or await store.standing(database, id) is None:
+            if id is None or await store.load_state(database, id) is None:  # guard: idempotency.past_instant
                 raise
-            return OneShot(id, one_shots.exec_at(exec_at, now, "accept"), created=False)  # it was to come then
-        rules = one_shots.policy(handler.policy, retry, seconds(timeout, field="timeout"))
-        task = self._make(handler, _checked(handler, payload), now)
+            return OneShot(id, one_shots.parse_exec_at(exec_at, now, "accept"), created=False)  # exec_at was valid then
+        policy = one_shots.one_shot_policy_json(handler.policy, retry, parse_duration_seconds(timeout, field="timeout"))
+        task = self._new_task(handler, _check_payload(handler, payload), now)
         task.id = id or task.id
-        task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, one_shots.ONCE
-        task.policy = rules
-        task.tags = [*handler.using_.tags, *stored_values.tags(tags)] or None
-        check(task)
-        # It was made before, and may end between a look into the past and an insert: one look at both settles it.
-        if again and id is not None and await store.standing(database, id) is not None:
+        task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, one_shots.ONE_SHOT_ORIGIN
+        task.policy = policy
+        task.tags = [*handler.options.tags, *stored_values.check_tags(tags)] or None
+        check_new_task(task)
+        # One query of open and ended tasks: the one-shot may end between a separate query and the insert.
+        # guard: one_shots.existing_is_read
+        if is_repeat and id is not None and await store.load_state(database, id) is not None:
             return OneShot(id, run_at, created=False)
-        audit_recorder.tell(
+        audit_recorder.add_audit_details(
             target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags}
         )
-        created = await self._create(database, task, again=id is not None)
-        if not created and id is not None and await store.standing(database, id) is None:
-            raise Conflict(f"{id} is the id of something else", field="id", remedy="leave it out, or make a new one")
-        # An id of our own is there already only if the reply was lost: then too it was made by us.
+        # guard: one_shots.ended_meanwhile_by_caller_id
+        created = await self._insert(database, task, may_exist=id is not None)
+        if not created and id is not None and await store.load_state(database, id) is None:
+            raise Conflict(
+                f"{id} is the id of a task that is not a one-shot",
+                code="one_shot.id.in_use",
+                field="id",
+                remedy="omit the id or generate a new one",
+            )
+        # A generated id exists already only if this call inserted it and lost the reply.
         return OneShot(task.id, run_at, created=created or id is None)
 
-    async def _create(self, database: Database, task: NewTask, *, again: bool) -> bool:
-        """``again``: nobody but the caller knows whether its id is new. On record there is a key of the request for
-        that, or the id was made with the request."""
-        deed = audit_recorder.to_be_written()
-        if deed is None:
-            return await store.create(database, task, again=again)
-        if database.is_elsewhere():
-            (created,) = await self._create_on_record([(store.row_of_one(task), deed)])
+    async def _insert(self, database: Database, task: NewTask, *, may_exist: bool) -> bool:
+        """Insert the task and return whether it is new.
+
+        ``may_exist`` says that the caller chose the id. Audited requests do not need it: the audit entry has the
+        idempotency key of the request, or the id was generated with the request.
+        """
+        entry = audit_recorder.pending_entry()
+        if entry is None:
+            return await store.create_one_shot(database, task, may_exist=may_exist)
+        if database.is_on_other_loop():
+            (created,) = await self._insert_audited([(task_row(task), entry)])
         else:
-            created = await self._create_together((store.row_of_one(task), deed))
+            created = await self._insert_coalesced((task_row(task), entry))
         if created is None:
-            raise audit_recorder.done_elsewhere()
+            raise audit_recorder.duplicate_request_error()
         return created
 
-    async def _create_on_record(self, asked: Sequence[tuple[TaskRow, Deed]]) -> Sequence[bool | None]:
-        with audit_recorder.off_record():  # it is part of the statement
-            return await store.create_on_record(await self._open(), asked)
+    async def _insert_audited(self, rows: Sequence[tuple[TaskRow, AuditContext]]) -> Sequence[bool | None]:
+        with audit_recorder.unaudited():  # the statement writes the audit entries itself
+            return await store.create_audited_one_shots(await self._open(), rows)
 
-    def plan(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
-        """A task of a job as a one-shot, with the job's own rules."""
-        task.run_at, task.origin = one_shots.exec_at(at, now, self._in_the_past(), field="at"), one_shots.ONCE
-        return check(task)
+    def as_one_shot(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
+        """Turn a task of a job into a one-shot that keeps the policies of the job."""
+        task.run_at = one_shots.parse_exec_at(at, now, self._settings().one_shots_in_the_past, field="at")
+        task.origin = one_shots.ONE_SHOT_ORIGIN
+        return check_new_task(task)
 
-    def handler(self, prompt_type: str) -> tuple[str, Job[..., Any]]:
-        """The kind of task that stands for a prompt type, and what runs it."""
+    def find_handler(self, prompt_type: str) -> tuple[str, Job[..., Any]]:
+        """Return the task kind and the handler of a prompt type."""
         if isinstance(prompt_type, str):
-            if prompt_type in one_shots.PROMPTS and prompt_type in self._jobs.by_kind:
-                return prompt_type, self._jobs.by_kind[prompt_type]
-            if prompt_type in self._jobs.by_name:
-                return "job", self._jobs.by_name[prompt_type]
+            # guard: one_shots.allowed_kinds
+            if prompt_type in one_shots.PROMPT_STEP_KINDS and prompt_type in self._jobs.handlers_by_kind:
+                return prompt_type, self._jobs.handlers_by_kind[prompt_type]
+            if prompt_type in self._jobs.jobs_by_name:
+                return "job", self._jobs.jobs_by_name[prompt_type]
         raise Invalid(
-            f"{prompt_type!r:.80} is not known here",
+            f"unknown prompt_type {prompt_type!r:.80}",
+            code="one_shot.prompt_type.unknown",
             field="prompt_type",
-            remedy=f"use one of {', '.join(self.prompt_types()[:20])}; every registered job is one",
+            remedy=f"use one of {', '.join(self.prompt_types()[:20])} or the name of a registered job",
         )
 
     def prompt_types(self) -> Sequence[str]:
-        """What may be asked for."""
-        return sorted((one_shots.PROMPTS & self._jobs.by_kind.keys()) | self._jobs.by_name.keys())
+        """Return the known prompt types."""
+        return sorted(
+            (one_shots.PROMPT_STEP_KINDS & self._jobs.handlers_by_kind.keys()) | self._jobs.jobs_by_name.keys()
+        )
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- inspect ----------------------------------------------------------------------------------------------------
 
     async def status(self, id: UUID, *, history: bool = False) -> Record:
-        """Where a one-shot stands, open or ended; on request with everything that has happened to it."""
-        attempts = await store.attempts(await self._open(), id)
+        """Return the status of a one-shot, open or ended, optionally with its history."""
+        attempts = await store.list_attempts(await self._open(), id)
         if not attempts:
-            raise unknown(id)
-        found = one_shots.described(attempts)
-        return {**found, "history": one_shots.history(attempts)} if history else found
+            raise _not_found(id)
+        found = one_shots.describe_one_shot(attempts)
+        return {**found, "history": one_shots.list_events(attempts)} if history else found
 
     async def list(
         self,
@@ -258,17 +212,19 @@ class OneShots:
         after: tuple[datetime, UUID] | None = None,
         limit: int = 100,
     ) -> Sequence[Record]:
-        """The registry: what is still to end, the next one first. The next page is ``after`` the last (run_at, id).
+        """List the one-shots that have not ended, next one first. The next page is ``after`` the last (run_at, id).
 
-        ``tags`` must all be there; ``search`` looks for a text in type, tags and payload; ``since`` and ``until``
-        bound the instant it is to run.
+        All ``tags`` must match. ``search`` is a text in type, tags or payload. ``since`` and ``until`` limit the
+        instant of the run.
         """
-        wanted = _wanted(prompt_type, tags, since, until, search)
-        running = None if status is None else _among(status, _OPEN)
-        found = await store.registry(await self._open(), wanted, running=running, after=after, limit=_listed(limit))
-        return [{**row, "status": one_shots.status_of_task(row["state"])} for row in found]
+        filter = _build_filter(prompt_type, tags, since, until, search)
+        running = None if status is None else _parse_status(status, _OPEN_STATUSES)
+        found = await store.list_open(
+            await self._open(), filter, running=running, after=after, limit=check_limit(limit, MAX_LIMIT)
+        )
+        return [{**row, "status": one_shots.runtime_status_of_task(row["state"])} for row in found]
 
-    async def past(
+    async def list_ended(
         self,
         *,
         status: str | None = None,
@@ -280,76 +236,150 @@ class OneShots:
         below: UUID | None = None,
         limit: int = 100,
     ) -> Sequence[Record]:
-        """What has ended, the newest first. The next page is ``below`` the last ``record``."""
-        wanted = _wanted(prompt_type, tags, since, until, search)
-        statuses = None if status is None else _among(status, _ENDED)
-        found = await store.past(await self._open(), wanted, statuses=statuses, below=below, limit=_listed(limit))
-        return [_ended(row) for row in found]
+        """List ended one-shots, newest first. The next page is ``below`` the last ``record``."""
+        filter = _build_filter(prompt_type, tags, since, until, search)
+        statuses = None if status is None else _parse_status(status, _ENDED_STATUSES)
+        found = await store.list_ended(
+            await self._open(), filter, statuses=statuses, below=below, limit=check_limit(limit, MAX_LIMIT)
+        )
+        return [_describe_ended(row) for row in found]
 
     async def find(self, prefix: str) -> UUID:
-        """The one one-shot whose id begins so."""
-        found = await store.find(await self._open(), prefix)
-        return the_one(found, prefix, whose="one-shot's id", listed_by="`tenuto once list`")
+        """Return the only one-shot id that begins with this prefix."""
+        found = await store.find_ids_by_prefix(await self._open(), prefix)
+        return require_single_match(found, prefix, noun="one-shot", list_command="`tenuto once list`")
 
-    # --- stopping ---------------------------------------------------------------------------------------------------
+    # --- cancel ----------------------------------------------------------------------------------------------------
 
     async def cancel(self, id: UUID) -> Literal["terminated", "stopping", "ended"]:
-        """Take a one-shot out of the registry: ended at once if nobody runs it, otherwise its code is told to stop.
+        """Cancel a one-shot: at once if it is not running, otherwise by asking its code to stop.
 
-        One that has ended already is not there any more: nothing is left to do, and its record stays.
+        A one-shot that has already ended is left as it is.
         """
-        audit_recorder.tell(target=str(id))
-        return await cancel(await self._open(), id, self._who())
+        audit_recorder.add_audit_details(target=str(id))
+        return await cancel_one_shot(await self._open(), id, self._current_actor())
 
-    async def wipe(self) -> Wiped:
-        """Take all of them out of the registry, in one transaction."""
-        return await wipe(await self._open(), self._who())
+    async def cancel_all(self) -> CancelledOneShots:
+        """Cancel all one-shots in one transaction."""
+        return await cancel_all_one_shots(await self._open(), self._current_actor())
 
 
-def _checked(handler: Job[..., Any], payload: Mapping[str, Any] | None) -> str:
-    """The payload as the handler takes it, or a refusal that names what is wrong within it."""
+def _check_payload(handler: Job[..., Any], payload: Mapping[str, Any] | None) -> str:
+    """Return the payload as input of the handler, or raise an error that names the invalid part."""
     if payload is not None and not isinstance(payload, Mapping):
-        raise Invalid("must be an object", field="payload", remedy='such as {"message": "Hello"}')
-    text = stored_values.json_of(dict(payload or {}), field="payload")
+        raise Invalid(
+            f"the payload must be an object, not {type(payload).__name__}",
+            code="one_shot.payload.not_an_object",
+            field="payload",
+            remedy='write it like {"message": "Hello"}',
+        )
+    text = stored_values.dump_json(dict(payload or {}), field="payload")
     try:
-        return handler.check_input(text)
+        return handler.validate_input(text)
     except Invalid as error:
-        where = "payload" if error.field in (None, "input") else f"payload.{error.field}"
-        known = ", ".join(handler.parameters) or "nothing"
-        raise Invalid(error.message, field=where, remedy=error.remedy or f"it takes {known}") from error
+        error.field = "payload" if error.field in (None, "input") else f"payload.{error.field}"
+        error.remedy = error.remedy or f"{handler.name} takes {', '.join(handler.parameters) or 'no parameters'}"
+        raise
 
 
-def _wanted(
+def _build_filter(
     prompt_type: str | None, tags: Iterable[str], since: datetime | None, until: datetime | None, search: str | None
-) -> Wanted:
+) -> OneShotFilter:
     if prompt_type is not None:
-        stored_values.label(prompt_type, field="prompt_type")
+        stored_values.check_label(prompt_type, field="prompt_type")
     if search is not None:
-        stored_values.label(search, field="search", limit=_SEARCH)
-    for name, instant in (("since", since), ("until", until)):
-        if instant is not None and instant.tzinfo is None:
-            raise Invalid("has no offset", field=name, remedy="end it with Z or with an offset such as +01:00")
-    return Wanted(prompt_type, stored_values.tags(tags, check=stored_values.label) or None, since, until, search)
+        stored_values.check_label(search, field="search", limit=_MAX_SEARCH_LENGTH)
+    check_instant(since, field="since")
+    check_instant(until, field="until")
+    return OneShotFilter(
+        prompt_type, stored_values.check_tags(tags, check=stored_values.check_label) or None, since, until, search
+    )
 
 
-def _among(status: str, known: Mapping[RuntimeStatus, Any]) -> Any:
-    for each, meaning in known.items():
-        if status.lower() == each.lower():
+def _parse_status(status: str, statuses: Mapping[RuntimeStatus, Any]) -> Any:
+    for known, meaning in statuses.items():
+        if status.lower() == known.lower():
             return meaning
-    raise Invalid(f"{status!r:.60} is none of them", field="status", remedy=f"use one of {', '.join(known)}")
+    raise Invalid(
+        f"unknown status {status!r:.60}",
+        code="one_shot.status.unknown",
+        field="status",
+        remedy=f"use one of {', '.join(statuses)}",
+    )
 
 
-def _listed(limit: int) -> int:
-    if not 1 <= limit <= MAX_LISTED:
-        raise Invalid(f"must be from 1 to {MAX_LISTED:,}", field="limit")
-    return limit
-
-
-def _ended(row: Record) -> Record:
+def _describe_ended(row: Record) -> Record:
     return {
         **row,
         "id": row["task_id"],
         "record": row["id"],
-        "status": one_shots.status([{**row, "final": True}]),
-        "error": one_shots.error_of(row),
+        "status": one_shots.runtime_status([{**row, "final": True}]),
+        "error": one_shots.public_error(row),
     }
+
+
+# --- cancellation ---------------------------------------------------------------------------------------------------
+
+
+async def cancel_one_shot(database: Database, id: UUID, by: Actor) -> Literal["terminated", "stopping", "ended"]:
+    """Cancel a one-shot; "ended" if it had already ended."""
+    state = await store.load_state(database, id)
+    if state is None:
+        raise _not_found(id)
+    if state == "ended":
+        return "ended"
+    try:
+        return "terminated" if await task_cancellation.cancel_task(database, id, by) == "cancelled" else "stopping"
+    except Conflict:
+        if await store.load_state(database, id) == "ended":  # meanwhile, by itself
+            return "ended"
+        raise
+
+
+async def cancel_all_one_shots(database: Database, by: Actor) -> CancelledOneShots:
+    """Cancel all one-shots in one transaction.
+
+    Tasks are locked before they are changed, so no task can change its state between query and update.
+    """
+    now = database.clock.now()
+    tries: list[CancelledOneShots] = []
+
+    async def cancel_all(connection: Connection) -> CancelledOneShots:
+        cancelled = CancelledOneShots()
+        tries.append(cancelled)
+        async for waiting in store.lock_unclaimed(connection, CANCEL_CHUNK_SIZE):
+            await end(connection, waiting)
+            cancelled.terminated += [task.id for task in waiting]
+        # Running tasks come last, with those created or returned meanwhile; while locked, they cannot be renewed.
+        while True:
+            found = await store.lock_open(connection, CANCEL_CHUNK_SIZE)
+            running = [task.id for task in found if task.worker_id is not None]
+            await end(connection, [task for task in found if task.worker_id is None])
+            if running:
+                await store.request_cancellation(connection, running, now, by)
+            cancelled.terminated += [task.id for task in found]
+            cancelled.stopping += running
+            if len(found) < CANCEL_CHUNK_SIZE:
+                audit_recorder.add_audit_details(
+                    after={"total": len(cancelled.terminated), "stopping": len(cancelled.stopping)}
+                )
+                return cancelled
+
+    async def end(connection: Connection, waiting: Sequence[Task]) -> None:
+        await task_outcomes.end_tasks(
+            connection, [Settlement(task, cancelled_outcome(task, now, by)) for task in waiting]
+        )
+
+    cancelled = await database.transaction(cancel_all)
+    # guard: one_shots.cancel_all_after_lost_reply
+    for lost in tries[:-1]:  # a try without reply may have been committed
+        committed = await store.find_stopped_at(database, lost.terminated, now) - set(cancelled.terminated)
+        cancelled.terminated += [id for id in lost.terminated if id in committed]
+        cancelled.stopping += [id for id in lost.stopping if id in committed]
+    return cancelled
+
+
+def _not_found(id: UUID) -> NotFound:
+    return NotFound(
+        f"there is no one-shot {id}", code="one_shot.not_found", remedy="see `tenuto once list`, also with --ended"
+    )

@@ -1,104 +1,122 @@
-"""``app.plans``: what files declare: schedules, manifests and groups together, shown first and done as one."""
+"""Plan operations (``app.plans``): plan and apply the schedules, manifests and groups that files declare."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.definitions import manifest_plan, schedule_plan
-from tenuto.definitions.manifest_files import DeclaredGroup, DeclaredManifest, groups_of, manifests_of
-from tenuto.definitions.manifest_plan import PlannedManifests
-from tenuto.definitions.schedule_files import Declared, schedules_of
-from tenuto.definitions.schedule_plan import Planned
-from tenuto.definitions.strict_yaml import Document
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.definition_files import (
+    DeclaredGroup,
+    DeclaredManifest,
+    DeclaredSchedule,
+    parse_groups,
+    parse_manifests,
+    parse_schedules,
+)
+from tenuto.definitions.document_parser import Document
+from tenuto.definitions.manifest_plan import ManifestPlan
+from tenuto.definitions.schedule_plan import SchedulePlan
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
-from tenuto.jobs.registry import Jobs
 from tenuto.model.actors import Actor
-from tenuto.operations.listing import Open
+from tenuto.operations.listing import OpenDatabase
 from tenuto.operations.manifests import Manifests
+from tenuto.operations.schedules import Schedules
 from tenuto.postgres.database import Connection
-from tenuto.store import tasks as queue
+from tenuto.store import tasks
 from tenuto.store.access import audit_recorder
-
-PlanSchedules = Callable[[Sequence[Declared], bool], Awaitable[Planned]]
 
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """Everything some files declare."""
+    """The contents of definition files."""
 
-    schedules: Sequence[Declared] = ()
+    schedules: Sequence[DeclaredSchedule] = ()
     manifests: Sequence[DeclaredManifest] = ()
     groups: Sequence[DeclaredGroup] = ()
 
 
-def declarations_of(documents: Iterable[Document]) -> Declarations:
-    """Read what files declare; nothing is declared twice."""
-    held = list(documents)
-    return Declarations(schedules_of(held), manifests_of(held), groups_of(held))
+def read_declarations(documents: Iterable[Document]) -> Declarations:
+    """Parse definition files; a duplicate declaration is an error."""
+    parsed = list(documents)
+    return Declarations(parse_schedules(parsed), parse_manifests(parsed), parse_groups(parsed))
 
 
 @dataclass(frozen=True, slots=True)
-class WholePlan:
-    """What bringing some files into force would do."""
+class ApplyPlan:
+    """The changes that applying definition files would make."""
 
-    schedules: Planned
-    manifests: PlannedManifests = field(default_factory=PlannedManifests)
+    schedules: SchedulePlan
+    manifests: ManifestPlan = field(default_factory=ManifestPlan)
 
     @property
-    def changes_something(self) -> bool:
-        return self.schedules.changes_something or self.manifests.changes_something
+    def has_changes(self) -> bool:
+        return self.schedules.has_changes or self.manifests.has_changes
 
     @property
     def deleted(self) -> Sequence[str]:
-        """The names of what is to go."""
-        gone = [each.name for each in self.schedules.deleted]
-        return [*gone, *(each.external_id for each in self.manifests.deleted)]
+        """Names of the schedules and manifests to delete."""
+        schedules = [schedule.name for schedule in self.schedules.deleted]
+        return [*schedules, *(manifest.external_id for manifest in self.manifests.deleted)]
 
 
 class Plans:
-    """``app.plans``: what files would change, and doing it."""
+    """Operations on plans."""
 
     def __init__(
-        self, open: Open, who: Callable[[], Actor], jobs: Jobs, kept: Manifests, plan_schedules: PlanSchedules
+        self,
+        open: OpenDatabase,
+        current_actor: Callable[[], Actor],
+        schedules: Schedules,
+        manifests: Manifests,
     ) -> None:
         self._open = open
-        self._who = who
-        self._jobs = jobs
-        self._manifests = kept
-        self._plan_schedules = plan_schedules
+        self._current_actor = current_actor
+        self._schedules = schedules
+        self._manifests = manifests
 
-    async def plan(self, wanted: Declarations, *, prune: bool = False) -> WholePlan:
-        """What bringing files into force would change. Nothing is changed.
+    async def plan(self, declarations: Declarations, *, prune: bool = False) -> ApplyPlan:
+        """Return the changes that applying files would make, without making them.
 
-        With ``prune``, schedules and manifests that a file declared once and these do not are to be deleted.
+        With ``prune``, schedules and manifests that were declared in a file and are no longer declared are deleted.
         """
-        for each in wanted.manifests:
+        for each in declarations.manifests:
             if each.external_id in self._manifests.declared:
-                why = f"{each.external_id!r} is declared in code too"
-                raise each.refused(Invalid(why, field="external_id", remedy="keep it in one place"))
+                raise each.locate_error(
+                    Invalid(
+                        f"the manifest {each.external_id!r} is also declared in code",
+                        code="plan.declared_in_code",
+                        field="external_id",
+                        remedy="declare it in one place only",
+                    )
+                )
         database = await self._open()
-        schedules = await self._plan_schedules(wanted.schedules, prune)
-        manifests = await manifest_plan.plan(
-            database, wanted.manifests, wanted.groups, self._manifests.whole, database.clock.now(), prune=prune
+        schedules = await self._schedules.plan(declarations.schedules, prune=prune)
+        manifests = await manifest_plan.plan_manifests(
+            database,
+            declarations.manifests,
+            declarations.groups,
+            self._manifests.from_declaration,
+            database.clock.now(),
+            prune=prune,
         )
-        return WholePlan(schedules, manifests)
+        return ApplyPlan(schedules, manifests)
 
-    async def carry_out(self, planned: WholePlan, *, reason: str | None = None) -> None:
-        """Do what was planned, all of it or nothing; refused if something has changed since."""
+    async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
+        """Make all planned changes in one transaction; an error if a definition has changed since the plan."""
         database = await self._open()
-        author = Author(self._who(), database.clock.now(), reason, "file")
-        of_schedules = {change.key: new_id() for change in planned.schedules.changes}
-        of_manifests = {change.key: new_id() for change in planned.manifests.changes}
+        context = ChangeContext(self._current_actor(), database.clock.now(), reason, "file")
+        schedule_ids = {change.key: new_id() for change in planned.schedules.changes}
+        manifest_ids = {change.key: new_id() for change in planned.manifests.changes}
 
         async def act(connection: Connection) -> None:
-            await schedule_plan.carry_out_within(connection, planned.schedules, author, of_schedules)
-            await manifest_plan.carry_out_within(connection, planned.manifests, author, of_manifests)
-            if not planned.changes_something:  # at most it is noted where things are declared
-                audit_recorder.changed_nothing()
+            await schedule_plan.apply_plan_in_tx(connection, planned.schedules, context, schedule_ids)
+            await manifest_plan.apply_plan_in_tx(connection, planned.manifests, context, manifest_ids)
+            if not planned.has_changes:  # at most the recorded origin of definitions changes
+                audit_recorder.mark_unchanged()
 
         await database.transaction(act)
-        if planned.changes_something:
-            await queue.wake(database, ["schedules", "manifests", "limits"])
+        if planned.has_changes:
+            await tasks.notify_services(database, ["schedules", "manifests", "limits"])

@@ -1,7 +1,7 @@
-"""``app.secrets``: texts kept under a name, which steps and jobs may be shown and nobody else.
+"""Secret operations (``app.secrets``): set, list, delete and rotate secrets, and reveal them to running attempts.
 
-A value goes in and does not come out again, but to an attempt that is running; and then it is masked in whatever that
-attempt leaves behind. How values are sealed is told in `sealing`.
+Only a running attempt can read a value, which is then redacted in all output of that attempt. The encryption is in
+`secret_encryption`.
 """
 
 from __future__ import annotations
@@ -11,151 +11,163 @@ from collections.abc import Callable, Sequence
 
 from tenuto import secret_encryption
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
-from tenuto.jobs.context import Context, current
-from tenuto.jobs.redaction import SHORTEST
+from tenuto.jobs.context import Context, current_context
+from tenuto.jobs.redaction import MIN_LENGTH
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor
-from tenuto.model.secrets import SecretRef, Text
-from tenuto.operations.listing import Open, Record, listed
+from tenuto.model.secrets import SecretRef, TextOrSecret
+from tenuto.operations.listing import OpenDatabase, Record, check_limit
 from tenuto.postgres.database import Connection
-from tenuto.secret_encryption import Keys, UnknownKey
+from tenuto.secret_encryption import MasterKeys, UnknownMasterKey
 from tenuto.settings import Settings
 from tenuto.store.access import audit_recorder, secrets
 
-LARGEST = 64 * 1024
+MAX_VALUE_BYTES = 64 * 1024
 
 
 class Secrets:
-    """``app.secrets``: texts kept under a name, which steps and jobs may be shown and nobody else."""
+    """Operations on secrets."""
 
-    def __init__(self, open: Open, who: Callable[[], Actor], settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self, open: OpenDatabase, current_actor: Callable[[], Actor], settings: Callable[[], Settings]
+    ) -> None:
         self._open = open
-        self._who = who
+        self._current_actor = current_actor
         self._settings = settings
 
     async def set(self, name: str, value: str) -> int:
-        """Keep a value under a name, in place of the one before; which version of it this is."""
-        stored_values.name(name, field="name")
-        _check(value)
+        """Store a value under a name and return its version."""
+        stored_values.check_name(name, field="name")
+        _check_value(value)
         database = await self._open()
-        now, by = database.clock.now(), self._who().name
+        now, by = database.clock.now(), self._current_actor().name
 
         async def put(connection: Connection) -> int:
-            keys = await self._keys_for(await secrets.hold(connection))
-            version = await secrets.version(connection, name) + 1
-            await secrets.put(connection, keys.seal(name, version, value), now, by)
-            audit_recorder.tell(target=name, after={"name": name, "version": version, "key_id": keys.current.id})
+            keys = await self._encryption_keys(await secrets.lock_secrets(connection))
+            version = await secrets.load_version(connection, name) + 1
+            await secrets.store_secret(connection, keys.encrypt(name, version, value), now, by)
+            audit_recorder.add_audit_details(
+                target=name, after={"name": name, "version": version, "key_id": keys.current.id}
+            )
             return version
 
         return await database.transaction(put)
 
     async def list(self, *, after: str = "", limit: int = 100) -> Sequence[Record]:
-        """What is known of secrets but for their values, by name: version, key, when and by whom they were set."""
-        return await secrets.list_secrets(await self._open(), after, listed(limit))
+        """List secrets by name without their values: version, master key, time and author."""
+        return await secrets.list_secrets(await self._open(), after, check_limit(limit))
 
     async def delete(self, name: str) -> None:
-        """Let a secret go. What refers to it fails from now on."""
-        audit_recorder.tell(target=name)
-        if not await secrets.delete(await self._open(), name):
-            raise _no_secret(name)
+        """Delete a secret. Steps that refer to it fail from now on."""
+        audit_recorder.add_audit_details(target=name)
+        if not await secrets.delete_secret(await self._open(), name):
+            raise _not_found(name)
 
     async def rotate(self) -> int:
-        """Bring every secret under the current master key; how many had another one.
+        """Wrap every secret with the current master key and return the number of secrets changed.
 
-        With the key in the home, a new one is made first and the old one is dropped at the end. Where keys are given by
-        settings, put the new one before the old one, restart every service, call this, and drop the old one.
+        With the key file in the home directory, a new key is created first and the old one is removed at the end. With
+        keys in settings: put the new key before the old one, restart every service, call this, and remove the old one.
         """
         database = await self._open()
 
         async def rewrap(connection: Connection) -> int:
-            held = await secrets.hold(connection)
-            if not held:
+            counts_by_key = await secrets.lock_secrets(connection)
+            if not counts_by_key:
                 return 0
-            keys = await asyncio.to_thread(secret_encryption.find_or_refuse, self._settings())
-            _refuse_strange(held, keys)
-            if keys.ours is not None:
-                keys = await asyncio.to_thread(secret_encryption.add_new, keys)
+            keys = await asyncio.to_thread(secret_encryption.require_keys, self._settings())
+            _check_keys_known(counts_by_key, keys)
+            if keys.managed_file is not None:
+                keys = await asyncio.to_thread(secret_encryption.add_key, keys)
             count, last = 0, ""
-            while some := await secrets.under_other_keys(connection, keys.current.id, last):
-                for each in some:
-                    await secrets.rewrapped(connection, keys.rewrap(each))
-                count, last = count + len(some), some[-1].name
-            audit_recorder.tell(after={"key_id": keys.current.id, "secrets": count})
+            while page := await secrets.list_secrets_under_other_keys(connection, keys.current.id, last):
+                for each in page:
+                    await secrets.update_wrapping(connection, keys.rewrap(each))
+                count, last = count + len(page), page[-1].name
+            audit_recorder.add_audit_details(after={"key_id": keys.current.id, "secrets": count})
             return count
 
         async def tidy(connection: Connection) -> None:
-            # Not before the other is committed, and under the same lock: a key that is in use must never go.
-            held = await secrets.hold(connection)
-            keys = await asyncio.to_thread(secret_encryption.find, self._settings())
-            if keys is not None and keys.ours is not None:
-                await asyncio.to_thread(secret_encryption.drop_unused, keys, held)
+            # After the commit of rewrap, and under the same lock: a key in use must never be removed.
+            counts_by_key = await secrets.lock_secrets(connection)
+            keys = await asyncio.to_thread(secret_encryption.find_keys, self._settings())
+            if keys is not None and keys.managed_file is not None:
+                await asyncio.to_thread(secret_encryption.drop_unused_keys, keys, counts_by_key)
 
         count = await database.transaction(rewrap)
         await database.transaction(tidy)
         return count
 
-    async def reveal(self, secret: Text, ctx: Context | None = None) -> str:
-        """The value of a secret, for the attempt that is running; from now on it is masked in what that leaves behind.
+    async def reveal(self, secret: TextOrSecret, ctx: Context | None = None) -> str:
+        """Return the value of a secret to the running attempt, and redact it in the attempt's output from now on.
 
-        Give the name, or a reference as steps have it. A thread of the job's own has to say whose it is with ``ctx``.
+        ``secret`` is a name or a reference as in steps. A thread started by the job must pass ``ctx``.
         """
-        context = ctx or current.get()
+        context = ctx or current_context.get()
         if context is None:
             raise Forbidden(
-                "a secret is shown only to an attempt that is running", remedy="call this inside a job, or give its ctx"
+                "a secret can be revealed only to a running attempt",
+                code="secret.reveal.no_attempt",
+                remedy="call this inside a job, or pass its ctx",
             )
         ref = SecretRef(secret=secret) if isinstance(secret, str) else secret
-        value = await self._value(ref.secret)
-        context.conceal(value)
+        value = await self._decrypt_value(ref.secret)
+        context.redact(value)
         return ref.prefix + value
 
-    async def reveal_text(self, ctx: Context, text: Text) -> str:
-        """A text of a step as it is, or the secret it stands for."""
+    async def resolve_text(self, ctx: Context, text: TextOrSecret) -> str:
+        """Return a text of a step, or the value of the secret that it refers to."""
         return text if isinstance(text, str) else await self.reveal(text, ctx)
 
-    async def _value(self, name: str) -> str:
+    async def _decrypt_value(self, name: str) -> str:
         database = await self._open()
-        for again in (True, False):
-            # The row before the keys: while they are rotated, its key is in the file for longer than it is in use.
-            row = await secrets.get(database, name)
+        for is_last_try in (False, True):
+            # Read the row before the keys: during a rotation a key stays in the file longer than in use.
+            row = await secrets.load_secret(database, name)
             if row is None:
-                raise _no_secret(name)
-            keys = await asyncio.to_thread(secret_encryption.find_or_refuse, self._settings())
+                raise _not_found(name)
+            keys = await asyncio.to_thread(secret_encryption.require_keys, self._settings())
             try:
-                return keys.open(row)
-            except UnknownKey:
-                if not again:
+                return keys.decrypt(row)
+            except UnknownMasterKey:
+                if is_last_try:
                     raise
         raise AssertionError("unreachable")
 
-    async def _keys_for(self, held: dict[str, int]) -> Keys:
-        """The keys to seal with. A new one is made only while nothing depends on an old one."""
-        find = secret_encryption.find_or_refuse if held else secret_encryption.find_or_make
+    async def _encryption_keys(self, counts_by_key: dict[str, int]) -> MasterKeys:
+        """Return the keys for encryption; create one only while no secret depends on another."""
+        find = secret_encryption.require_keys if counts_by_key else secret_encryption.find_or_create_keys
         keys = await asyncio.to_thread(find, self._settings())
-        _refuse_strange(held, keys)
+        _check_keys_known(counts_by_key, keys)
         return keys
 
 
-def _refuse_strange(held: dict[str, int], keys: Keys) -> None:
-    strange = {key_id: count for key_id, count in held.items() if key_id not in keys}
-    if strange:
-        key_id, count = next(iter(strange.items()))
+def _check_keys_known(counts_by_key: dict[str, int], keys: MasterKeys) -> None:
+    unknown = {key_id: count for key_id, count in counts_by_key.items() if key_id not in keys}
+    if unknown:
+        key_id, count = next(iter(unknown.items()))
         raise Conflict(
-            f"{count} secrets are sealed with the master key {key_id}, which is not in {keys.origin}",
+            f"{count} secrets are encrypted with the master key {key_id}, which is not in {keys.origin}",
+            code="secret.master_key.unknown",
             field="master_key",
-            remedy="give the key they were sealed with: alone, or after a new one to rotate to",
+            remedy="configure that key, alone or after a new one",
         )
 
 
-def _check(value: str) -> None:
-    stored_values.storable_text(value, field="value", limit=LARGEST)
-    if len(value.strip()) < SHORTEST:
+def _check_value(value: str) -> None:
+    stored_values.check_text(value, field="value", limit=MAX_VALUE_BYTES)
+    if len(value.strip()) < MIN_LENGTH:
         raise Invalid(
-            f"is shorter than {SHORTEST} characters, which could not be masked",
+            f"a secret must have at least {MIN_LENGTH} characters, because shorter values cannot be redacted",
+            code="secret.value.too_short",
             field="value",
-            remedy="take a longer one: so short a text is found everywhere by chance",
+            remedy="use a longer value",
         )
 
 
-def _no_secret(name: str) -> NotFound:
-    return NotFound(f"there is no secret named {name!r:.80}", remedy=f"tenuto secret set {name:.80}")
+def _not_found(name: str) -> NotFound:
+    return NotFound(
+        f"there is no secret named {name!r:.80}",
+        code="secret.not_found",
+        remedy=f"set it with `tenuto secret set {name:.80}`",
+    )

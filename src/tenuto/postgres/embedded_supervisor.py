@@ -1,21 +1,21 @@
-"""The keeper, and the locks and processes it lives among.
+"""Supervisor process of the embedded PostgreSQL, and the locks and processes around it.
 
-The keeper is a small process that stops the embedded PostgreSQL once nobody holds it any more. Who lives is told by
-``flock`` on files beside the data folder, never by a list of pids: the kernel releases a lock however its owner dies,
-so a clean exit and ``kill -9`` of everything are one and the same case.
+The supervisor is a small process that stops the embedded server when no process holds it any more. Liveness is
+determined by ``flock`` on files in the home directory, never by pids: the kernel releases a lock however its owner
+dies, so a clean exit and ``kill -9`` are the same case.
 
-    postgres.start      taken alone while the server is made, started, or stopped on request
-    postgres.holders    shared by every holder; taken alone by the keeper to stop the server
-    postgres.keeper     taken alone by the keeper, for its whole life
-    postgres.server     taken alone by the server: each of its processes inherits the locked descriptor
+    postgres.start       exclusive while the server is created, started, or stopped on request
+    postgres.holders     shared by every holder of the server; exclusive by the supervisor to stop the server
+    postgres.supervisor  exclusive by the supervisor, as long as it runs
+    postgres.server      exclusive by the server: each of its processes inherits the locked descriptor
 
-``postgres.holders`` also says how many holders have come so far and how long the server shall outlive the last.
+``postgres.holders`` also contains how many holders there have been and how long the server outlives the last one.
 
-This file is imported by ``embedded`` and run by its path (``python -I -S keeper.py …``). It uses the standard library
-only, and as a process little of that, to stay small. It must not import Tenuto, connect, or know what is in the data.
+`embedded_server` imports this file, and runs it by path (``python -I -S embedded_supervisor.py …``). It uses little
+of the standard library, to keep the process small. It must not import Tenuto, connect, or read the data.
 """
 
-# ruff: noqa: PTH108, PTH116, PTH118, PTH123 (pathlib would be a good part of the process)
+# ruff: noqa: PTH108, PTH116, PTH118, PTH123 (pathlib would be a large part of the process)
 from __future__ import annotations
 
 import fcntl
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 FOREVER = float("inf")
-SHARED, ALONE = fcntl.LOCK_SH, fcntl.LOCK_EX
-_QUEUE_PATIENCE = 120.0  # for those ahead of us to have started or stopped the server
-_FAST_PATIENCE = 30.0
-_IMMEDIATE_PATIENCE = 15.0
-_TICK = 0.02
+SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
+_LOCK_TIMEOUT_SECONDS = 120.0  # other processes may be starting or stopping the server
+_FAST_SHUTDOWN_SECONDS = 30.0
+_IMMEDIATE_SHUTDOWN_SECONDS = 15.0
+_POLL_SECONDS = 0.02
 
 # ---- locks
 
 
-def open_beside(home: str | os.PathLike[str], name: str, flags: int = os.O_RDWR) -> int:
-    """Open Tenuto's own file ``postgres.<name>`` in the home, making it if need be."""
+def open_home_file(home: str | os.PathLike[str], name: str, flags: int = os.O_RDWR) -> int:
+    """Open the file ``postgres.<name>`` in the home directory, creating it if necessary."""
     path = os.path.join(home, f"postgres.{name}")
-    # O_NOFOLLOW: root may be working in a folder that belongs to somebody else.
+    # O_NOFOLLOW: root may be working in a directory of another user.
     descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if os.geteuid() == 0:
         owner = os.stat(home)
@@ -52,8 +52,8 @@ def open_beside(home: str | os.PathLike[str], name: str, flags: int = os.O_RDWR)
     return descriptor
 
 
-def taken(descriptor: int, mode: int) -> bool:
-    """Take the lock if it is free; say whether we have it."""
+def try_lock(descriptor: int, mode: int) -> bool:
+    """Take the lock if it is free; return whether this process has it."""
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -61,21 +61,21 @@ def taken(descriptor: int, mode: int) -> bool:
     return True
 
 
-def wait_for(home: str | os.PathLike[str], name: str, mode: int) -> int:
-    """Open the lock of that name and wait until we have it."""
-    descriptor = open_beside(home, name)
-    for _ in range(int(_QUEUE_PATIENCE / _TICK)):
-        if taken(descriptor, mode):
+def acquire_lock(home: str | os.PathLike[str], name: str, mode: int) -> int:
+    """Open the lock file and wait until this process has the lock."""
+    descriptor = open_home_file(home, name)
+    for _ in range(int(_LOCK_TIMEOUT_SECONDS / _POLL_SECONDS)):
+        if try_lock(descriptor, mode):
             return descriptor
-        time.sleep(_TICK)
+        time.sleep(_POLL_SECONDS)
     os.close(descriptor)
-    raise TimeoutError(f"postgres.{name} has been locked by another process for {_QUEUE_PATIENCE:.0f} s")
+    raise TimeoutError(f"another process has held the lock postgres.{name} for {_LOCK_TIMEOUT_SECONDS:.0f} s")
 
 
 @contextmanager
-def start_mutex(home: str | os.PathLike[str]) -> Iterator[None]:
-    """Be the only one who makes, starts or, on request, stops the server."""
-    descriptor = wait_for(home, "start", ALONE)
+def start_lock(home: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the exclusive right to create, start or, on request, stop the server."""
+    descriptor = acquire_lock(home, "start", EXCLUSIVE)  # guard: embedded.exclusive_start
     try:
         yield
     finally:
@@ -84,8 +84,8 @@ def start_mutex(home: str | os.PathLike[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def read_arrivals(holders: int) -> tuple[int, float]:
-    """How many holders have come so far, and how many seconds the server shall outlive the last of them."""
+def read_holder_record(holders: int) -> tuple[int, float]:
+    """Return the number of holders so far, and how many seconds the server outlives the last one."""
     try:
         count, linger = os.pread(holders, 64, 0).split()
         return int(count), float(linger)
@@ -93,18 +93,18 @@ def read_arrivals(holders: int) -> tuple[int, float]:
         return 0, 0.0
 
 
-def write_arrival(holders: int, linger: float, *, fresh: bool) -> float:
-    """Count one more holder; return the linger that counts: the longest asked for since the server was started."""
-    count, longest = read_arrivals(holders)
-    if not fresh:
+def register_holder(holders: int, linger: float, *, is_first: bool) -> float:
+    """Count one more holder; return the effective linger: the longest requested since the server was started."""
+    count, longest = read_holder_record(holders)
+    if not is_first:
         linger = max(linger, longest)
-    # One write of fixed width: a reader never sees half of it.
+    # One write of fixed width, so that a reader never sees half of it.
     os.pwrite(holders, f"{count + 1:020d} {linger:20.3f}\n".encode(), 0)
     return linger
 
 
-def sync(path: str | os.PathLike[str]) -> None:
-    """See to it that a file, or the names in a folder, outlive a power cut."""
+def fsync_path(path: str | os.PathLike[str]) -> None:
+    """Flush a file or directory to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -115,67 +115,68 @@ def sync(path: str | os.PathLike[str]) -> None:
 # ---- the server's processes
 
 
-def server_lives(home: str | os.PathLike[str]) -> bool:
-    """Whether any process of the server is alive: the postmaster, or what a killed one left behind."""
-    descriptor = open_beside(home, "server")
+def is_server_running(home: str | os.PathLike[str]) -> bool:
+    """Return whether any process of the server is running: the postmaster, or a child that a killed one left."""
+    descriptor = open_home_file(home, "server")
     try:
-        # Shared, so that two who ask at once do not take each other for the server.
-        return not taken(descriptor, SHARED)
+        # Shared, so that two simultaneous checks do not mistake each other for the server.
+        return not try_lock(descriptor, SHARED)
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
-def launch_server(
+def start_server(
     home: str | os.PathLike[str], argv: Sequence[str], sockets: str | os.PathLike[str], **options: Any
 ) -> bool:
-    """Start the server, unless one of its processes lives; say whether it was started, not whether it comes up."""
-    with _locked_for_a_child(home, "server") as descriptor:
+    """Start the server unless one of its processes is running; return whether it was started, not whether it is
+    ready."""
+    with _inheritable_lock(home, "server") as descriptor:
         if descriptor is None:
             return False
-        _drop_if_misleading(os.path.join(home, "postgres", "postmaster.pid"))
-        _drop_if_misleading(os.path.join(sockets, ".s.PGSQL.5432.lock"))
-        log = open_beside(home, "log", os.O_WRONLY | os.O_APPEND)
+        _remove_misleading_pid_file(os.path.join(home, "postgres", "postmaster.pid"))
+        _remove_misleading_pid_file(os.path.join(sockets, ".s.PGSQL.5432.lock"))
+        log = open_home_file(home, "log", os.O_WRONLY | os.O_APPEND)
         try:
-            _detach(argv, pass_fds=[descriptor], stdout=log, stderr=log, **options)
+            _spawn_detached(argv, pass_fds=[descriptor], stdout=log, stderr=log, **options)
         finally:
             os.close(log)
         return True
 
 
-def launch_keeper(home: str | os.PathLike[str]) -> None:
-    """Start a keeper, unless there is one."""
-    with _locked_for_a_child(home, "keeper") as descriptor:
+def start_supervisor(home: str | os.PathLike[str]) -> None:
+    """Start a supervisor unless one is running."""
+    with _inheritable_lock(home, "supervisor") as descriptor:
         if descriptor is not None:
             argv = [sys.executable, "-I", "-S", __file__, str(descriptor), os.fspath(home)]
-            _detach(argv, pass_fds=[descriptor], cwd="/")
+            _spawn_detached(argv, pass_fds=[descriptor], cwd="/")
 
 
-# A fork of ours that got a copy of a lock meant for the server would pass for the server as long as it lives.
-_no_forking = threading.Lock()
-os.register_at_fork(before=_no_forking.acquire, after_in_parent=_no_forking.release, after_in_child=_no_forking.release)
+# A fork of this process that inherits a lock meant for the server would count as the server while it runs.
+_fork_lock = threading.Lock()
+os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_fork_lock.release)
 
 
 @contextmanager
-def _locked_for_a_child(home: str | os.PathLike[str], name: str) -> Iterator[int | None]:
-    """The lock of that name, taken, to be inherited by the program that is started; None if somebody has it."""
-    with _no_forking:
-        descriptor = open_beside(home, name)
+def _inheritable_lock(home: str | os.PathLike[str], name: str) -> Iterator[int | None]:
+    """Take a lock that the started program inherits; yield None if another process has it."""
+    with _fork_lock:
+        descriptor = open_home_file(home, name)
         try:
-            yield descriptor if taken(descriptor, ALONE) else None
+            yield descriptor if try_lock(descriptor, EXCLUSIVE) else None
         finally:
             os.close(descriptor)
 
 
-def _detach(argv: Sequence[str], **options: Any) -> None:
-    """Run a program in a session of its own and as nobody's child, so that its end leaves no zombie with us."""
-    import subprocess  # here, because the keeper itself has no use for it
+def _spawn_detached(argv: Sequence[str], **options: Any) -> None:
+    """Run a program in a new session and not as a child process, so that it leaves no zombie here."""
+    import subprocess  # imported here, because the supervisor does not need it
 
     silence = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     subprocess.run(["/bin/sh", "-c", '"$@" &', "sh", *argv], start_new_session=True, **silence | options)
 
 
-def _pid_in(path: str) -> int | None:
+def _read_pid(path: str) -> int | None:
     try:
         with open(path, "rb") as file:
             return int(file.readline())
@@ -183,17 +184,17 @@ def _pid_in(path: str) -> int | None:
         return None
 
 
-def _drop_if_misleading(path: str) -> None:
-    """Remove a pid file of PostgreSQL's whose number now belongs to a zombie or, as in a new container, to a stranger.
+def _remove_misleading_pid_file(path: str) -> None:
+    """Remove a pid file whose pid belongs to a zombie or, as in a new container, to another program.
 
-    PostgreSQL would take either for a running server and never start. Other stale files it sees through by itself.
+    PostgreSQL would take either for a running server and not start. It recognises other stale files itself.
     """
-    if _is_misleading(_pid_in(path)):
+    if _is_foreign_pid(_read_pid(path)):
         os.unlink(path)
 
 
-def _is_misleading(pid: int | None) -> bool:
-    """Whether a number belongs to a zombie or to a stranger; what there is no telling of does not count as such."""
+def _is_foreign_pid(pid: int | None) -> bool:
+    """Return whether a pid certainly belongs to a zombie or to another program than postgres."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             name, _, rest = file.read().partition("(")[2].rpartition(")")
@@ -203,52 +204,52 @@ def _is_misleading(pid: int | None) -> bool:
 
 
 def stop_server(home: str | os.PathLike[str]) -> bool:
-    """Stop the server as ``pg_ctl stop -m fast`` does; say whether it is gone.
+    """Stop the server as ``pg_ctl stop -m fast`` does; return whether it has stopped.
 
-    The signal is sent here, not by pg_ctl, so that it also works after the binaries have been uninstalled and never
-    reaches a stranger who now bears the pid of a stale file: a killed postmaster may leave a busy process behind.
+    The signal is sent here, not by pg_ctl, so that it works after the binaries were uninstalled and never reaches
+    another program that has the pid of a stale file: a killed postmaster may leave a busy child process.
     """
-    # SIGQUIT, the immediate way, loses nothing that was committed either: the next start replays the log.
-    for number, patience in ((signal.SIGINT, _FAST_PATIENCE), (signal.SIGQUIT, _IMMEDIATE_PATIENCE)):
-        for _ in range(int(patience / _TICK)):
-            if not server_lives(home):
+    # SIGQUIT (immediate shutdown) loses no committed data either: the next start replays the log.
+    for number, seconds in ((signal.SIGINT, _FAST_SHUTDOWN_SECONDS), (signal.SIGQUIT, _IMMEDIATE_SHUTDOWN_SECONDS)):
+        for _ in range(int(seconds / _POLL_SECONDS)):
+            if not is_server_running(home):
                 return True
             _signal_postmaster(home, number)
-            time.sleep(_TICK)
+            time.sleep(_POLL_SECONDS)
     return False
 
 
 def _signal_postmaster(home: str | os.PathLike[str], number: signal.Signals) -> None:
-    pid = _pid_in(os.path.join(home, "postgres", "postmaster.pid"))
+    pid = _read_pid(os.path.join(home, "postgres", "postmaster.pid"))
     try:
-        if pid is not None and not _is_misleading(pid):
+        if pid is not None and not _is_foreign_pid(pid):
             os.kill(pid, number)
     except ProcessLookupError:
         return
 
 
-# ---- the keeper's life
+# ---- the supervisor
 
 
-def keep(home: str) -> None:
-    """Wait until nobody holds the server, linger, and stop it unless somebody has come meanwhile."""
-    holders = open_beside(home, "holders")
+def supervise(home: str) -> None:
+    """Wait until no process holds the server, linger, and stop it unless a new holder has registered meanwhile."""
+    holders = open_home_file(home, "holders")
     while True:
-        fcntl.flock(holders, ALONE)
-        arrivals, linger = read_arrivals(holders)
+        fcntl.flock(holders, EXCLUSIVE)
+        holder_count, linger = read_holder_record(holders)
         if linger == FOREVER:
             return
         fcntl.flock(holders, fcntl.LOCK_UN)
         time.sleep(linger)
-        # A holder who came and went while we slept has earned a linger of his own.
-        if taken(holders, ALONE) and read_arrivals(holders)[0] == arrivals:
-            if _is_still_there(holders, home):
+        # A holder that came and went during the sleep starts a new linger period.
+        if try_lock(holders, EXCLUSIVE) and read_holder_record(holders)[0] == holder_count:
+            if _is_same_home(holders, home):
                 stop_server(home)
             return
 
 
-def _is_still_there(holders: int, home: str) -> bool:
-    """Whether the home is the one we were started for, not deleted, nor made anew with a keeper of its own."""
+def _is_same_home(holders: int, home: str) -> bool:
+    """Return whether the home directory was not deleted or created again since the supervisor started."""
     try:
         return os.path.samestat(os.fstat(holders), os.stat(os.path.join(home, "postgres.holders")))
     except FileNotFoundError:
@@ -256,14 +257,15 @@ def _is_still_there(holders: int, home: str) -> bool:
 
 
 def main() -> None:
-    """``keeper.py <descriptor of the locked postgres.keeper> <home>``"""
+    """``embedded_supervisor.py <descriptor of the locked postgres.supervisor> <home>``"""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     own, home = int(sys.argv[1]), sys.argv[2]
     try:
-        keep(home)
+        supervise(home)
     finally:
-        # Before the holders' lock, which ends with the process: whoever gets that one must not still find a keeper.
+        # Released before the lock on the holders, which ends with the process: its next owner must not find a
+        # supervisor.
         os.close(own)
 
 

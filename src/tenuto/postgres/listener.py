@@ -1,7 +1,7 @@
-"""Hearing what changed: LISTEN on a connection of its own that heals.
+"""LISTEN on a dedicated connection that reconnects.
 
-A notification is only a hint that makes things quick; polling finds whatever was missed. After a break everybody is
-woken once, because nobody knows what was said meanwhile.
+A notification only shortens the reaction time; polling finds all changes. After a reconnect the handler is called once
+with RECONNECTED, because notifications may have been missed.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from collections.abc import Callable
 import asyncpg
 
 from tenuto.logs import Log
-from tenuto.postgres.database import DRIVER_ERRORS, Database, translate
+from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
 
 RECONNECTED = "reconnected"
-_QUIET_CHECK_SECONDS = 20.0
+_LIVENESS_CHECK_SECONDS = 20.0
 
-Hear = Callable[[str], None]
+NotificationHandler = Callable[[str], None]
 
 log = Log("tenuto.listener")
 
 
 class Listener:
-    """Calls back with each word that is notified on a channel; what services tell each other is on ``tenuto``."""
+    """Passes each notification of a channel to a handler; services notify each other on ``tenuto``."""
 
-    def __init__(self, database: Database, hear: Hear, channel: str = "tenuto") -> None:
+    def __init__(self, database: Database, on_notification: NotificationHandler, channel: str = "tenuto") -> None:
         self._database = database
-        self._hear = hear
+        self._on_notification = on_notification
         self._channel = channel
         self._task: asyncio.Task[None] | None = None
-        self._away = False
-        self.connected = False
+        self._is_disconnected = False
+        self.is_connected = False
 
     def start(self) -> None:
-        """Begin to listen. Behind a transaction pooler there is nothing to hear: there, polling does it all."""
+        """Start listening. Behind a transaction pooler, which delivers no notifications, only polling is used."""
         if not self._database.behind_pooler:
             self._task = asyncio.create_task(self._stay_connected(), name="tenuto-listener")
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))  # rather than the task itself: whoever cancels us does not mean it
+            await asyncio.wait((self._task,))  # not `await task`, which would also cancel it
             if not self._task.cancelled():
                 self._task.result()
 
@@ -54,11 +54,11 @@ class Listener:
                 await self._listen()
                 wait, reason = 0.2, "the connection was closed"
             except DRIVER_ERRORS as error:
-                reason = str(translate(error))
-            self.connected = False
-            if not self._away:  # once, however long it takes
-                self._away = True
-                log.warning("notifications are not heard; polling goes on", channel=self._channel, error=reason)
+                reason = str(translate_driver_error(error))
+            self.is_connected = False
+            if not self._is_disconnected:  # log once per interruption
+                self._is_disconnected = True
+                log.warning("notification listener disconnected", channel=self._channel, error=reason)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, 5.0)
 
@@ -70,19 +70,21 @@ class Listener:
         broken = asyncio.Event()
         connection.add_termination_listener(lambda *_: broken.set())
         try:
-            await connection.add_listener(self._channel, lambda _c, _pid, _channel, word: self._hear(str(word)))
-            self.connected = True
-            if self._away:
-                self._away = False
-                log.info("notifications are heard again", channel=self._channel)
-            self._hear(RECONNECTED)
+            await connection.add_listener(
+                self._channel, lambda _c, _pid, _channel, payload: self._on_notification(str(payload))
+            )
+            self.is_connected = True
+            if self._is_disconnected:
+                self._is_disconnected = False
+                log.info("notification listener reconnected", channel=self._channel)
+            self._on_notification(RECONNECTED)
             while not broken.is_set():
                 with contextlib.suppress(TimeoutError):
-                    # Not wait_for: until Python 3.12 that loses a cancellation which comes with the end of the line.
-                    async with asyncio.timeout(_QUIET_CHECK_SECONDS):
+                    # Not wait_for: before Python 3.12 it loses a cancellation that arrives together with the event.
+                    async with asyncio.timeout(_LIVENESS_CHECK_SECONDS):
                         await broken.wait()
                         return
-                # A line that was cut without a word looks just like a quiet one: ask.
+                # A silently dropped connection looks like a quiet one, so send a statement.
                 await connection.execute("SELECT 1", timeout=5)
         finally:
             connection.terminate()

@@ -1,8 +1,8 @@
-"""The schema: numbered files, forward only, each applied once.
+"""Schema migrations: numbered files, forward only, each applied once.
 
-Two processes may migrate at the same time: one advisory lock lets them in one after the other, and the second finds
-nothing to do. An applied file must never change; its checksum is kept to notice. On a big table a step takes its time,
-and is given it; all of them are one transaction, so one that breaks off, wherever, leaves nothing behind.
+An advisory lock serialises processes that migrate at the same time; the second finds nothing to do. An applied file
+must not change; its stored checksum detects that. All missing migrations run in one transaction without statement
+timeout, so an interrupted migration changes nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tenuto.errors import SchemaBehind, SchemaMismatch, Unavailable
-from tenuto.postgres.database import Connection, Database, DatabaseError
+from tenuto.postgres.database import Connection, Database, DatabaseError, LockTimeout
 
-_FOLDER = Path(__file__).parent / "migrations"
+_MIGRATIONS_DIRECTORY = Path(__file__).parent / "migrations"
 
-_PREPARE = """
+_CREATE_MIGRATIONS_TABLE = """
 CREATE SCHEMA IF NOT EXISTS tenuto;
 CREATE TABLE IF NOT EXISTS tenuto.migrations (
     number     integer PRIMARY KEY,
@@ -26,18 +26,17 @@ CREATE TABLE IF NOT EXISTS tenuto.migrations (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 """
-LOCK_SECONDS = 5.0
-"""For so long a step waits for a table: less than those who meanwhile queue up behind it are ready to wait."""
-_A_DAY = 86_400.0  # to the driver, None is what the connection was opened with
-_LOCK_NOT_AVAILABLE = "55P03"
+TABLE_LOCK_TIMEOUT_SECONDS = 5.0
+"""How long a migration waits for a table lock: shorter than the timeout of statements that queue behind it."""
+_ONE_DAY_SECONDS = 86_400.0  # for the driver, None means the timeout of the connection
 
-# What is true of a worker's statements is not of these: they last as long as a table is big.
-_WITHOUT_HASTE = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
-_LET_OTHERS_PASS = "SELECT set_config('lock_timeout', $1, true)"
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('tenuto migrate'))"
-_APPLIED = "SELECT number, name, checksum FROM tenuto.migrations ORDER BY number"
-_RECORD = "INSERT INTO tenuto.migrations (number, name, checksum) VALUES ($1, $2, $3)"
-_REACHED = "SELECT max(number) FROM tenuto.migrations"
+# A migration of a large table takes longer than the timeouts of the connection.
+_DISABLE_TIMEOUTS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
+_SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
+_LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(hashtext('tenuto migrate'))"  # guard: migrations.one_at_a_time
+_LIST_APPLIED = "SELECT number, name, checksum FROM tenuto.migrations ORDER BY number"
+_INSERT_APPLIED = "INSERT INTO tenuto.migrations (number, name, checksum) VALUES ($1, $2, $3)"
+_LATEST_NUMBER = "SELECT max(number) FROM tenuto.migrations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,84 +50,88 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
 
 
-def migrations() -> list[Migration]:
-    """All of them, in order."""
+def load_migrations() -> list[Migration]:
+    """Return all migrations in order."""
     found = []
-    for file in sorted(_FOLDER.glob("*.sql")):
+    for file in sorted(_MIGRATIONS_DIRECTORY.glob("*.sql")):
         match = re.fullmatch(r"(\d{4})_(\w+)", file.stem)
-        assert match is not None, f"{file.name} is not named like 0001_what_it_does.sql"
+        assert match is not None, f"{file.name} is not named like 0001_description.sql"
         found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
     return found
 
 
-def as_script() -> str:
-    """Everything `migrate` would run on an empty database, for people who run SQL themselves."""
-    parts = ["BEGIN;", _PREPARE.strip()]
-    for migration in migrations():
+def render_script() -> str:
+    """Return the SQL that `migrate` runs on an empty database."""
+    parts = ["BEGIN;", _CREATE_MIGRATIONS_TABLE.strip()]
+    for migration in load_migrations():
         parts.append(f"\n-- {migration.number:04} {migration.name}\n{migration.sql.strip()}")
         parts.append(
-            f"INSERT INTO tenuto.migrations (number, name, checksum)"  # noqa: S608 — our own file names, for people to read
+            f"INSERT INTO tenuto.migrations (number, name, checksum)"  # noqa: S608 — names of our own files
             f" VALUES ({migration.number}, '{migration.name}', '{migration.checksum}');"
         )
     return "\n".join([*parts, "COMMIT;"])
 
 
 async def migrate(database: Database) -> list[Migration]:
-    """Bring the schema up to date; the ones applied now."""
+    """Apply the missing migrations and return them."""
 
     async def apply_missing(connection: Connection) -> list[Migration]:
-        await connection.execute(_WITHOUT_HASTE)
-        await connection.execute(_LOCK, timeout=_A_DAY)  # whoever is at it needs its time too
-        await connection.execute(_LET_OTHERS_PASS, f"{LOCK_SECONDS * 1000:.0f}")
-        await connection.execute(_PREPARE)
-        applied = {row["number"]: row for row in await connection.fetch(_APPLIED)}
-        _refuse_newer(max(applied, default=0))
+        await connection.execute(_DISABLE_TIMEOUTS)
+        await connection.execute(_LOCK_MIGRATIONS, timeout=_ONE_DAY_SECONDS)  # another migration may take long
+        await connection.execute(_SET_LOCK_TIMEOUT, f"{TABLE_LOCK_TIMEOUT_SECONDS * 1000:.0f}")
+        await connection.execute(_CREATE_MIGRATIONS_TABLE)
+        applied = {row["number"]: row for row in await connection.fetch(_LIST_APPLIED)}
+        _reject_newer(max(applied, default=0))
         done = []
-        for migration in migrations():
+        for migration in load_migrations():
             before = applied.get(migration.number)
             if before is None:
-                await connection.execute(migration.sql, timeout=_A_DAY)
-                await connection.execute(_RECORD, migration.number, migration.name, migration.checksum)
+                await connection.execute(migration.sql, timeout=_ONE_DAY_SECONDS)
+                await connection.execute(_INSERT_APPLIED, migration.number, migration.name, migration.checksum)
                 done.append(migration)
             elif before["checksum"] != migration.checksum:
                 raise SchemaMismatch(
-                    f"migration {migration.number:04} {migration.name} was changed after it had been applied",
-                    remedy="restore the released file, and put the change into a new migration",
+                    f"migration {migration.number:04} {migration.name} was changed after it was applied",
+                    code="schema.migration.changed",
+                    remedy="restore the released file, and write a new migration for the change",
                 )
         return done
 
     try:
         return await database.transaction(apply_missing)
-    except Unavailable as error:
-        if getattr(error.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
-            raise
+    except LockTimeout as error:
         raise Unavailable(
-            "the schema was left as it is: others hold on to its tables",
-            remedy="wait for what holds them (a long query, a dump) or end it, and migrate again",
+            "the schema was not changed: other sessions lock its tables",
+            code="schema.tables.locked",
+            remedy="wait for the session that locks them (a long query, a dump) or end it, and migrate again",
         ) from error
 
 
-async def check(database: Database) -> None:
-    """Refuse to work on a schema this program does not know."""
-    newest = migrations()[-1].number
+async def check_schema(database: Database) -> None:
+    """Raise an error unless the schema has exactly the version of this program."""
+    newest = load_migrations()[-1].number
     try:
-        reached = await database.value(_REACHED) or 0
+        reached = await database.fetch_value(_LATEST_NUMBER) or 0
     except DatabaseError as error:
-        if error.state not in ("42P01", "3F000"):
+        if error.sqlstate not in ("42P01", "3F000"):
             raise
         reached = 0
-    _refuse_newer(reached)
+    _reject_newer(reached)
     if reached < newest:
         raise SchemaBehind(
-            "the database has no Tenuto schema yet" if reached == 0 else f"the schema is at {reached}, not {newest}",
+            "the database has no Tenuto schema"
+            if reached == 0
+            else f"the database schema has version {reached}, but this program needs {newest}",
+            code="schema.missing" if reached == 0 else "schema.too_old",
             remedy="run `tenuto migrate`",
         )
 
 
-def _refuse_newer(reached: int) -> None:
-    newest = migrations()[-1].number
+def _reject_newer(reached: int) -> None:
+    newest = load_migrations()[-1].number
     if reached > newest:
         raise SchemaMismatch(
-            f"the database's schema ({reached}) is newer than this version of Tenuto knows ({newest})",
+            f"the database schema has version {reached}, but this program knows only {newest}",
+            code="schema.too_new",
             remedy="upgrade Tenuto on this machine",
         )

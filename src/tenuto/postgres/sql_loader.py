@@ -1,7 +1,7 @@
-"""Named SQL statements, read once from the ``.sql`` file beside the module that uses them.
+"""Named SQL statements, read once from the ``.sql`` file next to the module that uses them.
 
-A file is a list of blocks: ``-- name: claim``, a comment that says what it is for, the statement. Nothing is put
-together at run time: what stands in the file is what the database gets.
+A file is a list of blocks: ``-- name: claim_tasks``, a comment that describes the statement, and the statement.
+Comments are not sent to the database; nothing else is changed or assembled at run time.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n|[ \t]+-- [^'\n]*$", re.MULTILINE)
 
 
-class Statements:
+class SqlStatements:
     """The statements of one file, as attributes."""
 
     def __init__(self, file: Path) -> None:
         parts = _NAME.split(file.read_text(encoding="utf-8"))
         names, bodies = parts[1::2], parts[2::2]
-        self._by_name = {name: body.strip().removesuffix(";") for name, body in zip(names, bodies, strict=True)}
+        self._by_name = {
+            name: _COMMENT.sub("", body).strip().removesuffix(";") for name, body in zip(names, bodies, strict=True)
+        }
         if len(self._by_name) != len(names):
-            raise ValueError(f"{file} names a statement twice")
+            raise ValueError(f"{file} contains two statements with the same name")
 
     def __getattr__(self, name: str) -> str:
         try:
@@ -33,6 +36,6 @@ class Statements:
         return iter(self._by_name.items())
 
 
-def beside(module_file: str) -> Statements:
-    """The statements of ``x.sql`` for the module ``x.py``."""
-    return Statements(Path(module_file).with_suffix(".sql"))
+def load_statements(module_file: str) -> SqlStatements:
+    """Load the statements of ``x.sql`` for the module ``x.py``."""
+    return SqlStatements(Path(module_file).with_suffix(".sql"))

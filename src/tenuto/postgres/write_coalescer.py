@@ -1,8 +1,8 @@
-"""What several ask for at the same moment is written in one statement: one commit for all of them.
+"""Coalesce concurrent writes into one statement, so that they share a commit.
 
-Whoever comes alone is not kept waiting. While one write is under way the next ones gather, and go together when it is
-done. Should a write of several fail, each is written alone, and has its own answer; unless the database is away: that
-is one answer for all.
+A single request is written at once. Requests that arrive during a write are collected and written together
+afterwards. If a combined write fails, each request is written alone and gets its own result, unless the database is
+unavailable: then all of them get that error.
 """
 
 from __future__ import annotations
@@ -12,56 +12,57 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from tenuto.errors import Unavailable
-from tenuto.postgres.database import TooSlow
+from tenuto.postgres.database import StatementTimeout
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
-MOST = 100
+MAX_REQUESTS_PER_WRITE = 100
 
 
-class Together(Generic[Asked, Answer]):
-    """For callers on one event loop."""
+class WriteCoalescer(Generic[Request, Result]):
+    """Collects the requests of callers on one event loop."""
 
-    def __init__(self, write: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]]) -> None:
-        """``write`` takes several, and has an answer for each."""
+    def __init__(self, write: Callable[[Sequence[Request]], Awaitable[Sequence[Result]]]) -> None:
+        """``write`` writes several requests and returns a result for each."""
         self._write = write
-        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[Request, asyncio.Future[Result]]] = []
+        self._writer_task: asyncio.Task[None] | None = None
 
-    async def __call__(self, asked: Asked) -> Answer:
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, answer))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all(), name="tenuto-together")
-        return await answer
+    async def __call__(self, request: Request) -> Result:
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, result))
+        if self._writer_task is None:
+            self._writer_task = asyncio.create_task(self._write_all(), name="tenuto-write-coalescer")
+        return await result
 
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                some, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-                await self._answer(some)
+                batch = self._waiting[:MAX_REQUESTS_PER_WRITE]
+                self._waiting = self._waiting[MAX_REQUESTS_PER_WRITE:]
+                await self._write_batch(batch)
         finally:
-            self._writing = None
-            for _, future in self._waiting:  # only if we are stopped in the middle
+            self._writer_task = None
+            for _, future in self._waiting:  # only after a cancellation
                 future.cancel()
 
-    async def _answer(self, some: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+    async def _write_batch(self, batch: Sequence[tuple[Request, asyncio.Future[Result]]]) -> None:
         try:
-            answers = await self._write([asked for asked, _ in some])
-        except Exception as error:  # noqa: BLE001 — whatever it is, it is for who asked
-            if len(some) > 1 and (not isinstance(error, Unavailable) or isinstance(error, TooSlow)):
-                for one in some:
-                    await self._answer([one])
+            results = await self._write([request for request, _ in batch])
+        except Exception as error:  # noqa: BLE001 — passed on to the callers
+            if len(batch) > 1 and (not isinstance(error, Unavailable) or isinstance(error, StatementTimeout)):
+                for entry in batch:
+                    await self._write_batch([entry])
                 return
-            for _, future in some:
+            for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
         except BaseException:
-            for _, future in some:
+            for _, future in batch:
                 future.cancel()
             raise
-        for (_, future), answer in zip(some, answers, strict=True):
-            if not future.done():  # who asked may have gone away
-                future.set_result(answer)
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():  # its caller may have been cancelled
+                future.set_result(result)

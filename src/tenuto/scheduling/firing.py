@@ -1,14 +1,14 @@
-"""Firing: from due instants to executions, and runs by hand, under the schedule's lock.
+"""Firing of schedules: decide due occurrences and create executions. Also manual runs and queued runs.
 
-One transaction holds the schedules that are due, decides on every due instant (`model.occurrences`), writes the ledger,
-creates the executions with all their tasks and moves the next run on: all of it or nothing. Any number of schedulers
-may do so at once; a due instant is decided once because the ledger's key is unique.
+One transaction locks the due schedules, decides every due instant (`model.occurrences`), writes the occurrence ledger,
+creates the executions with their tasks and stores the next run. Any number of schedulers may do this concurrently. Each
+due instant is decided once, because the key of the ledger is unique.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,143 +17,192 @@ from uuid import UUID
 
 from tenuto.errors import Conflict, NotFound, StoreError
 from tenuto.ids import new_id
-from tenuto.lifecycle.execution_control import cancel_within
+from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.logs import Log
 from tenuto.model.actors import Actor
-from tenuto.model.occurrences import Decided, Decision, Meeting, due, first_undecided, when_meeting
-from tenuto.model.schedules import Late, Overlap, Plan, misfire_from_json, plan_from_fields
+from tenuto.model.occurrences import (
+    DecidedOccurrence,
+    Decision,
+    OverlapState,
+    decide_due_occurrences,
+    decide_overlap,
+    first_undecided_instant,
+)
+from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, Plan, misfire_from_json, plan_from_fields
 from tenuto.model.triggers import trigger_from_json
 from tenuto.postgres.database import Connection, Database
-from tenuto.service.quarantine import BATCH, UNREADABLE, Counted, Held, LeftOut, alone, in_batches
+from tenuto.scheduling import next_runs
+from tenuto.scheduling.next_runs import RunTimes
+from tenuto.service.quarantine import (
+    BATCH_SIZE,
+    UNREADABLE_ROW_ERRORS,
+    LockedRows,
+    Quarantine,
+    isolate_errors,
+    process_in_batches,
+)
 from tenuto.store import executions, schedules
 from tenuto.store.access import audit_recorder
 from tenuto.store.executions import NewExecution
-from tenuto.store.schedules import DueSchedule, Entry, Queued, Schedule, Standing
+from tenuto.store.schedules import DueSchedule, LedgerEntry, QueuedRun, RunBlockers, Schedule
 
 SCHEDULER = Actor.system("scheduler")
-UNREAD_FOR = timedelta(minutes=5)
-"""How long a request whose turn has come is left to a scheduler that can read it."""
+UNREADABLE_REQUEST_KEPT_FOR = timedelta(minutes=5)
+"""Time for a scheduler of another version to start a queued request that this one cannot read."""
 
 log = Log("tenuto.scheduler")
 
 
-def none_left_out() -> LeftOut:
-    """For schedules that this process cannot read, or not write: what a scheduler begins with."""
-    return LeftOut("schedule", log)
+def new_quarantine() -> Quarantine:
+    """Return an empty quarantine for schedules."""
+    return Quarantine("schedule", log)
 
 
 @dataclass(slots=True)
-class Firing:
-    """What one transaction has decided, before it is written."""
+class FiringBatch:
+    """Decisions of one transaction before they are written."""
 
     now: datetime
-    by: str
-    left_out: LeftOut
+    scheduler: str
+    quarantine: Quarantine
     found: int = 0
-    entries: list[Entry] = field(default_factory=list)
-    begun: list[NewExecution] = field(default_factory=list)
-    moved: list[tuple[UUID, datetime | None, datetime | None]] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
+    executions: list[NewExecution] = field(default_factory=list)
+    run_times: list[RunTimes] = field(default_factory=list)
 
 
-async def fire_due(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> int:
-    """Fire every schedule that is due; how many. One that cannot be fired is told of and left out from then on: it
-    stays due, for whoever can."""
-    without = none_left_out() if left_out is None else left_out
+async def fire_due_schedules(
+    database: Database, now: datetime, scheduler: str, quarantine: Quarantine | None = None
+) -> int:
+    """Fire every due schedule; return their number.
 
-    async def some(connection: Connection, limit: int, held: Held) -> Firing:
-        return await _fire_some(connection, Firing(now, by, without), limit, held)
+    A schedule that cannot be fired goes into quarantine. It stays due for a scheduler that can fire it.
+    """
+    skipped = new_quarantine() if quarantine is None else quarantine
 
-    return sum([len(firing.moved) async for firing in in_batches(database, some, without, "fired")])
+    async def fire(connection: Connection, limit: int, locked: LockedRows) -> FiringBatch:
+        return await _fire_batch(connection, FiringBatch(now, scheduler, skipped), limit, locked)
+
+    batches = process_in_batches(database, fire, skipped, "fire")
+    return sum([len(batch.run_times) async for batch in batches])
 
 
-async def _fire_some(connection: Connection, firing: Firing, limit: int, held: Held) -> Firing:
-    found = await schedules.due(connection, firing.now, limit, firing.left_out.ids)
+async def _fire_batch(connection: Connection, batch: FiringBatch, limit: int, locked: LockedRows) -> FiringBatch:
+    found = await schedules.lock_due_schedules(connection, batch.now, limit, batch.quarantine.rows)
     if not found:
-        return firing
-    firing.found = len(found)
-    held.update({(schedule.id, schedule.version): schedule.name for schedule in found})
-    # Asked after the schedules are held: an execution somebody else has just committed must be seen.
-    standing = await schedules.standing(connection, [schedule.id for schedule in found])
-    if concerned := [active for schedule in found if (active := _to_hold(schedule, standing)) is not None]:
-        # All of them at once, in the order in which everybody locks executions.
-        await executions.lock_family(connection, concerned)
+        return batch
+    batch.found = len(found)
+    locked.update({(schedule.id, schedule.version): schedule.name for schedule in found})
+    # After the lock on the schedules: executions that another transaction has just committed must be visible.
+    blockers = await schedules.load_run_blockers(connection, [schedule.id for schedule in found])
+    if ids := [id for schedule in found if (id := _execution_to_lock(schedule, blockers[schedule.id])) is not None]:
+        # All in one statement, in the order in which every transaction locks executions.
+        await executions.lock_execution_trees(connection, ids)  # guard: schedules.blocker_lock_order
     for schedule in found:
-        await _decide(connection, schedule, standing[schedule.id], firing)
-    await schedules.write_ledger(connection, firing.entries, firing.now, firing.by)
-    await executions.begin(connection, firing.begun)
-    await schedules.fired(connection, firing.moved)
-    return firing
+        # guard: schedules.active_execution
+        await _decide_occurrences(connection, schedule, blockers[schedule.id], batch)
+    await schedules.write_ledger_entries(connection, batch.entries, batch.now, batch.scheduler)
+    await executions.create_executions(connection, batch.executions)
+    await schedules.record_firings(connection, batch.run_times)
+    return batch
 
 
-def _to_hold(schedule: DueSchedule, standing: Mapping[UUID, Standing]) -> UUID | None:
-    """What is active, if it may be cancelled, or learn that a run waits behind it."""
-    may_change = schedule.overlap in (Overlap.CANCEL_PREVIOUS, Overlap.QUEUE_ONE) or _makes_up(schedule)
-    return standing[schedule.id].active if may_change else None
+def _execution_to_lock(schedule: DueSchedule, blockers: RunBlockers) -> UUID | None:
+    """Return the active execution if it may be cancelled or a run may be queued behind it."""
+    may_change = schedule.overlap in (OverlapPolicy.CANCEL_PREVIOUS, OverlapPolicy.QUEUE_ONE)
+    # guard: schedules.blocker_lock_for_missed_runs
+    return blockers.active_execution_id if may_change or _queues_missed_runs(schedule) else None
 
 
-def _makes_up(schedule: DueSchedule) -> bool:
-    """Whether runs that were missed queue one behind the other."""
+def _queues_missed_runs(schedule: DueSchedule) -> bool:
+    if schedule.overlap == OverlapPolicy.ALLOW:
+        return False
     try:
-        return schedule.overlap != Overlap.ALLOW and misfire_from_json(schedule.misfire_json).policy is Late.ALL
-    except UNREADABLE:
-        return False  # said, and dealt with, where it is decided on
+        return misfire_from_json(schedule.misfire_json).policy is MisfirePolicy.ALL
+    except UNREADABLE_ROW_ERRORS:
+        return False  # reported in `_decide_occurrences`
 
 
-async def _decide(connection: Connection, schedule: DueSchedule, standing: Standing, firing: Firing) -> None:
-    """Every due instant of one schedule."""
+async def _decide_occurrences(
+    connection: Connection, schedule: DueSchedule, blockers: RunBlockers, batch: FiringBatch
+) -> None:
+    """Decide every due instant of one schedule."""
     try:
-        misfire, plan, trigger = misfire_from_json(schedule.misfire_json), schedule.plan(), schedule.trigger()
-        overlap = Overlap(schedule.overlap)
-        first = first_undecided(trigger, schedule.next_run_at, standing.decided_until, str(schedule.id))
-        if first is None or first > firing.now:
-            firing.moved.append((schedule.id, None, first))
+        misfire, plan, trigger = (
+            misfire_from_json(schedule.misfire_json),
+            schedule.parse_plan(),
+            schedule.parse_trigger(),
+        )
+        policy = OverlapPolicy(schedule.overlap)
+        first = first_undecided_instant(trigger, schedule.next_run_at, blockers.decided_until, str(schedule.id))
+        if first is None or first > batch.now:
+            batch.run_times.append((schedule.id, None, first))
             return
-        decided = due(trigger, first, firing.now, misfire, str(schedule.id))
-    except UNREADABLE as error:
-        # Written by hand, or by a version that knows more. It stays due: whoever can read it fires it, and what is too
-        # late by then is decided by the misfire rule.
-        firing.left_out.add((schedule.id, schedule.version), schedule.name, "read", error)
+        due = decide_due_occurrences(trigger, first, batch.now, misfire, str(schedule.id))
+    except UNREADABLE_ROW_ERRORS as error:
+        # Edited by hand or written by a later version. The schedule stays due for a scheduler that can read it; the
+        # misfire policy decides occurrences that are too late by then.
+        batch.quarantine.add((schedule.id, schedule.version), schedule.name, "read", error)
         return
-    last_run: datetime | None = None
-    catching_up = misfire.policy is Late.ALL and sum(each.decision is Decision.FIRED for each in decided.decided) > 1
-    for each in decided.decided:
-        if each.decision is not Decision.FIRED:
-            firing.entries.append(_entry(schedule, each.due_at, each.decision, each.reason, until=each.until))
+    last_run_at: datetime | None = None
+    catching_up = misfire.policy is MisfirePolicy.ALL and sum(one.decision is Decision.FIRED for one in due.decided) > 1
+    for occurrence in due.decided:
+        if occurrence.decision is not Decision.FIRED:
+            batch.entries.append(
+                _entry(schedule, occurrence.due_at, occurrence.decision, occurrence.reason, until=occurrence.until)
+            )
             continue
-        if last_run is None:  # what has begun in this very round is not "the previous run"
-            standing = await _make_room(connection, schedule, standing, firing.now)
-        decision, reason, turn = _meet(overlap, standing, catching_up=catching_up)
-        run = new_id() if decision is Decision.FIRED else None
-        firing.entries.append(_entry(schedule, each.due_at, decision, reason, run=run, turn=turn))
-        if run is not None:
-            firing.begun.append(_execution(run, schedule, plan, each, firing.now))
-            last_run = firing.now
-        if run is not None or decision is Decision.QUEUED:
-            standing = Standing(run or standing.active, standing.queued or decision is Decision.QUEUED)
-    firing.moved.append((schedule.id, last_run, decided.next_run))
+        if last_run_at is None:  # an execution of this transaction is not "the previous run"
+            blockers = await _cancel_previous_run(connection, schedule, blockers, batch.now)
+        decision, reason, queue_reason = _apply_overlap_policy(policy, blockers, catching_up=catching_up)
+        run_id = new_id() if decision is Decision.FIRED else None
+        batch.entries.append(
+            _entry(schedule, occurrence.due_at, decision, reason, run_id=run_id, queue_reason=queue_reason)
+        )
+        if run_id is not None:
+            batch.executions.append(_triggered_execution(run_id, schedule, plan, occurrence, batch.now))
+            last_run_at = batch.now
+        if run_id is not None or decision is Decision.QUEUED:
+            blockers = RunBlockers(
+                run_id or blockers.active_execution_id, blockers.has_queued_run or decision is Decision.QUEUED
+            )
+    batch.run_times.append((schedule.id, last_run_at, due.next_run_at))
 
 
-async def _make_room(connection: Connection, schedule: DueSchedule, standing: Standing, now: datetime) -> Standing:
-    """What stands in the way after the overlap rule has had its say about what is active."""
-    if schedule.overlap != Overlap.CANCEL_PREVIOUS or standing.active is None:
-        return standing
-    left = await cancel_previous(connection, schedule.id, now, SCHEDULER, "the next run is due")
-    return Standing(left, standing.queued)
+async def _cancel_previous_run(
+    connection: Connection, schedule: DueSchedule, blockers: RunBlockers, now: datetime
+) -> RunBlockers:
+    """Cancel the active execution if the overlap policy says so; return the remaining blockers."""
+    if schedule.overlap != OverlapPolicy.CANCEL_PREVIOUS or blockers.active_execution_id is None:
+        return blockers
+    active = await _cancel_active_executions(connection, schedule.id, now, SCHEDULER, "the next run is due")
+    return RunBlockers(active, blockers.has_queued_run)
 
 
-def _meet(overlap: Overlap, standing: Standing, *, catching_up: bool) -> tuple[Decision, str | None, str | None]:
-    """What the overlap rule makes of one due instant: the decision, the reason, and why a queued one waits."""
-    if catching_up and overlap is not Overlap.ALLOW and (standing.active is not None or standing.queued):
+def _apply_overlap_policy(
+    policy: OverlapPolicy, blockers: RunBlockers, *, catching_up: bool
+) -> tuple[Decision, str | None, str | None]:
+    """Return the decision on one due instant, its reason, and why a queued run waits."""
+    if (
+        catching_up
+        and policy is not OverlapPolicy.ALLOW
+        and (blockers.active_execution_id is not None or blockers.has_queued_run)
+    ):
         return Decision.QUEUED, "missed runs are made up for one after the other", "catch_up"
-    decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
+    decision, reason = decide_overlap(
+        policy, OverlapState(blockers.active_execution_id is not None, blockers.has_queued_run)
+    )
     return decision, reason, "overlap" if decision is Decision.QUEUED else None
 
 
-async def cancel_previous(connection: Connection, schedule_id: UUID, now: datetime, by: Actor, why: str) -> UUID | None:
-    """Cancel what is active of a schedule; one of them, if some of it is still stopping."""
-    await cancel_within(connection, await schedules.active(connection, schedule_id), now, by, why)
-    left = await schedules.active(connection, schedule_id)
-    return left[0] if left else None
+async def _cancel_active_executions(
+    connection: Connection, schedule_id: UUID, now: datetime, by: Actor, reason: str
+) -> UUID | None:
+    """Cancel the active executions of a schedule; return one that is still stopping, if any."""
+    active = await schedules.list_active_executions(connection, schedule_id)
+    await cancel_executions_in_transaction(connection, active, now, by, reason)
+    stopping = await schedules.list_active_executions(connection, schedule_id)
+    return stopping[0] if stopping else None
 
 
 def _entry(
@@ -163,43 +212,53 @@ def _entry(
     reason: str | None,
     *,
     until: datetime | None = None,
-    run: UUID | None = None,
-    turn: str | None = None,
-) -> Entry:
-    return Entry(new_id(), schedule.id, schedule.name, due_at, until, "trigger", decision, turn, reason, run)
-
-
-def _execution(id: UUID, schedule: DueSchedule, plan: Plan, decided: Decided, now: datetime) -> NewExecution:
-    alone = schedule.overlap != Overlap.ALLOW
-    return NewExecution(
-        id, schedule.id, schedule.name, schedule.version, "trigger", alone, plan, decided.due_at, now, SCHEDULER
+    run_id: UUID | None = None,
+    queue_reason: str | None = None,
+) -> LedgerEntry:
+    return LedgerEntry(
+        new_id(), schedule.id, schedule.name, due_at, until, "trigger", decision, queue_reason, reason, run_id
     )
 
 
-# --- by hand --------------------------------------------------------------------------------------------------------
+def _triggered_execution(
+    id: UUID, schedule: DueSchedule, plan: Plan, occurrence: DecidedOccurrence, now: datetime
+) -> NewExecution:
+    exclusive = schedule.overlap != OverlapPolicy.ALLOW
+    return NewExecution(
+        id, schedule.id, schedule.name, schedule.version, "trigger", exclusive, plan, occurrence.due_at, now, SCHEDULER
+    )
+
+
+# --- manual runs ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """What became of a request to run a schedule now."""
+class RunResult:
+    """Result of a request to run a schedule now."""
 
     decision: Decision
     reason: str | None
     execution_id: UUID | None
 
 
-async def run_at_once(
+async def try_run_immediately(
     database: Database, schedule: Schedule, now: datetime, by: Actor, request_id: UUID
-) -> Started | None:
-    """Run a schedule by hand as it was last seen; None if there is more to it, and `run_now` has to decide."""
+) -> RunResult | None:
+    """Run a schedule as last read, in one statement; return None if `run_schedule` has to decide.
+
+    Fast path: the statement ``create_manual_execution`` repeats the overlap decision for a schedule without an active or queued
+    run. Equivalence test: tests/scheduling/test_immediate_runs.py.
+    """
     try:
-        begun = await executions.begin_at_once(database, _by_hand(request_id, schedule, schedule.plan, now, now, by))
-    except StoreError:  # another began at this moment; or no reply came, and this one may have begun
+        created = await executions.create_manual_execution(
+            database, _manual_execution(request_id, schedule, schedule.plan, now, now, by)
+        )
+    except StoreError:  # another run has just begun, or the reply was lost and this run may have begun
         return None
-    return Started(Decision.FIRED, None, request_id) if begun else None
+    return RunResult(Decision.FIRED, None, request_id) if created else None
 
 
-async def run_now(
+async def run_schedule(
     connection: Connection,
     name: str,
     now: datetime,
@@ -207,31 +266,42 @@ async def run_now(
     *,
     request_id: UUID,
     change: Callable[[Plan], Plan] | None = None,
-) -> Started:
-    """Run a schedule by hand: the overlap rule applies as to any other run, and the ledger tells of it.
+) -> RunResult:
+    """Run a schedule now, subject to its overlap policy, and write the occurrence ledger.
 
-    ``change`` makes the plan of this run from that of the schedule. The execution gets the id of the request, so that
-    asking twice starts it once.
+    ``change`` modifies the plan for this run. The request id becomes the execution id: a repeated request starts no
+    second run.
     """
-    schedule = await schedules.locked(connection, name)
-    standing, before = await schedules.before_a_run(connection, None if schedule is None else schedule.id, request_id)
-    if before is not None:
-        if schedule is not None and before["schedule_id"] != schedule.id:
-            raise Conflict(f"that was a request to run {before['schedule_name']!r}", field="request_id")
-        audit_recorder.changed_nothing()
-        return Started(Decision(before["decision"]), before["reason"], before["execution_id"])
+    schedule = await schedules.lock_schedule(connection, name)
+    # guard: schedules.one_decision_per_request
+    blockers, earlier = await schedules.load_manual_run_state(
+        connection, None if schedule is None else schedule.id, request_id
+    )
+    if earlier is not None:
+        if schedule is not None and earlier["schedule_id"] != schedule.id:
+            raise Conflict(
+                f"request_id {request_id} was used before to run schedule {earlier['schedule_name']!r}",
+                code="schedule.request_id.reused",
+                field="request_id",
+                remedy="use a new request id",
+            )
+        audit_recorder.mark_unchanged()
+        return RunResult(Decision(earlier["decision"]), earlier["reason"], earlier["execution_id"])
     if schedule is None:
-        raise NotFound(f"there is no schedule named {name!r}", remedy="see `tenuto schedule list`")
+        raise NotFound(
+            f"schedule {name!r} does not exist", code="schedule.not_found", remedy="see `tenuto schedule list`"
+        )
     plan = schedule.plan if change is None else change(schedule.plan)
-    overlap = schedule.definition.overlap
-    if overlap is Overlap.CANCEL_PREVIOUS and standing.active is not None:
-        left = await cancel_previous(connection, schedule.id, now, by, "it was run again by hand")
-        standing = Standing(left, standing.queued)
-    decision, reason = when_meeting(overlap, Meeting(standing.active is not None, standing.queued))
-    run = request_id if decision is Decision.FIRED else None
+    policy = schedule.definition.overlap
+    if policy is OverlapPolicy.CANCEL_PREVIOUS and blockers.active_execution_id is not None:
+        active = await _cancel_active_executions(connection, schedule.id, now, by, "it was run again by hand")
+        blockers = RunBlockers(active, blockers.has_queued_run)
+    decision, reason = decide_overlap(
+        policy, OverlapState(blockers.active_execution_id is not None, blockers.has_queued_run)
+    )
+    run_id = request_id if decision is Decision.FIRED else None
     queued = decision is Decision.QUEUED
-    request = _request(plan, by) if queued else None
-    entry = Entry(
+    entry = LedgerEntry(
         request_id,
         schedule.id,
         name,
@@ -241,102 +311,102 @@ async def run_now(
         decision,
         "overlap" if queued else None,
         reason,
-        run,
-        request,
+        run_id,
+        _queued_request(plan, by) if queued else None,
     )
-    await schedules.write_ledger(connection, [entry], now, by.name, ran=None if run is None else schedule.id)
-    if run is not None:
-        await executions.begin(connection, [_by_hand(run, schedule, plan, now, now, by)])
-    return Started(decision, reason, run)
+    await schedules.write_ledger_entries(
+        connection, [entry], now, by.name, manually_run_id=None if run_id is None else schedule.id
+    )
+    if run_id is not None:
+        await executions.create_executions(connection, [_manual_execution(run_id, schedule, plan, now, now, by)])
+    return RunResult(decision, reason, run_id)
 
 
-def _by_hand(id: UUID, schedule: Schedule, plan: Plan, due_at: datetime, now: datetime, by: Actor) -> NewExecution:
-    alone = schedule.definition.overlap is not Overlap.ALLOW
-    return NewExecution(id, schedule.id, schedule.name, schedule.version, "manual", alone, plan, due_at, now, by)
+def _manual_execution(
+    id: UUID, schedule: Schedule, plan: Plan, due_at: datetime, now: datetime, by: Actor
+) -> NewExecution:
+    exclusive = schedule.definition.overlap is not OverlapPolicy.ALLOW
+    return NewExecution(id, schedule.id, schedule.name, schedule.version, "manual", exclusive, plan, due_at, now, by)
 
 
-def _request(plan: Plan, by: Actor) -> str:
-    return json.dumps({"plan": plan.to_fields(), "by": [by.type, by.id, by.name]}, ensure_ascii=False)
+# --- queued runs ----------------------------------------------------------------------------------------------------
 
 
-# --- in turn --------------------------------------------------------------------------------------------------------
+async def start_queued_runs(
+    database: Database, now: datetime, scheduler: str, quarantine: Quarantine | None = None
+) -> int:
+    """Start runs that were queued behind an execution which has ended; return their number.
+
+    A queued request that no scheduler can read is dropped after a while, because it blocks its schedule.
+    """
+    skipped = new_quarantine() if quarantine is None else quarantine
+    started_count = 0
+    for id, version, name in await schedules.find_schedules_with_startable_run(database, BATCH_SIZE, skipped.rows):
+        with isolate_errors(partial(skipped.add, (id, version), name, "start queued run")):
+            start = partial(_start_queued_run, schedule_id=id, now=now, scheduler=scheduler)
+            started_count += await database.transaction(start)
+    return started_count
 
 
-async def take_turns(database: Database, now: datetime, by: str, left_out: LeftOut | None = None) -> int:
-    """Start what has waited for an earlier run to end; how many. What cannot be started goes on waiting.
-
-    A request that nobody can read is given up in the end: while it waits, nothing else of its schedule begins."""
-    without = none_left_out() if left_out is None else left_out
-    started = 0
-    for id, version, name in await schedules.whose_turn_it_is(database, BATCH, without.ids):
-        with alone(partial(without.add, (id, version), name, "run in turn")):
-            started += await database.transaction(partial(_take_turn, schedule_id=id, now=now, by=by))
-    return started
-
-
-async def _take_turn(connection: Connection, schedule_id: UUID, now: datetime, by: str) -> int:
-    schedule = await schedules.locked_by_id(connection, schedule_id)
+async def _start_queued_run(connection: Connection, schedule_id: UUID, now: datetime, scheduler: str) -> int:
+    schedule = await schedules.lock_schedule_by_id(connection, schedule_id)
     if schedule is None:
-        await schedules.give_up_queued(connection, schedule_id, "the schedule is gone", now, by, manual_too=True)
+        await schedules.drop_queued_runs(
+            connection, schedule_id, "the schedule is gone", now, scheduler, including_manual=True
+        )
         return 0
-    standing = (await schedules.standing(connection, [schedule_id]))[schedule_id]
-    queued = await schedules.first_queued(connection, schedule_id)
-    if queued is None or standing.active is not None:
+    blockers = (await schedules.load_run_blockers(connection, [schedule_id]))[schedule_id]
+    queued = await schedules.load_first_queued_run(connection, schedule_id)
+    if queued is None or blockers.active_execution_id is not None:
         return 0
-    run = new_id()
+    run_id = new_id()
     if queued.request is None:
         new = NewExecution(
-            run, schedule.id, schedule.name, schedule.version, "trigger",
-            schedule.definition.overlap is not Overlap.ALLOW, schedule.plan, queued.due_at, now, SCHEDULER,
+            run_id, schedule.id, schedule.name, schedule.version, "trigger",
+            schedule.definition.overlap is not OverlapPolicy.ALLOW, schedule.plan, queued.due_at, now, SCHEDULER,
         )  # fmt: skip
     else:
         try:
-            plan, asked_by = requested(queued.request)
-        except UNREADABLE as error:
-            await _give_up_or_raise(connection, schedule, queued, error, now, by)
-            return await _take_turn(connection, schedule_id, now, by)  # the next one, if more wait
-        new = _by_hand(run, schedule, plan, queued.due_at, now, asked_by)
-    await schedules.take_turn(connection, queued.id, run, now, by)
-    await executions.begin(connection, [new])
-    await schedules.ran(connection, schedule.id, now)
+            plan, requested_by = parse_queued_request(queued.request)
+        except UNREADABLE_ROW_ERRORS as error:
+            await _drop_request_or_raise(connection, schedule, queued, error, now, scheduler)
+            return await _start_queued_run(connection, schedule_id, now, scheduler)
+        new = _manual_execution(run_id, schedule, plan, queued.due_at, now, requested_by)
+    await schedules.mark_queued_run_started(connection, queued.id, run_id, now, scheduler)
+    await executions.create_executions(connection, [new])
+    await schedules.record_manual_run(connection, schedule.id, now)
     return 1
 
 
-def requested(request: Any) -> tuple[Plan, Actor]:
-    """What a queued request asks for, and who asks."""
+def _queued_request(plan: Plan, by: Actor) -> str:
+    return json.dumps({"plan": plan.to_fields(), "by": [by.type, by.id, by.name]}, ensure_ascii=False)
+
+
+def parse_queued_request(request: Any) -> tuple[Plan, Actor]:
+    """Return the plan and the initiator of a queued request."""
     by = type, id, name = request["by"]
     if not (isinstance(type, str) and isinstance(id, str | None) and isinstance(name, str)):
-        raise TypeError("it does not say who asks")
+        raise TypeError("the request names no initiator")
     return plan_from_fields(request["plan"]), Actor(*by)
 
 
-async def _give_up_or_raise(
-    connection: Connection, schedule: Schedule, queued: Queued, error: Exception, now: datetime, by: str
+async def _drop_request_or_raise(
+    connection: Connection, schedule: Schedule, queued: QueuedRun, error: Exception, now: datetime, scheduler: str
 ) -> None:
-    """Give up a request that cannot be read, unless somebody of another version may yet read it."""
+    """Drop an unreadable request; raise the error while a scheduler of another version may still start it."""
     reason = f"the request cannot be read: {error}"
-    if not await schedules.give_up_unread(connection, queued.id, reason, now, by, since=now - UNREAD_FOR):
+    since = now - UNREADABLE_REQUEST_KEPT_FOR
+    if not await schedules.drop_unreadable_run(connection, queued.id, reason, now, scheduler, since=since):
         raise error
-    log.warning("a queued run was given up", schedule=schedule.name, due_at=queued.due_at.isoformat(), reason=reason)
+    log.warning("queued run dropped", schedule=schedule.name, due_at=queued.due_at.isoformat(), reason=reason)
 
 
-# --- planning -------------------------------------------------------------------------------------------------------
+# --- missing next runs ----------------------------------------------------------------------------------------------
 
 
-async def plan_missing(database: Database, now: datetime, left_out: LeftOut | None = None) -> int:
-    """Work out the next run of every enabled schedule that has none worked out; how many."""
-    without = none_left_out() if left_out is None else left_out
-
-    async def some(connection: Connection, limit: int, held: Held) -> Counted:
-        found = await schedules.to_plan(connection, limit, without.ids)
-        rows: list[tuple[UUID, datetime | None, datetime | None]] = []
-        for id, version, name, trigger in found:
-            held[id, version] = name
-            try:
-                rows.append((id, None, trigger_from_json(trigger).next_after(now, str(id))))
-            except UNREADABLE as error:
-                without.add((id, version), name, "read", error)
-        await schedules.fired(connection, rows)
-        return Counted(len(found), len(rows))
-
-    return sum([planned.done async for planned in in_batches(database, some, without, "planned")])
+async def compute_missing_next_runs(database: Database, now: datetime, quarantine: Quarantine | None = None) -> int:
+    """Compute the next run of every enabled schedule that has none; return their number."""
+    skipped = new_quarantine() if quarantine is None else quarantine
+    return await next_runs.compute_missing_next_runs(
+        database, now, skipped, schedules.lock_unplanned_schedules, trigger_from_json, schedules.record_firings
+    )

@@ -1,9 +1,8 @@
-"""A manifest as a step: its task starts one run of it, lets its slot go, and looks in again until that run has ended.
+"""Manifest as a step of a schedule: the task of the step starts one run and defers until the run has ended.
 
-The id of the run follows from that of the attempt's record, so that an attempt that dies in the middle and is looked
-at again starts nothing twice; the next attempt after one that was lost goes on with the run that one had started. What
-a run is given, and by which rules it is tried, is the manifest's own affair. So is its life: a step that is cancelled
-leaves it alone, and so does one whose time limit is over, which counts from the beginning of its attempt.
+The id of the run follows from the id of the attempt, so a repeated attempt starts no second run. The next attempt after
+a lost one continues with the run of that attempt. The manifest determines retries and limits of the run. Neither the
+cancellation of the step nor its time limit, which counts from the start of its attempt, stops the run.
 """
 
 from __future__ import annotations
@@ -16,110 +15,115 @@ from uuid import UUID
 from pydantic import Field
 
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
-from tenuto.jobs.context import Context, PermanentFailure, PutAside, TimedOut
-from tenuto.jobs.registry import Job, Using
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.jobs.context import Context, PermanentFailure, TaskDeferred, TimedOut
+from tenuto.jobs.registry import Job, TaskOptions
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.steps import MANIFEST
-from tenuto.model.tasks import Aside
+from tenuto.model.tasks import Deferral
 from tenuto.postgres.database import Database
 from tenuto.scheduling.schedule_step import StepFailed, log
-from tenuto.service.polling_loop import patiently
+from tenuto.service.polling_loop import retry_while_unavailable
 from tenuto.store import activities, tasks
 
-_FIRST_LOOK = 0.5
-_LONGEST_LOOK = 15.0
-_WELL = ("completed", "completed_with_warning")
+_MIN_CHECK_SECONDS = 0.5
+_MAX_CHECK_SECONDS = 15.0
+_SUCCESS_STATUSES = ("completed", "completed_with_warning")
 
 Record = dict[str, Any]
 ExternalId = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Run(Protocol):
-    """Starts a run of a manifest, once for a request id: see `Manifests.run`."""
+class RunManifest(Protocol):
+    """Starts a run of a manifest, once per request id; see `Manifests.run`."""
 
     def __call__(
         self, external_id: str, arguments: Mapping[str, Any] | None = None, *, request_id: UUID | None = None
     ) -> Awaitable[UUID]: ...
 
 
-def handler(open: Callable[[], Awaitable[Database]], run: Run) -> Job[..., Any]:
-    """What runs the steps of this kind."""
+def manifest_step_job(open: Callable[[], Awaitable[Database]], run: RunManifest) -> Job[..., Any]:
+    """Return the job that runs manifest steps."""
 
     async def run_manifest(
         ctx: Context, manifest: ExternalId, input: dict[str, Any] | None = None, wait: bool = True
     ) -> dict[str, Any]:
-        """Run a manifest, and wait for its end."""
+        """Run a manifest and wait for its end."""
 
-        async def look() -> dict[str, Any]:
+        async def check() -> dict[str, Any]:
             database = await open()
-            id = await _underway(database, ctx)
+            id = await _find_started_run(database, ctx)
             if id is None:
-                id = await _started(database, ctx, run, manifest, input)
+                id = await _start_run(database, ctx, run, manifest, input)
             if not wait:
                 return {"task_id": str(id), "status": None, "output": None}
-            record = await _end_of(database, id)
+            record = await _load_final_attempt(database, id)
             if record is None:
-                raise await _later(database, ctx)
+                raise await _defer_or_time_out(database, ctx)
             return _result(ctx, manifest, id, record)
 
-        return await patiently(look, log, "what a step stands for cannot be looked at yet", task=str(ctx.task_id))
+        return await retry_while_unavailable(check, log, "check of step postponed", task=str(ctx.task_id))
 
-    return Job(run_manifest, MANIFEST, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
+    return Job(run_manifest, MANIFEST, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
 
 
-async def _underway(database: Database, ctx: Context) -> UUID | None:
-    """The run this step has started already and that has not failed, be it by an attempt that was lost."""
-    earlier = [_run_of(each["id"]) for each in await activities.attempts(database, ctx.task_id)]
-    ours = _run_of(ctx.activity_id)
-    for id in (ours, *reversed(earlier)):
-        if await tasks.to_cancel(database, id) is not None:
+async def _find_started_run(database: Database, ctx: Context) -> UUID | None:
+    """Return the run that this attempt or an earlier one has started, unless it failed."""
+    earlier = [_run_id_of_attempt(each["id"]) for each in await activities.list_attempts(database, ctx.task_id)]
+    own_id = _run_id_of_attempt(ctx.activity_id)
+    for id in (own_id, *reversed(earlier)):
+        if await tasks.load_task_to_cancel(database, id) is not None:
             return id
-        record = await _end_of(database, id)
-        if record is not None and (id == ours or record["status"] in _WELL):
+        record = await _load_final_attempt(database, id)
+        if record is not None and (id == own_id or record["status"] in _SUCCESS_STATUSES):
             return id
     return None
 
 
-def _run_of(activity_id: UUID) -> UUID:
-    """Which run an attempt starts: as old as its record, and another id than that has."""
+def _run_id_of_attempt(activity_id: UUID) -> UUID:
+    """Return the id of the run that an attempt starts: sorted next to the id of the attempt, and different from it."""
     return UUID(int=activity_id.int ^ 1)
 
 
-async def _started(database: Database, ctx: Context, run: Run, manifest: str, input: Mapping[str, Any] | None) -> UUID:
+async def _start_run(
+    database: Database, ctx: Context, run: RunManifest, manifest: str, input: Mapping[str, Any] | None
+) -> UUID:
     try:
-        return await run(manifest, input, request_id=_run_of(ctx.activity_id))
+        return await run(manifest, input, request_id=_run_id_of_attempt(ctx.activity_id))
     except Conflict as error:
         ctx.log.info("%s", error.message)
-        raise await _later(database, ctx) from None
+        raise await _defer_or_time_out(database, ctx) from None
     except (Invalid, NotFound, UnknownJob) as error:
-        raise PermanentFailure(error.message, field=error.field, remedy=error.remedy) from None
+        raise PermanentFailure(error.message, code=error.code, field=error.field, remedy=error.remedy) from None
 
 
-async def _end_of(database: Database, id: UUID) -> Record | None:
-    """The record of the attempt a run ended with, if it has ended."""
-    if await tasks.to_cancel(database, id) is not None:
+async def _load_final_attempt(database: Database, id: UUID) -> Record | None:
+    """Return the last attempt of a run, or None if the run has not ended."""
+    if await tasks.load_task_to_cancel(database, id) is not None:
         return None
-    records = await activities.attempts(database, id)
+    records = await activities.list_attempts(database, id)
     return dict(records[-1]) if records else None
 
 
-async def _later(database: Database, ctx: Context) -> PutAside | TimedOut:
-    """The longer it has lasted, the longer until the next look; the last is when its time limit is over."""
+async def _defer_or_time_out(database: Database, ctx: Context) -> TaskDeferred | TimedOut:
+    """Return a deferral that grows with the age of the attempt, or a timeout at the time limit of the step."""
     now, limit = database.clock.now(), ctx.task.policy.timeout_seconds
-    lasted = (now - (await tasks.began_at(database, ctx.task_id) or now)).total_seconds()
-    wait = min(max(_FIRST_LOOK, lasted / 10), _LONGEST_LOOK)
+    age_seconds = (now - (await tasks.load_attempt_began_at(database, ctx.task_id) or now)).total_seconds()
+    wait_seconds = min(max(_MIN_CHECK_SECONDS, age_seconds / 10), _MAX_CHECK_SECONDS)
     if limit is not None:
-        if lasted >= limit:
-            return TimedOut(f"its run went on after the step's time limit of {limit:g} s")
-        wait = min(wait, limit - lasted)
-    return PutAside(Aside(until=now + timedelta(seconds=wait)))
+        if age_seconds >= limit:
+            return TimedOut(f"the run did not end within the step's time limit of {limit:g} s")
+        wait_seconds = min(wait_seconds, limit - age_seconds)
+    return TaskDeferred(Deferral(resume_at=now + timedelta(seconds=wait_seconds)))
 
 
 def _result(ctx: Context, manifest: str, id: UUID, record: Record) -> dict[str, Any]:
-    if record["status"] not in _WELL:
+    if record["status"] not in _SUCCESS_STATUSES:
         error = record["error"]
-        why = error.get("message", "") if isinstance(error, Mapping) else ""
-        raise StepFailed(f"the run {id} of manifest {manifest!r} ended as {record['status']}: {why}"[:2000])
-    if record["status"] != _WELL[0]:
+        message = error.get("message", "") if isinstance(error, Mapping) else ""
+        raise StepFailed(
+            f"run {id} of manifest {manifest!r} ended as {record['status']}: {message}"[:2000],
+            code="step.manifest.run_failed",
+        )
+    if record["status"] != _SUCCESS_STATUSES[0]:
         ctx.warn(f"the run of manifest {manifest!r} ended with a warning")
     return {"task_id": str(id), "status": record["status"], "output": record["output"]}

@@ -1,8 +1,7 @@
-"""A schedule as a step of another: its task starts an execution, lets its slot go, and is called again when that ended.
+"""Schedule as a step of another schedule: the task of the step starts a child execution and defers until it has ended.
 
-The execution has the id of the attempt's record, so that an attempt that dies in the middle and is looked at again
-starts nothing twice. The next attempt after one that was lost goes on with the execution that one had started; only
-what has failed is started anew. A database that is away is waited for.
+The child has the id of the attempt, so a repeated attempt starts no second child. The next attempt after a lost one
+continues with the child of that attempt, unless the child failed.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import EngineError
-from tenuto.jobs.context import Context, PermanentFailure, PutAside
-from tenuto.jobs.registry import Job, Using
+from tenuto.jobs.context import Context, PermanentFailure, TaskDeferred
+from tenuto.jobs.registry import Job, TaskOptions
 from tenuto.logs import Log
-from tenuto.model.policies import Policy, RetryPolicy
-from tenuto.model.schedules import Overlap
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.schedules import OverlapPolicy
 from tenuto.model.steps import SCHEDULE
-from tenuto.model.tasks import Aside
+from tenuto.model.tasks import Deferral
 from tenuto.postgres.database import Connection, Database
-from tenuto.service.polling_loop import patiently
+from tenuto.service.polling_loop import retry_while_unavailable
 from tenuto.store import executions, schedules
 from tenuto.store.executions import NewExecution
 
@@ -28,60 +27,69 @@ log = Log("tenuto.steps")
 
 
 class StepFailed(EngineError):
-    """The execution a step stands for did not complete."""
+    """The child execution or run of a step did not complete."""
 
 
-def handler(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
-    """What runs the steps of this kind."""
+def schedule_step_job(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
+    """Return the job that runs schedule steps."""
 
     async def run_schedule(ctx: Context) -> dict[str, Any]:
-        async def look() -> dict[str, Any]:
-            return await _run(await open(), ctx)
+        async def check() -> dict[str, Any]:
+            return await _run_child(await open(), ctx)
 
-        return await patiently(look, log, "what a step stands for cannot be looked at yet", task=str(ctx.task_id))
+        return await retry_while_unavailable(check, log, "check of step postponed", task=str(ctx.task_id))
 
-    return Job(run_schedule, SCHEDULE, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
+    return Job(run_schedule, SCHEDULE, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
 
 
-async def _run(database: Database, ctx: Context) -> dict[str, Any]:
-    child = await executions.last_of_step(database, ctx.task_id, ctx.activity_id)
+async def _run_child(database: Database, ctx: Context) -> dict[str, Any]:
+    child = await executions.load_last_child_of_step(database, ctx.task_id, ctx.activity_id)
     if child is None or (child["state"] in ("failed", "cancelled") and child["id"] != ctx.activity_id):
-        raise PutAside(
-            Aside(execution=await database.transaction(lambda connection: _start(connection, database, ctx)))
+        raise TaskDeferred(
+            Deferral(
+                execution_id=await database.transaction(lambda connection: _start_child(connection, database, ctx))
+            )
         )
     if child["ended_at"] is None:
-        raise PutAside(Aside(execution=child["id"]))
+        raise TaskDeferred(Deferral(execution_id=child["id"]))
     if child["state"] != "completed":
-        raise StepFailed(f"execution {child['id']} of {child['schedule_name']!r} {child['state']}: {child['error']}")
+        raise StepFailed(
+            f"execution {child['id']} of {child['schedule_name']!r} {child['state']}: {child['error']}",
+            code="step.schedule.execution_failed",
+        )
     if child["failed_steps"]:
         ctx.warn(f"{child['failed_steps']} steps of {child['schedule_name']!r} failed")
     return {"execution_id": str(child["id"]), "failed_steps": child["failed_steps"]}
 
 
-async def _start(connection: Connection, database: Database, ctx: Context) -> UUID:
-    """Begin the execution, or say which one has to end before it can."""
-    schedule = await schedules.locked(connection, ctx.task.name)
+async def _start_child(connection: Connection, database: Database, ctx: Context) -> UUID:
+    """Start the child execution; return the id of the execution to wait for."""
+    schedule = await schedules.lock_schedule(connection, ctx.task.name)
     if schedule is None:
-        raise PermanentFailure(f"there is no schedule named {ctx.task.name!r}")
-    ours = ctx.task.execution_id
-    if ours is not None and not await executions.lock_in_progress(connection, ours):
-        return ctx.activity_id  # cancelled meanwhile: nothing more begins, and this step has been told to stop
+        raise PermanentFailure(f"schedule {ctx.task.name!r} does not exist", code="schedule.not_found")
+    parent_id = ctx.task.execution_id
+    # guard: executions.cancelled_starts_no_child
+    if parent_id is not None and not await executions.lock_if_in_progress(connection, parent_id):
+        return ctx.activity_id  # the parent execution was cancelled; this step is about to be stopped
     if not await executions.lock_step(connection, ctx.task):
-        return ctx.activity_id  # it is to stop itself, or another's by now: who cancels it looks only once
-    active = await schedules.active(connection, schedule.id)
-    alone = schedule.definition.overlap is not Overlap.ALLOW
-    if ctx.activity_id in active or await executions.is_over(connection, ctx.activity_id):
-        return ctx.activity_id  # only the reply was lost
-    if alone and active:
-        if ours is not None and await executions.waits_for(connection, active[0], ours):
-            # Plans free of circles, edited while old runs went on: each would wait for the other for ever.
-            raise PermanentFailure(f"execution {active[0]} of {schedule.name!r} waits for this one")
+        return ctx.activity_id  # the step was cancelled or lost; its canceller looks for children only once
+    active = await schedules.list_active_executions(connection, schedule.id)
+    exclusive = schedule.definition.overlap is not OverlapPolicy.ALLOW
+    # guard: executions.ended_child
+    if ctx.activity_id in active or await executions.is_finished(connection, ctx.activity_id):
+        return ctx.activity_id  # our own commit, whose reply was lost
+    if exclusive and active:
+        if parent_id is not None and await executions.waits_for(connection, active[0], parent_id):
+            # The schedules were edited during their runs; the two runs would wait for each other.
+            raise PermanentFailure(
+                f"execution {active[0]} of {schedule.name!r} waits for this one", code="execution.wait_cycle"
+            )
         return active[0]
     now = database.clock.now()
     new = NewExecution(
-        ctx.activity_id, schedule.id, schedule.name, schedule.version, "step", alone, schedule.plan, now, now,
+        ctx.activity_id, schedule.id, schedule.name, schedule.version, "step", exclusive, schedule.plan, now, now,
         ctx.initiator, parent_task_id=ctx.task.id,
     )  # fmt: skip
-    await executions.begin(connection, [new])
-    await schedules.ran(connection, schedule.id, now)
+    await executions.create_executions(connection, [new])
+    await schedules.record_manual_run(connection, schedule.id, now)
     return ctx.activity_id

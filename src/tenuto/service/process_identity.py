@@ -1,9 +1,8 @@
-"""Who a service is: a name that lasts over restarts, an id that is new at each start.
+"""Identity of a service process: a name that stays the same after a restart, and an id that is new at each start.
 
-The name is locked in this home for as long as the process lives. A successor that gets the lock knows its predecessor
-is dead, and may take back its work at once instead of waiting for leases. That is proof only where both speak of the
-same lock: two containers may have the same hostname and the same path, so each home's folder ``run`` has an id of its
-own, drawn once.
+The process holds a file lock on its name in the home directory. A restarted process that gets the lock knows that its
+predecessor is dead, and recovers its tasks at once instead of waiting for leases. Two containers may have the same host
+name and the same path, so the ``run`` directory of each home has a random id that shows whether both use the same lock.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from tenuto.ids import new_id
 from tenuto.model import stored_values
 from tenuto.postgres.database import Database
 from tenuto.store import workers
-from tenuto.store.workers import Incarnation
+from tenuto.store.workers import ProcessRegistration
 from tenuto.version import __version__
 
-_MOST = 1000
+_MAX_PROCESSES_PER_HOST = 1000
 
 
-class Identity:
-    """A locked name."""
+class ProcessIdentity:
+    """Name and id of a service process, with the lock on the name."""
 
     def __init__(self, service: str, home: Path, name: str, lock: IO[str], number: int | None) -> None:
         self.service = service
@@ -41,40 +40,48 @@ class Identity:
         self._number = number
 
     @classmethod
-    def take(cls, service: str, home: Path, name: str | None = None) -> Identity:
-        """The given name, or the first free one of this host: ``host-1``, ``host-2`` …"""
+    def acquire(cls, service: str, home: Path, name: str | None = None) -> ProcessIdentity:
+        """Lock the given name, or the first free one of this host: ``host-1``, ``host-2`` …"""
         if name is None:
-            return cls._first_free(service, home, 1)
-        stored_values.name(name, field="name", limit=100)
+            return cls._acquire_free_name(service, home, 1)
+        stored_values.check_name(name, field="name", limit=100)
         lock = _try_lock(home, service, name)
         if lock is None:
             raise Conflict(
-                f"a {service} named {name} is running on this machine already",
+                f"a {service} named {name!r} is already running on this machine",
+                code="process.name.taken",
                 field="name",
-                remedy="stop it, or give this one another name with --name",
+                remedy="stop it, or choose another name with --name",
             )
         return cls(service, home, name, lock, None)
 
     @classmethod
-    def _first_free(cls, service: str, home: Path, number: int) -> Identity:
-        for candidate in range(number, number + _MOST):
-            name = f"{_host()}-{candidate}"
+    def _acquire_free_name(cls, service: str, home: Path, number: int) -> ProcessIdentity:
+        for candidate in range(number, number + _MAX_PROCESSES_PER_HOST):
+            name = f"{_host_name()}-{candidate}"
             lock = _try_lock(home, service, name)
             if lock is not None:
                 return cls(service, home, name, lock, candidate)
-        raise Conflict(f"{_MOST} services run on this machine already", field="name")
+        raise Conflict(
+            f"{_MAX_PROCESSES_PER_HOST} {service} processes already run on this machine",
+            code="process.name.none_free",
+            field="name",
+        )
 
     def try_another_name(self) -> bool:
-        """Somebody out of reach of our locks has this name: take the next one, if the name was not given to us."""
+        """Switch to the next free name, because a process on another host has this one.
+
+        Return False if the name was chosen by the operator.
+        """
         if self._number is None:
             return False
-        other = self._first_free(self.service, self._home, self._number + 1)
+        other = self._acquire_free_name(self.service, self._home, self._number + 1)
         self.release()
         self.name, self._lock, self._number = other.name, other._lock, other._number
         return True
 
-    def begin_anew(self) -> None:
-        """The same name, as if started again: whatever was known of us by the old id is over."""
+    def renew_id(self) -> None:
+        """Take a new id under the same name, like after a restart."""
         self.id = new_id()
 
     @property
@@ -82,25 +89,28 @@ class Identity:
         return self._lock is not None
 
     def release(self) -> None:
-        """Let the name go."""
+        """Release the lock on the name."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
-    def incarnation(self, queues: list[str], slots: int) -> Incarnation:
-        """This start, as the register knows it. The host is where our locks reach: this machine, and this very home."""
-        reach = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"
-        return Incarnation(self.id, self.name, self.service, reach, _boot(), os.getpid(), __version__, queues, slots)
+    def incarnation(self, queues: list[str], slots: int) -> ProcessRegistration:
+        """Return the row for the register of processes. Its host includes the home, the scope of the file locks."""
+        host = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"  # guard: workers.home_id
+        return ProcessRegistration(self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots)
 
 
-async def enter_register(
-    database: Database, identity: Identity, queues: list[str], slots: int, *, silence: timedelta
+async def register_process(
+    database: Database, identity: ProcessIdentity, queues: list[str], slots: int, *, silence: timedelta
 ) -> UUID | None:
-    """Enter the register under this identity; the previous start of the same name, if that is proven dead only now."""
+    """Register the process in the database.
+
+    Return the id of the previous start under the same name, if this registration proves that it is dead.
+    """
     while True:
         try:
-            return await workers.register(
-                database, identity.incarnation(queues, slots), name_is_mine=identity.name_is_locked, silence=silence
+            return await workers.register_process(
+                database, identity.incarnation(queues, slots), holds_name_lock=identity.name_is_locked, silence_limit=silence
             )
         except Conflict:
             if not identity.try_another_name():
@@ -108,11 +118,11 @@ async def enter_register(
 
 
 def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:
-    folder = home / "run"
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = (folder / f"{service}-{name.replace('/', '_')}.lock").open("a", encoding="ascii")
+    directory = home / "run"
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = (directory / f"{service}-{name.replace('/', '_')}.lock").open("a", encoding="ascii")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: workers.exclusive_name_lock
     except OSError:
         handle.close()
         return None
@@ -120,7 +130,7 @@ def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:
 
 
 def _home_id(home: Path) -> str:
-    """The id of this home, drawn by whoever needs it first."""
+    """Return the random id of this home, created at its first use."""
     file = home / "run" / "home.id"
     with suppress(FileNotFoundError):
         if known := file.read_text(encoding="ascii").strip():
@@ -135,13 +145,13 @@ def _home_id(home: Path) -> str:
         return known
 
 
-def _host() -> str:
-    clean = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in socket.gethostname())
+def _host_name() -> str:
+    clean = "".join(char if char.isalnum() or char in "-." else "-" for char in socket.gethostname())
     return clean.strip("-.")[:60] or "host"
 
 
-def _boot() -> str:
-    """Which boot of the machine this is: after another one, every process of before is dead."""
+def _boot_id() -> str:
+    """Return the id of the current boot of the machine; processes of earlier boots are dead."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,8 +1,8 @@
-"""What goes wrong with one row stays with it: it is told of once, left out for a while, and the others go on.
+"""Quarantine for rows that this process cannot handle, and isolation of their errors from other rows.
 
-Nothing is written down about such a row. Another process, of another version perhaps, may be able to do what this one
-cannot, and so may this one later: at the latest when somebody has changed the row. A database that is away is no row's
-fault, and is raised.
+A failing row is logged once and skipped until its version changes or the quarantine is released; other rows are
+processed. The quarantine is not stored, because another process, perhaps of another version, may be able to handle the
+row. Connection errors are not the fault of a row and are raised.
 """
 
 from __future__ import annotations
@@ -17,128 +17,134 @@ from tenuto.errors import StoreError, TenutoError
 from tenuto.logs import Log
 from tenuto.postgres.database import Connection, Database, DatabaseError
 
-BATCH = 100
-UNREADABLE = (TenutoError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What reading something that somebody wrote by hand, or a later version, may come to."""
+BATCH_SIZE = 100
+UNREADABLE_ROW_ERRORS = (TenutoError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""Errors of parsing a row that was edited by hand or written by a later version."""
 
-Seen = tuple[UUID, int]
-"""A row as somebody found it: its id and its version."""
-Held = dict[Seen, str]
-"""Whom a transaction holds, each with its name."""
+RowVersion = tuple[UUID, int]
+"""Id and version of a row."""
+LockedRows = dict[RowVersion, str]
+"""The rows that a transaction has locked, with their names."""
 
 
 @dataclass(slots=True)
-class LeftOut:
-    """What this process cannot deal with just now, and leaves to others."""
+class Quarantine:
+    """Rows that this process skips for now."""
 
-    what: str
-    """What they are, in the words of the log: a schedule, a manifest."""
+    noun: str
+    """Kind of the rows in log events: schedule, manifest."""
     log: Log
-    ids: set[Seen] = field(default_factory=set)
-    """Each with its version: what somebody has changed since is not meant, and has its chance at once."""
-    _told: dict[UUID, str] = field(default_factory=dict)
+    rows: set[RowVersion] = field(default_factory=set)
+    """Skipped row versions. A row that has been changed since is not skipped."""
+    _logged_errors: dict[UUID, str] = field(default_factory=dict)
 
-    def add(self, seen: Seen, name: str, cannot: str, error: Exception) -> None:
-        """Leave one out from now on, as it was seen, and say so, unless that was said before."""
-        self.ids.add(seen)
-        id, _ = seen
-        if self._told.get(id) != str(error):
-            self._told[id] = str(error)
-            _tell(self.log, f"a {self.what} cannot be {cannot}", error, **{self.what: name})
+    def add(self, row: RowVersion, name: str, action: str, error: Exception) -> None:
+        """Skip a row version because an operation on it failed. Log each error of a row once."""
+        self.rows.add(row)
+        id, _ = row
+        if self._logged_errors.get(id) != str(error):
+            self._logged_errors[id] = str(error)
+            log_error(self.log, f"{self.noun} quarantined", **{self.noun: name}, operation=action)(error)
 
-    def try_again(self) -> None:
-        """Each has another chance. What fails again for the same reason is not told of again."""
-        self._told = {id: self._told[id] for id, _ in self.ids if id in self._told}
-        self.ids.clear()
+    def release_all(self) -> None:
+        """Skip no row any more. An error that was logged before is not logged again."""
+        self._logged_errors = {id: self._logged_errors[id] for id, _ in self.rows if id in self._logged_errors}
+        self.rows.clear()
 
 
 @contextmanager
-def alone(failed: Callable[[Exception], None]) -> Iterator[None]:
-    """Hand over what goes wrong in here, and go on behind it; a database that is away is raised all the same."""
+def isolate_errors(on_error: Callable[[Exception], None]) -> Iterator[None]:
+    """Pass errors of the block to ``on_error`` and continue after it; raise connection errors."""
     try:
         yield
     except StoreError as error:
         if not isinstance(error, DatabaseError):
             raise
-        failed(error)
-    except Exception as error:  # noqa: BLE001 — one thing that goes wrong must not take its neighbours with it
-        failed(error)
+        on_error(error)
+    except Exception as error:  # noqa: BLE001 — an error of one row must not affect other rows
+        on_error(error)
 
 
-def telling(log: Log, event: str, **fields: str) -> Callable[[Exception], None]:
-    """Have the log say it."""
-    return lambda error: _tell(log, event, error, **fields)
+def log_error(log: Log, event: str, **fields: str) -> Callable[[Exception], None]:
+    """Return a function that logs an error, with a stack trace if it is unexpected."""
+
+    def write(error: Exception) -> None:
+        write_event = log.error if isinstance(error, TenutoError) else log.exception
+        write_event(event, **fields, error=str(error))
+
+    return write
 
 
-def _tell(log: Log, event: str, error: Exception, **fields: str) -> None:
-    say = log.error if isinstance(error, TenutoError) else log.exception
-    say(event, **fields, error=str(error))
-
-
-class Some(Protocol):
-    """What one transaction came to; ``found`` is how many it held, be it dealt with or left out."""
+class BatchResult(Protocol):
+    """Result of one transaction; ``found`` counts the rows that it locked, handled or skipped."""
 
     found: int
 
 
 @dataclass(slots=True)
-class Counted:
-    """As little as can be said of it."""
+class RowCounts:
+    """The smallest batch result."""
 
     found: int
     done: int
 
 
-T = TypeVar("T", bound=Some)
-Deal = Callable[[Connection, int, Held], Awaitable[T]]
-"""Deals with up to so many, except for those left out; whom it holds, it notes."""
-Failed = Callable[[str, Exception], None]
-"""Told the name of one that had to be left out, and why."""
+T = TypeVar("T", bound=BatchResult)
+ProcessRows = Callable[[Connection, int, LockedRows], Awaitable[T]]
+"""Processes up to so many rows that are not in quarantine, and adds the rows that it locks."""
+OnFailedRow = Callable[[str, Exception], None]
+"""Receives the name of a row that was put into quarantine, and the error."""
 
 
-async def in_batches(
-    database: Database, deal: Deal[T], left_out: LeftOut, cannot: str, failed: Failed = lambda name, error: None
+async def process_in_batches(
+    database: Database,
+    process_rows: ProcessRows[T],
+    quarantine: Quarantine,
+    action: str,
+    on_failed_row: OnFailedRow = lambda name, error: None,
 ) -> AsyncIterator[T]:
-    """Deal with all there are, many in one transaction. If something spoils one, each is dealt with for itself, and
-    what cannot be is left out."""
-    found = BATCH
-    while found == BATCH:
-        whole: list[T] = []
-        with alone(lambda error: None):  # which of them it is, and why, is found out one by one
-            whole.append(await database.transaction(lambda connection: deal(connection, BATCH, {})))
-        if whole:
-            yield whole[0]
-            found = whole[0].found
+    """Process all rows, many per transaction; yield the result of each transaction.
+
+    If a transaction fails, its rows are processed one by one, and failing rows are put into quarantine.
+    """
+    found = BATCH_SIZE
+    while found == BATCH_SIZE:
+        results: list[T] = []
+        with isolate_errors(lambda error: None):  # the failing row is found one by one below
+            results.append(await database.transaction(lambda connection: process_rows(connection, BATCH_SIZE, {})))
+        if results:
+            yield results[0]
+            found = results[0].found
             continue
         found = 0
-        async for one in _one_by_one(database, deal, left_out, cannot, failed):
+        async for result in _process_one_by_one(database, process_rows, quarantine, action, on_failed_row):
             found += 1
-            if one is not None:
-                yield one
+            if result is not None:
+                yield result
 
 
-async def _one_by_one(
-    database: Database, deal: Deal[T], left_out: LeftOut, cannot: str, failed: Failed
+async def _process_one_by_one(
+    database: Database, process_rows: ProcessRows[T], quarantine: Quarantine, action: str, on_failed_row: OnFailedRow
 ) -> AsyncIterator[T | None]:
-    """A batch of them; None for each that had to be left out."""
-    held: Held = {}
+    """Process a batch of rows; yield None for each row that was put into quarantine."""
+    locked: LockedRows = {}
 
-    async def one(connection: Connection) -> T:
-        held.clear()  # what was held when it had to be done again
-        return await deal(connection, 1, held)
+    async def process_one(connection: Connection) -> T:
+        locked.clear()  # rows of an earlier try of this transaction
+        return await process_rows(connection, 1, locked)
 
-    def leave_out(error: Exception) -> None:
-        if not held:  # it is none of them
+    def quarantine_locked(error: Exception) -> None:
+        if not locked:  # not the fault of a row
             raise error
-        for seen, name in held.items():
-            left_out.add(seen, name, cannot, error)
-            failed(name, error)
+        for row, name in locked.items():
+            quarantine.add(row, name, action, error)
+            on_failed_row(name, error)
 
-    for _ in range(BATCH):
-        done: list[T] = []
-        held.clear()
-        with alone(leave_out):
-            done.append(await database.transaction(one))
-        if done and not done[0].found:
+    for _ in range(BATCH_SIZE):
+        results: list[T] = []
+        locked.clear()
+        with isolate_errors(quarantine_locked):
+            results.append(await database.transaction(process_one))
+        if results and not results[0].found:
             return
-        yield done[0] if done else None
+        yield results[0] if results else None

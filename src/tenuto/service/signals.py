@@ -1,7 +1,7 @@
-"""What SIGTERM and SIGINT mean to a service: the first asks it to leave, the next one to leave now.
+"""Shutdown on SIGTERM and SIGINT: the first signal drains the service, the second stops it at once.
 
-Before the service is ready, one just ends the start. Who has not left some seconds after the grace, because the
-database does not answer, goes as if killed: that is safe at any moment, and better than to stay.
+Before the service is ready, a signal aborts the start. A process that has not ended some seconds after the grace
+period, because the database does not answer, exits as if killed, which is safe at any time.
 """
 
 from __future__ import annotations
@@ -17,67 +17,67 @@ from tenuto.logs import Log
 
 EXIT_LOST_CONTROL = 75
 
-_HEARD = (signal.SIGTERM, signal.SIGINT)
-_LEAVING_SECONDS = 6.0
-"""How long leaving may take after the grace; a little longer than code that must be stopped."""
+_SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SHUTDOWN_SECONDS = 6.0
+"""Time for the shutdown after the grace period; slightly more than stopping job code takes."""
 
 log = Log("tenuto.service")
 T = TypeVar("T")
 
 
-class Signals:
-    """The signals of this process, for as long as the block lasts."""
+class ShutdownSignals:
+    """Context manager that handles the shutdown signals of this process."""
 
-    def __init__(self, grace: float) -> None:
-        self._grace = grace
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
         self._loop = asyncio.get_running_loop()
-        self._told = 0
-        self._timers: list[asyncio.TimerHandle] = []
+        self._signal_count = 0
+        self._exit_timers: list[asyncio.TimerHandle] = []
         self._starting: asyncio.Task[Any] | None = None
-        self._ways: tuple[Callable[[], None], Callable[[], None]] | None = None
+        self._handlers: tuple[Callable[[], None], Callable[[], None]] | None = None
 
     def __enter__(self) -> None:
-        for number in _HEARD:
+        for number in _SHUTDOWN_SIGNALS:
             self._loop.add_signal_handler(number, self.stop)
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        for number in _HEARD:
+        for number in _SHUTDOWN_SIGNALS:
             self._loop.remove_signal_handler(number)
-        for timer in self._timers:
+        for timer in self._exit_timers:
             timer.cancel()
 
-    async def unless_told(self, start: Coroutine[Any, Any, T]) -> T | None:
-        """What is started; None if we are told to stop before it is."""
+    async def run_unless_stopped(self, start: Coroutine[Any, Any, T]) -> T | None:
+        """Run the start of the service; return None if a signal aborts it."""
         starting: asyncio.Task[T] = self._loop.create_task(start)
         self._starting = starting
         try:
             return await starting
         except asyncio.CancelledError:
-            if not self._told:
+            if not self._signal_count:
                 raise
             return None
         finally:
             self._starting = None
 
-    def lead_to(self, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """The service is ready: this is how it is told. What came before is told now."""
-        self._ways = (first, second)
-        if self._told:
-            first()
+    def set_handlers(self, drain: Callable[[], None], stop_now: Callable[[], None]) -> None:
+        """Set the handlers of the first and of further signals; call ``drain`` if a signal came before."""
+        self._handlers = (drain, stop_now)
+        if self._signal_count:
+            drain()
 
     def stop(self) -> None:
-        """As if a signal had come."""
-        self._told += 1
-        ready = self._ways is not None
-        grace = self._grace if ready and self._told == 1 else 0.0
-        self._timers.append(self._loop.call_later(grace + _LEAVING_SECONDS, _leave_as_if_killed))
-        log.info("told to stop", how=("drain" if self._told == 1 else "now") if ready else "before the start")
-        if self._ways is not None:
-            self._ways[0 if self._told == 1 else 1]()
+        """Handle a signal."""
+        self._signal_count += 1
+        ready, first = self._handlers is not None, self._signal_count == 1
+        grace_seconds = self._grace_seconds if ready and first else 0.0
+        self._exit_timers.append(self._loop.call_later(grace_seconds + _SHUTDOWN_SECONDS, _exit_as_if_killed))
+        log.info("shutdown requested", mode=("drain" if first else "now") if ready else "before start")
+        if self._handlers is not None:
+            self._handlers[0 if first else 1]()
         elif self._starting is not None:
             self._starting.cancel()
 
 
-def _leave_as_if_killed() -> None:
-    log.critical("leaving without having cleared up: it took too long")
-    os._exit(EXIT_LOST_CONTROL)
+def _exit_as_if_killed() -> None:
+    log.critical("shutdown timed out; process exits without cleanup")
+    os._exit(EXIT_LOST_CONTROL)  # guard: worker.exit_without_database

@@ -1,7 +1,7 @@
-"""What would fire when: the rules for due instants, meeting runs and missed ones, played through without a database.
+"""Discrete-event simulation of schedules: due instants, overlapping runs and missed runs, without a database.
 
-Pure. The decisions are those of the scheduler itself (`model.occurrences`); only the time runs take is a guess, that of
-the past or one that was given. A run that is cancelled for the next one counts as stopped at once.
+The decisions are those of the scheduler (`model.occurrences`). Only run durations are estimates, from history or given.
+A run that is cancelled for the next one counts as stopped immediately.
 """
 
 from __future__ import annotations
@@ -14,77 +14,77 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from tenuto.errors import Invalid
-from tenuto.model.occurrences import Decision, Meeting, due, when_meeting
-from tenuto.model.schedules import Definition, Late, Overlap
+from tenuto.model.occurrences import ALREADY_QUEUED, Decision, OverlapState, decide_due_occurrences, decide_overlap
+from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.steps import SCHEDULE
-from tenuto.model.triggers.zones import MOMENT
-from tenuto.simulation.dst_report import Effect, effects
+from tenuto.model.triggers.zones import MICROSECOND
+from tenuto.simulation.dst_report import ClockChangeEffect, clock_change_effects
 
-MOST_RUNS = 100_000
+MAX_RUNS = 100_000
 
-Span = tuple[datetime, datetime]
+TimeSpan = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A schedule to play through."""
+class SimulatedSchedule:
+    """A schedule to simulate."""
 
-    definition: Definition
+    definition: ScheduleDefinition
     seed: str
-    """What places it within its jitter: its id."""
-    seconds: float
-    """How long a run takes."""
-    duration_is: str = "given"
-    """Where that comes from: ``history``, ``given`` or ``assumed``."""
+    """Selects the jitter: the id of the schedule."""
+    run_seconds: float
+    """The duration of a run."""
+    duration_source: str = "given"
+    """``history``, ``given`` or ``assumed``."""
     running_since: datetime | None = None
-    """When the run that is active now began."""
+    """The start of the run that is active now."""
 
     @property
     def name(self) -> str:
         return self.definition.name
 
-    def runs_on_until(self, start: datetime) -> datetime | None:
-        """When the run that is active at the beginning ends; None if there is none, going by how long runs take."""
+    def active_until(self, start: datetime) -> datetime | None:
+        """Return when the run that is active at ``start`` ends; None if there is none or its duration has passed."""
         if self.running_since is None or self.running_since >= start:
             return None
-        ends_at = self.running_since + timedelta(seconds=self.seconds)
+        ends_at = self.running_since + timedelta(seconds=self.run_seconds)
         return ends_at if ends_at > start else None
 
-    def needs(self) -> dict[str, int]:
-        """How many slots of each queue a run takes at most at a time. A step that runs a schedule takes none."""
+    def slots_per_queue(self) -> dict[str, int]:
+        """Return the most slots of each queue that a run needs at a time. A step that runs a schedule needs none."""
         most: dict[str, int] = {}
         for group in self.definition.plan.groups:
-            here: dict[str, int] = {}
+            needed: dict[str, int] = {}
             for step in group:
                 if step.kind != SCHEDULE:
-                    here[step.queue or "default"] = here.get(step.queue or "default", 0) + 1
-            most = {queue: max(most.get(queue, 0), here.get(queue, 0)) for queue in most.keys() | here.keys()}
+                    needed[step.queue or "default"] = needed.get(step.queue or "default", 0) + 1
+            most = {queue: max(most.get(queue, 0), needed.get(queue, 0)) for queue in most.keys() | needed.keys()}
         return most
 
 
 @dataclass(slots=True)
-class Run:
-    """What became of one due instant."""
+class SimulatedRun:
+    """The result for one due instant."""
 
     schedule: str
     due_at: datetime
     decision: Decision
-    """``queued`` only if its turn has not come by the end."""
+    """``queued`` only if it has not started by the end."""
     reason: str | None = None
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     cut: bool = False
-    """Cancelled, because the next one was due."""
+    """Cancelled because the next run was due."""
     until: datetime | None = None
-    """It stands for every due instant up to here."""
+    """Set if it stands for every due instant up to this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Something that gets in the way of something else."""
+    """A conflict between runs."""
 
     kind: str
-    """``overlap``: a run meets the previous one. ``slots``: more at once than a queue has room for."""
+    """``overlap``: a run is due while the previous one is active. ``slots``: a queue has too few slots."""
     at: datetime
     until: datetime | None
     schedules: tuple[str, ...]
@@ -93,8 +93,8 @@ class Clash:
 
 
 @dataclass(slots=True)
-class Total:
-    """One schedule, summed up."""
+class ScheduleTotal:
+    """The totals of one schedule."""
 
     schedule: str
     seconds: float
@@ -111,201 +111,216 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """All that would happen between two instants."""
+    """The result of a simulation."""
 
     start: datetime
     end: datetime
-    runs: list[Run]
+    runs: list[SimulatedRun]
     clashes: list[Clash]
-    clock_changes: list[Effect]
-    totals: list[Total]
+    clock_changes: list[ClockChangeEffect]
+    totals: list[ScheduleTotal]
     notes: list[str] = field(default_factory=list)
 
 
 def simulate(
-    subjects: Sequence[Subject],
+    schedules: Sequence[SimulatedSchedule],
     start: datetime,
     end: datetime,
     *,
-    room: Mapping[str, int] | None = None,
-    outages: Sequence[Span] = (),
-    most: int = MOST_RUNS,
+    queue_slots: Mapping[str, int] | None = None,
+    outages: Sequence[TimeSpan] = (),
+    max_runs: int = MAX_RUNS,
 ) -> Simulation:
-    """Play schedules through from ``start`` up to, not including, ``end``.
+    """Simulate schedules from ``start`` up to, not including, ``end``.
 
-    ``room`` is how many tasks of each queue can run at a time; a queue that is not named is not judged. During an
-    outage no scheduler is there: what falls due is decided at its end, by the misfire rule. What falls due in one that
-    lasts longer than up to ``end`` is only counted, in a note.
+    ``queue_slots`` is the number of tasks of each queue that can run at a time; other queues are not checked. During an
+    outage no scheduler runs: due instants are decided at its end, by the misfire policy. If the outage ends after
+    ``end``, they are only counted, in a note.
     """
     if end <= start:
-        raise Invalid("is not after the beginning", field="to")
-    play = _Play(start, end, outages, most)
-    for subject in subjects:
-        play.enter(subject)
-    play.through()
-    runs = sorted(play.runs, key=lambda run: (run.due_at, run.schedule))
-    with_earlier = [*play.earlier, *runs]
-    clashes = [*_meetings(with_earlier), *_crowds(subjects, with_earlier, room or {}, (start, end))]
+        raise Invalid(
+            f"the end {end.isoformat()} is not after the start {start.isoformat()}",
+            code="simulation.range.empty",
+            field="to",
+        )
+    simulator = _Simulator(start, end, outages, max_runs)
+    for schedule in schedules:
+        simulator.add(schedule)
+    simulator.run()
+    runs = sorted(simulator.runs, key=lambda run: (run.due_at, run.schedule))
+    all_runs = [*simulator.initial_runs, *runs]
+    clashes = [*_find_overlaps(all_runs), *_find_slot_shortages(schedules, all_runs, queue_slots or {}, (start, end))]
     return Simulation(
         start,
         end,
         runs,
         sorted(clashes, key=lambda clash: (clash.at, clash.kind, clash.schedules)),
         sorted(
-            (each for subject in subjects for each in effects(subject.name, subject.definition.trigger, start, end)),
+            (
+                effect
+                for schedule in schedules
+                for effect in clock_change_effects(schedule.name, schedule.definition.trigger, start, end)
+            ),
             key=lambda effect: (effect.at, effect.schedule),
         ),
-        [_total(subject, runs_of) for subject, runs_of in _by_subject(subjects, runs)],
-        _undecided_in_words(play.undecided),
+        _compute_totals(schedules, runs),
+        _undecided_notes(simulator.undecided),
     )
 
 
-class _Stage:
-    """One schedule while it is played."""
+class _ScheduleState:
+    """A schedule and its runs at the current instant."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.active: list[Run] = []
-        self.waiting: deque[Run] = deque()
+    def __init__(self, schedule: SimulatedSchedule) -> None:
+        self.schedule = schedule
+        self.active: list[SimulatedRun] = []
+        self.queued: deque[SimulatedRun] = deque()
 
 
-class _Play:
-    """The events in their order. At one instant first what ends, then what is due, then whose turn has come: as in a
-    round of the scheduler."""
+class _Simulator:
+    """Processes events in order. At one instant ends come first, then due instants, then queued runs, as in a cycle of
+    the scheduler."""
 
-    def __init__(self, start: datetime, end: datetime, outages: Sequence[Span], most: int) -> None:
+    def __init__(self, start: datetime, end: datetime, outages: Sequence[TimeSpan], max_runs: int) -> None:
         self._start = start
         self._end = end
         self._outages = sorted(outages)
-        self._most = most
+        self._max_runs = max_runs
         self._events: list[tuple[datetime, int, int, Callable[[datetime], None]]] = []
         self._order = count()
-        self.runs: list[Run] = []
-        self.earlier: list[Run] = []
-        """What was active at the beginning."""
+        self.runs: list[SimulatedRun] = []
+        self.initial_runs: list[SimulatedRun] = []
+        """The runs that are active at the start."""
         self.undecided: dict[str, int] = {}
-        """How many due instants of a schedule nobody decides on before the end."""
+        """The number of due instants of a schedule that are not decided before the end."""
 
-    def enter(self, subject: Subject) -> None:
-        stage = _Stage(subject)
-        ends_at = subject.runs_on_until(self._start)
-        if subject.running_since is not None and ends_at is not None:
-            run = Run(subject.name, subject.running_since, Decision.FIRED, None, subject.running_since, ends_at)
-            self.earlier.append(run)
-            self._go_on(stage, run, ends_at)
-        self._fall_due(stage, subject.definition.trigger.next_after(self._start - MOMENT, subject.seed))
+    def add(self, schedule: SimulatedSchedule) -> None:
+        state = _ScheduleState(schedule)
+        ends_at = schedule.active_until(self._start)
+        if schedule.running_since is not None and ends_at is not None:
+            run = SimulatedRun(
+                schedule.name, schedule.running_since, Decision.FIRED, None, schedule.running_since, ends_at
+            )
+            self.initial_runs.append(run)
+            self._activate(state, run, ends_at)
+        self._schedule_decision(state, schedule.definition.trigger.next_after(self._start - MICROSECOND, schedule.seed))
 
-    def through(self) -> None:
+    def run(self) -> None:
         while self._events:
-            at, _, _, happen = heapq.heappop(self._events)
+            at, _, _, handle = heapq.heappop(self._events)
             if at >= self._end:
                 return
-            happen(at)
+            handle(at)
 
-    def _at(self, instant: datetime, rank: int, happen: Callable[[datetime], None]) -> None:
-        heapq.heappush(self._events, (instant, rank, next(self._order), happen))
+    def _push_event(self, instant: datetime, rank: int, handle: Callable[[datetime], None]) -> None:
+        heapq.heappush(self._events, (instant, rank, next(self._order), handle))
 
-    def _someone_is_there(self, instant: datetime) -> datetime:
-        """The instant itself, or the end of the outage it falls into."""
+    def _scheduler_up_from(self, instant: datetime) -> datetime:
+        """Return the instant, or the end of the outage that contains it."""
         for begins, ends in self._outages:
             if begins <= instant < ends:
                 instant = ends
         return instant
 
-    def _fall_due(self, stage: _Stage, first: datetime | None) -> None:
+    def _schedule_decision(self, state: _ScheduleState, first: datetime | None) -> None:
         if first is None or first >= self._end:
             return
-        decided_at = self._someone_is_there(first)
+        decided_at = self._scheduler_up_from(first)
         if decided_at < self._end:
-            self._at(decided_at, 1, lambda now: self._decide(stage, first, now))
+            self._push_event(decided_at, 1, lambda now: self._decide(state, first, now))
         else:
-            self._leave_undecided(stage.subject, first)
+            self._count_undecided(state.schedule, first)
 
-    def _leave_undecided(self, subject: Subject, first: datetime) -> None:
-        number, instant = 0, subject.definition.trigger.next_after(first, subject.seed)
+    def _count_undecided(self, schedule: SimulatedSchedule, first: datetime) -> None:
+        number, instant = 0, schedule.definition.trigger.next_after(first, schedule.seed)
         while instant is not None and instant < self._end:
-            self._refuse_more_than_can_be_told(number)
-            number, instant = number + 1, subject.definition.trigger.next_after(instant, subject.seed)
-        self.undecided[subject.name] = number + 1
+            self._check_run_count(number)
+            number, instant = number + 1, schedule.definition.trigger.next_after(instant, schedule.seed)
+        self.undecided[schedule.name] = number + 1
 
-    def _decide(self, stage: _Stage, first: datetime, now: datetime) -> None:
-        definition, seed = stage.subject.definition, stage.subject.seed
-        found = due(definition.trigger, first, now, definition.misfire, seed)
+    def _decide(self, state: _ScheduleState, first: datetime, now: datetime) -> None:
+        definition, seed = state.schedule.definition, state.schedule.seed
+        found = decide_due_occurrences(definition.trigger, first, now, definition.misfire, seed)
         to_run = sum(each.decision is Decision.FIRED for each in found.decided)
-        catching_up = definition.misfire.policy is Late.ALL and to_run > 1
+        catching_up = definition.misfire.policy is MisfirePolicy.ALL and to_run > 1
         for each in found.decided:
-            run = self._record(Run(stage.subject.name, each.due_at, each.decision, each.reason, until=each.until))
+            run = self._record(
+                SimulatedRun(state.schedule.name, each.due_at, each.decision, each.reason, until=each.until)
+            )
             if each.decision is Decision.FIRED:
-                self._meet(stage, run, now, catching_up=catching_up)
-        self._fall_due(stage, found.next_run)
+                self._apply_overlap_policy(state, run, now, catching_up=catching_up)
+        self._schedule_decision(state, found.next_run_at)
 
-    def _meet(self, stage: _Stage, run: Run, now: datetime, *, catching_up: bool) -> None:
-        overlap = stage.subject.definition.overlap
-        if overlap is Overlap.CANCEL_PREVIOUS:
-            for earlier in [active for active in stage.active if active.starts_at != now]:
+    def _apply_overlap_policy(
+        self, state: _ScheduleState, run: SimulatedRun, now: datetime, *, catching_up: bool
+    ) -> None:
+        overlap = state.schedule.definition.overlap
+        if overlap is OverlapPolicy.CANCEL_PREVIOUS:
+            for earlier in [active for active in state.active if active.starts_at != now]:
                 earlier.ends_at, earlier.cut = now, True
-                stage.active.remove(earlier)
-        if catching_up and overlap is not Overlap.ALLOW and (stage.active or stage.waiting):
+                state.active.remove(earlier)
+        if catching_up and overlap is not OverlapPolicy.ALLOW and (state.active or state.queued):
             run.decision, run.reason = Decision.QUEUED, "missed runs are made up for one after the other"
         else:
-            run.decision, run.reason = when_meeting(overlap, Meeting(bool(stage.active), bool(stage.waiting)))
+            run.decision, run.reason = decide_overlap(overlap, OverlapState(bool(state.active), bool(state.queued)))
         if run.decision is Decision.FIRED:
-            self._begin(stage, run, now)
+            self._start_run(state, run, now)
         elif run.decision is Decision.QUEUED:
-            stage.waiting.append(run)
+            state.queued.append(run)
 
-    def _begin(self, stage: _Stage, run: Run, now: datetime) -> None:
+    def _start_run(self, state: _ScheduleState, run: SimulatedRun, now: datetime) -> None:
         run.decision, run.starts_at = Decision.FIRED, now
-        run.ends_at = now + timedelta(seconds=stage.subject.seconds)
-        self._go_on(stage, run, run.ends_at)
+        run.ends_at = now + timedelta(seconds=state.schedule.run_seconds)
+        self._activate(state, run, run.ends_at)
 
-    def _go_on(self, stage: _Stage, run: Run, ends_at: datetime) -> None:
-        stage.active.append(run)
-        self._at(ends_at, 0, lambda at: self._finish(stage, run, at))
+    def _activate(self, state: _ScheduleState, run: SimulatedRun, ends_at: datetime) -> None:
+        state.active.append(run)
+        self._push_event(ends_at, 0, lambda at: self._finish(state, run, at))
 
-    def _finish(self, stage: _Stage, run: Run, now: datetime) -> None:
+    def _finish(self, state: _ScheduleState, run: SimulatedRun, now: datetime) -> None:
         if not run.cut:
-            stage.active.remove(run)
-        if stage.waiting:
-            self._at(self._someone_is_there(now), 2, lambda at: self._take_turn(stage, at))
+            state.active.remove(run)
+        if state.queued:
+            self._push_event(self._scheduler_up_from(now), 2, lambda at: self._start_queued(state, at))
 
-    def _take_turn(self, stage: _Stage, now: datetime) -> None:
-        if stage.waiting and not stage.active:
-            self._begin(stage, stage.waiting.popleft(), now)
+    def _start_queued(self, state: _ScheduleState, now: datetime) -> None:
+        if state.queued and not state.active:
+            self._start_run(state, state.queued.popleft(), now)
 
-    def _record(self, run: Run) -> Run:
-        self._refuse_more_than_can_be_told(len(self.runs))
+    def _record(self, run: SimulatedRun) -> SimulatedRun:
+        self._check_run_count(len(self.runs))
         self.runs.append(run)
         return run
 
-    def _refuse_more_than_can_be_told(self, number: int) -> None:
-        if number >= self._most:
+    def _check_run_count(self, number: int) -> None:
+        if number >= self._max_runs:
             raise Invalid(
-                f"more than {self._most:,} runs fall into that time",
+                f"the simulated period has more than {self._max_runs:,} runs",
+                code="simulation.too_many_runs",
                 field="to",
-                remedy="choose a shorter time, or name the schedules to look at",
+                remedy="choose a shorter period, or name the schedules to simulate",
             )
 
 
-def _undecided_in_words(undecided: Mapping[str, int]) -> list[str]:
+def _undecided_notes(undecided: Mapping[str, int]) -> list[str]:
     if not undecided:
         return []
     number, names = sum(undecided.values()), sorted(undecided)
-    which = f"{', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
-    are = "1 due instant is" if number == 1 else f"{number:,} due instants are"
-    return [f"{are} decided after the end, when the outage is over: {which}"]
+    listed = f"{', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
+    count = "1 due instant is" if number == 1 else f"{number:,} due instants are"
+    return [f"{count} decided after the end, when the outage is over: {listed}"]
 
 
-# --- what gets in the way -------------------------------------------------------------------------------------------
+# --- clashes and totals ---------------------------------------------------------------------------------------------
 
 
-def _meetings(runs: Sequence[Run]) -> Iterator[Clash]:
-    """Runs that met the previous one of their schedule."""
+def _find_overlaps(runs: Sequence[SimulatedRun]) -> Iterator[Clash]:
+    """Yield the runs that were due while the previous run of their schedule was active."""
     for run in runs:
         if run.starts_at is not None and run.reason is not None:
-            words = f"{run.schedule!r} begins later than it is due: {run.reason}"
+            words = f"{run.schedule!r} starts later than it is due: {run.reason}"
             yield Clash("overlap", run.due_at, run.starts_at, (run.schedule,), words)
-        elif run.decision in (Decision.SKIPPED, Decision.QUEUED) or _met_a_waiting_one(run):
+        elif run.decision in (Decision.SKIPPED, Decision.QUEUED) or _is_coalesced_with_queued(run):
             words = f"{run.schedule!r} is {run.decision}: {run.reason}"
             yield Clash("overlap", run.due_at, None, (run.schedule,), words)
         if run.cut and run.ends_at is not None:
@@ -313,50 +328,57 @@ def _meetings(runs: Sequence[Run]) -> Iterator[Clash]:
             yield Clash("overlap", run.ends_at, None, (run.schedule,), words)
 
 
-def _met_a_waiting_one(run: Run) -> bool:
-    return run.decision is Decision.COALESCED and run.reason == "a run is waiting already"
+def _is_coalesced_with_queued(run: SimulatedRun) -> bool:
+    return run.decision is Decision.COALESCED and run.reason == ALREADY_QUEUED
 
 
-def _crowds(subjects: Sequence[Subject], runs: Sequence[Run], room: Mapping[str, int], within: Span) -> Iterator[Clash]:
-    """The times at which the runs need more slots of a queue than there are."""
-    needs = {subject.name: subject.needs() for subject in subjects}
-    for queue, most in sorted(room.items()):
-        steps: list[tuple[datetime, int, str]] = []
+def _find_slot_shortages(
+    schedules: Sequence[SimulatedSchedule],
+    runs: Sequence[SimulatedRun],
+    queue_slots: Mapping[str, int],
+    period: TimeSpan,
+) -> Iterator[Clash]:
+    """Yield the times at which the runs need more slots of a queue than it has."""
+    needs = {schedule.name: schedule.slots_per_queue() for schedule in schedules}
+    for queue, slots in sorted(queue_slots.items()):
+        changes: list[tuple[datetime, int, str]] = []
         for run in runs:
-            wanted = needs[run.schedule].get(queue, 0)
-            if wanted and run.starts_at is not None and run.ends_at is not None and run.ends_at > run.starts_at:
-                begins, ends = max(run.starts_at, within[0]), min(run.ends_at, within[1])
-                steps += [(begins, wanted, run.schedule), (ends, -wanted, run.schedule)]
-        yield from _too_many(queue, most, sorted(steps, key=lambda step: (step[0], step[1])))
+            needed = needs[run.schedule].get(queue, 0)
+            if needed and run.starts_at is not None and run.ends_at is not None and run.ends_at > run.starts_at:
+                begins, ends = max(run.starts_at, period[0]), min(run.ends_at, period[1])
+                changes += [(begins, needed, run.schedule), (ends, -needed, run.schedule)]
+        yield from _find_shortages(queue, slots, sorted(changes, key=lambda change: (change[0], change[1])))
 
 
-def _too_many(queue: str, most: int, steps: Sequence[tuple[datetime, int, str]]) -> Iterator[Clash]:
-    now: dict[str, int] = {}
+def _find_shortages(queue: str, slots: int, changes: Sequence[tuple[datetime, int, str]]) -> Iterator[Clash]:
+    used: dict[str, int] = {}
     since: datetime | None = None
-    peak, who = 0, dict[str, None]()
-    for at, change, schedule in steps:
-        now[schedule] = now.get(schedule, 0) + change
-        wanted = sum(now.values())
-        if wanted > most:
+    peak, involved = 0, set[str]()
+    for at, change, schedule in changes:
+        used[schedule] = used.get(schedule, 0) + change
+        needed = sum(used.values())
+        if needed > slots:
             since = since or at
-            peak = max(peak, wanted)
-            who.update(dict.fromkeys(name for name, slots in now.items() if slots))
+            peak = max(peak, needed)
+            involved.update(name for name, count in used.items() if count)
         elif since is not None:
-            words = f"queue {queue} has room for {most:,} at a time, and up to {peak:,} are wanted"
-            yield Clash("slots", since, at, tuple(sorted(who)), words, queue)
-            since, peak, who = None, 0, {}
+            words = f"queue {queue} has {slots:,} slots, and up to {peak:,} are needed"
+            yield Clash("slots", since, at, tuple(sorted(involved)), words, queue)
+            since, peak, involved = None, 0, set()
 
 
-def _by_subject(subjects: Sequence[Subject], runs: Sequence[Run]) -> Iterator[tuple[Subject, list[Run]]]:
-    by_name: dict[str, list[Run]] = {}
+def _compute_totals(schedules: Sequence[SimulatedSchedule], runs: Sequence[SimulatedRun]) -> list[ScheduleTotal]:
+    by_name: dict[str, list[SimulatedRun]] = {}
     for run in runs:
         by_name.setdefault(run.schedule, []).append(run)
-    for subject in sorted(subjects, key=lambda subject: subject.name):
-        yield subject, by_name.get(subject.name, [])
+    return [
+        _compute_total(schedule, by_name.get(schedule.name, []))
+        for schedule in sorted(schedules, key=lambda schedule: schedule.name)
+    ]
 
 
-def _total(subject: Subject, runs: Sequence[Run]) -> Total:
-    total = Total(subject.name, subject.seconds, subject.duration_is, due=len(runs))
+def _compute_total(schedule: SimulatedSchedule, runs: Sequence[SimulatedRun]) -> ScheduleTotal:
+    total = ScheduleTotal(schedule.name, schedule.run_seconds, schedule.duration_source, due=len(runs))
     for run in runs:
         if run.starts_at is not None and run.ends_at is not None:
             total.fired += 1

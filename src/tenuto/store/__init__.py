@@ -1,1 +1,1 @@
-"""The only room with SQL: rows to model and back, transactions; no decisions, no loops."""
+"""SQL of Tenuto: convert rows to model values and back. No decisions and no polling loops."""

@@ -1,5 +1,5 @@
--- name: partitions
--- The partitions there are, by name.
+-- name: list_partitions
+-- Return the names of the partitions.
 SELECT child.relname AS name
 FROM pg_inherits
 JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
@@ -7,37 +7,38 @@ WHERE pg_inherits.inhparent = 'tenuto.activities'::regclass
 ORDER BY child.relname;
 
 -- name: lock_partitions
--- One process at a time makes or drops partitions, and none waits long behind a reader: everybody else would wait behind it.
+-- Serialise the creation and removal of partitions, with a short lock timeout: all other transactions would wait
+-- behind one that waits for a reader.
 SELECT set_config('lock_timeout', '500ms', true), pg_advisory_xact_lock(hashtext('tenuto partitions'));
 
--- name: youngest_in_default
--- Whether the default partition already holds ids of a range: then no partition can be made for it.
+-- name: has_rows_in_default
+-- Return whether the default partition contains ids of a range: then no partition can be created for it.
 SELECT EXISTS (SELECT FROM tenuto.activities_old WHERE id >= $1 AND id < $2) AS taken;
 
 -- name: allow_retention
--- Retention alone may delete activities, and only in its own transaction.
+-- Allow the deletion of activities in this transaction; only retention may do so.
 SELECT set_config('tenuto.retention', 'on', true);
 
--- name: delete_old
--- A small batch of the default partition's oldest records.
+-- name: delete_old_default_rows
+-- Delete a small batch of the oldest rows of the default partition.
 DELETE FROM tenuto.activities_old
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.activities_old
-    WHERE ended_at < $1
+    WHERE ended_at < $1 -- guard: retention.recent_activities
     ORDER BY id
     LIMIT $2
 ))
 RETURNING id;
 
--- name: activity
--- One activity, whether it lies ahead, is in progress or is past.
+-- name: load_activity
+-- Return one activity: planned, running or ended.
 SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE id = $1;
 
--- name: attempts_of_task
--- Every attempt at a task so far, the first one first.
+-- name: list_attempts
+-- Return all attempts at a task, oldest first.
 SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE id = $1
@@ -47,8 +48,8 @@ FROM tenuto.all_activities
 WHERE task_id = $1 AND attempt > 1
 ORDER BY attempt;
 
--- name: is_over
--- Whether the last attempt at a task so far was its last. Asked again and again: reads nothing that may be large.
+-- name: has_task_ended
+-- Return whether the last attempt at a task was final. Polled often: reads no large column.
 SELECT final
 FROM (
     SELECT attempt, final
@@ -63,7 +64,7 @@ ORDER BY attempt DESC
 LIMIT 1;
 
 -- name: list_activities
--- Past activities, newest first, below a key; every filter may be left out.
+-- Return ended activities, newest first, below a cursor; every filter is optional.
 SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
        started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
        correlation_id, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
@@ -76,8 +77,8 @@ WHERE ($1::uuid IS NULL OR id < $1)
 ORDER BY id DESC
 LIMIT $6;
 
--- name: children
--- What was asked for by an activity while it ran, the first one first, after a key.
+-- name: list_children
+-- Return tasks and activities that an activity enqueued while it ran, oldest first, after a cursor.
 SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
        started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
        correlation_id, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
@@ -87,9 +88,9 @@ WHERE parent_id = $1
 ORDER BY id
 LIMIT $3;
 
--- name: stats
--- What has ended since, by name, the most frequent first: how many attempts and how they ended, how long those that ran
--- waited for it and took, in seconds.
+-- name: list_job_statistics
+-- Return statistics of attempts that ended since an instant, by job, most frequent first: counts by outcome, waiting
+-- and running time in seconds.
 SELECT kind, name, count(*) AS attempts,
        count(*) FILTER (WHERE status IN ('completed', 'completed_with_warning')) AS done,
        count(*) FILTER (WHERE status IN ('failed', 'completed_with_error')) AS failed,
@@ -108,7 +109,7 @@ ORDER BY attempts DESC, kind, name
 LIMIT $3;
 
 -- name: list_tasks
--- Open tasks, newest first, below a key; every filter may be left out.
+-- Return open tasks, newest first, below a cursor; every filter is optional.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt, failures, losses, created_at,
        claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
        initiator_type, initiator_id, initiator_name, correlation_id,
@@ -122,8 +123,8 @@ WHERE ($1::uuid IS NULL OR id < $1)
 ORDER BY id DESC
 LIMIT $6;
 
--- name: task
--- One open task with everything known of it.
+-- name: load_task
+-- Return one open task with all columns.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, input, policy, attempt, failures, losses,
        created_at, claimed_at, lease_until, fence, worker_id, progress, unique_key, limit_key, limit_max, tags,
        cancel_at, cancel_name, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
@@ -131,8 +132,9 @@ SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, inp
 FROM tenuto.tasks
 WHERE id = $1;
 
--- name: find_by_prefix
--- Ids that begin with what a person typed: the uuids between two bounds. Each arm stops early: a short prefix fits many.
+-- name: find_ids_by_prefix
+-- Return up to three ids in a range, for a prefix that a user entered. Each branch has a limit, because a short
+-- prefix matches many ids.
 (SELECT id FROM tenuto.tasks WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 3)
 UNION
 (SELECT activity_id FROM tenuto.tasks WHERE attempt > 1 AND activity_id BETWEEN $1 AND $2 ORDER BY activity_id LIMIT 3)
@@ -141,8 +143,8 @@ UNION
 ORDER BY id
 LIMIT 3;
 
--- name: outcome_counts
--- What became of all tasks with a tag, of one initiator, or both: how many ended well and badly, are open, ended twice.
+-- name: count_outcomes
+-- Count the outcomes of all tasks with a tag, of one initiator, or both: succeeded, failed, open, ended twice.
 WITH past AS (
     SELECT task_id, status, reason, final
     FROM tenuto.activities

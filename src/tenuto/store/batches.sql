@@ -1,5 +1,5 @@
--- name: insert
--- A batch comes to be; one with the same key is left alone.
+-- name: insert_batch
+-- Insert a batch, unless its key exists.
 INSERT INTO tenuto.batches (
     id, key, manifest_id, external_id, name, created_at, initiator_type, initiator_id, initiator_name
 )
@@ -7,33 +7,33 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
--- name: by_key
--- The batch with a key.
+-- name: load_batch_by_key
+-- Return a batch by key.
 SELECT *
 FROM tenuto.batches
 WHERE key = $1;
 
--- name: lock
--- A batch, held until the transaction ends: parts come in one at a time, and none while it is being cancelled.
+-- name: lock_batch
+-- Lock a batch: parts are added one at a time, and none while the batch is being cancelled.
 SELECT *
 FROM tenuto.batches
 WHERE id = $1
 FOR UPDATE;
 
--- name: part_is_in
--- One more part of a batch has come in.
+-- name: add_batch_part
+-- Record that a part of a batch was added.
 UPDATE tenuto.batches
 SET total = total + $2, duplicates = duplicates + $3, digest = coalesce($4, digest)
 WHERE id = $1;
 
--- name: complete
--- The last part has come in.
+-- name: complete_submission
+-- Record that the last part of a batch was added.
 UPDATE tenuto.batches
 SET complete_at = coalesce(complete_at, $2)
 WHERE id = $1;
 
--- name: batch
--- One batch with what has become of its items so far.
+-- name: load_batch
+-- Return a batch with the outcomes of its items.
 SELECT batch.*,
        (SELECT coalesce(json_object_agg(state, number), '{}') FROM (
             SELECT state, count(*) AS number FROM tenuto.tasks WHERE batch_id = batch.id GROUP BY state
@@ -49,14 +49,14 @@ SELECT batch.*,
 FROM tenuto.batches AS batch
 WHERE batch.id = $1;
 
--- name: ended_lately
--- How many items of a batch ended within the last so many seconds.
+-- name: count_ended_since
+-- Count the items of a batch that ended since an instant.
 SELECT count(*)
 FROM tenuto.activities
 WHERE batch_id = $1 AND final AND ended_at > $2;
 
 -- name: list_batches
--- Batches, the newest first, below a key.
+-- Return batches, newest first, below a cursor.
 SELECT id, key, manifest_id, external_id, name, total, duplicates, complete_at, created_at, paused_at, paused_by,
        cancelled_at, cancelled_by, initiator_name,
        (SELECT count(*) FROM tenuto.tasks WHERE batch_id = batches.id) AS open,
@@ -69,8 +69,9 @@ WHERE ($1::uuid IS NULL OR id < $1)
 ORDER BY id DESC
 LIMIT $3;
 
--- name: items
--- The items of a batch with what has become of each, by their task's id, after a key. A page of each kind is read in order.
+-- name: list_batch_items
+-- Return the items of a batch with their outcomes, by task id, after a cursor. One page of each kind is read in
+-- order.
 (
     SELECT task_id, id AS activity_id, item_key, status, reason, attempt, input, output, error, started_at, ended_at
     FROM tenuto.activities
@@ -78,7 +79,7 @@ LIMIT $3;
       AND final
       AND task_id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
       AND ($3::text IS NULL OR status = $3)
-      -- one that was run again is told of by its new task
+      -- a retried item is represented by its new task
       AND NOT EXISTS (
           SELECT FROM tenuto.dead_letters
           WHERE dead_letters.task_id = activities.task_id AND dead_letters.status = 'retried'
@@ -101,42 +102,44 @@ UNION ALL
 ORDER BY task_id
 LIMIT $4;
 
--- name: no_claims
--- No claim of items is under way until the transaction ends: what has begun is seen, and nothing begins behind our back.
--- Who stalls in it is thrown out, as in a claim.
+-- name: lock_limits
+-- Wait for claims under limits and block new ones until the transaction ends: claimed items are visible, and no item
+-- is claimed in between. A stalled session is terminated, as in a claim.
 SELECT set_config('idle_in_transaction_session_timeout', '2000', true),
+       -- guard: batches.cancel_waits_for_limited_claims
        pg_advisory_xact_lock(hashtext('tenuto limits'));
 
--- name: pause
--- What has not begun of a batch stays back; what runs goes on to its end. Workers that have some of it standing by hear of it.
+-- name: pause_batch
+-- Pause a batch: unclaimed items wait, running items continue. Workers with standby items are notified.
 UPDATE tenuto.batches
 SET paused_at = $2, paused_by = $3
 WHERE id = $1 AND paused_at IS NULL AND cancelled_at IS NULL
+-- guard: batches.pause_notifies_workers
 RETURNING id, pg_notify('tenuto', 'limits') AS paused;
 
--- name: hold_back
--- Some of what has not begun yet of a paused batch.
+-- name: hold_batch_items
+-- Set some unclaimed items of a paused batch to waiting.
 UPDATE tenuto.tasks
 SET state = 'waiting'
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.tasks
     WHERE batch_id = $1 AND state IN ('queued', 'scheduled')
-    ORDER BY id
+    ORDER BY id -- guard: batches.pause_waits_for_locked_items
     LIMIT $2
-    FOR UPDATE
+    FOR UPDATE -- guard: batches.pause_waits_for_locked_items
 ))
 RETURNING id;
 
--- name: resume
--- A paused batch goes on.
+-- name: resume_batch
+-- Resume a paused batch.
 UPDATE tenuto.batches
 SET paused_at = NULL, paused_by = NULL
 WHERE id = $1 AND paused_at IS NOT NULL AND cancelled_at IS NULL
 RETURNING id;
 
--- name: release
--- Some of what was held back of a batch.
+-- name: release_batch_items
+-- Queue some held items of a batch.
 WITH released AS (
     UPDATE tenuto.tasks
     SET state = CASE WHEN run_at > $3 THEN 'scheduled' ELSE 'queued' END
@@ -156,20 +159,21 @@ WITH released AS (
 SELECT id, (SELECT count(*) FROM woken) AS woken
 FROM released;
 
--- name: cancel
--- A batch is cancelled: nothing more of it comes in or begins. As above: who is told to stop hears of it later.
+-- name: cancel_batch
+-- Cancel a batch: no item is added or claimed any more. Workers are notified by request_cancellation.
 UPDATE tenuto.batches
 SET cancelled_at = $2, cancelled_by = $3, complete_at = coalesce(complete_at, $2), paused_at = NULL, paused_by = NULL
 WHERE id = $1 AND cancelled_at IS NULL
+-- guard: batches.cancel_notifies_workers
 RETURNING id, pg_notify('tenuto', 'limits') AS cancelled;
 
--- name: for_many
--- Thousands of ids at once are joined as a whole for the rest of the transaction, as in a worker's session: one by one,
--- each would be looked for in the list of all.
+-- name: use_hash_joins
+-- Disable nested loops for the rest of the transaction, as in a worker's session: with thousands of ids, each would
+-- be searched in the whole list.
 SELECT set_config('enable_nestloop', 'off', true);
 
--- name: not_begun
--- Some tasks of a batch that nobody holds, as who ends them needs to see them.
+-- name: lock_unclaimed_items
+-- Return and lock some unclaimed tasks of a batch.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id
@@ -179,8 +183,8 @@ ORDER BY id
 LIMIT $2
 FOR UPDATE;
 
--- name: ask_to_stop
--- The running tasks of a batch are asked to stop, and their workers hear of it.
+-- name: request_cancellation
+-- Request cancellation of the running tasks of a batch and notify their workers.
 WITH asked AS (
     UPDATE tenuto.tasks
     SET cancel_at = coalesce(cancel_at, clock_timestamp()),
@@ -193,32 +197,36 @@ WITH asked AS (
 SELECT count(pg_notify('tenuto', 'cancel ' || worker_id::text))
 FROM (SELECT DISTINCT worker_id FROM asked) AS holders;
 
--- name: share
--- Batches that nobody may pause, resume or cancel until the transaction ends; which of them are paused or cancelled.
+-- name: lock_shared
+-- Prevent these batches from being paused, resumed or cancelled until the transaction ends, and return whether each
+-- is paused or cancelled.
 SELECT id, paused_at IS NOT NULL AS paused, cancelled_at IS NOT NULL AS cancelled
 FROM tenuto.batches
 WHERE id = ANY ($1::uuid[])
 ORDER BY id
+-- guard: batches.lock_while_items_are_written
 FOR SHARE;
 
--- name: hold_these
--- What would be tried again, of batches that are paused, waits for them to be resumed.
+-- name: hold_items_of_paused
+-- Set retried and deferred items of paused batches to waiting.
 UPDATE tenuto.tasks
 SET state = 'waiting'
 WHERE id = ANY ($1::uuid[])
   AND batch_id = ANY ($2::uuid[])
   AND state IN ('queued', 'scheduled');
 
--- name: forget
--- A small batch of the batches that were complete before the cut-off and of which nothing is left: no item, no record of
--- one, no letter.
+-- name: delete_old_batches
+-- Delete a small batch of batches that were complete before the cut-off and have no item, activity or dead letter
+-- left.
 DELETE FROM tenuto.batches
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.batches
     WHERE complete_at < $1
+      -- guard: retention.batch_with_open_items
       AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.batch_id = batches.id)
       AND NOT EXISTS (SELECT FROM tenuto.activities WHERE activities.batch_id = batches.id AND final)
+      -- guard: retention.batch_with_dead_letters
       AND NOT EXISTS (SELECT FROM tenuto.dead_letters WHERE dead_letters.batch_id = batches.id)
     ORDER BY id
     LIMIT $2
@@ -226,7 +234,7 @@ WHERE id = ANY (ARRAY(
 RETURNING id;
 
 -- name: find_batches
--- Ids that begin with what a person typed.
+-- Return ids in a range, for a prefix that a user entered.
 SELECT id
 FROM tenuto.batches
 WHERE id BETWEEN $1 AND $2

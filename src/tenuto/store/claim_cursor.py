@@ -1,7 +1,6 @@
-"""What a worker remembers from one claim to the next, so that a claim costs the same however much lies in the queues.
+"""Cursors that a worker keeps between claims, so that the cost of a claim does not depend on the backlog.
 
-Both values only say where the next claim begins to look; what may be taken the claim itself decides. Losing them costs
-time and nothing else.
+A cursor only says where the next claim starts to read; a lost cursor costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -14,83 +13,82 @@ from uuid import UUID
 
 from tenuto.model.tasks import Task
 
-Place: TypeAlias = tuple[int, datetime, UUID]
-NOTHING_BEFORE: Place = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
-_MOST_URGENT = -32769
+QueuePosition: TypeAlias = tuple[int, datetime, UUID]
+QUEUE_START: QueuePosition = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
+_LOWEST_RANK = -32769
 
 
 @dataclass(slots=True)
-class Bounds:
-    """Where the last claim of each queue ended.
+class ClaimCursor:
+    """Position of the last claimed task of each queue.
 
-    Rows before it are mostly dead by now, and walking over them costs more with every job while somebody keeps an old
-    snapshot open. The bound is only a shortcut: it is dropped whenever something may have been put in before it, when
-    it finds too little, and every few seconds anyway.
+    Rows before it are mostly dead, and scanning them costs more with every task while an old snapshot is open. The
+    position is dropped when a more urgent task arrives, when a claim finds too little, and every few seconds.
     """
 
-    after: dict[str, Place] = field(default_factory=dict)
-    _heard: dict[str, int] = field(default_factory=dict)
-    """The most urgent rank told of each queue since the claim under way was asked: it may not have seen that."""
+    positions: dict[str, QueuePosition] = field(default_factory=dict)
+    _announced_ranks: dict[str, int] = field(default_factory=dict)
+    """Most urgent rank announced for each queue since the current claim started, which may have missed it."""
 
-    def asked(self) -> None:
-        """A claim begins: whatever was told before, it sees."""
-        self._heard.clear()
+    def begin_claim(self) -> None:
+        """Start a claim, which sees everything that was announced before."""
+        self._announced_ranks.clear()
 
-    def more_urgent(self, queue: str, rank: int = _MOST_URGENT) -> None:
-        """Something has come in: if it goes before where we are, look from the beginning again."""
-        self._heard[queue] = min(rank, self._heard.get(queue, rank))
-        place = self.after.get(queue)
+    def note_arrival(self, queue: str, rank: int = _LOWEST_RANK) -> None:
+        """Note an announced task; drop the position of its queue if the task precedes it."""
+        self._announced_ranks[queue] = min(rank, self._announced_ranks.get(queue, rank))
+        place = self.positions.get(queue)
         if place is not None and rank < place[0]:
-            del self.after[queue]
+            del self.positions[queue]
 
-    def moved_past(self, tasks: Iterable[Task]) -> None:
-        """The claim has taken these, most urgent first, unless something was told meanwhile that goes before them."""
+    def advance_past(self, tasks: Iterable[Task]) -> None:
+        """Move past the claimed tasks, most urgent first, unless a more urgent task was announced meanwhile."""
         last_of = {task.queue: task for task in tasks}
         for task in last_of.values():
             place = (-task.priority, task.run_at, task.id)
-            heard = self._heard.get(task.queue)
+            heard = self._announced_ranks.get(task.queue)
             if heard is not None and heard < place[0]:
-                self.after.pop(task.queue, None)
-            elif place > self.after.get(task.queue, NOTHING_BEFORE):
-                self.after[task.queue] = place
+                self.positions.pop(task.queue, None)
+            elif place > self.positions.get(task.queue, QUEUE_START):
+                self.positions[task.queue] = place
 
 
 @dataclass(slots=True)
-class Lap:
-    """How far the claims under limits have come along the limited keys of each queue.
+class LimitKeyCursor:
+    """Last limit key of each queue that claims under limits have read.
 
-    A claim looks at some hundred keys and the next one goes on from there, round and round: so a claim stays short
-    however many keys there are, and every key has its turn.
+    A claim reads a few hundred keys and the next one continues, in a cycle: so a claim stays short, and every key has
+    its turn.
     """
 
-    after: dict[str, str] = field(default_factory=dict)
-    _unseen: set[str] = field(default_factory=set)
-    _from_the_first: set[str] = field(default_factory=set)
+    last_keys: dict[str, str] = field(default_factory=dict)
+    _unfinished_queues: set[str] = field(default_factory=set)
+    _scanned_from_start: set[str] = field(default_factory=set)
 
     @property
-    def left_out(self) -> bool:
-        """Whether there are keys the last claim has not looked at."""
-        return bool(self._unseen)
+    def has_unseen_keys(self) -> bool:
+        """Return whether the last claim has not read all keys."""
+        return bool(self._unfinished_queues)
 
-    def asked(self, queues: Iterable[str]) -> None:
-        """A claim begins."""
-        self._unseen = set(queues)
-        self._from_the_first = set()
+    def begin_claim(self, queues: Iterable[str]) -> None:
+        """Start a claim."""
+        self._unfinished_queues = set(queues)
+        self._scanned_from_start = set()
 
-    def starts(self, queues: Iterable[str]) -> list[str]:
-        """After which key of each queue to begin."""
-        return [self.after.get(queue, "") for queue in queues]
+    def start_keys(self, queues: Iterable[str]) -> list[str]:
+        """Return the key after which the scan of each queue starts."""
+        return [self.last_keys.get(queue, "") for queue in queues]
 
-    def reached(self, queues: Sequence[str], ends: Sequence[str | None]) -> None:
-        """Take over where the claim ended: none at the last key, the start itself if the queue had no room."""
-        for queue, start, end in zip(queues, self.starts(queues), ends, strict=True):
+    def record_end_keys(self, queues: Sequence[str], end_keys: Sequence[str | None]) -> None:
+        """Store the last key read: None at the last key, the start key if the queue has no capacity."""
+        for queue, start, end in zip(queues, self.start_keys(queues), end_keys, strict=True):
             if not start:
-                self._from_the_first.add(queue)
+                self._scanned_from_start.add(queue)
             if end is None:
-                self.after.pop(queue, None)
-                if queue in self._from_the_first:
-                    self._unseen.discard(queue)
+                self.last_keys.pop(queue, None)
+                if queue in self._scanned_from_start:
+                    self._unfinished_queues.discard(queue)
             elif end == start:
-                self._unseen.discard(queue)
+                self._unfinished_queues.discard(queue)
             else:
-                self.after[queue] = end
+                self.last_keys[queue] = end

@@ -1,4 +1,4 @@
-"""Dead letters: written where the last failure is recorded, resolved once, read."""
+"""Rows of dead letters: written with the final failure, resolved once, read."""
 
 from __future__ import annotations
 
@@ -10,51 +10,60 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.dead_letters import fingerprint_of_json, summary
+from tenuto.model.dead_letters import error_fingerprint_from_json, error_summary
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.sql_loader import beside
-from tenuto.store.bulk_copy import columns_of
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.bulk_copy import to_columns
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 Record = dict[str, Any]
 
 
-async def write(connection: Connection, failures: Sequence[tuple[UUID, str | None]]) -> int:
-    """A letter for each (activity of the last attempt, its error as JSON); how many. Where it is recorded."""
+async def write_dead_letters(connection: Connection, failures: Sequence[tuple[UUID, str | None]]) -> int:
+    """Write a dead letter for each (activity of the last attempt, error as JSON); return their number."""
     if not failures:
         return 0
     rows = [
-        (new_id(), activity, summary(json.loads(error) if error else None)[:2000], fingerprint_of_json(error))
+        (
+            new_id(),
+            activity,
+            error_summary(json.loads(error) if error else None)[:2000],
+            error_fingerprint_from_json(error),
+        )
         for activity, error in failures
     ]
-    return len(await connection.fetch(SQL.write, *columns_of(rows)))
+    return len(await connection.fetch(SQL.write_dead_letters, *to_columns(rows)))
 
 
-async def missing(connection: Connection, since: UUID, before: datetime, limit: int) -> list[tuple[UUID, str | None]]:
-    """(activity, error as JSON) of final failures that left no letter."""
-    return [(row["id"], row["error"]) for row in await connection.fetch(SQL.missing, since, before, limit)]
+async def find_missing_dead_letters(
+    connection: Connection, since: UUID, before: datetime, limit: int
+) -> list[tuple[UUID, str | None]]:
+    """Return (activity, error as JSON) of final failures without a dead letter."""
+    return [
+        (row["id"], row["error"]) for row in await connection.fetch(SQL.find_missing_dead_letters, since, before, limit)
+    ]
 
 
-async def letter(database: Database, id: UUID) -> Record | None:
-    """One letter."""
-    row = await database.one(SQL.letter, id)
+async def load_dead_letter(database: Database, id: UUID) -> Record | None:
+    """Return one dead letter."""
+    row = await database.fetch_one(SQL.load_dead_letter, id)
     return None if row is None else {**dict(row), "input": json.loads(row["input"])}
 
 
-async def concerned(connection: Connection, ids: Sequence[UUID]) -> tuple[list[str], set[UUID]]:
-    """The manifests (by external id) and batches of open letters: to be held before the letters are."""
-    rows = await connection.fetch(SQL.concerned, ids)
+async def find_owners(connection: Connection, ids: Sequence[UUID]) -> tuple[list[str], set[UUID]]:
+    """Return the manifests (external ids) and batches of open dead letters, which must be locked first."""
+    rows = await connection.fetch(SQL.list_owners, ids)
     batches = {row["batch_id"] for row in rows if row["batch_id"] is not None}
     return sorted({row["external_id"] for row in rows}), batches
 
 
-async def lock_open(connection: Connection, ids: Sequence[UUID]) -> list[Record]:
-    """Of these, those that wait for a decision, held until the transaction ends."""
-    return [dict(row) for row in await connection.fetch(SQL.lock_letters, ids)]
+async def lock_open_dead_letters(connection: Connection, ids: Sequence[UUID]) -> list[Record]:
+    """Return and lock the open ones of these dead letters."""
+    return [dict(row) for row in await connection.fetch(SQL.lock_open_dead_letters, ids)]
 
 
-async def resolve(
+async def resolve_dead_letters(
     connection: Connection,
     pairs: Sequence[tuple[UUID, UUID | None]],
     now: datetime,
@@ -62,27 +71,28 @@ async def resolve(
     note: str | None,
     request: UUID,
 ) -> set[UUID]:
-    """Resolve (letter, task that runs it again or None if acknowledged)."""
+    """Resolve pairs of (dead letter, task that retries it, or None if acknowledged); return the resolved ids."""
     if not pairs:
         return set()
-    ids, tasks = columns_of(pairs)
-    rows = await connection.fetch(SQL.resolve, ids, tasks, now, by.type, by.id, by.name, note, request)
+    ids, tasks = to_columns(pairs)
+    rows = await connection.fetch(SQL.resolve_dead_letters, ids, tasks, now, by.type, by.id, by.name, note, request)
     return {row["id"] for row in rows}
 
 
-async def resolved_by(connection: Connection, ids: Sequence[UUID], request: UUID) -> dict[UUID, UUID]:
-    """Those that a request has resolved, also if only its reply was lost or it was cut off, each with the task that
-    runs it again."""
-    return {row["id"]: row["retry_task_id"] for row in await connection.fetch(SQL.resolved_by, ids, request)}
+async def find_resolved_by_request(connection: Connection, ids: Sequence[UUID], request: UUID) -> dict[UUID, UUID]:
+    """Return the dead letters that a request has resolved, also before a lost reply, with the tasks that retry them."""
+    return {
+        row["id"]: row["retry_task_id"] for row in await connection.fetch(SQL.find_resolved_by_request, ids, request)
+    }
 
 
-async def resolved_before(database: Database, request: UUID) -> tuple[list[UUID], datetime | None]:
-    """Everything a request has resolved so far, and since when."""
-    ids = [row["id"] for row in await database.all(SQL.resolved_before, request)]
-    return ids, await database.value(SQL.first_resolved, request)
+async def list_resolved_by_request(database: Database, request: UUID) -> tuple[list[UUID], datetime | None]:
+    """Return all dead letters that a request has resolved, and the instant of the first."""
+    ids = [row["id"] for row in await database.fetch_all(SQL.list_resolved_by_request, request)]
+    return ids, await database.fetch_value(SQL.load_first_resolved_at, request)
 
 
-async def list_letters(
+async def list_dead_letters(
     database: Database,
     *,
     below: UUID | None,
@@ -92,22 +102,22 @@ async def list_letters(
     batch: UUID | None,
     limit: int,
 ) -> list[Record]:
-    """Letters, the newest first."""
-    rows = await database.all(SQL.list_letters, below, status, manifest, fingerprint, batch, limit)
+    """Return dead letters, newest first."""
+    rows = await database.fetch_all(SQL.list_dead_letters, below, status, manifest, fingerprint, batch, limit)
     return [dict(row) for row in rows]
 
 
-async def groups(database: Database, manifest: str | None, batch: UUID | None, limit: int) -> list[Record]:
-    """Open letters by the kind of failure, the most frequent first."""
-    return [dict(row) for row in await database.all(SQL.groups, manifest, limit, batch)]
+async def list_failure_groups(database: Database, manifest: str | None, batch: UUID | None, limit: int) -> list[Record]:
+    """Group open dead letters by kind of failure, most frequent first."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_failure_groups, manifest, limit, batch)]
 
 
-async def summary_of(database: Database, ids: Sequence[UUID], limit: int) -> list[Record]:
-    """What some letters are about: of each manifest and kind of failure, how many."""
-    return [dict(row) for row in await database.all(SQL.summary, ids, limit)]
+async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit: int) -> list[Record]:
+    """Count dead letters by manifest and kind of failure."""
+    return [dict(row) for row in await database.fetch_all(SQL.summarise_dead_letters, ids, limit)]
 
 
-async def selection(
+async def select_open_dead_letters(
     database: Database,
     *,
     manifest: str | None,
@@ -115,16 +125,16 @@ async def selection(
     batch: UUID | None,
     until: datetime | None,
 ) -> list[UUID]:
-    """The open letters a filter stands for now, all of them."""
-    rows = await database.all(SQL.selection, manifest, fingerprint, batch, until)
+    """Return all open dead letters that match a filter."""
+    rows = await database.fetch_all(SQL.select_open_dead_letters, manifest, fingerprint, batch, until)
     return [row["id"] for row in rows]
 
 
-async def find(database: Database, low: UUID, high: UUID) -> list[UUID]:
-    """Up to three ids of letters between two."""
-    return [row["id"] for row in await database.all(SQL.find_letters, low, high)]
+async def find_dead_letters(database: Database, low: UUID, high: UUID) -> list[UUID]:
+    """Return up to three ids of dead letters in a range."""
+    return [row["id"] for row in await database.fetch_all(SQL.find_dead_letters, low, high)]
 
 
-async def forget(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of letters that were resolved before the cut-off; how many."""
-    return len(await database.all(SQL.forget_resolved, cutoff, limit))
+async def delete_resolved_dead_letters(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of dead letters that were resolved before the cut-off; return their number."""
+    return len(await database.fetch_all(SQL.delete_resolved_dead_letters, cutoff, limit))

@@ -1,6 +1,6 @@
--- name: write
--- Tasks that failed for good leave a letter each, in the transaction that records the failure. An item that has an open
--- letter keeps that one; it tells of the newest failure.
+-- name: write_dead_letters
+-- Insert a dead letter for each task that failed finally, in the transaction that records the failure. An item with
+-- an open dead letter keeps it; it then describes the newest failure.
 WITH failed AS (
     SELECT new.id, new.reason, new.fingerprint, past.manifest_id, past.batch_id, past.task_id, past.id AS activity_id,
            past.ended_at, past.failures + past.losses AS attempts, past.input,
@@ -31,8 +31,8 @@ SET task_id = excluded.task_id,
     input = excluded.input
 RETURNING id;
 
--- name: missing
--- The net: final failures of manifests, of late, that left no letter. In normal operation there are none.
+-- name: find_missing_dead_letters
+-- Return recent final failures of manifests without a dead letter. Normally there are none.
 SELECT past.id, past.error
 FROM tenuto.activities AS past
 WHERE past.manifest_id IS NOT NULL
@@ -52,49 +52,50 @@ WHERE past.manifest_id IS NOT NULL
 ORDER BY past.id
 LIMIT $3;
 
--- name: letter
--- One letter.
+-- name: load_dead_letter
+-- Return one dead letter.
 SELECT *
 FROM tenuto.dead_letters
 WHERE id = $1;
 
--- name: concerned
--- The manifests and batches of letters: to be held before the letters are.
+-- name: list_owners
+-- Return the manifests and batches of dead letters, which must be locked before the dead letters.
 SELECT DISTINCT external_id, batch_id
 FROM tenuto.dead_letters
 WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
 ORDER BY external_id, batch_id;
 
--- name: lock_letters
--- Letters that wait for a decision, held until the transaction ends.
+-- name: lock_open_dead_letters
+-- Return and lock open dead letters.
 SELECT id, manifest_id, external_id, item, batch_id, task_id, input
 FROM tenuto.dead_letters
 WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
 ORDER BY id
+-- guard: dead_letters.row_lock
 FOR UPDATE;
 
--- name: resolved_by
--- Which of these letters a request has resolved, now or when it was sent before, and the task that runs each again.
+-- name: find_resolved_by_request
+-- Return which of these dead letters a request has resolved, now or earlier, and the task that retries each.
 SELECT id, retry_task_id
 FROM tenuto.dead_letters
 WHERE id = ANY ($1::uuid[]) AND resolved_request = $2
 ORDER BY id;
 
--- name: resolved_before
--- Everything a request has resolved so far.
+-- name: list_resolved_by_request
+-- Return all dead letters that a request has resolved.
 SELECT id
 FROM tenuto.dead_letters
 WHERE resolved_request = $1
 ORDER BY id;
 
--- name: first_resolved
--- When a request resolved its first letter.
+-- name: load_first_resolved_at
+-- Return when a request resolved its first dead letter.
 SELECT min(resolved_at) AS at
 FROM tenuto.dead_letters
 WHERE resolved_request = $1;
 
--- name: resolve
--- Letters are resolved: run again as a new task, or acknowledged.
+-- name: resolve_dead_letters
+-- Resolve dead letters: retried as a new task, or acknowledged.
 UPDATE tenuto.dead_letters
 SET status = CASE WHEN new.retry_task_id IS NULL THEN 'acknowledged' ELSE 'retried' END,
     resolved_at = $3,
@@ -107,11 +108,11 @@ SET status = CASE WHEN new.retry_task_id IS NULL THEN 'acknowledged' ELSE 'retri
 FROM unnest($1::uuid[], $2::uuid[]) AS new (id, retry_task_id)
 WHERE dead_letters.id = ANY ($1::uuid[])
   AND dead_letters.id = new.id
-  AND dead_letters.status = 'awaiting_intervention'
+  AND dead_letters.status = 'awaiting_intervention' -- guard: dead_letters.one_resolution
 RETURNING dead_letters.id;
 
--- name: list_letters
--- Letters, the newest first, below a key; every filter may be left out.
+-- name: list_dead_letters
+-- Return dead letters, newest first, below a cursor; every filter is optional.
 SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
        attempts, status, resolved_at, resolved_name, note, retry_task_id
 FROM tenuto.dead_letters
@@ -123,8 +124,8 @@ WHERE ($1::uuid IS NULL OR id < $1)
 ORDER BY id DESC
 LIMIT $6;
 
--- name: groups
--- Open letters by the kind of failure, the most frequent first.
+-- name: list_failure_groups
+-- Group open dead letters by kind of failure, most frequent first.
 SELECT fingerprint, count(*) AS letters, count(DISTINCT external_id) AS manifests, min(external_id) AS external_id,
        min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
        (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason
@@ -136,8 +137,8 @@ GROUP BY fingerprint
 ORDER BY count(*) DESC, fingerprint
 LIMIT $2;
 
--- name: selection
--- The open letters a filter stands for, frozen as a list of ids.
+-- name: select_open_dead_letters
+-- Return the ids of all open dead letters that match a filter.
 SELECT id
 FROM tenuto.dead_letters
 WHERE status = 'awaiting_intervention'
@@ -147,8 +148,8 @@ WHERE status = 'awaiting_intervention'
   AND ($4::timestamptz IS NULL OR dead_lettered_at <= $4)
 ORDER BY id;
 
--- name: summary
--- What some letters are about: of each manifest and kind of failure, how many.
+-- name: summarise_dead_letters
+-- Count dead letters by manifest and kind of failure.
 SELECT external_id, fingerprint, count(*) AS letters, min(dead_lettered_at) AS first_at,
        max(dead_lettered_at) AS last_at, (array_agg(reason ORDER BY id DESC))[1] AS reason
 FROM tenuto.dead_letters
@@ -157,22 +158,23 @@ GROUP BY external_id, fingerprint
 ORDER BY count(*) DESC, external_id, fingerprint
 LIMIT $2;
 
--- name: find_letters
--- Ids that begin with what a person typed.
+-- name: find_dead_letters
+-- Return ids in a range, for a prefix that a user entered.
 SELECT id
 FROM tenuto.dead_letters
 WHERE id BETWEEN $1 AND $2
 ORDER BY id
 LIMIT 3;
 
--- name: forget_resolved
--- A small batch of letters that were resolved before the cut-off and whose failure is no longer on record: as long as it
--- is, the letter says what became of it.
+-- name: delete_resolved_dead_letters
+-- Delete a small batch of dead letters that were resolved before the cut-off and whose activity no longer exists:
+-- until then the dead letter says how the failure was resolved.
 DELETE FROM tenuto.dead_letters
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.dead_letters
     WHERE resolved_at < $1
+      -- guard: retention.dead_letter_with_activity
       AND NOT EXISTS (SELECT FROM tenuto.activities WHERE activities.id = dead_letters.activity_id)
     ORDER BY resolved_at
     LIMIT $2

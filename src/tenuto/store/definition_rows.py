@@ -1,7 +1,7 @@
-"""Definitions as rows, whatever they define: found by their key, held, written, and every change of them.
+"""Rows of versioned definitions: schedules and manifests.
 
-Schedules and manifests have tables of their own, and statements of the same names in a file of their own. What a row
-says, and which columns a definition fills besides those that all have, is told by them.
+Both have their own tables and ``.sql`` files with statements of the same names. The caller supplies how to read a row
+and which columns a definition fills.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from uuid import UUID
 
 from tenuto.model.actors import Actor
 from tenuto.postgres.database import Connection, Database, Row
-from tenuto.postgres.sql_loader import Statements
+from tenuto.postgres.sql_loader import SqlStatements
 
 
-class Keyed(Protocol):
-    """What is found by a key of its own."""
+class HasKey(Protocol):
+    """A stored definition with a unique key."""
 
     @property
     def key(self) -> str: ...
 
 
 D = TypeVar("D")
-S = TypeVar("S", bound=Keyed)
+S = TypeVar("S", bound=HasKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Version:
     definition_id: UUID
     version: int
     key: str
-    """The name of a schedule, the external id of a manifest, as it was from then on."""
+    """Name of the schedule or external id of the manifest after the change."""
     change: str
     at: datetime
     actor: Actor
@@ -45,35 +45,37 @@ class Version:
     after: dict[str, Any] | None
 
 
-class Kept(Generic[D, S]):
-    """The rows of one kind of definition."""
+class DefinitionTable(Generic[D, S]):
+    """The table of one kind of definition."""
 
-    def __init__(self, statements: Statements, read: Callable[[Row], S], columns: Callable[[D], Sequence[Any]]) -> None:
+    def __init__(
+        self, statements: SqlStatements, read: Callable[[Row], S], columns: Callable[[D], Sequence[Any]]
+    ) -> None:
         self._sql, self._read, self._columns = statements, read, columns
 
-    # --- finding ----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def named(self, database: Database, key: str) -> S | None:
-        """The one of that key."""
-        row = await database.one(self._sql.named, key)
+    async def load(self, database: Database, key: str) -> S | None:
+        """Return the definition with this key."""
+        row = await database.fetch_one(self._sql.load_definition, key)
         return None if row is None else self._read(row)
 
-    async def locked(self, connection: Connection, key: str) -> S | None:
-        """The one of that key, held until the transaction ends."""
-        row = await connection.fetchrow(self._sql.lock_named, key)
+    async def lock(self, connection: Connection, key: str) -> S | None:
+        """Return and lock the definition with this key."""
+        row = await connection.fetchrow(self._sql.lock_definition, key)
         return None if row is None else self._read(row)
 
-    async def named_any(self, connection: Connection, keys: Iterable[str]) -> dict[str, S]:
-        """Those of these keys that there are."""
-        return self._by_key(await connection.fetch(self._sql.named_any, list(keys)))
+    async def load_many(self, connection: Connection, keys: Iterable[str]) -> dict[str, S]:
+        """Return the existing definitions with these keys."""
+        return self._by_key(await connection.fetch(self._sql.load_definitions, list(keys)))
 
-    async def locked_any(self, connection: Connection, keys: Iterable[str]) -> dict[str, S]:
-        """The same, held until the transaction ends."""
-        return self._by_key(await connection.fetch(self._sql.lock_named_any, list(keys)))
+    async def lock_many(self, connection: Connection, keys: Iterable[str]) -> dict[str, S]:
+        """Return and lock the existing definitions with these keys."""
+        return self._by_key(await connection.fetch(self._sql.lock_definitions, list(keys)))
 
-    async def other_from_files(self, connection: Connection, keys: Iterable[str], limit: int) -> list[S]:
-        """What files have declared, but for these keys."""
-        return [self._read(row) for row in await connection.fetch(self._sql.other_from_files, list(keys), limit)]
+    async def list_others_from_files(self, connection: Connection, keys: Iterable[str], limit: int) -> list[S]:
+        """Return definitions declared by files, except those with these keys."""
+        return [self._read(row) for row in await connection.fetch(self._sql.list_others_from_files, list(keys), limit)]
 
     def _by_key(self, rows: Iterable[Row]) -> dict[str, S]:
         return {found.key: found for found in map(self._read, rows)}
@@ -92,13 +94,13 @@ class Kept(Generic[D, S]):
         now: datetime,
         next_run: datetime | None,
     ) -> bool:
-        """It comes to be; False if there is one of its key."""
+        """Insert a definition; return False if its key exists."""
         row = await connection.fetchrow(
-            self._sql.insert, id, enabled, origin, as_json(declared), now, next_run, *self._columns(new)
+            self._sql.insert_definition, id, enabled, origin, to_json_text(declared), now, next_run, *self._columns(new)
         )
         return row is not None
 
-    async def change(
+    async def update(
         self,
         connection: Connection,
         id: UUID,
@@ -110,49 +112,49 @@ class Kept(Generic[D, S]):
         now: datetime,
         next_run: datetime | None,
     ) -> int:
-        """Put a definition in the place of the last; its version."""
+        """Replace a definition; return its new version."""
         version: int = await connection.fetchval(
-            self._sql.change, id, enabled, origin, as_json(declared), now, next_run, *self._columns(new)
+            self._sql.update_definition, id, enabled, origin, to_json_text(declared), now, next_run, *self._columns(new)
         )
         return version
 
-    async def declare(self, connection: Connection, id: UUID, declared: dict[str, Any], origin: str) -> None:
-        """Remember what code or file said, though nothing has changed by it."""
-        await connection.execute(self._sql.declare, id, as_json(declared), origin)
+    async def store_declaration(self, connection: Connection, id: UUID, declared: dict[str, Any], origin: str) -> None:
+        """Store the declaration of code or file although the definition did not change."""
+        await connection.execute(self._sql.store_declaration, id, to_json_text(declared), origin)
 
     async def delete(self, connection: Connection, id: UUID) -> None:
-        """The definition goes; what it did stays."""
-        await connection.execute(self._sql.delete, id)
+        """Delete the definition; its runs and versions stay."""
+        await connection.execute(self._sql.delete_definition, id)
 
     # --- versions ---------------------------------------------------------------------------------------------------
 
     async def record_version(self, connection: Connection, new: Version) -> None:
-        """Write down what was changed, by whom and why."""
+        """Record one change: what, by whom and why."""
         await connection.execute(
-            self._sql.record_version, new.definition_id, new.version, new.key, new.change, new.at, new.actor.type,
-            new.actor.id, new.actor.name, new.reason, as_json(new.before), as_json(new.after),
+            self._sql.insert_version, new.definition_id, new.version, new.key, new.change, new.at, new.actor.type,
+            new.actor.id, new.actor.name, new.reason, to_json_text(new.before), to_json_text(new.after),
         )  # fmt: skip
 
-    async def versions(
+    async def list_versions(
         self, database: Database, which: str | UUID, limit: int, before: tuple[datetime, int] | None = None
     ) -> list[Version]:
-        """The changes of those that have had this key, or of the one with this id, the newest first; or those before
-        an (instant, version)."""
-        sql = self._sql.versions if isinstance(which, str) else self._sql.versions_of
-        return [_version(row) for row in await database.all(sql, which, limit, *(before or (None, None)))]
+        """Return the versions of all definitions that had this key, or of the one with this id, newest first, before
+        (instant, version)."""
+        sql = self._sql.list_versions_by_key if isinstance(which, str) else self._sql.list_versions_by_id
+        return [_version(row) for row in await database.fetch_all(sql, which, limit, *(before or (None, None)))]
 
 
 def _version(row: Row) -> Version:
     return Version(
         row["definition_id"], row["version"], row["key"], row["change"], row["at"],
         Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
-        from_json(row["before"]), from_json(row["after"]),
+        from_json_text(row["before"]), from_json_text(row["after"]),
     )  # fmt: skip
 
 
-def as_json(value: dict[str, Any] | None) -> str | None:
+def to_json_text(value: dict[str, Any] | None) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def from_json(text: str | None) -> dict[str, Any] | None:
+def from_json_text(text: str | None) -> dict[str, Any] | None:
     return None if text is None else json.loads(text)

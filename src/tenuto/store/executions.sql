@@ -1,17 +1,16 @@
--- name: lock
--- Hold executions until the transaction ends, always in the same order: whoever ends, cancels or pauses must have them
--- first, so that of two steps ending at the same moment exactly one sees the group empty.
+-- name: lock_executions
+-- Lock executions until the transaction ends, ordered by id. Every transaction that ends, cancels or pauses locks
+-- them first, so that of two steps ending at the same moment exactly one sees the group empty.
 SELECT id, state
 FROM tenuto.executions
 WHERE id = ANY ($1::uuid[])
 ORDER BY id
 FOR UPDATE;
 
--- name: groups_that_ended
--- Of these executions, those whose current group has no task left, with what failed in it. To be asked under their lock,
--- after the tasks have been written. Here and below, what is found by id first and then looked up for each of them stands
--- behind a fence (MATERIALIZED, OFFSET 0): a plan that joins it with everything there is looks cheap while there is
--- little, and is kept.
+-- name: list_finished_groups
+-- Return those of the executions whose current group has no task left, with the failures in it. Run it under their
+-- lock, after the tasks were written. Here and below, MATERIALIZED and OFFSET 0 keep the lookup per row: a join with
+-- the whole table looks cheap while the table is small, and the plan is cached.
 WITH execution AS MATERIALIZED (
     SELECT id, state, plan, current_group, failed_steps, ended_at
     FROM tenuto.executions
@@ -26,7 +25,7 @@ SELECT execution.id, execution.state, execution.plan, execution.current_group, e
            WHERE past.execution_id = execution.id
              AND past.group_index = execution.current_group
              AND past.final
-             -- (coalesce: no planner is to think of the index of all that did not complete)
+             -- coalesce: keeps the planner from the index of attempts that did not complete
              AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')
        ) AS failures
 FROM execution
@@ -40,18 +39,18 @@ WHERE execution.ended_at IS NULL
   )
 ORDER BY execution.id;
 
--- name: go_on
--- The next group of each execution begins, unless the execution is paused. Whoever has just ended the last one, the worker
--- $5 (null: nobody), goes on with up to $8 of its tasks itself, under the same conditions as any claim; whoever may take
--- the others is woken. Each row also tells which executions have no task left in their next group, because all its steps
--- were cancelled beforehand; one without a task tells nothing else.
+-- name: start_groups
+-- Start the next group of each execution, unless it is paused. The worker $5 (null: none) that ended the previous
+-- group claims up to $8 tasks of it under the conditions of claim_tasks; the other tasks are queued and workers
+-- notified. Every row also lists the executions without a task in their next group, because all its steps were
+-- cancelled before; a row without a task contains nothing else.
 WITH moved AS (
     UPDATE tenuto.executions AS execution
     SET current_group = next.group_index, failed_steps = next.failed
     FROM unnest($1::uuid[], $2::integer[], $3::integer[]) AS next (id, group_index, failed)
     WHERE execution.id = ANY ($1::uuid[])
       AND execution.id = next.id
-      AND execution.state = 'in_progress'
+      AND execution.state = 'in_progress' -- guard: executions.cancelled_does_not_advance
     RETURNING execution.id, execution.current_group, execution.paused_at
 ), next AS MATERIALIZED (
     SELECT task.id, task.queue, task.rank, task.limit_key, moved.paused_at
@@ -67,13 +66,14 @@ WITH moved AS (
       AND limit_key IS NULL
       AND queue = ANY ($7::text[])
       AND queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
+      -- guard: executions.dead_worker_does_not_advance
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $5::uuid AND ended_at IS NULL)
     ORDER BY rank, id
     LIMIT $8
-), begun AS (
+), started AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE
-            WHEN next.paused_at IS NOT NULL THEN 'waiting'
+            WHEN next.paused_at IS NOT NULL THEN 'waiting' -- guard: executions.next_group_waits_while_paused
             WHEN chosen.id IS NULL THEN 'queued'
             ELSE 'running'
         END,
@@ -88,7 +88,7 @@ WITH moved AS (
       AND task.id = next.id
       AND task.state = 'waiting'
     RETURNING task.*
-), told AS MATERIALIZED (
+), summary AS MATERIALIZED (
     SELECT ARRAY(
                SELECT moved.id
                FROM moved
@@ -98,45 +98,46 @@ WITH moved AS (
                    WHERE tasks.execution_id = moved.id AND tasks.group_index = moved.current_group
                    OFFSET 0
                )
-           ) AS empty,
+           ) AS empty_executions,
            (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
             FROM (
-                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM begun WHERE state = 'queued'
-            ) AS words) AS woken
+                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started WHERE state = 'queued'
+            ) AS events) AS notified
 )
-SELECT told.empty, told.woken, begun.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures,
+SELECT summary.empty_executions, summary.notified, started.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures,
        losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
        execution_id, manifest_id, batch_id
-FROM told
-LEFT JOIN begun ON begun.state = 'running';
+FROM summary
+LEFT JOIN started ON started.state = 'running';
 
--- name: end_group
--- The common case, in one statement: the steps $2 that end here, all of them well, are the last of the current group of the
--- execution $6, nothing in the group has failed, and the execution is neither paused nor cancelled. Then there is nothing to
--- decide: the tasks leave, and the execution goes on to its next group, of which the worker $1 takes up to $9 as in go_on, or
--- comes to its end as in end_executions. If anything is different, nothing is changed and nothing is answered; so it is at the
--- end of what somebody waits for.
--- The snapshot may be older than the lock on the execution. It then shows siblings that have left since, never one too few,
--- and whoever has left as failed is in it as a task, or as failed. What must be there still is locked. Whoever waits for the
--- end has said so on the row that is locked, which is never old.
+-- name: finish_group
+-- Fast path of completion, equivalent to finish_tasks, list_finished_groups and start_groups or end_executions:
+-- the successful steps $2 are the last of the current group of execution $6, no step of the group failed, and the
+-- execution is neither paused nor cancelled. The statement ends the tasks and starts the next group, of which the
+-- worker $1 claims up to $9, or ends the execution. In any other case, and at the end of an awaited execution, it
+-- changes and returns nothing. The snapshot may be older than the lock on the execution. It may then show siblings
+-- that have ended since, never one too few; a failed sibling is visible as a task or as failed. Rows that must still
+-- exist are locked. The flag awaited is set under the lock on the execution, so it is never outdated.
+-- Equivalence test: tests/lifecycle/test_advancement.py, which runs on both paths.
 WITH execution AS MATERIALIZED (
-    SELECT id, schedule_id, awaited, current_group, current_group + 1 >= total_groups AS at_its_end
+    SELECT id, schedule_id, awaited, current_group, current_group + 1 >= total_groups AS is_last_group
     FROM tenuto.executions
+    -- guard: fast_advance.paused_execution, fast_advance.cancelled_execution
     WHERE id = $6::uuid AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL
-    FOR UPDATE
+    FOR UPDATE -- guard: fast_advance.execution_lock
 ), outcome AS (
     SELECT o.*,
-           coalesce(word, 'completed') AS status,
+           coalesce(given_status, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
         $2::uuid[], $3::text::bigint[], $4::text[], $5::text::bigint[], $10::text[], $11::text::bigint[], $12::jsonb[],
         $13::jsonb[], $14::text[], $15::jsonb[]
-    ) AS o (id, fence, word, ended, reason, started, output, error, log, progress)
+    ) AS o (id, fence, given_status, ended, reason, started, output, error, log, progress)
 ), mine AS MATERIALIZED (
     SELECT task.id
     FROM tenuto.tasks AS task
-    JOIN outcome ON outcome.id = task.id AND outcome.fence = task.fence
+    JOIN outcome ON outcome.id = task.id AND outcome.fence = task.fence -- guard: fast_advance.fence
     WHERE task.id = ANY ($2::uuid[])
       AND task.worker_id = $1::uuid
       AND task.execution_id = (SELECT id FROM execution)
@@ -144,14 +145,14 @@ WITH execution AS MATERIALIZED (
     ORDER BY task.id
     FOR UPDATE OF task
 ), next AS MATERIALIZED (
-    -- held: who is still there then, is there
+    -- locked, so that the steps still exist
     SELECT task.id, task.queue, task.rank, task.limit_key
     FROM tenuto.tasks AS task
     WHERE task.execution_id = (SELECT id FROM execution)
       AND task.group_index = (SELECT current_group + 1 FROM execution)
       AND task.state = 'waiting'
     ORDER BY task.id
-    FOR UPDATE
+    FOR UPDATE -- guard: fast_advance.lock_of_next_steps
 ), ready AS MATERIALIZED (
     SELECT execution.*
     FROM execution
@@ -161,7 +162,7 @@ WITH execution AS MATERIALIZED (
           FROM tenuto.tasks AS sibling
           WHERE sibling.execution_id = $6::uuid
             AND sibling.group_index = execution.current_group
-            AND sibling.id <> ALL ($2::uuid[])
+            AND sibling.id <> ALL ($2::uuid[]) -- guard: fast_advance.last_step
           OFFSET 0
       )
       AND NOT EXISTS (
@@ -170,12 +171,14 @@ WITH execution AS MATERIALIZED (
           WHERE past.execution_id = $6::uuid
             AND past.group_index = execution.current_group
             AND past.final
+            -- guard: fast_advance.failed_step
             AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')
           OFFSET 0
       )
-      -- a group may have lost all its steps beforehand
-      AND CASE WHEN execution.at_its_end THEN NOT execution.awaited ELSE EXISTS (SELECT FROM next) END
-), left_now AS (
+      -- all steps of a group may have been cancelled before
+      -- guard: fast_advance.awaited_execution
+      AND CASE WHEN execution.is_last_group THEN NOT execution.awaited ELSE EXISTS (SELECT FROM next) END
+), ended_tasks AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
     WHERE EXISTS (SELECT FROM ready)
@@ -196,15 +199,15 @@ WITH execution AS MATERIALIZED (
         limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
         group_index, step_index, manifest_id, batch_id, item_key, origin
     )
-    SELECT * FROM left_now
+    SELECT * FROM ended_tasks
 ), moved AS (
     UPDATE tenuto.executions AS execution
-    SET current_group = CASE WHEN ready.at_its_end THEN execution.current_group ELSE execution.current_group + 1 END,
-        state = CASE WHEN ready.at_its_end THEN 'completed' ELSE execution.state END,
-        ended_at = CASE WHEN ready.at_its_end THEN (SELECT max(outcome.ended_at) FROM outcome) END
+    SET current_group = CASE WHEN ready.is_last_group THEN execution.current_group ELSE execution.current_group + 1 END,
+        state = CASE WHEN ready.is_last_group THEN 'completed' ELSE execution.state END,
+        ended_at = CASE WHEN ready.is_last_group THEN (SELECT max(outcome.ended_at) FROM outcome) END
     FROM ready
     WHERE execution.id = $6::uuid AND execution.id = ready.id
-    RETURNING execution.id, execution.schedule_id, execution.current_group, ready.at_its_end
+    RETURNING execution.id, execution.schedule_id, execution.current_group, ready.is_last_group
 ), chosen AS MATERIALIZED (
     SELECT id
     FROM next
@@ -214,7 +217,7 @@ WITH execution AS MATERIALIZED (
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1::uuid AND ended_at IS NULL)
     ORDER BY rank, id
     LIMIT $9
-), begun AS (
+), started AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE WHEN chosen.id IS NULL THEN 'queued' ELSE 'running' END,
         run_at = (SELECT max(outcome.ended_at) FROM outcome),
@@ -228,53 +231,54 @@ WITH execution AS MATERIALIZED (
       AND task.id = ANY (ARRAY(SELECT id FROM next))
       AND task.id = next.id
     RETURNING task.*
-), told AS MATERIALIZED (
+), summary AS MATERIALIZED (
     SELECT (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
             FROM (
-                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM begun WHERE state = 'queued'
-            ) AS words) AS woken,
+                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started WHERE state = 'queued'
+            ) AS events) AS notified,
            (SELECT count(pg_notify('tenuto', 'schedules'))
             FROM moved
-            WHERE at_its_end AND EXISTS (
+            WHERE is_last_group AND EXISTS (
                 SELECT FROM tenuto.occurrences WHERE decision = 'queued' AND occurrences.schedule_id = moved.schedule_id
             )) AS schedulers,
-           (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE at_its_end) AS ended
+           (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE is_last_group) AS ended
 )
-SELECT told.*, begun.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+SELECT summary.*, started.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id
 FROM moved
-CROSS JOIN told
-LEFT JOIN begun ON begun.state = 'running';
+CROSS JOIN summary
+LEFT JOIN started ON started.state = 'running';
 
 -- name: end_executions
--- Executions come to their end; the step of another that waited for one is free to be taken again (the caller holds it
--- back if that other is paused), schedulers look whether something was waiting for room, and whoever waits for one of
--- them hears of it.
+-- End executions. Steps of other executions that waited for them are queued (the caller holds them if their execution
+-- is paused); schedulers are notified if a run of the schedule is queued, and callers that wait for the end are
+-- notified.
 WITH ended AS (
     UPDATE tenuto.executions AS execution
-    SET state = CASE WHEN execution.state = 'in_progress' THEN verdict.state ELSE execution.state END,
+    -- guard: executions.cancelled_at_its_end
+    SET state = CASE WHEN execution.state = 'in_progress' THEN result.state ELSE execution.state END,
         ended_at = coalesce($5::timestamptz, clock_timestamp()),
-        failed_steps = verdict.failed,
-        error = coalesce(execution.error, verdict.error),
+        failed_steps = result.failed,
+        error = coalesce(execution.error, result.error),
         paused_at = NULL,
         paused_by = NULL
-    FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[]) AS verdict (id, state, failed, error)
+    FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[]) AS result (id, state, failed, error)
     WHERE execution.id = ANY ($1::uuid[])
-      AND execution.id = verdict.id
-      AND coalesce(execution.ended_at, 'infinity') = 'infinity'   -- not over the index of all that are active
+      AND execution.id = result.id
+      AND coalesce(execution.ended_at, 'infinity') = 'infinity'   -- keeps the planner from the index of open executions
     RETURNING execution.id, execution.schedule_id
-), woken AS (
+), released AS (
     UPDATE tenuto.tasks AS task
     SET state = 'queued', waits_for = NULL
     FROM ended
     WHERE task.waits_for = ANY ($1::uuid[])
       AND task.waits_for = ended.id
       AND task.state = 'waiting'
-    RETURNING task.queue, task.execution_id, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS word
+    RETURNING task.queue, task.execution_id, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS event
 )
-SELECT (SELECT array_agg(DISTINCT execution_id) FROM woken) AS waited,
-       (SELECT count(pg_notify('tenuto', word || queue)) FROM (SELECT DISTINCT word, queue FROM woken) AS words),
+SELECT (SELECT array_agg(DISTINCT execution_id) FROM released) AS parent_ids,
+       (SELECT count(pg_notify('tenuto', event || queue)) FROM (SELECT DISTINCT event, queue FROM released) AS events),
        (SELECT count(pg_notify('tenuto', 'schedules'))
         WHERE EXISTS (
             SELECT
@@ -283,16 +287,16 @@ SELECT (SELECT array_agg(DISTINCT execution_id) FROM woken) AS waited,
         )),
        (SELECT count(pg_notify('tenuto_ended', id::text)) FROM ended);
 
--- name: hold_back
--- What would be tried again, of executions that are paused, waits for them to be resumed.
+-- name: hold_steps_of_paused
+-- Set queued and scheduled steps of paused executions to waiting.
 UPDATE tenuto.tasks
 SET state = 'waiting'
 WHERE execution_id = ANY ($1::uuid[])
   AND state IN ('queued', 'scheduled')
   AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL OFFSET 0);
 
--- name: not_begun
--- The tasks of executions that nobody holds, as who ends them needs to see them.
+-- name: lock_unclaimed_steps
+-- Return and lock the unclaimed tasks of executions.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id
@@ -302,8 +306,8 @@ WHERE id = ANY (ARRAY(SELECT id FROM tenuto.tasks WHERE execution_id = ANY ($1::
 ORDER BY id
 FOR UPDATE;
 
--- name: begin
--- Executions come to be, with all their tasks: those of the first group may be taken, the others wait for theirs.
+-- name: create_executions
+-- Insert executions with all their tasks: the first group is queued, the others wait.
 WITH execution AS (
     INSERT INTO tenuto.executions (
         id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
@@ -339,20 +343,23 @@ WITH execution AS (
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
-FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS words;
+FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS events;
 
--- name: begin_at_once
--- The common case of a run by hand, in one statement: the schedule $2 is still the version $4 of that name, and if its runs
--- must be alone ($5) nothing of it is active or waits. Should another run have begun since this statement began to look,
--- the unique key of those that are alone refuses this one.
+-- name: create_manual_execution
+-- Fast path of a manual run, with its ledger entry: the schedule $2 still has name $3 and version $4, and, if its
+-- runs must not overlap ($5), no run is active or queued. If a run started after this statement took its snapshot,
+-- the unique index on non-overlapping runs rejects this one. Equivalence test:
+-- tests/scheduling/test_immediate_runs.py::test_immediate_run_leaves_the_same_rows_as_the_transaction.
 WITH schedule AS (
     UPDATE tenuto.schedules
     SET last_run_at = $9
     WHERE id = $2
       AND name = $3
-      AND version = $4
+      AND version = $4 -- guard: run_now.schedule_version
       AND (NOT $5
+           -- guard: run_now.active_execution
            OR NOT EXISTS (SELECT FROM tenuto.executions WHERE schedule_id = $2 AND ended_at IS NULL OFFSET 0)
+              -- guard: run_now.queued_run
               AND NOT EXISTS (SELECT FROM tenuto.occurrences WHERE schedule_id = $2 AND decision = 'queued' OFFSET 0))
     RETURNING id
 ), entry AS (
@@ -383,10 +390,10 @@ WITH schedule AS (
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank))
-FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS words;
+FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS events;
 
--- name: cancel_executions
--- Executions are cancelled: final, whatever their running steps still come to.
+-- name: mark_cancelled
+-- Mark executions as cancelled. This is final, whatever the outcome of their running steps.
 UPDATE tenuto.executions
 SET state = 'cancelled',
     cancelled_at = $2,
@@ -401,9 +408,9 @@ WHERE id = ANY ($1::uuid[])
   AND state = 'in_progress'
 RETURNING id;
 
--- name: ask_to_stop
--- The running tasks of executions are asked to stop, and their workers hear of it.
-WITH asked AS (
+-- name: request_cancellation
+-- Request cancellation of the running tasks of executions and notify their workers.
+WITH requested AS (
     UPDATE tenuto.tasks
     SET cancel_at = coalesce(cancel_at, clock_timestamp()),
         cancel_type = coalesce(cancel_type, $2),
@@ -414,10 +421,10 @@ WITH asked AS (
     RETURNING worker_id
 )
 SELECT count(pg_notify('tenuto', 'cancel ' || worker_id::text))
-FROM (SELECT DISTINCT worker_id FROM asked) AS holders;
+FROM (SELECT DISTINCT worker_id FROM requested) AS holders;
 
--- name: family
--- An execution and all that were started by its steps, and by theirs, as far as they have not ended.
+-- name: list_execution_trees
+-- Return executions and their open descendants: executions that their steps started, recursively.
 WITH RECURSIVE family AS (
     SELECT id
     FROM tenuto.executions
@@ -437,14 +444,14 @@ SELECT id
 FROM family
 ORDER BY id;
 
--- name: is_over
--- Whether nothing of an execution is left.
+-- name: is_finished
+-- Return whether an execution has ended.
 SELECT ended_at IS NOT NULL
 FROM tenuto.executions
 WHERE id = $1;
 
 -- name: waits_for
--- Whether an execution waits, by way of its steps and of theirs, for another.
+-- Return whether an execution waits, through its steps and their executions, for another one.
 WITH RECURSIVE chain AS (
     SELECT $1::uuid AS id
     UNION
@@ -455,35 +462,37 @@ WITH RECURSIVE chain AS (
 )
 SELECT EXISTS (SELECT FROM chain WHERE id = $2);
 
--- name: last_of_step
--- The execution that this attempt at a step has started, else the last that an earlier one has. Not by their ids: those were
--- made on different machines.
+-- name: load_last_child_of_step
+-- Return the execution that this attempt at a step started, otherwise the last one that an earlier attempt started.
+-- Not ordered by id: the ids were made on different machines.
 SELECT *
 FROM tenuto.executions
 WHERE parent_task_id = $1
+-- guard: executions.child_of_this_attempt, executions.child_of_earlier_attempt
 ORDER BY id = $2 DESC, started_at DESC, id DESC
 LIMIT 1;
 
 -- name: lock_step
--- Hold a step that is about to start something, unless somebody has asked it to stop or has taken it over: who asks after
--- this finds what it has started.
+-- Lock a step that is about to start an execution, unless its cancellation was requested or its worker lost it. A
+-- later cancellation finds the started execution.
 SELECT id
 FROM tenuto.tasks
 WHERE id = $1
-  AND fence = $2
-  AND worker_id = $3
-  AND cancel_at IS NULL
+  AND fence = $2 -- guard: executions.child_fence
+  AND worker_id = $3 -- guard: executions.child_worker
+  AND cancel_at IS NULL -- guard: executions.cancelled_step_starts_no_child
+-- guard: executions.step_lock_before_child
 FOR UPDATE;
 
--- name: children_of_task
--- The executions a step has started that have not ended.
+-- name: list_open_children
+-- Return the open executions that a step has started.
 SELECT id
 FROM tenuto.executions
 WHERE parent_task_id = $1 AND ended_at IS NULL
 ORDER BY id;
 
--- name: pause
--- What has not begun stays back until it is resumed; what runs goes on to its end.
+-- name: pause_execution
+-- Pause an execution: unclaimed steps wait until it is resumed, running steps continue.
 WITH paused AS (
     UPDATE tenuto.executions
     SET paused_at = $2, paused_by = $3
@@ -493,7 +502,7 @@ WITH paused AS (
     UPDATE tenuto.tasks
     SET state = 'waiting'
     WHERE execution_id = ANY (ARRAY(SELECT id FROM paused))
-      -- those that wait for another execution too, to meet whoever is just letting them go
+      -- also steps that wait for another execution: conflicts with a transaction that releases them now
       AND (state IN ('queued', 'scheduled') OR waits_for IS NOT NULL)
       AND state <> 'running'
     RETURNING id
@@ -501,9 +510,9 @@ WITH paused AS (
 SELECT id, (SELECT count(*) FROM held) AS held
 FROM paused;
 
--- name: resume
--- What was held back of the current group goes on. What waits for another execution stays as it is, and is written all the
--- same, to meet whoever is just letting it go: that one may still see a pause, and hold it back.
+-- name: resume_execution
+-- Resume an execution: held steps of the current group continue. Steps that wait for another execution keep their
+-- state but are written, to conflict with a transaction that releases them now and may still see the pause.
 WITH resumed AS (
     UPDATE tenuto.executions
     SET paused_at = NULL, paused_by = NULL
@@ -512,7 +521,7 @@ WITH resumed AS (
 ), released AS (
     UPDATE tenuto.tasks
     SET state = CASE
-            WHEN waits_for IS NOT NULL THEN 'waiting'
+            WHEN waits_for IS NOT NULL THEN 'waiting' -- guard: executions.resume_keeps_awaiting_steps
             WHEN run_at > $2 THEN 'scheduled'
             ELSE 'queued'
         END
@@ -520,7 +529,7 @@ WITH resumed AS (
     WHERE tasks.execution_id = $1
       AND tasks.execution_id = resumed.id
       AND tasks.group_index = resumed.current_group
-      AND tasks.state = 'waiting'
+      AND tasks.state = 'waiting' -- guard: executions.resume_locks_awaiting_steps
     RETURNING tasks.state, tasks.queue, tasks.limit_key IS NOT NULL AS limited
 )
 SELECT id,
@@ -528,16 +537,16 @@ SELECT id,
         FROM (SELECT DISTINCT state, queue, limited FROM released WHERE state <> 'waiting') AS words) AS woken
 FROM resumed;
 
--- name: execution
--- One execution with everything known of it.
+-- name: load_execution
+-- Return one execution with all columns.
 SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
        total_steps, failed_steps, error, due_at, started_at, ended_at, initiator_type, initiator_id, initiator_name,
        parent_task_id, retry_of, paused_at, paused_by, cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
 FROM tenuto.executions
 WHERE id = $1;
 
--- name: steps
--- What there is of the steps of an execution: past attempts, and tasks that are open.
+-- name: list_step_attempts
+-- Return past attempts and open tasks of the steps of an execution.
 SELECT step_index, group_index, id, task_id, attempt, status, reason, final, created_at, run_at, claimed_at,
        started_at, ended_at, error, progress, worker_id, failures, losses,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
@@ -547,7 +556,7 @@ ORDER BY step_index, attempt
 LIMIT $2;
 
 -- name: list_executions
--- Executions, newest first, below a key; every filter may be left out.
+-- Return executions, newest first, below a cursor; every filter is optional.
 SELECT id, schedule_id, schedule_name, version, origin, state, current_group, first_group, total_groups, total_steps,
        failed_steps, error, due_at, started_at, ended_at, paused_at, paused_by, initiator_type, initiator_id,
        initiator_name, parent_task_id, retry_of, cancelled_at, cancel_name
@@ -559,16 +568,17 @@ ORDER BY id DESC
 LIMIT $4;
 
 -- name: find_executions
--- Ids that begin with what a person typed.
+-- Return ids in a range, for a prefix that a user entered.
 SELECT id
 FROM tenuto.executions
 WHERE id BETWEEN $1 AND $2
 ORDER BY id
 LIMIT 3;
 
--- name: stuck
--- Executions that nothing moves any more: no task of their current group is left, or only waiting ones though the
--- execution is not paused. In normal operation there are none; those just being finished are left alone by their lock.
+-- name: find_stuck_executions
+-- Return open executions without progress: no task is left in their current group, or only waiting tasks although the
+-- execution is not paused. Normally there are none; executions that are just being advanced are locked and skipped
+-- later.
 SELECT execution.id
 FROM tenuto.executions AS execution
 WHERE execution.ended_at IS NULL
@@ -582,16 +592,17 @@ WHERE execution.ended_at IS NULL
 ORDER BY execution.id
 LIMIT $1;
 
--- name: lock_stuck
--- Of these, those that nobody else is working on.
+-- name: lock_stuck_executions
+-- Lock those of these executions that no other transaction has locked.
 SELECT id
 FROM tenuto.executions
 WHERE id = ANY ($1::uuid[]) AND ended_at IS NULL
 ORDER BY id
+-- guard: executions.repair_skips_locked
 FOR UPDATE SKIP LOCKED;
 
--- name: release_current
--- Tasks of the current group that wait though nothing holds them back.
+-- name: release_waiting_steps
+-- Queue tasks of the current group that wait without a reason.
 WITH released AS (
     UPDATE tenuto.tasks AS task
     SET state = 'queued'
@@ -609,10 +620,10 @@ WITH released AS (
 SELECT execution_id, pg_notify('tenuto', word || queue)
 FROM (SELECT DISTINCT execution_id, word, queue FROM released) AS words;
 
--- name: waiting_for_the_ended
--- Steps that wait for an execution which has ended, or which never was.
+-- name: release_orphaned_waits
+-- Queue steps that wait for an execution that has ended or never existed.
 WITH concerned AS MATERIALIZED (
-    SELECT execution.id, execution.paused_at IS NOT NULL AS is_paused  -- held, so that nobody pauses it in between
+    SELECT execution.id, execution.paused_at IS NOT NULL AS is_paused  -- locked, so that none is paused in between
     FROM tenuto.executions AS execution
     WHERE execution.id = ANY (ARRAY(
         SELECT task.execution_id FROM tenuto.tasks AS task WHERE task.waits_for IS NOT NULL AND task.state = 'waiting'
@@ -634,9 +645,8 @@ WITH concerned AS MATERIALIZED (
 SELECT id, pg_notify('tenuto', word || queue)
 FROM released;
 
--- name: abandoned
--- Executions in progress that a step of another has started which is no longer there. That such have not ended is said
--- for the index, which knows no states.
+-- name: find_abandoned_executions
+-- Return running executions whose parent step no longer exists. The condition on ended_at is there for the index.
 SELECT id
 FROM tenuto.executions
 WHERE parent_task_id IS NOT NULL
@@ -646,9 +656,9 @@ WHERE parent_task_id IS NOT NULL
 ORDER BY id
 LIMIT $1;
 
--- name: circles
--- Steps that wait for an execution which, by way of its own steps and of theirs, waits for the end of theirs: none would ever
--- end. Each with whether it has started what it waits for; of every circle one step has not.
+-- name: find_wait_cycles
+-- Return steps that wait for an execution that waits, through its steps, for the end of theirs: none of them would
+-- ever end. Each row says whether the step started the execution it waits for; in every cycle one step did not.
 WITH RECURSIVE waiting AS MATERIALIZED (
     SELECT id, execution_id, waits_for
     FROM tenuto.tasks
@@ -670,22 +680,23 @@ WHERE way.leads_to = way.execution_id
 ORDER BY waiting.id DESC
 LIMIT $1;
 
--- name: oldest_open
--- The execution that has been open for longest.
+-- name: load_oldest_open_execution
+-- Return the oldest open execution.
 SELECT id, schedule_name, started_at
 FROM tenuto.executions
 WHERE ended_at IS NULL
 ORDER BY started_at, id
 LIMIT 1;
 
--- name: forget_old
--- A small batch of executions that ended before the cut-off. Not what an open step has started: it has yet to read what that
--- came to, and would start it a second time.
+-- name: delete_old_executions
+-- Delete a small batch of executions that ended before the cut-off, except children of open steps: such a step has
+-- yet to read the result, and would otherwise start the execution again.
 DELETE FROM tenuto.executions
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.executions
     WHERE ended_at < $1
+      -- guard: retention.children_of_open_steps
       AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = parent_task_id OFFSET 0)
     ORDER BY ended_at
     LIMIT $2

@@ -1,18 +1,18 @@
--- name: named
--- One manifest, by its external id.
+-- name: load_definition
+-- Return a manifest by external id.
 SELECT *
 FROM tenuto.manifests
 WHERE external_id = $1;
 
--- name: lock_named
--- One manifest, held until the transaction ends.
+-- name: lock_definition
+-- Return and lock a manifest by external id.
 SELECT *
 FROM tenuto.manifests
 WHERE external_id = $1
 FOR UPDATE;
 
 -- name: list_manifests
--- Manifests by external id, after a key, each with what is open of it.
+-- Return manifests by external id, after a cursor, each with the number of its open tasks.
 SELECT manifest.*,
        (SELECT count(*) FROM (
             SELECT FROM tenuto.tasks WHERE tasks.manifest_id = manifest.id LIMIT 10001
@@ -32,16 +32,16 @@ FROM (
 ) AS manifest
 ORDER BY manifest.external_id;
 
--- name: named_any
--- Those of these external ids that there are.
+-- name: load_definitions
+-- Return the manifests with these external ids.
 SELECT *
 FROM tenuto.manifests
 WHERE external_id = ANY ($1::text[])
 ORDER BY id
 LIMIT cardinality($1::text[]);
 
--- name: lock_named_any
--- The same, held until the transaction ends; in one order, so that two who do so do not block each other.
+-- name: lock_definitions
+-- Return and lock the manifests with these external ids, in a fixed order, so that two transactions cannot deadlock.
 SELECT *
 FROM tenuto.manifests
 WHERE external_id = ANY ($1::text[])
@@ -49,30 +49,30 @@ ORDER BY id
 LIMIT cardinality($1::text[])
 FOR UPDATE;
 
--- name: other_from_files
--- Manifests that a file has declared, but for those of these external ids.
+-- name: list_others_from_files
+-- Return manifests declared by a file, except those with these external ids.
 SELECT *
 FROM tenuto.manifests
 WHERE origin = 'file' AND external_id <> ALL ($1::text[])
 ORDER BY external_id
 LIMIT $2;
 
--- name: keep_named
--- One manifest, kept from being deleted until the transaction ends. Who ends a run of it is not held up.
+-- name: prevent_deletion_by_external_id
+-- Prevent the deletion of a manifest until the transaction ends. Does not block transactions that end its runs.
 SELECT id
 FROM tenuto.manifests
 WHERE external_id = $1
 FOR KEY SHARE;
 
--- name: keep
--- As keep_named, by its id.
+-- name: prevent_deletion
+-- The same by id.
 SELECT id
 FROM tenuto.manifests
 WHERE id = $1
 FOR KEY SHARE;
 
--- name: hold
--- Manifests of which a run ends, and those that run after them, held before their tasks and in the order of their ids.
+-- name: lock_manifests_and_dependents
+-- Lock manifests whose runs end, and their dependents, by id and before their tasks.
 SELECT id
 FROM tenuto.manifests
 WHERE id = ANY (ARRAY(
@@ -88,28 +88,30 @@ WHERE id = ANY (ARRAY(
 ORDER BY id
 FOR NO KEY UPDATE;
 
--- name: one_change_of_order
--- Who runs after whom is changed by one at a time: a circle may close between manifests neither of two has touched.
+-- name: lock_dependency_changes
+-- Serialise changes of dependencies: two transactions could otherwise close a cycle through manifests that neither
+-- changed.
+-- guard: manifests.dependency_changes_take_turns
 SELECT pg_advisory_xact_lock(hashtext('tenuto manifests run after others'));
 
--- name: parents
--- Who runs after whom.
+-- name: list_dependencies
+-- Return the dependency of each manifest.
 SELECT external_id, depends_on
 FROM tenuto.manifests
 WHERE depends_on IS NOT NULL
 ORDER BY external_id
 LIMIT 1000000;
 
--- name: dependents
--- The manifests that run after one.
+-- name: list_dependents
+-- Return the manifests that depend on one.
 SELECT external_id
 FROM tenuto.manifests
 WHERE depends_on = $1
 ORDER BY external_id
 LIMIT 1000;
 
--- name: insert
--- A manifest comes to be, unless there is one of its external id.
+-- name: insert_definition
+-- Insert a manifest, unless its external id exists.
 INSERT INTO tenuto.manifests (
     id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at,
     external_id, name, definition, job, schedule_type, depends_on, group_name, max_active
@@ -118,8 +120,8 @@ VALUES ($1, $2, $2, 1, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
--- name: change
--- A manifest as it is from now on.
+-- name: update_definition
+-- Replace the definition of a manifest.
 UPDATE tenuto.manifests
 SET enabled = $2,
     planned = $2,
@@ -139,26 +141,26 @@ SET enabled = $2,
 WHERE id = $1
 RETURNING version;
 
--- name: declare
--- Remember what code or file said, though nothing has changed by it.
+-- name: store_declaration
+-- Store the declaration of code or file although the definition did not change.
 UPDATE tenuto.manifests
 SET declared = $2, origin = $3
 WHERE id = $1;
 
--- name: delete
--- The definition goes; what it did stays.
+-- name: delete_definition
+-- Delete a manifest; its runs and versions stay.
 DELETE FROM tenuto.manifests
 WHERE id = $1;
 
--- name: record_version
--- What was changed, by whom and why.
+-- name: insert_version
+-- Record one change of a manifest: what, by whom and why.
 INSERT INTO tenuto.manifest_versions (
     manifest_id, version, external_id, change, at, actor_type, actor_id, actor_name, reason, before, after
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
--- name: versions
--- The changes of a manifest, the newest first; a deleted one answers by its external id.
+-- name: list_versions_by_key
+-- Return the versions of a manifest, also of a deleted one, by external id, newest first.
 SELECT manifest_id AS definition_id, version, external_id AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.manifest_versions
 WHERE external_id = $1
@@ -166,8 +168,8 @@ WHERE external_id = $1
 ORDER BY at DESC, version DESC
 LIMIT $2;
 
--- name: versions_of
--- The changes of the one manifest with this id, the newest first.
+-- name: list_versions_by_id
+-- Return the versions of one manifest by id, newest first.
 SELECT manifest_id AS definition_id, version, external_id AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.manifest_versions
 WHERE manifest_id = $1
@@ -176,12 +178,12 @@ ORDER BY version DESC
 LIMIT $2;
 
 -- name: has_open_tasks
--- Whether anything of a manifest is pending or running.
+-- Return whether a manifest has open tasks.
 SELECT EXISTS (SELECT FROM tenuto.tasks WHERE manifest_id = $1) AS open;
 
--- name: due
--- Manifests that are due and that nobody else is looking at, the longest overdue first, held until the transaction ends,
--- with what its group says of each. Those $3 are left out while they are in their versions $4.
+-- name: lock_due_manifests
+-- Return and lock due manifests with their group settings, longest overdue first, skipping those that another
+-- manifest manager has locked and the manifests $3 while they have the versions $4.
 SELECT id, version, external_id, definition, group_name, next_run_at,
        coalesce((SELECT NOT enabled FROM tenuto.manifest_groups WHERE manifest_groups.name = group_name), false)
            AS group_disabled,
@@ -191,10 +193,11 @@ FROM tenuto.manifests
 WHERE enabled AND next_run_at <= $1 AND (id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::integer[]))
 ORDER BY next_run_at, id
 LIMIT $2
+-- guard: manifests.skip_locked, manifests.row_lock
 FOR UPDATE OF manifests SKIP LOCKED;
 
--- name: standing
--- What stands in the way of a new run of these manifests. To be asked while they are held.
+-- name: load_run_blockers
+-- Return what may block a new run of these manifests. Run it under their lock.
 SELECT wanted.id,
        (SELECT dead_letters.id FROM tenuto.dead_letters
         WHERE dead_letters.manifest_id = wanted.id AND item = '' AND status = 'awaiting_intervention') IS NOT NULL
@@ -204,8 +207,8 @@ SELECT wanted.id,
         LIMIT 1) AS open_task
 FROM unnest($1::uuid[]) AS wanted (id);
 
--- name: ran
--- Manifests have been enqueued or passed over: when they last ran, and when they are due next.
+-- name: record_runs
+-- Store the last and next run of manifests that were enqueued or skipped.
 UPDATE tenuto.manifests
 SET last_run_at = coalesce(new.last_run_at, manifests.last_run_at),
     next_run_at = new.next_run_at,
@@ -214,8 +217,8 @@ FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[]) AS new (id, last_r
 WHERE manifests.id = ANY ($1::uuid[])
   AND manifests.id = new.id;
 
--- name: to_plan
--- Enabled manifests whose next run nobody has worked out yet, but for those $2 in their versions $3.
+-- name: lock_unplanned_manifests
+-- Return and lock enabled manifests without a next run, except the manifests $2 while they have the versions $3.
 SELECT id, version, external_id, definition
 FROM tenuto.manifests
 WHERE enabled AND NOT planned AND (id, version) NOT IN (SELECT * FROM unnest($2::uuid[], $3::integer[]))
@@ -223,14 +226,14 @@ ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
--- name: next_due
--- When the next manifest is due, but for those $1 in their versions $2.
+-- name: load_next_due_at
+-- Return when the next manifest is due, except the manifests $1 while they have the versions $2.
 SELECT min(next_run_at)
 FROM tenuto.manifests
 WHERE enabled AND next_run_at IS NOT NULL AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]));
 
--- name: insert_runs
--- Runs of manifests become tasks; an item whose key has an open task already is left out of the answer.
+-- name: enqueue_runs
+-- Create runs of manifests as tasks. Items whose key has an open task are not returned.
 WITH created AS (
     INSERT INTO tenuto.tasks (
         id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, limit_key, limit_max,
@@ -247,7 +250,8 @@ WITH created AS (
         id, state, queue, rank, run_at, name, input, policy, created_at, limit_key, limit_max, initiator_type,
         initiator_id, initiator_name, correlation_id, tags, manifest_id, batch_id, item_key, limit_group
     )
-    -- sent again because no reply came, it may have been and gone
+    -- a repeated request: the task may have ended already
+    -- guard: manifests.ended_run
     WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, state, queue, rank, limit_key IS NOT NULL AS limited
@@ -258,8 +262,8 @@ WITH created AS (
 SELECT id, (SELECT count(*) FROM woken) AS woken
 FROM created;
 
--- name: succeeded
--- Manifests have succeeded; those that run after one of them are due, also one that has itself just succeeded.
+-- name: record_successes
+-- Store the success of manifests and make their dependents due, also a dependent that has just succeeded itself.
 WITH done AS MATERIALIZED (
     SELECT id, external_id
     FROM tenuto.manifests
@@ -293,15 +297,15 @@ WITH done AS MATERIALIZED (
 SELECT count(pg_notify('tenuto', 'manifests'))
 FROM (SELECT FROM moved WHERE is_due LIMIT 1) AS word;
 
--- name: touch
--- Items of batches have succeeded lately.
+-- name: record_batch_item_successes
+-- Store the time of the last success of batch items.
 UPDATE tenuto.manifests
 SET last_successful_run = greatest(last_successful_run, $2)
 WHERE id = ANY ($1::uuid[])
   AND (last_successful_run IS NULL OR last_successful_run < $2);
 
--- name: ran_over
--- Runs that their worker has let go because they ran far over their time limit, and that are nobody's by now.
+-- name: find_overrun_runs
+-- Return runs that ran far over their time limit and whose leases have expired.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
@@ -313,12 +317,12 @@ WHERE state = 'running'
 ORDER BY queue, id
 LIMIT $1;
 
--- name: wake_limited
--- Tell the workers that something with a limited key has come in.
+-- name: notify_run_enqueued
+-- Notify workers of a new task with a limit key.
 SELECT pg_notify('tenuto', concat_ws(' ', 'limited', $1::text, $2::integer));
 
 -- name: list_groups
--- The groups of manifests after a name, or those named, with what is active of each.
+-- Return manifest groups after a name, or the named ones, with the number of active runs.
 SELECT names.name, manifest_groups.max_active, coalesce(manifest_groups.priority, 0) AS priority,
        coalesce(manifest_groups.enabled, true) AS enabled, manifest_groups.changed_at, manifest_groups.changed_by,
        (SELECT count(*) FROM tenuto.manifests WHERE names.name = '*' OR group_name = names.name) AS manifests,
@@ -336,8 +340,8 @@ WHERE ($1::text[] IS NULL OR names.name = ANY ($1))
 ORDER BY names.name
 LIMIT $3;
 
--- name: set_group
--- What holds for a group from now on.
+-- name: save_group
+-- Store the settings of a manifest group.
 INSERT INTO tenuto.manifest_groups (name, max_active, priority, enabled, changed_at, changed_by)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE
@@ -347,20 +351,20 @@ SET max_active = excluded.max_active,
     changed_at = excluded.changed_at,
     changed_by = excluded.changed_by;
 
--- name: group
--- What holds for a group.
+-- name: load_group
+-- Return the settings of a manifest group.
 SELECT name, max_active, priority, enabled
 FROM tenuto.manifest_groups
 WHERE name = $1;
 
--- name: record_poll
--- What the manager did.
+-- name: insert_poll
+-- Record one poll of the manifest manager.
 INSERT INTO tenuto.polls (id, at, by, seconds, enqueued, dead_lettered, timed_out, skipped, error)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT DO NOTHING;
 
--- name: polls
--- What the manager did, the newest first.
+-- name: list_polls
+-- Return polls of the manifest manager, newest first.
 SELECT id, at, by, seconds, enqueued, dead_lettered, timed_out, skipped, error
 FROM tenuto.polls
 WHERE ($1::uuid IS NULL OR id < $1)
@@ -368,21 +372,21 @@ WHERE ($1::uuid IS NULL OR id < $1)
 ORDER BY id DESC
 LIMIT $3;
 
--- name: forget_polls
--- A small batch of the oldest polls.
+-- name: delete_old_polls
+-- Delete a small batch of the oldest polls.
 DELETE FROM tenuto.polls
 WHERE id = ANY (ARRAY(SELECT id FROM tenuto.polls WHERE id < $1 ORDER BY id LIMIT $2))
 RETURNING id;
 
--- name: open_counts
--- How much is open of a manifest, by state.
+-- name: count_open_tasks
+-- Count the open tasks of a manifest by state.
 SELECT state, count(*) AS number
 FROM tenuto.tasks
 WHERE manifest_id = $1
 GROUP BY state;
 
--- name: open_runs
--- Some of what is open of a manifest: what runs first, then what is due first.
+-- name: list_open_runs
+-- Return some open runs of a manifest: running ones first, then by due time.
 SELECT id, state, attempt, failures, losses, policy, run_at, claimed_at, created_at, batch_id, item_key, progress,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.tasks
@@ -390,8 +394,8 @@ WHERE manifest_id = $1
 ORDER BY state = 'running' DESC, run_at, id
 LIMIT $2;
 
--- name: last_runs
--- The last attempts at runs of a manifest, items of batches left out, the newest first.
+-- name: list_last_runs
+-- Return the last attempts at runs of a manifest, without batch items, newest first.
 SELECT id, task_id, attempt, final, status, reason, started_at, ended_at, error, item_key
 FROM tenuto.activities
 WHERE manifest_id = $1
@@ -399,8 +403,8 @@ WHERE manifest_id = $1
 ORDER BY id DESC
 LIMIT $2;
 
--- name: letters_of
--- How many dead letters of a manifest are open.
+-- name: count_open_dead_letters
+-- Count the open dead letters of a manifest.
 SELECT count(*)
 FROM tenuto.dead_letters
 WHERE manifest_id = $1 AND status = 'awaiting_intervention';

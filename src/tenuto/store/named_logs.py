@@ -1,4 +1,4 @@
-"""Named logs: entries are appended, read and, in the end, let go; never changed."""
+"""Rows of named logs: entries are appended, read and deleted by retention; never changed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.postgres.database import Database, Row
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
-_BEFORE_THE_FIRST = 0
-_AFTER_THE_LAST = 2**63 - 1
+_LOWEST_NUMBER = 0
+_HIGHEST_NUMBER = 2**63 - 1
 
-Entry = dict[str, Any]
+LogEntry = dict[str, Any]
 
 
-async def append(
+async def append_entry(
     database: Database,
     log: str,
     at: datetime,
@@ -27,35 +27,35 @@ async def append(
     *,
     key: UUID,
     task_id: UUID | None = None,
-) -> Entry:
-    """Append an entry, once for each key; the one that stands."""
+) -> LogEntry:
+    """Append an entry, once for each key; return the stored one."""
     text = None if fields is None else json.dumps(fields, ensure_ascii=False)
-    row = await database.one(SQL.append, log, at, message, text, key, task_id)
+    row = await database.fetch_one(SQL.append_entry, log, at, message, text, key, task_id)
     assert row is not None
     return _entry(row)
 
 
-async def names(database: Database, after: str, limit: int) -> list[Entry]:
-    """The logs there are, by name, each with its newest entry."""
-    return [dict(row) for row in await database.all(SQL.names, after, limit)]
+async def list_logs(database: Database, after: str, limit: int) -> list[LogEntry]:
+    """Return the logs by name, each with its newest entry."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_logs, after, limit)]
 
 
-async def newest(database: Database, log: str, below: int | None, limit: int) -> list[Entry]:
-    """Entries of a log, the newest first."""
-    bound = _AFTER_THE_LAST if below is None else below
-    return [_entry(row) for row in await database.all(SQL.newest, log, bound, limit)]
+async def list_newest_entries(database: Database, log: str, below: int | None, limit: int) -> list[LogEntry]:
+    """Return entries of a log, newest first."""
+    bound = _HIGHEST_NUMBER if below is None else below
+    return [_entry(row) for row in await database.fetch_all(SQL.list_newest_entries, log, bound, limit)]
 
 
-async def oldest(database: Database, log: str, above: int | None, limit: int) -> list[Entry]:
-    """Entries of a log, the oldest first."""
-    bound = _BEFORE_THE_FIRST if above is None else above
-    return [_entry(row) for row in await database.all(SQL.oldest, log, bound, limit)]
+async def list_oldest_entries(database: Database, log: str, above: int | None, limit: int) -> list[LogEntry]:
+    """Return entries of a log, oldest first."""
+    bound = _LOWEST_NUMBER if above is None else above
+    return [_entry(row) for row in await database.fetch_all(SQL.list_oldest_entries, log, bound, limit)]
 
 
-async def forget(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of entries older than the cut-off; how many."""
-    return len(await database.all(SQL.forget, cutoff, limit))
+async def delete_old_entries(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of entries older than the cut-off; return their number."""
+    return len(await database.fetch_all(SQL.delete_old_entries, cutoff, limit))
 
 
-def _entry(row: Row) -> Entry:
+def _entry(row: Row) -> LogEntry:
     return {**row, "fields": None if row["fields"] is None else json.loads(row["fields"])}

@@ -1,13 +1,14 @@
--- name: append
--- One entry, once for each key; what stands under it.
+-- name: append_entry
+-- Append an entry, once for each key, and return the stored one.
 INSERT INTO tenuto.log_entries (log, at, message, fields, key, task_id)
 VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (key) DO UPDATE
-SET key = excluded.key
+ON CONFLICT (key) DO UPDATE -- guard: logs.one_entry_per_task
+SET key = excluded.key -- guard: logs.one_entry_per_task
 RETURNING id, log, at, message, fields, task_id;
 
--- name: names
--- The logs there are, by name after a key, each with its newest entry. From name to name by the index: a log may be long.
+-- name: list_logs
+-- Return the logs by name, after a cursor, each with its newest entry. A loose index scan from name to name, because
+-- a log may be long.
 WITH RECURSIVE found AS (
     (SELECT log, 1 AS number FROM tenuto.log_entries WHERE log > $1 ORDER BY log LIMIT 1)
     UNION ALL
@@ -29,8 +30,8 @@ CROSS JOIN LATERAL (
 ORDER BY found.log
 LIMIT $2;
 
--- name: newest
--- The entries of a log, the newest first, below a key.
+-- name: list_newest_entries
+-- Return the entries of a log, newest first, below a cursor.
 SELECT id, log, at, message, fields, task_id
 FROM tenuto.log_entries
 WHERE log = $1
@@ -38,8 +39,8 @@ WHERE log = $1
 ORDER BY id DESC
 LIMIT $3;
 
--- name: oldest
--- The entries of a log, the oldest first, above a key.
+-- name: list_oldest_entries
+-- Return the entries of a log, oldest first, above a cursor.
 SELECT id, log, at, message, fields, task_id
 FROM tenuto.log_entries
 WHERE log = $1
@@ -47,13 +48,14 @@ WHERE log = $1
 ORDER BY id
 LIMIT $3;
 
--- name: forget
--- A small batch of old entries; not those of tasks that are still open, which would append anew.
+-- name: delete_old_entries
+-- Delete a small batch of old entries, except those of open tasks, which would append them again.
 DELETE FROM tenuto.log_entries
 WHERE (log, id) IN (
     SELECT log, id
     FROM tenuto.log_entries
     WHERE at < $1
+      -- guard: logs.entries_of_open_tasks
       AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = log_entries.task_id)
     ORDER BY at
     LIMIT $2

@@ -1,7 +1,4 @@
-"""One-shots: creating them, and reading the registry, which is no table but a view of the tasks themselves.
-
-Nothing here decides, and nothing ends a task: that is `lifecycle.completion`, for one-shots as for all others.
-"""
+"""Rows of one-shots: create, list and lock them. A one-shot is a task; the registry is a view of the tasks."""
 
 from __future__ import annotations
 
@@ -14,26 +11,26 @@ from uuid import UUID
 from tenuto.errors import Unavailable
 from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask, Task
-from tenuto.postgres.database import Connection, Database, Row, TooSlow
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.database import Connection, Database, Row, StatementTimeout
+from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
-from tenuto.store.access.audit_recorder import Deed
-from tenuto.store.activities import Record, ids_beginning, record
-from tenuto.store.bulk_copy import array_literals, columns_of
-from tenuto.store.tasks import TAGS, row_of
+from tenuto.store.access.audit_recorder import AuditContext
+from tenuto.store.activities import Record, id_range_of_prefix, to_record
+from tenuto.store.bulk_copy import array_literals, to_columns
+from tenuto.store.tasks import TAGS_INDEX, task_row
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
-Standing = Literal["open", "ended"]
+OneShotState = Literal["open", "ended"]
 TaskRow: TypeAlias = tuple[Any, ...]
 
-_NO_ID = UUID(int=0)
-_BEFORE_ALL = (datetime(1970, 1, 1, tzinfo=UTC), _NO_ID)
+_LOWEST_ID = UUID(int=0)
+_LIST_START = (datetime(1970, 1, 1, tzinfo=UTC), _LOWEST_ID)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a list is narrowed to; everything may be left out."""
+class OneShotFilter:
+    """Optional filters of a list of one-shots."""
 
     prompt_type: str | None = None
     tags: list[str] | None = None
@@ -42,148 +39,145 @@ class Wanted:
     search: str | None = None
 
 
-def row_of_one(task: NewTask) -> TaskRow:
-    """A one-shot as it is stored. Made where it is asked for: whoever asks is in its trace."""
-    return row_of(task)
+class _AlreadyEnded(Exception):
+    """A task that was just re-created had already ended; the transaction must be rolled back."""
 
 
-class _HasBeen(Exception):
-    """What was created a moment ago has ended before: nothing of this may stand."""
+async def create_one_shot(database: Database, task: NewTask, *, may_exist: bool = False) -> bool:
+    """Create a one-shot without an audit entry; return False if its id exists as a task or an activity.
 
-
-async def create(database: Database, task: NewTask, *, again: bool = False) -> bool:
-    """Create a one-shot that is nobody's deed; False if its id is there already, or has been.
-
-    ``again``: it may have been created before, and even be ending at this moment.
+    ``may_exist``: it may have been created before, and may even be ending now.
     """
-    row = row_of(task)
-    if not again:
+    row = task_row(task)
+    if not may_exist:
         try:
-            return bool(await database.once(SQL.create, *row))
+            return bool(await database.fetch_once(SQL.create_one_shot, *row))
         except Unavailable as error:
-            _unless_too_slow(error)
-    return bool(await _with_a_second_look(database, SQL.create, row))
+            _raise_if_statement_timeout(error)
+    return bool(await _create_unless_ended(database, SQL.create_one_shot, row))
 
 
-async def create_on_record(database: Database, asked: Sequence[tuple[TaskRow, Deed]]) -> list[bool | None]:
-    """Create one-shots that somebody has asked for, each with its entry, in one statement: whether it was created, as
-    `create` says; None if the key of its request has been used for something else."""
-    rows = [(*row, *audit_recorder.entry_of(deed), *_key_of(deed)) for row, deed in asked]
+async def create_audited_one_shots(
+    database: Database, requests: Sequence[tuple[TaskRow, AuditContext]]
+) -> list[bool | None]:
+    """Create one-shots with their audit entries in one statement; return for each whether it was created, or None if
+    its idempotency key was used for another request."""
+    rows = [(*row, *audit_recorder.entry_row(context), *_idempotency_key_values(context)) for row, context in requests]
     try:
         created = await _create_all(database, rows)
     except Unavailable as error:
-        _unless_too_slow(error)
-        created = [await _create_again(database, row) for row in rows]
-    for (_, deed), made in zip(asked, created, strict=True):
-        deed.written = bool(made)
+        _raise_if_statement_timeout(error)
+        created = [await _create_or_find(database, row) for row in rows]
+    for (_, context), made in zip(requests, created, strict=True):
+        context.written = bool(made)
     return created
 
 
 async def _create_all(database: Database, rows: Sequence[tuple[Any, ...]]) -> list[bool | None]:
     if len(rows) == 1:
-        answers = await database.once(SQL.create_on_record, *rows[0])
+        answers = await database.fetch_once(SQL.create_audited_one_shot, *rows[0])
     else:
-        columns = columns_of(rows)
-        columns[TAGS] = array_literals(columns[TAGS])
-        answers = await database.once(SQL.create_several_on_record, *columns)
+        columns = to_columns(rows)
+        columns[TAGS_INDEX] = array_literals(columns[TAGS_INDEX])
+        answers = await database.fetch_once(SQL.create_audited_one_shots, *columns)
     return [bool(answer["created"]) if answer["allowed"] else None for answer in answers]
 
 
-async def _create_again(database: Database, row: tuple[Any, ...]) -> bool | None:
-    answers = await _with_a_second_look(database, SQL.create_on_record, row)
+async def _create_or_find(database: Database, row: tuple[Any, ...]) -> bool | None:
+    answers = await _create_unless_ended(database, SQL.create_audited_one_shot, row)
     return any(answer["created"] for answer in answers) if all(answer["allowed"] for answer in answers) else None
 
 
-async def _with_a_second_look(database: Database, statement: str, row: tuple[Any, ...]) -> list[Row]:
-    """Ask for what may have been created before. Whoever was just ending it is out of the way by the time it could be
-    created anew, and then its record can be seen: nothing is created, and nothing is answered."""
+async def _create_unless_ended(database: Database, statement: str, row: tuple[Any, ...]) -> list[Row]:
+    """Create a one-shot that may exist.
 
-    async def act(connection: Connection) -> list[Row]:
+    A transaction that is just ending it has committed by the time the id can be inserted again, so its activity is
+    visible to a second statement: then the creation is rolled back.
+    """
+
+    async def insert(connection: Connection) -> list[Row]:
         answers = await connection.fetch(statement, *row)
-        if await connection.fetchval(SQL.has_been, row[0]):
-            raise _HasBeen
+        if await connection.fetchval(SQL.has_first_activity, row[0]):  # guard: one_shots.ended_meanwhile
+            raise _AlreadyEnded
         return answers
 
     try:
-        return await database.transaction(act)
-    except _HasBeen:
+        return await database.transaction(insert)
+    except _AlreadyEnded:
         return []
 
 
-def _unless_too_slow(error: Unavailable) -> None:
-    """What took too long would again; everything else is worth asking once more."""
-    if isinstance(error, TooSlow):
+def _raise_if_statement_timeout(error: Unavailable) -> None:
+    """Raise a statement timeout, which would occur again; other errors are worth a retry."""
+    if isinstance(error, StatementTimeout):
         raise error
 
 
-def _key_of(deed: Deed) -> tuple[Any, ...]:
-    key = deed.request_key
+def _idempotency_key_values(context: AuditContext) -> tuple[Any, ...]:
+    key = context.idempotency_key
     return (None, None, None, None) if key is None else (key.actor, key.key, key.fingerprint, key.subject)
 
 
-async def standing(database: Database, id: UUID) -> Standing | None:
-    """Whether a one-shot is open or has ended; None if there is none of this id."""
-    found: Standing | None = await database.value(SQL.standing, id)
+async def load_state(database: Database, id: UUID) -> OneShotState | None:
+    """Return whether a one-shot is open or ended; None if it does not exist."""
+    found: OneShotState | None = await database.fetch_value(SQL.load_state, id)
     return found
 
 
-async def attempts(database: Database, id: UUID) -> list[Record]:
-    """Every attempt at a one-shot so far, the first one first; none if there is no such one-shot."""
-    return [record(row) for row in await database.all(SQL.attempts, id)]
+async def list_attempts(database: Database, id: UUID) -> list[Record]:
+    """Return all attempts at a one-shot, oldest first."""
+    return [to_record(row) for row in await database.fetch_all(SQL.list_attempts, id)]
 
 
-async def registry(
-    database: Database, wanted: Wanted, *, running: bool | None, after: tuple[datetime, UUID] | None, limit: int
+async def list_open(
+    database: Database, filter: OneShotFilter, *, running: bool | None, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[Record]:
-    """What is still to end, the next one first."""
-    start = after or _BEFORE_ALL
-    if wanted.since is not None:
-        start = max(start, (wanted.since, _NO_ID))
-    values = (*start, wanted.until, wanted.prompt_type, running, wanted.tags, wanted.search, limit)
-    return [record(row) for row in await database.all(SQL.registry, *values)]
+    """Return open one-shots, next one first."""
+    start = after or _LIST_START
+    if filter.since is not None:
+        start = max(start, (filter.since, _LOWEST_ID))
+    values = (*start, filter.until, filter.prompt_type, running, filter.tags, filter.search, limit)
+    return [to_record(row) for row in await database.fetch_all(SQL.list_open, *values)]
 
 
-async def past(
-    database: Database, wanted: Wanted, *, statuses: Sequence[str] | None, below: UUID | None, limit: int
+async def list_ended(
+    database: Database, filter: OneShotFilter, *, statuses: Sequence[str] | None, below: UUID | None, limit: int
 ) -> list[Record]:
-    """What has ended, the newest first."""
+    """Return ended one-shots, newest first."""
     values: tuple[Any, ...] = (
-        below, wanted.prompt_type, None if statuses is None else list(statuses), wanted.tags, wanted.since,
-        wanted.until, wanted.search, limit,
+        below, filter.prompt_type, None if statuses is None else list(statuses), filter.tags, filter.since,
+        filter.until, filter.search, limit,
     )  # fmt: skip
-    return [record(row) for row in await database.all(SQL.past, *values)]
+    return [to_record(row) for row in await database.fetch_all(SQL.list_ended, *values)]
 
 
-async def find(database: Database, prefix: str) -> list[UUID]:
-    """Up to three one-shots whose ids begin with what a person typed."""
-    return [row["id"] for row in await database.all(SQL.find_by_prefix, *ids_beginning(prefix))]
+async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:
+    """Return up to three ids of one-shots with a prefix that a user entered."""
+    return [row["id"] for row in await database.fetch_all(SQL.find_ids_by_prefix, *id_range_of_prefix(prefix))]
 
 
-# --- what a wipe needs ----------------------------------------------------------------------------------------------
+# --- wiping the registry -------------------------------------------------------------------------------------------
 
 
-async def hold_waiting(connection: Connection, limit: int) -> AsyncIterator[list[Task]]:
-    """All of the registry that nobody runs, in parts, held until the transaction ends.
-
-    Here and below their input is left out: who ends them does not need it.
-    """
-    await connection.execute(SQL.for_many)
-    place = _BEFORE_ALL
-    while part := [Task(*row) for row in await connection.fetch(SQL.hold_waiting, *place, limit)]:
+async def lock_unclaimed(connection: Connection, limit: int) -> AsyncIterator[list[Task]]:
+    """Return and lock all unclaimed one-shots, in parts, without their inputs, which ending them does not need."""
+    await connection.execute(SQL.use_hash_joins)
+    place = _LIST_START
+    while part := [Task(*row) for row in await connection.fetch(SQL.lock_unclaimed, *place, limit)]:
         yield part
         place = (part[-1].run_at, part[-1].id)
 
 
-async def hold_some(connection: Connection, limit: int) -> list[Task]:
-    """Some of the registry, held until the transaction ends; fewer than the limit means: all there were."""
-    return [Task(*row) for row in await connection.fetch(SQL.hold_some, limit)]
+async def lock_open(connection: Connection, limit: int) -> list[Task]:
+    """Return and lock some open one-shots; fewer than the limit means all."""
+    return [Task(*row) for row in await connection.fetch(SQL.lock_open, limit)]
 
 
-async def ask_to_stop(connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor) -> None:
-    """Running one-shots are asked to stop; they are no longer part of the registry."""
-    await connection.execute(SQL.ask_to_stop, list(ids), now, by.type, by.id, by.name)
+async def request_cancellation(connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor) -> None:
+    """Request cancellation of running one-shots, which removes them from the registry."""
+    await connection.execute(SQL.request_cancellation, list(ids), now, by.type, by.id, by.name)
 
 
-async def stopped_at(database: Database, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-    """Which of these were ended or asked to stop at this instant."""
-    return {row["id"] for row in await database.all(SQL.stopped_at, list(ids), now)}
+async def find_stopped_at(database: Database, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+    """Return which of these were ended or cancelled at this instant."""
+    return {row["id"] for row in await database.fetch_all(SQL.find_stopped_at, list(ids), now)}

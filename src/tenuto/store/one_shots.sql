@@ -1,26 +1,25 @@
--- name: create
--- Create a one-shot and wake who may take it. An id that is there already, as a task or as the record of one, changes
--- nothing.
+-- name: create_one_shot
+-- Create a one-shot and notify the workers of its queue. An id that exists as a task or an activity changes nothing.
 INSERT INTO tenuto.tasks (
     id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
     tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
 )
 SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20
-WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
+WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL -- guard: one_shots.ended
 ON CONFLICT DO NOTHING
 RETURNING id, pg_notify(
     'tenuto',
     concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
 );
 
--- name: has_been
--- Whether there is a record of a task's first attempt.
+-- name: has_first_activity
+-- Return whether an activity of the first attempt at a task exists.
 SELECT EXISTS (SELECT FROM tenuto.activities WHERE id = $1);
 
--- name: create_on_record
--- As create, with its entry in the audit trail and, if it has one, the key of the request: all in this one statement,
--- because it is what a web service is asked for most. A key that was used for something else lets nothing be created; one that
--- was used for this has created it, and it may have ended since this statement began to look.
+-- name: create_audited_one_shot
+-- Like create_one_shot, with its audit entry and, if given, its idempotency key, in one statement, because it is the
+-- most frequent request to the web service. A key that was used for another request creates nothing. A key that was
+-- used for this request created it, and it may have ended after this statement took its snapshot.
 WITH kept AS (
     INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
     SELECT $32, $33, $34, $35, clock_timestamp()
@@ -36,6 +35,7 @@ WITH kept AS (
     )
     SELECT $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20
     WHERE (SELECT id FROM tenuto.activities WHERE id = $1) IS NULL
+      -- guard: one_shots.replayed_request, one_shots.done_elsewhere
       AND ($33::text IS NULL OR EXISTS (SELECT FROM kept WHERE is_new))
     ON CONFLICT DO NOTHING
     RETURNING pg_notify(
@@ -58,8 +58,8 @@ WITH kept AS (
 SELECT EXISTS (SELECT FROM made) AS created,
        $33::text IS NULL OR EXISTS (SELECT FROM kept) AS allowed;
 
--- name: create_several_on_record
--- As create_on_record, for several at once; an answer for each, in their order.
+-- name: create_audited_one_shots
+-- Like create_audited_one_shot for several one-shots; one result row for each, in their order.
 WITH asked AS MATERIALIZED (
     SELECT *
     FROM unnest(
@@ -96,7 +96,7 @@ WITH asked AS MATERIALIZED (
     SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
            tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
     FROM allowed
-    WHERE is_new
+    WHERE is_new -- guard: one_shots.replayed_request_for_many
       AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS word
@@ -120,6 +120,7 @@ WITH asked AS MATERIALIZED (
     FROM entry
 )
 SELECT made.id IS NOT NULL
+           -- guard: one_shots.equal_ids
            AND allowed.place = (SELECT min(earliest.place) FROM allowed AS earliest WHERE earliest.id = asked.id) AS created,
        allowed.id IS NOT NULL AS allowed, (SELECT words FROM woken) AS woken
 FROM asked
@@ -127,8 +128,8 @@ LEFT JOIN allowed ON allowed.place = asked.place
 LEFT JOIN made ON made.id = asked.id
 ORDER BY asked.place;
 
--- name: standing
--- Whether a one-shot of this id is open or has ended; nothing if there is none.
+-- name: load_state
+-- Return whether a one-shot with this id is open or ended; no value if none exists.
 SELECT 'open' AS standing
 FROM tenuto.tasks
 WHERE id = $1 AND origin = 'once'
@@ -139,8 +140,8 @@ WHERE id = $1 AND origin = 'once'
   AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = $1)
 LIMIT 1;
 
--- name: attempts
--- Every attempt at a one-shot so far, the first one first, with who has asked for it to be stopped.
+-- name: list_attempts
+-- Return all attempts at a one-shot, oldest first, with the actor of its cancellation request.
 SELECT attempt.*,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = attempt.worker_id) AS worker,
        task.cancel_at,
@@ -159,16 +160,16 @@ FROM (
 LEFT JOIN tenuto.tasks AS task ON task.id = $1
 ORDER BY attempt.attempt;
 
--- name: registry
--- One-shots that are still to end and that nobody has asked to stop, the next one first, after a place in that order;
--- every filter may be left out. Of one that is tried again, the instant it was asked for stands in its first record.
--- The filters are one condition, so that the planner does not take each for a reason to leave the index of the order.
+-- name: list_open
+-- Return open one-shots without a cancellation request, next one first, after a cursor; every filter is optional. The
+-- requested instant of a retried one-shot is in its first activity. The filters are one condition, so that the
+-- planner keeps the index in the order of the list.
 SELECT id, name, state, run_at, kind, queue, attempt, created_at, initiator_name, tags,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
            (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = tasks.id), run_at
        ) END AS exec_at
 FROM tenuto.tasks
-WHERE origin = 'once' AND cancel_at IS NULL
+WHERE origin = 'once' AND cancel_at IS NULL -- guard: one_shots.cancelled_is_not_listed
   AND (run_at, id) > ($1::timestamptz, $2::uuid)
   AND run_at < coalesce($3::timestamptz, 'infinity')
   AND CASE
@@ -181,8 +182,8 @@ WHERE origin = 'once' AND cancel_at IS NULL
 ORDER BY run_at, id
 LIMIT $8;
 
--- name: past
--- One-shots that have ended, the newest first, below a key; every filter may be left out.
+-- name: list_ended
+-- Return ended one-shots, newest first, below a cursor; every filter is optional.
 SELECT id, task_id, name, status, reason, run_at, created_at, started_at, ended_at, attempt, initiator_name, tags, output,
        error,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
@@ -203,8 +204,8 @@ WHERE origin = 'once'
 ORDER BY id DESC
 LIMIT $8;
 
--- name: find_by_prefix
--- Up to three one-shots whose ids begin with what a person typed: the uuids between two bounds.
+-- name: find_ids_by_prefix
+-- Return up to three ids of one-shots in a range, for a prefix that a user entered.
 (SELECT id FROM tenuto.tasks WHERE origin = 'once' AND id BETWEEN $1 AND $2 ORDER BY id LIMIT 3)
 UNION
 (SELECT task_id FROM tenuto.activities
@@ -212,26 +213,27 @@ UNION
 ORDER BY id
 LIMIT 3;
 
--- name: for_many
--- Thousands of ids at once are joined as a whole for the rest of the transaction.
+-- name: use_hash_joins
+-- Disable nested loops for the rest of the transaction: with thousands of ids, each would be searched in the whole
+-- list.
 SELECT set_config('enable_nestloop', 'off', true);
 
--- name: hold_waiting
--- Some of the registry that nobody runs, after a place in its order, held until the transaction ends: nobody takes them
--- meanwhile. Those that have been taken, have ended or were asked to stop while we waited for them are left out.
+-- name: lock_unclaimed
+-- Return and lock some unclaimed one-shots after a cursor, so that no worker claims them. One-shots that were
+-- claimed, ended or cancelled while this statement waited are not returned.
 SELECT id, activity_id, fence, worker_id, kind, name, '{}'::jsonb AS input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id
 FROM tenuto.tasks
-WHERE origin = 'once' AND cancel_at IS NULL AND worker_id IS NULL
+WHERE origin = 'once' AND cancel_at IS NULL AND worker_id IS NULL -- guard: one_shots.cancel_all_locks_running_last
   AND (run_at, id) > ($1, $2)
 ORDER BY run_at, id
 LIMIT $3
 FOR UPDATE;
 
--- name: hold_some
--- Some of the registry, whatever their state, held until the transaction ends: nobody takes, ends or repeats them
--- meanwhile. Those that have ended or were asked to stop while we waited for them are left out.
+-- name: lock_open
+-- Return and lock some open one-shots in any state, so that no worker claims, ends or retries them. One-shots that
+-- ended or were cancelled while this statement waited are not returned.
 SELECT id, activity_id, fence, worker_id, kind, name, '{}'::jsonb AS input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id
@@ -241,8 +243,8 @@ ORDER BY run_at, id
 LIMIT $1
 FOR UPDATE;
 
--- name: ask_to_stop
--- Running one-shots, held by us, are asked to stop; their workers hear of it.
+-- name: request_cancellation
+-- Request cancellation of running one-shots that the caller has locked, and notify their workers.
 WITH asked AS (
     UPDATE tenuto.tasks
     SET cancel_at = $2,
@@ -255,8 +257,9 @@ WITH asked AS (
 SELECT pg_notify('tenuto', 'cancel ' || worker_id::text)
 FROM (SELECT DISTINCT worker_id FROM asked) AS workers;
 
--- name: stopped_at
--- Which of these one-shots were ended, or asked to stop, at this very instant: by whoever named it, then.
+-- name: find_stopped_at
+-- Return which of these one-shots were ended or cancelled at exactly this instant, that is, by the request with this
+-- instant.
 SELECT id
 FROM tenuto.tasks
 WHERE id = ANY ($1::uuid[]) AND cancel_at = $2

@@ -1,7 +1,7 @@
-"""Monthly partitions of the past: made ahead of time, dropped when a whole month has aged.
+"""Monthly partitions of activities: created ahead of time, dropped when all their rows are older than the retention.
 
-An activity's id carries the instant its task was created; a month of ids is a partition. A task that ran years after
-it was created finds its month gone: its record lies in the default partition, which is thinned out row by row.
+An activity id contains the creation time of its task, so a partition is a range of ids. The activity of a task that ran
+after its month was dropped is stored in the default partition, whose old rows are deleted one by one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tenuto.errors import Unavailable
-from tenuto.ids import first_id_at
+from tenuto.ids import smallest_id_at
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.activities import SQL
 
 MONTHS_AHEAD = 3
+# guard: activities.truncate_trigger_of_partition
 _CREATE = """
 CREATE TABLE IF NOT EXISTS tenuto.{name} PARTITION OF tenuto.activities FOR VALUES FROM ('{low}') TO ('{high}');
 CREATE OR REPLACE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.{name}
@@ -24,14 +25,14 @@ CREATE OR REPLACE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.{
 """
 _DROP = "DROP TABLE tenuto.{name}"
 _LOCK = "LOCK TABLE tenuto.{name} IN SHARE MODE"
-HAS_YOUNGER = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
+HAS_YOUNGER_ROWS = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
 
 
-async def ensure(database: Database, now: datetime) -> list[str]:
-    """Make the partitions of this month and the next ones, if they are missing; their names."""
-    wanted = [_month_after(now, months) for months in range(MONTHS_AHEAD + 1)]
-    present = {row["name"] for row in await database.all(SQL.partitions)}
-    missing = [month for month in wanted if _name(month) not in present]
+async def ensure_partitions(database: Database, now: datetime) -> list[str]:
+    """Create the missing partitions of this month and the next ones; return their names."""
+    wanted = [_month_start(now, months) for months in range(MONTHS_AHEAD + 1)]
+    present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
+    missing = [month for month in wanted if _partition_name(month) not in present]
     if not missing:
         return []
 
@@ -39,93 +40,97 @@ async def ensure(database: Database, now: datetime) -> list[str]:
         await connection.execute(SQL.lock_partitions)
         made = []
         for month in missing:
-            low, high = first_id_at(month), first_id_at(_month_after(month, 1))
-            # Rows that already lie in the default partition keep their range there; nothing is moved, nothing is lost.
-            if not await connection.fetchval(SQL.youngest_in_default, low, high):
-                await connection.execute(_CREATE.format(name=_name(month), low=low, high=high))
-                made.append(_name(month))
+            low, high = smallest_id_at(month), smallest_id_at(_month_start(month, 1))
+            # Rows of this range in the default partition stay there; nothing is moved or lost.
+            # guard: partitions.records_in_default
+            if not await connection.fetchval(SQL.has_rows_in_default, low, high):
+                await connection.execute(_CREATE.format(name=_partition_name(month), low=low, high=high))
+                made.append(_partition_name(month))
         return made
 
     try:
         return await database.transaction(make)
     except Unavailable:
-        if _month_after(now, 0) in missing:
+        if _month_start(now, 0) in missing:
             raise
-        return []  # somebody reads for long; there is time: the next round tries again
+        return []  # a long reader blocks it; the next cycle tries again
 
 
-async def missing(database: Database, now: datetime, *, ahead: int) -> list[str]:
-    """Which partitions of this month and so many more are not there."""
-    present = {row["name"] for row in await database.all(SQL.partitions)}
-    wanted = [_name(_month_after(now, months)) for months in range(ahead + 1)]
+async def find_missing_partitions(database: Database, now: datetime, *, months_ahead: int) -> list[str]:
+    """Return the missing partitions of this month and ``months_ahead`` more."""
+    present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
+    wanted = [_partition_name(_month_start(now, months)) for months in range(months_ahead + 1)]
     return [name for name in wanted if name not in present]
 
 
-async def unbroken_since(database: Database, now: datetime) -> datetime:
-    """The beginning of the first month from which on nothing has been dropped."""
-    present = {row["name"] for row in await database.all(SQL.partitions)}
-    since = _month_after(now, 0)
-    while _name(earlier := _month_after(since, -1)) in present:
+async def find_retained_since(database: Database, now: datetime) -> datetime:
+    """Return the start of the first month since which no partition was dropped."""
+    present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
+    since = _month_start(now, 0)
+    while _partition_name(earlier := _month_start(since, -1)) in present:
         since = earlier
     return since
 
 
-async def drop_aged(
+async def drop_old_partitions(
     database: Database,
     cutoff: datetime,
-    apart: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
+    isolate: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
 ) -> list[str]:
-    """Drop each month that lies wholly before the cut-off and holds no record that ended after it; their names.
+    """Drop each partition whose rows all ended before the cut-off; return their names.
 
-    Each is dropped inside ``apart``, which may let the others go on when one cannot be.
+    Each is dropped inside ``isolate``, which may suppress errors so that the others are still dropped.
     """
     dropped = []
-    for row in await database.all(SQL.partitions):
-        name, month = row["name"], _month_of(row["name"])
-        if month is None or _month_after(month, 1) > cutoff:
+    for row in await database.fetch_all(SQL.list_partitions):
+        name, month = row["name"], _month_of_partition(row["name"])
+        if month is None or _month_start(month, 1) > cutoff:  # guard: partitions.whole_months
             continue
-        with apart(name):
-            if await database.transaction(partial(_drop, name=name, cutoff=cutoff)):  # a short one for each
+        with isolate(name):
+            if await database.transaction(
+                partial(_drop_if_old, name=name, cutoff=cutoff)
+            ):  # one short transaction each
                 dropped.append(name)
     return dropped
 
 
-async def _drop(connection: Connection, *, name: str, cutoff: datetime) -> bool:
-    """Look, and drop what was looked at: in between nothing is recorded in this month.
+async def _drop_if_old(connection: Connection, *, name: str, cutoff: datetime) -> bool:
+    """Check and drop a partition under a lock, so that no row is inserted in between.
 
-    Only records of this month wait meanwhile, those of tasks as old as it; when it is gone they go among the old.
+    Only activities of tasks of this month wait meanwhile; after the drop they are stored in the default partition.
     """
     await connection.execute(SQL.lock_partitions)
-    if name not in {row["name"] for row in await connection.fetch(SQL.partitions)}:
-        return False  # somebody else has dropped it
-    await connection.execute(_LOCK.format(name=name))
-    if await connection.fetchval(HAS_YOUNGER.format(name=name), cutoff):
+    # guard: partitions.dropped_by_another
+    if name not in {row["name"] for row in await connection.fetch(SQL.list_partitions)}:
+        return False  # another process has dropped it
+    await connection.execute(_LOCK.format(name=name))  # guard: partitions.lock_before_drop
+    if await connection.fetchval(HAS_YOUNGER_ROWS.format(name=name), cutoff):  # guard: partitions.recent_record
         return False
     await connection.execute(_DROP.format(name=name))
     return True
 
 
-async def delete_old(database: Database, cutoff: datetime, batch: int) -> int:
-    """One small batch out of the default partition; how many went."""
+async def delete_old_default_rows(database: Database, cutoff: datetime, batch: int) -> int:
+    """Delete a small batch of old rows of the default partition; return their number."""
 
     async def delete(connection: Connection) -> int:
         await connection.execute(SQL.allow_retention)
-        return len(await connection.fetch(SQL.delete_old, cutoff, batch))
+        return len(await connection.fetch(SQL.delete_old_default_rows, cutoff, batch))
 
     return await database.transaction(delete)
 
 
-def _name(month: datetime) -> str:
+def _partition_name(month: datetime) -> str:
     return f"activities_{month:%Y_%m}"
 
 
-def _month_of(name: str) -> datetime | None:
+def _month_of_partition(name: str) -> datetime | None:
     try:
         return datetime.strptime(name, "activities_%Y_%m").replace(tzinfo=UTC)
     except ValueError:
         return None
 
 
-def _month_after(instant: datetime, months: int) -> datetime:
+def _month_start(instant: datetime, months: int) -> datetime:
     total = instant.year * 12 + instant.month - 1 + months
     return datetime(total // 12, total % 12 + 1, 1, tzinfo=UTC)

@@ -1,7 +1,6 @@
-"""Schedules, their versions, and the ledger of their due instants.
+"""Rows of schedules, their versions and the occurrence ledger.
 
-Rows come and go as told; when a schedule is due, what that means, and who may change it was decided elsewhere. Lock
-order: schedules, then executions, then tasks.
+Lock order: schedules, then executions, then tasks.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from uuid import UUID
 
 from tenuto.errors import TenutoError
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Definition, Overlap, Plan, misfire_from_json, plan_from_json
+from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition, misfire_from_json, plan_from_json
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.postgres.database import Connection, Database, Row
-from tenuto.postgres.sql_loader import beside
-from tenuto.store.bulk_copy import Excluded, columns_of, ids_and_versions
-from tenuto.store.definition_rows import Kept, from_json
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.bulk_copy import ExcludedVersions, split_ids_and_versions, to_columns
+from tenuto.store.definition_rows import DefinitionTable, from_json_text
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as stored."""
+    """A stored schedule."""
 
     id: UUID
-    definition: Definition
+    definition: ScheduleDefinition
     enabled: bool
     version: int
     origin: str
@@ -62,20 +61,20 @@ class Schedule:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The definition in force as plain data, to be compared with what was ``declared``."""
+        """The current definition as plain data, comparable with ``declared``."""
         return self.definition.to_fields()
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self.definition.trigger.next_after(instant, str(self.id))
 
 
-def _schedule(row: Row) -> Schedule:
-    definition = Definition(
+def _to_schedule(row: Row) -> Schedule:
+    definition = ScheduleDefinition(
         row["name"],
         trigger_from_json(row["trigger"]),
         plan_from_json(row["plan"]),
         row["description"],
-        Overlap(row["overlap"]),
+        OverlapPolicy(row["overlap"]),
         misfire_from_json(row["misfire"]),
     )
     return Schedule(
@@ -84,7 +83,7 @@ def _schedule(row: Row) -> Schedule:
         row["enabled"],
         row["version"],
         row["origin"],
-        from_json(row["declared"]),
+        from_json_text(row["declared"]),
         row["created_at"],
         row["updated_at"],
         row["last_run_at"],
@@ -95,68 +94,68 @@ def _schedule(row: Row) -> Schedule:
 # --- definitions ----------------------------------------------------------------------------------------------------
 
 
-def _columns(new: Definition) -> tuple[Any, ...]:
+def _columns(new: ScheduleDefinition) -> tuple[Any, ...]:
     misfire = json.dumps(new.misfire.to_fields())
     return new.name, new.description, new.trigger.to_json(), new.plan.to_json(), new.overlap, misfire
 
 
-ROWS = Kept[Definition, Schedule](SQL, _schedule, _columns)
-named, locked, named_any, locked_any = ROWS.named, ROWS.locked, ROWS.named_any, ROWS.locked_any
-other_from_files, versions = ROWS.other_from_files, ROWS.versions
+TABLE = DefinitionTable[ScheduleDefinition, Schedule](SQL, _to_schedule, _columns)
+load_schedule, lock_schedule, load_schedules, lock_schedules = TABLE.load, TABLE.lock, TABLE.load_many, TABLE.lock_many
+list_others_from_files, list_versions = TABLE.list_others_from_files, TABLE.list_versions
 
 
-async def locked_by_id(connection: Connection, id: UUID) -> Schedule | None:
-    """The schedule with that id, held until the transaction ends."""
-    row = await connection.fetchrow(SQL.lock_schedule, id)
-    return None if row is None else _schedule(row)
+async def lock_schedule_by_id(connection: Connection, id: UUID) -> Schedule | None:
+    """Return and lock the schedule with this id."""
+    row = await connection.fetchrow(SQL.lock_schedule_by_id, id)
+    return None if row is None else _to_schedule(row)
 
 
 async def list_schedules(
     database: Database, *, after: str | None, enabled: bool | None, search: str | None, limit: int
 ) -> list[Record]:
-    """Schedules by name, each with its last execution."""
-    rows = await database.all(SQL.list_schedules, after, enabled, search, limit)
+    """Return schedules by name, each with its last execution."""
+    rows = await database.fetch_all(SQL.list_schedules, after, enabled, search, limit)
     return [
         {key: json.loads(value) if key in ("trigger", "plan", "misfire") else value for key, value in row.items()}
         for row in rows
     ]
 
 
-async def lock_circles(connection: Connection, definition: Definition) -> None:
-    """Schedules that run others come to be and change one at a time: two at once could close a circle unseen."""
-    if definition.plan.targets(SCHEDULE):
-        await connection.execute(SQL.lock_circles)
+async def lock_cycle_check(connection: Connection, definition: ScheduleDefinition) -> None:
+    """Serialise changes of schedules that run other schedules: two at once could close an undetected cycle."""
+    if definition.plan.targets_of_kind(SCHEDULE):
+        await connection.execute(SQL.lock_cycle_check)
 
 
-async def plans_with_schedules(connection: Connection) -> dict[str, Plan]:
-    """The plans that run other schedules, by name; not those that nobody can read, for they run nothing."""
+async def load_plans_with_schedule_steps(connection: Connection) -> dict[str, Plan]:
+    """Return the plans that run other schedules, by name, except unreadable ones, which cannot run."""
     plans: dict[str, Plan] = {}
-    for row in await connection.fetch(SQL.plans):
+    for row in await connection.fetch(SQL.list_plans_with_schedule_steps):
         with contextlib.suppress(TenutoError, ValueError, KeyError, TypeError):
             plans[row["name"]] = plan_from_json(row["plan"])
     return plans
 
 
-async def known(connection: Connection, names: Collection[str]) -> set[str]:
-    """Which of these names are names of schedules."""
-    return {row["name"] for row in await connection.fetch(SQL.known, list(names))}
+async def find_existing_names(connection: Connection, names: Collection[str]) -> set[str]:
+    """Return which of these names are names of schedules."""
+    return {row["name"] for row in await connection.fetch(SQL.find_existing_names, list(names))}
 
 
-async def users_of(connection: Connection, name: str) -> list[str]:
-    """The schedules of which this one is a step."""
-    return [row["name"] for row in await connection.fetch(SQL.users_of, name)]
+async def list_schedules_using(connection: Connection, name: str) -> list[str]:
+    """Return the schedules that run this one as a step."""
+    return [row["name"] for row in await connection.fetch(SQL.list_schedules_using, name)]
 
 
-async def off_since(connection: Connection, id: UUID) -> tuple[datetime | None, str | None]:
-    """Since when a schedule that is off has been so with its present trigger, and who switched it off."""
-    row = await connection.fetchrow(SQL.off_since, id)
+async def load_disabled_since(connection: Connection, id: UUID) -> tuple[datetime | None, str | None]:
+    """Return since when a disabled schedule has been disabled with its present trigger, and who disabled it."""
+    row = await connection.fetchrow(SQL.load_disabled_since, id)
     assert row is not None
     return row["since"], row["by"]
 
 
-async def last_named(database: Database, name: str) -> UUID | None:
-    """The schedule that has this name, or had it last."""
-    id: UUID | None = await database.value(SQL.last_named, name)
+async def find_last_id_by_name(database: Database, name: str) -> UUID | None:
+    """Return the schedule that has this name, or had it last."""
+    id: UUID | None = await database.fetch_value(SQL.find_last_id_by_name, name)
     return id
 
 
@@ -165,7 +164,7 @@ async def last_named(database: Database, name: str) -> UUID | None:
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """A due schedule as stored; its parts are read by who fires it, so that one nobody can read harms only itself."""
+    """A due schedule with unparsed parts, so that an unreadable one affects only itself."""
 
     id: UUID
     name: str
@@ -176,53 +175,55 @@ class DueSchedule:
     version: int
     next_run_at: datetime
 
-    def trigger(self) -> Trigger:
+    def parse_trigger(self) -> Trigger:
         return trigger_from_json(self.trigger_json)
 
-    def plan(self) -> Plan:
+    def parse_plan(self) -> Plan:
         return plan_from_json(self.plan_json)
 
 
-async def due(connection: Connection, now: datetime, limit: int, excluded: Excluded = ()) -> list[DueSchedule]:
-    """Schedules that are due and that nobody else is firing, held until the transaction ends."""
-    rows = await connection.fetch(SQL.due, now, limit, *ids_and_versions(excluded))
+async def lock_due_schedules(
+    connection: Connection, now: datetime, limit: int, excluded: ExcludedVersions = ()
+) -> list[DueSchedule]:
+    """Return and lock due schedules that no other scheduler has locked."""
+    rows = await connection.fetch(SQL.lock_due_schedules, now, limit, *split_ids_and_versions(excluded))
     return [DueSchedule(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What stands in the way of a new run."""
+class RunBlockers:
+    """What may block a new run of a schedule."""
 
-    active: UUID | None
-    queued: bool
+    active_execution_id: UUID | None
+    has_queued_run: bool
     decided_until: datetime | None = None
-    """The last due instant on which the ledger has a word."""
+    """Last due instant with a ledger entry."""
 
 
-async def standing(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Standing]:
-    """To be asked while the schedules are held."""
-    rows = await connection.fetch(SQL.standing, ids)
-    return {row["id"]: Standing(row["active"], row["queued"], row["decided_until"]) for row in rows}
+async def load_run_blockers(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, RunBlockers]:
+    """Return the run blockers of schedules that the caller has locked."""
+    rows = await connection.fetch(SQL.load_run_blockers, ids)
+    return {row["id"]: RunBlockers(row["active"], row["queued"], row["decided_until"]) for row in rows}
 
 
-async def active(connection: Connection, schedule_id: UUID) -> list[UUID]:
-    """The executions of a schedule that have not ended."""
-    return [row["id"] for row in await connection.fetch(SQL.active, schedule_id)]
+async def list_active_executions(connection: Connection, schedule_id: UUID) -> list[UUID]:
+    """Return the open executions of a schedule."""
+    return [row["id"] for row in await connection.fetch(SQL.list_active_executions, schedule_id)]
 
 
-async def fired(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:
-    """(schedule, last run or None if it stays, next run)."""
+async def record_firings(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:
+    """Store (schedule, last run or None if unchanged, next run)."""
     if rows:
-        await connection.execute(SQL.fired, *columns_of(rows))
+        await connection.execute(SQL.record_firings, *to_columns(rows))
 
 
-async def ran(connection: Connection, schedule_id: UUID, at: datetime) -> None:
-    await connection.execute(SQL.ran, schedule_id, at)
+async def record_manual_run(connection: Connection, schedule_id: UUID, at: datetime) -> None:
+    await connection.execute(SQL.record_manual_run, schedule_id, at)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A row of the ledger."""
+class LedgerEntry:
+    """One entry of the occurrence ledger."""
 
     id: UUID
     schedule_id: UUID
@@ -237,10 +238,13 @@ class Entry:
     request: str | None = None
 
 
-async def write_ledger(
-    connection: Connection, entries: Sequence[Entry], now: datetime, by: str, ran: UUID | None = None
+async def write_ledger_entries(
+    connection: Connection, entries: Sequence[LedgerEntry], now: datetime, by: str, manually_run_id: UUID | None = None
 ) -> None:
-    """One row for each due instant; a second decision on the same instant fails. ``ran`` is a schedule run by hand."""
+    """Write one entry for each due instant; a second decision for an instant fails.
+
+    ``manually_run_id`` is a schedule whose last run is updated.
+    """
     if not entries:
         return
     rows = [
@@ -250,72 +254,81 @@ async def write_ledger(
         )
         for e in entries
     ]  # fmt: skip
-    *columns, requests = columns_of(rows)
-    await connection.execute(SQL.write_ledger, *columns, now, by, requests, ran)
+    *columns, requests = to_columns(rows)
+    await connection.execute(SQL.write_ledger_entries, *columns, now, by, requests, manually_run_id)
     if queued := [entry.schedule_id for entry in entries if entry.decision is Decision.QUEUED]:
-        await connection.execute(SQL.queued_behind, queued)
+        await connection.execute(SQL.mark_active_executions_awaited, queued)
 
 
-async def before_a_run(connection: Connection, id: UUID | None, request: UUID) -> tuple[Standing, Row | None]:
-    """To be asked while the schedule is held: what stands in the way of a run of it by hand, and what was decided on
-    the request, which may be made for the second time because the first reply was lost."""
-    row = await connection.fetchrow(SQL.before_a_run, id, request)
+async def load_manual_run_state(
+    connection: Connection, id: UUID | None, request: UUID
+) -> tuple[RunBlockers, Row | None]:
+    """Return the run blockers of a locked schedule and the earlier decision on this request, which may be repeated
+    after a lost reply."""
+    row = await connection.fetchrow(SQL.load_manual_run_state, id, request)
     assert row is not None
-    return Standing(row["active"], row["queued"]), None if row["id"] is None else row
+    return RunBlockers(row["active"], row["queued"]), None if row["id"] is None else row
 
 
-async def to_plan(connection: Connection, limit: int, excluded: Excluded = ()) -> list[tuple[UUID, int, str, str]]:
-    """(id, version, name, trigger as JSON) of schedules whose next run nobody has worked out yet."""
-    rows = await connection.fetch(SQL.to_plan, limit, *ids_and_versions(excluded))
+async def lock_unplanned_schedules(
+    connection: Connection, limit: int, excluded: ExcludedVersions = ()
+) -> list[tuple[UUID, int, str, str]]:
+    """Return and lock (id, version, name, trigger as JSON) of schedules without a next run."""
+    rows = await connection.fetch(SQL.lock_unplanned_schedules, limit, *split_ids_and_versions(excluded))
     return [(row["id"], row["version"], row["name"], row["trigger"]) for row in rows]
 
 
-async def next_due(database: Database, excluded: Excluded = ()) -> datetime | None:
-    """When the next schedule is due."""
-    found: datetime | None = await database.value(SQL.next_due, *ids_and_versions(excluded))
+async def load_next_due_at(database: Database, excluded: ExcludedVersions = ()) -> datetime | None:
+    """Return when the next schedule is due."""
+    found: datetime | None = await database.fetch_value(SQL.load_next_due_at, *split_ids_and_versions(excluded))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
-    """A run that waits for its turn."""
+class QueuedRun:
+    """A run that waits for the end of the previous one."""
 
     id: UUID
     due_at: datetime
     request: dict[str, Any] | None
 
 
-async def whose_turn_it_is(database: Database, limit: int, excluded: Excluded = ()) -> list[tuple[UUID, int, str]]:
-    """(id, version, name) of schedules with a queued run of which nothing is active any more."""
-    rows = await database.all(SQL.queued, limit, *ids_and_versions(excluded))
+async def find_schedules_with_startable_run(
+    database: Database, limit: int, excluded: ExcludedVersions = ()
+) -> list[tuple[UUID, int, str]]:
+    """Return (id, version, name) of schedules with a queued run and no active execution."""
+    rows = await database.fetch_all(SQL.find_schedules_with_startable_run, limit, *split_ids_and_versions(excluded))
     return [(row["schedule_id"], row["version"], row["schedule_name"]) for row in rows]
 
 
-async def first_queued(connection: Connection, schedule_id: UUID) -> Queued | None:
-    """The run of a schedule that has waited longest."""
-    row = await connection.fetchrow(SQL.first_queued, schedule_id)
-    return None if row is None else Queued(row["id"], row["due_at"], from_json(row["request"]))
+async def load_first_queued_run(connection: Connection, schedule_id: UUID) -> QueuedRun | None:
+    """Return the longest queued run of a schedule."""
+    row = await connection.fetchrow(SQL.load_first_queued_run, schedule_id)
+    return None if row is None else QueuedRun(row["id"], row["due_at"], from_json_text(row["request"]))
 
 
-async def take_turn(connection: Connection, queued_id: UUID, execution_id: UUID, now: datetime, by: str) -> None:
-    await connection.execute(SQL.take_turn, queued_id, execution_id, now, by)
+async def mark_queued_run_started(
+    connection: Connection, queued_id: UUID, execution_id: UUID, now: datetime, by: str
+) -> None:
+    await connection.execute(SQL.mark_queued_run_started, queued_id, execution_id, now, by)
 
 
-async def give_up_queued(
-    connection: Connection, schedule_id: UUID, reason: str, now: datetime, by: str, *, manual_too: bool
+async def drop_queued_runs(
+    connection: Connection, schedule_id: UUID, reason: str, now: datetime, by: str, *, including_manual: bool
 ) -> int:
-    """What waited will not run; how many that were."""
-    return len(await connection.fetch(SQL.give_up_queued, schedule_id, reason, now, by, manual_too))
+    """Drop the queued runs of a schedule; return their number."""
+    return len(await connection.fetch(SQL.drop_queued_runs, schedule_id, reason, now, by, including_manual))
 
 
-async def give_up_unread(
+async def drop_unreadable_run(
     connection: Connection, queued_id: UUID, reason: str, now: datetime, by: str, *, since: datetime
 ) -> bool:
-    """A request that cannot be read will not run; False if its turn came later than ``since``, and it waits on."""
-    return await connection.fetchrow(SQL.give_up_unread, queued_id, reason, now, by, since) is not None
+    """Drop a queued run whose request cannot be read; return False if its turn came after ``since``, and it stays
+    queued."""
+    return await connection.fetchrow(SQL.drop_unreadable_run, queued_id, reason, now, by, since) is not None
 
 
-async def ledger(
+async def list_ledger_entries(
     database: Database,
     *,
     schedule_id: UUID | None,
@@ -324,16 +337,19 @@ async def ledger(
     limit: int,
     below: UUID | None = None,
 ) -> list[Record]:
-    """What became of due instants, the newest first; of those at ``before`` itself, the ones below an id."""
-    return [dict(row) for row in await database.all(SQL.ledger, schedule_id, before, decision, limit, below)]
+    """Return ledger entries, newest first; entries at ``before`` itself only below an id."""
+    return [
+        dict(row)
+        for row in await database.fetch_all(SQL.list_ledger_entries, schedule_id, before, decision, limit, below)
+    ]
 
 
-async def forget_ledger(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of the ledger's oldest rows; how many."""
-    return len(await database.all(SQL.forget_ledger, cutoff, limit))
+async def delete_old_ledger_entries(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of the oldest ledger entries; return their number."""
+    return len(await database.fetch_all(SQL.delete_old_ledger_entries, cutoff, limit))
 
 
-async def typical_durations(database: Database, since: datetime) -> dict[str, float]:
-    """How many seconds a run of each schedule takes, going by the last ones."""
-    rows = await database.all(SQL.typical_durations, since)
+async def load_typical_durations(database: Database, since: datetime) -> dict[str, float]:
+    """Return the typical duration of recent runs of each schedule, in seconds."""
+    rows = await database.fetch_all(SQL.load_typical_durations, since)
     return {row["schedule_name"]: float(row["seconds"]) for row in rows}

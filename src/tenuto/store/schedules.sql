@@ -1,19 +1,19 @@
--- name: named
--- One schedule, by its name.
+-- name: load_definition
+-- Return a schedule by name.
 SELECT *
 FROM tenuto.schedules
 WHERE name = $1;
 
--- name: named_any
--- Those of these names that there are.
+-- name: load_definitions
+-- Return the schedules with these names.
 SELECT *
 FROM tenuto.schedules
 WHERE name = ANY ($1::text[])
 ORDER BY name
 LIMIT cardinality($1::text[]);
 
--- name: lock_named_any
--- The same, held until the transaction ends; in one order, so that two who do so do not block each other.
+-- name: lock_definitions
+-- Return and lock the schedules with these names, in a fixed order, so that two transactions cannot deadlock.
 SELECT *
 FROM tenuto.schedules
 WHERE name = ANY ($1::text[])
@@ -21,30 +21,32 @@ ORDER BY name
 LIMIT cardinality($1::text[])
 FOR UPDATE;
 
--- name: other_from_files
--- Schedules that a file has declared, but for those of these names.
+-- name: list_others_from_files
+-- Return schedules declared by a file, except those with these names.
 SELECT *
 FROM tenuto.schedules
 WHERE origin = 'file' AND name <> ALL ($1::text[])
 ORDER BY name
 LIMIT $2;
 
--- name: lock_named
--- One schedule, held until the transaction ends: who fires, runs or changes it comes one at a time.
+-- name: lock_definition
+-- Return and lock a schedule by name: firing, running and changing it are serialised.
 SELECT *
 FROM tenuto.schedules
 WHERE name = $1
+-- guard: schedules.manual_runs_take_turns
 FOR UPDATE;
 
--- name: lock_schedule
+-- name: lock_schedule_by_id
 -- The same by id.
 SELECT *
 FROM tenuto.schedules
 WHERE id = $1
+-- guard: schedules.queued_runs_take_turns
 FOR UPDATE;
 
 -- name: list_schedules
--- Schedules by name, after a key, each with its last execution.
+-- Return schedules by name, after a cursor, each with its last execution.
 SELECT schedule.id, schedule.name, schedule.description, schedule.enabled, schedule.trigger, schedule.plan,
        schedule.overlap, schedule.misfire, schedule.version, schedule.origin, schedule.created_at,
        schedule.updated_at, schedule.last_run_at, schedule.next_run_at, schedule.planned,
@@ -69,20 +71,20 @@ LEFT JOIN LATERAL (
 ) AS last ON true
 ORDER BY schedule.name;
 
--- name: lock_circles
--- Whoever makes a schedule that runs others waits for whoever is just doing the same.
+-- name: lock_cycle_check
+-- Serialise changes of schedules that run other schedules.
 SELECT pg_advisory_xact_lock(hashtext('tenuto circles'));
 
--- name: plans
--- What every schedule runs: for the search for circles.
+-- name: list_plans_with_schedule_steps
+-- Return the plans of all schedules with schedule steps, for the cycle check.
 SELECT name, plan
 FROM tenuto.schedules
 WHERE plan @? '$[*][*] ? (@.kind == "schedule")'
 ORDER BY name
 LIMIT 100000;
 
--- name: insert
--- A schedule comes to be, unless there is one of its name.
+-- name: insert_definition
+-- Insert a schedule, unless its name exists.
 INSERT INTO tenuto.schedules (
     id, enabled, planned, version, origin, declared, created_at, updated_at, next_run_at,
     name, description, trigger, plan, overlap, misfire
@@ -91,8 +93,8 @@ VALUES ($1, $2, $2, 1, $3, $4, $5, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
--- name: change
--- A schedule as it is from now on.
+-- name: update_definition
+-- Replace the definition of a schedule.
 UPDATE tenuto.schedules
 SET enabled = $2,
     planned = $2,
@@ -110,27 +112,27 @@ SET enabled = $2,
 WHERE id = $1
 RETURNING version;
 
--- name: declare
--- Remember what code or file said, though nothing has changed by it.
+-- name: store_declaration
+-- Store the declaration of code or file although the definition did not change.
 UPDATE tenuto.schedules
 SET declared = $2, origin = $3
 WHERE id = $1;
 
--- name: delete
--- The definition goes; its executions, its ledger and its versions stay.
+-- name: delete_definition
+-- Delete a schedule; its executions, ledger entries and versions stay.
 DELETE FROM tenuto.schedules
 WHERE id = $1;
 
--- name: record_version
--- What was changed, by whom and why.
+-- name: insert_version
+-- Record one change of a schedule: what, by whom and why.
 INSERT INTO tenuto.schedule_versions (
     schedule_id, version, name, change, at, actor_type, actor_id, actor_name, reason, before, after
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
--- name: off_since
--- Of a schedule that is off: since when it has been so with its present trigger, and who switched it off. One that was made
--- switched off nobody has.
+-- name: load_disabled_since
+-- Return since when a disabled schedule has been disabled with its present trigger, and which actor disabled it; null
+-- for a schedule that was created disabled.
 SELECT max(at) AS since,
        (array_agg(CASE WHEN change = 'disabled' THEN actor_name END ORDER BY version DESC)
         FILTER (WHERE change IN ('created', 'disabled')))[1] AS by
@@ -138,16 +140,16 @@ FROM tenuto.schedule_versions
 WHERE schedule_id = $1
   AND (change IN ('created', 'disabled') OR before -> 'trigger' IS DISTINCT FROM after -> 'trigger');
 
--- name: last_named
--- The schedule that has a name, or had it last.
+-- name: find_last_id_by_name
+-- Return the schedule that has this name, or had it last.
 SELECT schedule_id
 FROM tenuto.schedule_versions
 WHERE name = $1
 ORDER BY at DESC, version DESC
 LIMIT 1;
 
--- name: versions
--- The changes of the schedules that have, or have had, a name, the newest first; a renamed one keeps its past.
+-- name: list_versions_by_key
+-- Return the versions of schedules that have or had this name, newest first; a renamed schedule keeps its versions.
 SELECT schedule_id AS definition_id, version, name AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.schedule_versions
 WHERE schedule_id = ANY (ARRAY(SELECT DISTINCT schedule_id FROM tenuto.schedule_versions WHERE name = $1))
@@ -155,8 +157,8 @@ WHERE schedule_id = ANY (ARRAY(SELECT DISTINCT schedule_id FROM tenuto.schedule_
 ORDER BY at DESC, version DESC
 LIMIT $2;
 
--- name: versions_of
--- The changes of one schedule, the newest first.
+-- name: list_versions_by_id
+-- Return the versions of one schedule, newest first.
 SELECT schedule_id AS definition_id, version, name AS key, change, at, actor_type, actor_id, actor_name, reason, before, after
 FROM tenuto.schedule_versions
 WHERE schedule_id = $1
@@ -164,19 +166,20 @@ WHERE schedule_id = $1
 ORDER BY version DESC
 LIMIT $2;
 
--- name: due
--- Schedules that are due and that nobody else is firing, the longest overdue first, held until the transaction ends.
--- Those $3 are left out while they are in their versions $4.
+-- name: lock_due_schedules
+-- Return and lock due schedules, longest overdue first, skipping those that another scheduler has locked and the
+-- schedules $3 while they have the versions $4.
 SELECT id, name, trigger, plan, overlap, misfire, version, next_run_at
 FROM tenuto.schedules
 WHERE enabled AND next_run_at <= $1 AND (id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::integer[]))
 ORDER BY next_run_at, id
 LIMIT $2
+-- guard: schedules.skip_locked, schedules.row_lock
 FOR UPDATE SKIP LOCKED;
 
--- name: standing
--- What stands in the way of new runs of these schedules: the oldest active execution, whether one is queued, and up to
--- where due instants have been decided.
+-- name: load_run_blockers
+-- Return what may block a new run of these schedules: the oldest active execution, whether a run is queued, and the
+-- last decided due instant.
 SELECT wanted.id,
        (SELECT executions.id FROM tenuto.executions
         WHERE executions.schedule_id = wanted.id AND executions.ended_at IS NULL
@@ -184,22 +187,22 @@ SELECT wanted.id,
         LIMIT 1) AS active,
        EXISTS (SELECT FROM tenuto.occurrences
                WHERE occurrences.schedule_id = wanted.id AND decision = 'queued'
-               OFFSET 0) AS queued,   -- looked up for each; see groups_that_ended
+               OFFSET 0) AS queued,   -- lookup per row; see list_finished_groups
        (SELECT coalesce(until, due_at) FROM tenuto.occurrences
         WHERE occurrences.schedule_id = wanted.id AND origin = 'trigger'
         ORDER BY due_at DESC
         LIMIT 1) AS decided_until
 FROM unnest($1::uuid[]) AS wanted (id);
 
--- name: active
--- The executions of a schedule that have not ended.
+-- name: list_active_executions
+-- Return the open executions of a schedule.
 SELECT id
 FROM tenuto.executions
 WHERE schedule_id = $1 AND ended_at IS NULL
 ORDER BY id;
 
--- name: fired
--- Schedules have been fired: when they last ran, and when they run next.
+-- name: record_firings
+-- Store the last and next run of fired schedules.
 UPDATE tenuto.schedules
 SET last_run_at = coalesce(new.last_run_at, schedules.last_run_at),
     next_run_at = new.next_run_at,
@@ -208,15 +211,15 @@ FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[]) AS new (id, last_r
 WHERE schedules.id = ANY ($1::uuid[])
   AND schedules.id = new.id;
 
--- name: ran
--- A schedule has been run by hand or in turn.
+-- name: record_manual_run
+-- Store the last run of a schedule that was started manually or from its queue.
 UPDATE tenuto.schedules
 SET last_run_at = $2
 WHERE id = $1;
 
--- name: write_ledger
--- One row for each due instant. The unique key is what makes a second decision on the same instant fail. The schedule $14,
--- if there is one, has been run by hand.
+-- name: write_ledger_entries
+-- Insert one ledger entry for each due instant. The unique key rejects a second decision for the same instant. Stores
+-- the last run of the manually run schedule $14, if given.
 WITH run AS (
     UPDATE tenuto.schedules
     SET last_run_at = $11
@@ -234,11 +237,12 @@ FROM unnest(
     id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, request
 );
 
--- name: queued_behind
--- Runs of these schedules wait for those that are active, which learn of it in the order of all (see the lock of executions).
+-- name: mark_active_executions_awaited
+-- Mark the active executions of these schedules as awaited by a queued run, locked by id (see lock_executions).
 WITH held AS MATERIALIZED (
     SELECT id
     FROM tenuto.executions
+    -- guard: fast_advance.awaited_by_queued_run
     WHERE schedule_id = ANY ($1::uuid[]) AND ended_at IS NULL AND NOT awaited
     ORDER BY id
     FOR UPDATE
@@ -248,8 +252,8 @@ SET awaited = true
 FROM held
 WHERE executions.id = held.id;
 
--- name: before_a_run
--- What stands in the way of a run of the schedule $1 by hand, and what was decided on the request $2 if it was made before.
+-- name: load_manual_run_state
+-- Return what may block a manual run of schedule $1, and the earlier decision on the request $2, if there is one.
 SELECT before.id, before.schedule_id, before.schedule_name, before.decision, before.reason, before.execution_id,
        (SELECT executions.id FROM tenuto.executions
         WHERE executions.schedule_id = $1 AND executions.ended_at IS NULL
@@ -261,14 +265,14 @@ SELECT before.id, before.schedule_id, before.schedule_name, before.decision, bef
 FROM (VALUES (true)) AS request
 LEFT JOIN tenuto.occurrences AS before ON before.id = $2;
 
--- name: known
--- Which of these names are names of schedules.
+-- name: find_existing_names
+-- Return which of these names are names of schedules.
 SELECT name
 FROM tenuto.schedules
 WHERE name = ANY ($1::text[]);
 
--- name: users_of
--- Schedules that run this one as a step.
+-- name: list_schedules_using
+-- Return the schedules that run this one as a step.
 SELECT name
 FROM tenuto.schedules
 WHERE plan @? '$[*][*] ? (@.kind == "schedule")'
@@ -276,8 +280,8 @@ WHERE plan @? '$[*][*] ? (@.kind == "schedule")'
 ORDER BY name
 LIMIT 20;
 
--- name: to_plan
--- Enabled schedules whose next run nobody has worked out yet, but for those $2 in their versions $3.
+-- name: lock_unplanned_schedules
+-- Return and lock enabled schedules without a next run, except the schedules $2 while they have the versions $3.
 SELECT id, version, name, trigger
 FROM tenuto.schedules
 WHERE enabled AND NOT planned AND (id, version) NOT IN (SELECT * FROM unnest($2::uuid[], $3::integer[]))
@@ -285,15 +289,15 @@ ORDER BY id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
--- name: next_due
--- When the next schedule is due, but for those $1 in their versions $2.
+-- name: load_next_due_at
+-- Return when the next schedule is due, except the schedules $1 while they have the versions $2.
 SELECT min(next_run_at)
 FROM tenuto.schedules
 WHERE enabled AND next_run_at IS NOT NULL AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]));
 
--- name: queued
--- Runs whose turn has come: the first queued one of each schedule of which nothing is active any more. Schedules $2 are
--- left out while they are in their versions $3; one that is gone is in version 0.
+-- name: find_schedules_with_startable_run
+-- Return schedules whose first queued run may start because no execution is active. Excludes the schedules $2 while
+-- they have the versions $3; a deleted schedule has version 0.
 SELECT schedule_id, schedule_name,
        coalesce((SELECT version FROM tenuto.schedules WHERE schedules.id = schedule_id), 0) AS version
 FROM (
@@ -316,8 +320,8 @@ WHERE NOT EXISTS (
 ORDER BY schedule_id
 LIMIT $1;
 
--- name: first_queued
--- The run of a schedule that has waited longest.
+-- name: load_first_queued_run
+-- Return the longest queued run of a schedule.
 SELECT id, due_at, request
 FROM tenuto.occurrences
 WHERE schedule_id = $1 AND decision = 'queued'
@@ -325,22 +329,22 @@ ORDER BY due_at, id
 LIMIT 1
 FOR UPDATE;
 
--- name: take_turn
--- A queued run has been started.
+-- name: mark_queued_run_started
+-- Record that a queued run was started.
 UPDATE tenuto.occurrences
 SET decision = 'fired', execution_id = $2, decided_at = $3, decided_by = $4
 WHERE id = $1 AND decision = 'queued';
 
--- name: give_up_queued
--- What waited will not run: the schedule is gone or switched off.
+-- name: drop_queued_runs
+-- Drop the queued runs of a schedule that was deleted or disabled.
 UPDATE tenuto.occurrences
 SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4
 WHERE schedule_id = $1 AND decision = 'queued' AND ($5 OR origin = 'trigger')
 RETURNING id;
 
--- name: give_up_unread
--- A request that nobody can read, and whose turn came by $5, will not run. Its turn comes when it is queued, or when the
--- last run before it has ended.
+-- name: drop_unreadable_run
+-- Drop a queued run whose request cannot be read, if its turn came before $5. A run's turn comes when it is queued,
+-- or when the previous run ends.
 UPDATE tenuto.occurrences
 SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4
 WHERE id = $1
@@ -354,9 +358,9 @@ WHERE id = $1
   )
 RETURNING id;
 
--- name: ledger
--- What became of due instants, the newest first, below a key; every filter may be left out. Many schedules may be due at
--- one instant, so the key is instant and id.
+-- name: list_ledger_entries
+-- Return ledger entries, newest first, below a cursor of instant and id (several schedules may be due at one
+-- instant); every filter is optional.
 SELECT id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, decided_at,
        decided_by
 FROM tenuto.occurrences
@@ -366,8 +370,8 @@ WHERE ($1::uuid IS NULL OR schedule_id = $1)
 ORDER BY due_at DESC, id DESC
 LIMIT $4;
 
--- name: forget_ledger
--- A small batch of the ledger's oldest rows.
+-- name: delete_old_ledger_entries
+-- Delete a small batch of the oldest ledger entries.
 DELETE FROM tenuto.occurrences
 WHERE id = ANY (ARRAY(
     SELECT id
@@ -378,8 +382,8 @@ WHERE id = ANY (ARRAY(
 ))
 RETURNING id;
 
--- name: typical_durations
--- How long the last runs of each schedule took.
+-- name: load_typical_durations
+-- Return the typical duration of the last runs of each schedule.
 SELECT schedule_name, percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)) AS seconds
 FROM (
     SELECT schedule_name, started_at, ended_at,

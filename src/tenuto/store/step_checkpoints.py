@@ -1,4 +1,4 @@
-"""The finished steps of chains, kept while a task is under way so that a retry goes on after the last."""
+"""Stored results of chain steps, kept while a task is open, so that a retry continues after the last one."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from uuid import UUID
 from tenuto.errors import StaleLease
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 
-async def record(database: Database, task: Task, name: str, output: str) -> str:
-    """Keep what a step came to; what stands, which is another's if it was recorded before.
+async def record_checkpoint(database: Database, task: Task, name: str, output: str) -> str:
+    """Store the result of a step; return the stored one, which differs if it was stored before.
 
-    Raises if the task is no longer held: then what was done is done again by whoever holds it now.
+    Raise StaleLease if the worker no longer holds the task.
     """
-    return _standing(task, await database.all(SQL.record, task.id, task.fence, task.worker_id, name, output))
+    return _stored_output(
+        task, await database.fetch_all(SQL.record_checkpoint, task.id, task.fence, task.worker_id, name, output)
+    )
 
 
-async def sleep(database: Database, task: Task, step: str, number: int, nap: str) -> str:
-    """Keep the n-th sleep of a step; the one that stands, which is an earlier run's if that came as far."""
+async def record_sleep(database: Database, task: Task, step: str, number: int, nap: str) -> str:
+    """Store the n-th sleep of a step; return the stored one, which an earlier attempt may have stored."""
     held = task.id, task.fence, task.worker_id
-    return _standing(task, await database.all(SQL.sleep, *held, f"sleep in {step}", number, nap))
+    return _stored_output(task, await database.fetch_all(SQL.record_sleep, *held, f"sleep in {step}", number, nap))
 
 
-def _standing(task: Task, rows: Sequence[Any]) -> str:
+def _stored_output(task: Task, rows: Sequence[Any]) -> str:
     if not rows:
-        raise StaleLease(f"task {task.id} is not held any more")
-    kept: str = rows[0]["output"]
-    return kept
+        raise StaleLease(f"the worker no longer holds task {task.id}", code="task.lease.lost")
+    output: str = rows[0]["output"]
+    return output
 
 
-async def recorded(database: Database, task_id: UUID) -> dict[str, str]:
-    """What the steps of a task have come to so far, by name, as JSON."""
-    return {row["name"]: row["output"] for row in await database.all(SQL.recorded, task_id)}
+async def load_checkpoints(database: Database, task_id: UUID) -> dict[str, str]:
+    """Return the stored results of a task by step name, as JSON."""
+    return {row["name"]: row["output"] for row in await database.fetch_all(SQL.load_checkpoints, task_id)}
 
 
-async def told(database: Database, task_id: UUID) -> list[dict[str, Any]]:
-    """The steps and sleeps of a task so far, in the order in which they ended."""
-    rows = await database.all(SQL.told, task_id)
+async def list_steps_and_sleeps(database: Database, task_id: UUID) -> list[dict[str, Any]]:
+    """Return the finished steps and the sleeps of a task, in the order in which they ended."""
+    rows = await database.fetch_all(SQL.list_steps_and_sleeps, task_id)
     return [{**row, "output": None if row["output"] is None else json.loads(row["output"])} for row in rows]
 
 
-async def carry_over(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:
-    """What one task has come to, another goes on from."""
-    await connection.fetch(SQL.carry_over, [old for old, _ in tasks], [new for _, new in tasks])
+async def copy_checkpoints(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:
+    """Copy the results of (old task, new task)."""
+    await connection.fetch(SQL.copy_checkpoints, [old for old, _ in tasks], [new for _, new in tasks])
 
 
-async def forget(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of steps whose task is no longer there; how many."""
-    return len(await database.all(SQL.forget, cutoff, limit))
+async def delete_orphaned_checkpoints(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of results whose task no longer exists; return their number."""
+    return len(await database.fetch_all(SQL.delete_orphaned_checkpoints, cutoff, limit))

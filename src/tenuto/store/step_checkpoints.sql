@@ -1,40 +1,41 @@
--- name: record
--- A step of a chain has come to its end. Only the holder of its task may say so, for as long as he holds it, and what was
--- said stays. The lock keeps others from taking the task over before this is committed.
+-- name: record_checkpoint
+-- Store the result of a chain step. Only the worker that holds the task may store it, and a stored result stays. The
+-- lock keeps other workers from claiming the task before this is committed.
 INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at)
 SELECT tasks.id, $4, $5, tasks.fence, clock_timestamp()
 FROM tenuto.tasks
 WHERE tasks.id = $1
-  AND tasks.fence = $2
-  AND tasks.worker_id = $3
+  AND tasks.fence = $2 -- guard: chains.fence
+  AND tasks.worker_id = $3 -- guard: chains.worker
   AND tasks.state = 'running'
-  AND tasks.lease_until > clock_timestamp()
-FOR SHARE
+  AND tasks.lease_until > clock_timestamp() -- guard: chains.expired_lease
+FOR SHARE -- guard: chains.row_lock
 ON CONFLICT (task_id, name) DO UPDATE
-SET output = chain_steps.output
+SET output = chain_steps.output -- guard: chains.first_result
 RETURNING output;
 
--- name: sleep
--- A step sleeps for the $5-th time, said by the holder as above. It is one row: where that one tells of this sleep, or of
--- a later one, it stays.
+-- name: record_sleep
+-- Store the $5-th sleep of a step, fenced like record_checkpoint. One row per step: a row for this sleep or a later
+-- one stays.
 INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at)
 SELECT tasks.id, $4, $6, tasks.fence, clock_timestamp()
 FROM tenuto.tasks
 WHERE tasks.id = $1
-  AND tasks.fence = $2
-  AND tasks.worker_id = $3
+  AND tasks.fence = $2 -- guard: chains.fence
+  AND tasks.worker_id = $3 -- guard: chains.worker
   AND tasks.state = 'running'
-  AND tasks.lease_until > clock_timestamp()
-FOR SHARE
+  AND tasks.lease_until > clock_timestamp() -- guard: chains.expired_lease
+FOR SHARE -- guard: chains.row_lock
 ON CONFLICT (task_id, name) DO UPDATE
 SET output = CASE
+        -- guard: chains.sleep_starts_once
         WHEN (chain_steps.output ->> 'number')::integer < $5::integer THEN excluded.output
         ELSE chain_steps.output
     END
 RETURNING output;
 
--- name: recorded
--- What the steps of a task have come to so far.
+-- name: load_checkpoints
+-- Return the stored step results of a task.
 SELECT name, output
 FROM tenuto.chain_steps
 WHERE task_id = $1
@@ -42,8 +43,8 @@ WHERE task_id = $1
 ORDER BY name
 LIMIT 1000;
 
--- name: told
--- The steps of a task that have ended, and the last sleep of each, for people.
+-- name: list_steps_and_sleeps
+-- Return the finished steps of a task and the last sleep of each, for display.
 SELECT name, fence, ended_at,
        CASE WHEN name LIKE 'sleep in %' THEN (output ->> 'until')::timestamptz END AS until,
        CASE WHEN name LIKE 'sleep in %' THEN NULL ELSE coalesce(output -> 'value', output -> 'stop') END AS output,
@@ -53,8 +54,8 @@ WHERE task_id = $1
 ORDER BY ended_at, name
 LIMIT 1000;
 
--- name: carry_over
--- The new tasks $2 go on after the steps that the old ones $1 have come to. Sleeps that were over are over.
+-- name: copy_checkpoints
+-- Copy the step results of the old tasks $1 to the new tasks $2. Past sleeps stay over.
 INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at)
 SELECT pair.new, steps.name, steps.output, 0, steps.ended_at
 FROM unnest($1::uuid[], $2::uuid[]) AS pair (old, new)
@@ -63,14 +64,14 @@ WHERE steps.task_id = ANY ($1::uuid[])
 ON CONFLICT (task_id, name) DO NOTHING
 RETURNING task_id;
 
--- name: forget
--- A small batch of steps whose task is no longer there.
+-- name: delete_orphaned_checkpoints
+-- Delete a small batch of step results whose task no longer exists.
 DELETE FROM tenuto.chain_steps
 WHERE (task_id, name) IN (
     SELECT task_id, name
     FROM tenuto.chain_steps
     WHERE ended_at < $1
-      AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = task_id)
+      AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = task_id) -- guard: retention.steps_of_open_tasks
     ORDER BY ended_at
     LIMIT $2
 )

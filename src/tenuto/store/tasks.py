@@ -1,7 +1,6 @@
-"""The four writes: start, claim, renew, finish. Whatever moves a task moves it through one of these.
+"""Rows of tasks: the transitions enqueue, claim and renew, and the queries of cancellation and recovery.
 
-Rows are moved as told; what an outcome means was decided before (`model.tasks.settle`). `finish` has a room of its own,
-`lifecycle.completion`, because the end of a task may move an execution.
+The fourth transition, finish, is in `task_outcomes` and `lifecycle.completion`.
 """
 
 from __future__ import annotations
@@ -14,132 +13,137 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import StoreError, Unavailable
-from tenuto.ids import fresh_ids
+from tenuto.ids import new_ids
 from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask, Task, TaskState
 from tenuto.postgres.database import Connection, Database, Row
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 from tenuto.store import batches, executions, manifests
-from tenuto.store.bulk_copy import array_literals, columns_of, copy_alike
-from tenuto.store.claim_cursor import NOTHING_BEFORE, Bounds, Lap, Place
-from tenuto.tracing import asked, carrying
+from tenuto.store.bulk_copy import array_literals, copy_tasks, to_columns
+from tenuto.store.claim_cursor import QUEUE_START, ClaimCursor, LimitKeyCursor, QueuePosition
+from tenuto.tracing import add_traceparent, record_enqueue_span
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 _COLUMNS = (
     "id", "activity_id", "state", "queue", "rank", "run_at", "kind", "name", "input", "policy", "created_at",
     "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
     "correlation_id", "parent_id", "origin",
 )  # fmt: skip
-TAGS = 13
-"""Where the tags stand in `row_of`."""
-KEYS_PER_CLAIM = 200
-"""How many limited keys of a queue one claim looks at."""
+TAGS_INDEX = 13
+"""Index of the tags in `task_row`."""
+LIMIT_KEYS_PER_CLAIM = 200
+"""Maximum number of limit keys per queue that one claim reads."""
 
 
-# --- start ----------------------------------------------------------------------------------------------------------
+# --- enqueue --------------------------------------------------------------------------------------------------------
 
 
-async def start(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
-    """Create tasks and wake who may take them; the ids that were not there before.
+async def enqueue_tasks(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
+    """Create tasks, notify workers, and return the ids of the new ones.
 
-    Repeating it with the same tasks is harmless: an id that exists or has been, or a unique key in use, is left alone.
+    Can be repeated: an existing id or a unique key in use changes nothing.
     """
-    created = await _start_many(database, tasks)
-    await wake(database, {_word(task) for task in tasks})
+    created = await _enqueue_many(database, tasks)
+    await notify_services(database, {_queue_notification(task) for task in tasks})
     return created
 
 
-async def _start_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
-    """The careful way: what is there already, or has been, is left alone."""
-    columns = columns_of(row_of(task, 1) for task in tasks)
-    columns[TAGS] = array_literals(columns[TAGS])
+async def _enqueue_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
+    """Create tasks that may already exist or have ended."""
+    columns = to_columns(task_row(task, 1) for task in tasks)
+    columns[TAGS_INDEX] = array_literals(columns[TAGS_INDEX])
 
-    async def act(connection: Connection) -> set[UUID]:
-        created = {row["id"] for row in await connection.fetch(SQL.start_many, *columns)}
+    async def insert(connection: Connection) -> set[UUID]:
+        created = {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, *columns)}
         if created:
-            created.difference_update(row["id"] for row in await connection.fetch(SQL.take_back, list(created)))
+            # guard: enqueue.ended_meanwhile
+            created.difference_update(
+                row["id"] for row in await connection.fetch(SQL.delete_reinserted_tasks, list(created))
+            )
         return created
 
-    return await database.transaction(act)
+    return await database.transaction(insert)
 
 
-async def start_alike(
-    database: Database, like: NewTask, inputs: Sequence[str], sent: Callable[[], object] = lambda: None
+async def enqueue_bulk(
+    database: Database, template: NewTask, inputs: Sequence[str], on_sent: Callable[[], object] = lambda: None
 ) -> int:
-    """Create tasks that differ only in their input, as fast as the database takes them in; how many.
+    """Create tasks that differ only in their input, by COPY; return their number.
 
-    Columns in which the pattern has nothing to say are left to their defaults, and the instant of creation to the
-    database; but they stand in line by the asker's clock, as single tasks do: what one asks for in turn is taken in
-    turn. Nothing here can clash with what is there: the ids are fresh and there is no key. ``sent`` is called as soon
-    as there is only the database to wait for.
+    Columns with default values are not sent, and the database sets the creation time; the order of claims follows the
+    caller's clock, as for single tasks. Nothing can conflict: the ids are new and there is no unique key. ``on_sent``
+    is called as soon as all data is sent.
     """
-    assert like.unique_key is None
-    shared = dict(zip(_COLUMNS, row_of(like, 2), strict=True))
+    assert template.unique_key is None
+    shared = dict(zip(_COLUMNS, task_row(template, 2), strict=True))
     for column in ("id", "activity_id", "input", "created_at"):
         del shared[column]
-    ids = fresh_ids(len(inputs))
+    ids = new_ids(len(inputs))
 
     async def load(connection: Connection) -> None:
-        await copy_alike(connection, shared, ids, inputs, sent)
+        await copy_tasks(connection, shared, ids, inputs, on_sent)
 
     try:
         await database.copy(load)
-    except Unavailable:  # or only the reply was lost; by now they may even have been done
-        await _start_many(database, [replace(like, id=id, input=text) for id, text in zip(ids, inputs, strict=True)])
-    await wake(database, [_word(like)])
+    except Unavailable:  # the reply may be lost, and the tasks may even have ended
+        await _enqueue_many(
+            database, [replace(template, id=id, input=text) for id, text in zip(ids, inputs, strict=True)]
+        )
+    await notify_services(database, [_queue_notification(template)])
     return len(ids)
 
 
-def _word(task: NewTask) -> str:
+def _queue_notification(task: NewTask) -> str:
     kind = "limited" if task.limit_key is not None and task.state is TaskState.QUEUED else task.state
     return f"{kind} {task.queue} {-task.priority}"
 
 
-async def start_or_find(database: Database, task: NewTask, *, again: bool = False) -> UUID:
-    """Create a task whose id was made for it just now; its id, or that of the open task that has its key.
+async def enqueue_or_find(database: Database, task: NewTask, *, may_exist: bool = False) -> UUID:
+    """Create a task with a new id; return its id, or that of the open task with its unique key.
 
-    ``again``: it may have been created before under this id, and even have ended since.
+    ``may_exist``: the id may have been used before, and the task may even have ended.
     """
-    created = bool(await start(database, [task])) if again else await _start_new(database, task)
+    created = bool(await enqueue_tasks(database, [task])) if may_exist else await _enqueue_new(database, task)
     while not created:
-        standing: UUID | None = await database.value(SQL.standing, task.id, task.unique_key)
-        if standing is not None:
-            return standing
-        created = bool(await start(database, [task]))  # the key was in use and has become free since
+        existing: UUID | None = await database.fetch_value(SQL.find_existing_task, task.id, task.unique_key)
+        if existing is not None:
+            return existing
+        # guard: enqueue.freed_key
+        created = bool(await enqueue_tasks(database, [task]))  # the unique key has become free meanwhile
     return task.id
 
 
-async def _start_new(database: Database, task: NewTask) -> bool:
-    """Nobody can have done a task yet whose id nobody knows: whether it has been and gone is looked at only when it is
-    sent again, because no reply came."""
+async def _enqueue_new(database: Database, task: NewTask) -> bool:
+    """Create a task. A new id cannot have ended yet; only after a lost reply the existing activities are checked."""
     try:
-        return bool(await database.once(SQL.start_one, *row_of(task, 1)))
+        return bool(await database.fetch_once(SQL.enqueue_task, *task_row(task, 1)))  # guard: enqueue.no_blind_retry
     except Unavailable:
-        return bool(await start(database, [task]))
+        return bool(await enqueue_tasks(database, [task]))
 
 
-async def start_or_find_within(connection: Connection, task: NewTask) -> UUID:
-    """As `start_or_find`, in a transaction somebody else commits: the task exists if and only if their work does."""
-    while await connection.fetchrow(SQL.start_one, *row_of(task, 1)) is None:
-        standing: UUID | None = await connection.fetchval(SQL.standing, task.id, task.unique_key)
-        if standing is not None:
-            return standing
+async def enqueue_or_find_in_transaction(connection: Connection, task: NewTask) -> UUID:
+    """Like `enqueue_or_find`, in a transaction of the caller."""
+    while await connection.fetchrow(SQL.enqueue_task, *task_row(task, 1)) is None:
+        existing: UUID | None = await connection.fetchval(SQL.find_existing_task, task.id, task.unique_key)
+        if existing is not None:
+            return existing
     return task.id
 
 
-async def wake(database: Database, words: Iterable[str]) -> None:
-    """Tell the services that something has changed; if that fails, polling finds out anyway."""
+async def notify_services(database: Database, notifications: Iterable[str]) -> None:
+    """Notify the services of a change. Errors are ignored, because polling finds the change, too."""
     with suppress(StoreError):
-        await database.all(SQL.wake, list(words))
+        await database.fetch_all(SQL.notify_services, list(notifications))
 
 
-def row_of(task: NewTask, ids: int = 1) -> tuple[Any, ...]:
-    """A task as the statements that create one take it; its id stands so many times."""
+def task_row(task: NewTask, id_count: int = 1) -> tuple[Any, ...]:
+    """Return a task as parameters of the statements that create one, with its id ``id_count`` times."""
     actor = task.initiator
-    return (task.id,) * ids + (
+    return (task.id,) * id_count + (
         task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name, task.input,
-        carrying(task.policy, asked(task.name)), task.created_at, task.unique_key, task.limit_key, task.limit_max,
+        add_traceparent(task.policy, record_enqueue_span(task.name)), task.created_at,
+        task.unique_key, task.limit_key, task.limit_max,
         task.tags, actor.type, actor.id, actor.name, task.correlation_id, task.parent_id, task.origin,
     )  # fmt: skip
 
@@ -148,100 +152,104 @@ def row_of(task: NewTask, ids: int = 1) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a worker learns by looking ahead."""
+class PromotionResult:
+    """Result of `promote_due_tasks`."""
 
-    promoted: int
-    next_due: datetime | None
-    limited: bool
-    """Claims must count before they take."""
+    promoted_count: int
+    next_due_at: datetime | None
+    has_limits: bool
+    """Whether claims must check limits."""
 
 
-async def promote(database: Database, now: datetime, queues: Sequence[str], limit: int = 1000) -> Outlook:
-    """What has fallen due becomes free to take."""
-    row = await database.one(SQL.promote, now, limit, list(queues))
+async def promote_due_tasks(
+    database: Database, now: datetime, queues: Sequence[str], limit: int = 1000
+) -> PromotionResult:
+    """Queue the tasks that are due."""
+    row = await database.fetch_one(SQL.promote_due_tasks, now, limit, list(queues))
     assert row is not None
-    return Outlook(row["promoted"], row["next_due"], row["limited"])
+    return PromotionResult(row["promoted"], row["next_due"], row["limited"])
 
 
-async def claim(
+async def claim_tasks(
     database: Database,
     worker_id: UUID,
     queues: Sequence[str],
     limit: int,
     lease: timedelta,
-    bounds: Bounds | None = None,
-    without: Iterable[UUID] = (),
+    cursor: ClaimCursor | None = None,
+    excluded_ids: Iterable[UUID] = (),
 ) -> list[Task]:
-    """Take up to ``limit`` tasks of queues without limits, most urgent first, but none of ``without``.
+    """Claim up to ``limit`` tasks of queues without limits, most urgent first, except ``excluded_ids``.
 
-    Asked once: a lease counts from the moment of asking, and what a claim took whose reply was lost comes back when
-    its lease has run out.
+    Without retries: a lease starts at the request, and tasks of a claim whose reply was lost are recovered when it
+    expires.
     """
-    after = bounds.after if bounds else {}
-    places = [after.get(queue, NOTHING_BEFORE) for queue in queues]
+    after = cursor.positions if cursor else {}
+    places = [after.get(queue, QUEUE_START) for queue in queues]
     ranks, instants, ids = ([place[i] for place in places] for i in range(3))
-    rows = await database.once(SQL.claim, worker_id, lease, list(queues), limit, ranks, instants, ids, list(without))
-    return _most_urgent_first([Task(*row) for row in rows])
+    # guard: claim.no_blind_retry
+    rows = await database.fetch_once(
+        SQL.claim_tasks, worker_id, lease, list(queues), limit, ranks, instants, ids, list(excluded_ids)
+    )
+    return _sort_by_urgency([Task(*row) for row in rows])
 
 
-async def claim_under_limits(
+async def claim_limited_tasks(
     database: Database,
     worker_id: UUID,
     queues: Sequence[str],
     limit: int,
     lease: timedelta,
-    lap: Lap | None = None,
-    without: Iterable[UUID] = (),
+    key_cursor: LimitKeyCursor | None = None,
+    excluded_ids: Iterable[UUID] = (),
 ) -> list[Task]:
-    """Take up to ``limit`` tasks without overrunning the limit of any queue or key, not even by one.
+    """Claim up to ``limit`` tasks without exceeding the limit of any queue or key.
 
-    It looks at some keys at a time and lets others claim in between. The most urgent of the first keys among which
-    there is something to take are taken; nothing, only if there is nothing under any key.
+    Each transaction reads some keys, so that other claims can run in between. It claims the most urgent tasks of the
+    first keys that have any, and returns nothing only if no key has one.
     """
-    lap = Lap() if lap is None else lap
-    lap.asked(queues)
+    key_cursor = LimitKeyCursor() if key_cursor is None else key_cursor
+    key_cursor.begin_claim(queues)
     while True:
-        starts = lap.starts(queues)
+        starts = key_cursor.start_keys(queues)
 
-        async def take(connection: Connection, starts: list[str] = starts) -> list[Row]:
+        async def claim(connection: Connection, starts: list[str] = starts) -> list[Row]:
             await connection.execute(SQL.lock_limits)
-            values = (worker_id, lease, list(queues), limit, starts, KEYS_PER_CLAIM, list(without))
-            return list(await connection.fetch(SQL.claim_under_limits, *values))
+            values = (worker_id, lease, list(queues), limit, starts, LIMIT_KEYS_PER_CLAIM, list(excluded_ids))
+            return list(await connection.fetch(SQL.claim_limited_tasks, *values))
 
-        rows = await database.transaction(take, tries=1)
-        lap.reached(queues, rows[0]["ends"])
-        taken = [_seated(tuple(row)[1:]) for row in rows if row["id"] is not None]
-        if taken or not lap.left_out:
-            return _most_urgent_first(taken)
+        rows = await database.transaction(claim, tries=1)
+        key_cursor.record_end_keys(queues, rows[0]["end_keys"])
+        claimed = [_task_in_limit_slot(tuple(row)[1:]) for row in rows if row["id"] is not None]
+        if claimed or not key_cursor.has_unseen_keys:
+            return _sort_by_urgency(claimed)
 
 
-async def stand_by(
+async def claim_standby_tasks(
     database: Database,
     worker_id: UUID,
-    seats: Mapping[str, Place],
+    limit_slots: Mapping[str, QueuePosition],
     limit: int,
     lease: timedelta,
-    without: Iterable[UUID] = (),
+    excluded_ids: Iterable[UUID] = (),
 ) -> list[Task]:
-    """Take up to ``limit`` tasks for each of these seats, after the place named beside it; each begins when one in such
-    a seat ends (`Settlement.heir`).
+    """Claim up to ``limit`` standby tasks for each limit slot, after the given queue position.
 
-    Asked once, like any claim.
+    A standby task starts when a task in its slot ends (`Settlement.successor`). Without retries, like any claim.
     """
-    ranks, instants, ids = ([place[i] for place in seats.values()] for i in range(3))
-    values = (worker_id, lease, list(seats), limit, list(without), ranks, instants, ids)
-    rows = await database.once(SQL.stand_by, *values)
-    return _most_urgent_first([_seated(tuple(row)) for row in rows])
+    ranks, instants, ids = ([place[i] for place in limit_slots.values()] for i in range(3))
+    values = (worker_id, lease, list(limit_slots), limit, list(excluded_ids), ranks, instants, ids)
+    rows = await database.fetch_once(SQL.claim_standby_tasks, *values)
+    return _sort_by_urgency([_task_in_limit_slot(tuple(row)) for row in rows])
 
 
-def _seated(row: tuple[Any, ...]) -> Task:
+def _task_in_limit_slot(row: tuple[Any, ...]) -> Task:
     task = Task(*row[:-1])
-    task.seat = row[-1]
+    task.limit_slot = row[-1]
     return task
 
 
-def _most_urgent_first(tasks: list[Task]) -> list[Task]:
+def _sort_by_urgency(tasks: list[Task]) -> list[Task]:
     tasks.sort(key=lambda task: (-task.priority, task.run_at, task.id))
     return tasks
 
@@ -249,86 +257,94 @@ def _most_urgent_first(tasks: list[Task]) -> list[Task]:
 # --- renew ----------------------------------------------------------------------------------------------------------
 
 
-async def renew(
+async def renew_leases(
     database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int, str | None]], lease: timedelta
 ) -> set[UUID]:
-    """Prolong the leases of (id, fence, progress). What is missing from the answer is held no longer, or somebody is at
-    it just now: `still_held` tells."""
-    ids, fences, progress = columns_of(held) if held else ([], [], [])
-    rows = await database.all(SQL.renew, worker_id, lease, ids, fences, progress)
+    """Extend the leases of (id, fence, progress) and return the extended ones.
+
+    A missing task is no longer held, or its row is locked: see `find_held_tasks`.
+    """
+    ids, fences, progress = to_columns(held) if held else ([], [], [])
+    rows = await database.fetch_all(SQL.renew_leases, worker_id, lease, ids, fences, progress)
     return {row["id"] for row in rows}
 
 
-async def still_held(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Which of (id, fence) this worker holds."""
-    return {row["id"] for row in await database.all(SQL.still_held, worker_id, *columns_of(held))}
+async def find_held_tasks(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Return which of (id, fence) this worker holds."""
+    return {row["id"] for row in await database.fetch_all(SQL.find_held_tasks, worker_id, *to_columns(held))}
 
 
-async def let_go(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Say of (id, fence) that it runs far over its time limit and is renewed no more; of which it was said."""
-    rows = await database.all(SQL.let_go, worker_id, *columns_of(held))
+async def mark_overrun(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Mark (id, fence) as far over its time limit; its lease is no longer renewed. Return the marked ids."""
+    rows = await database.fetch_all(SQL.mark_overrun_tasks, worker_id, *to_columns(held))
     return {row["id"] for row in rows}
 
 
-async def cancellations(database: Database, worker_id: UUID) -> list[tuple[UUID, int, Actor]]:
-    """(id, fence, who) of the running tasks of this worker that are to stop."""
-    rows = await database.all(SQL.cancellations, worker_id)
+async def list_cancel_requests(database: Database, worker_id: UUID) -> list[tuple[UUID, int, Actor]]:
+    """Return (id, fence, actor) of the running tasks of this worker whose cancellation is requested."""
+    rows = await database.fetch_all(SQL.list_cancel_requests, worker_id)
     return [(row["id"], row["fence"], Actor(row["cancel_type"], row["cancel_id"], row["cancel_name"])) for row in rows]
 
 
-# --- return ---------------------------------------------------------------------------------------------------------
+# --- hand back ------------------------------------------------------------------------------------------------------
 
 
-async def put_back(database: Database, worker_id: UUID, tasks: Sequence[Task]) -> set[UUID]:
-    """Return tasks that were claimed but never started; no attempt is recorded, because none was made."""
-    rows = await database.all(SQL.put_back, worker_id, [task.id for task in tasks], [task.fence for task in tasks])
+async def return_tasks_to_queue(database: Database, worker_id: UUID, tasks: Sequence[Task]) -> set[UUID]:
+    """Return claimed tasks that were never started to their queues; no attempt is recorded."""
+    rows = await database.fetch_all(
+        SQL.return_tasks_to_queue, worker_id, [task.id for task in tasks], [task.fence for task in tasks]
+    )
     return {row["id"] for row in rows}
 
 
-# --- what the nets and the canceller need to see -------------------------------------------------------------------
+# --- recovery and cancellation -----------------------------------------------------------------------------------
 
 
-async def anything_slipped(database: Database) -> bool:
-    """Whether a sweep would find something."""
-    return bool(await database.value(SQL.anything_slipped))
+async def has_recoverable_tasks(database: Database) -> bool:
+    """Return whether a recovery sweep would find a task."""
+    return bool(await database.fetch_value(SQL.has_recoverable_tasks))
 
 
-async def expired(connection: Connection, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
-    """Held tasks whose lease has run out, locked until the transaction ends, after all they belong to."""
-    held = await _hold_what_they_belong_to(connection, SQL.what_expired_belongs_to, limit, list(without))
-    return [Task(*row) for row in await connection.fetch(SQL.expired, limit, list(without), *held)]
+async def lock_expired_tasks(connection: Connection, limit: int, excluded_ids: Sequence[UUID] = ()) -> list[Task]:
+    """Return and lock tasks with an expired lease, after the rows they belong to."""
+    held = await _lock_owners(connection, SQL.list_owners_of_expired_tasks, limit, list(excluded_ids))
+    return [Task(*row) for row in await connection.fetch(SQL.lock_expired_tasks, limit, list(excluded_ids), *held)]
 
 
-async def held_by(connection: Connection, worker_id: UUID, limit: int, without: Sequence[UUID] = ()) -> list[Task]:
-    """What a dead worker still holds, locked until the transaction ends, after all it belongs to."""
-    held = await _hold_what_they_belong_to(connection, SQL.what_is_held_belongs_to, limit, list(without), worker_id)
-    return [Task(*row) for row in await connection.fetch(SQL.held_by, limit, list(without), *held, worker_id)]
+async def lock_tasks_of_worker(
+    connection: Connection, worker_id: UUID, limit: int, excluded_ids: Sequence[UUID] = ()
+) -> list[Task]:
+    """Return and lock the tasks of an ended worker, after the rows they belong to."""
+    held = await _lock_owners(connection, SQL.list_owners_of_worker_tasks, limit, list(excluded_ids), worker_id)
+    return [
+        Task(*row)
+        for row in await connection.fetch(SQL.lock_tasks_of_worker, limit, list(excluded_ids), *held, worker_id)
+    ]
 
 
-async def _hold_what_they_belong_to(connection: Connection, question: str, *values: Any) -> tuple[list[UUID], ...]:
-    """The executions, batches and manifests of tasks that are to be ended, held in the order in which the end of a task
-    takes them."""
-    rows = await connection.fetch(question, *values)
-    runs, lots, kept = (sorted({row[n] for row in rows} - {None}) for n in range(3))
-    await executions.lock(connection, runs)
-    await batches.share(connection, lots)
-    await manifests.hold(connection, kept)
-    return runs, lots, kept
+async def _lock_owners(connection: Connection, statement: str, *values: Any) -> tuple[list[UUID], ...]:
+    """Lock the executions, batches and manifests of tasks in the order in which `finish` locks them."""
+    rows = await connection.fetch(statement, *values)
+    execution_ids, batch_ids, manifest_ids = (sorted({row[n] for row in rows} - {None}) for n in range(3))
+    await executions.lock_executions(connection, execution_ids)  # guard: recovery.executions_locked_first
+    await batches.lock_shared(connection, batch_ids)  # guard: recovery.batches_locked_first
+    await manifests.lock_manifests_and_dependents(connection, manifest_ids)
+    return execution_ids, batch_ids, manifest_ids
 
 
-async def to_cancel(database: Database, task_id: UUID) -> Task | None:
-    """A task as a canceller needs to see it."""
-    row = await database.one(SQL.to_cancel, task_id)
+async def load_task_to_cancel(database: Database, task_id: UUID) -> Task | None:
+    """Return a task with the columns that a cancellation needs."""
+    row = await database.fetch_one(SQL.load_task_to_cancel, task_id)
     return None if row is None else Task(*row)
 
 
-async def began_at(database: Database, task_id: UUID) -> datetime | None:
-    """When the attempt at a task began, if it has been put aside since."""
-    found: datetime | None = await database.value(SQL.began_at, task_id)
+async def load_attempt_began_at(database: Database, task_id: UUID) -> datetime | None:
+    """Return when the current attempt at a deferred task began."""
+    found: datetime | None = await database.fetch_value(SQL.load_attempt_began_at, task_id)
     return found
 
 
-async def ask_to_cancel(database: Database, task: Task, by: Actor) -> bool:
-    """Ask the holder of a running task to stop it; False if it is not running under that fence any more."""
-    row = await database.one(SQL.ask_to_cancel, task.id, task.fence, by.type, by.id, by.name)
+async def request_cancellation(database: Database, task: Task, by: Actor) -> bool:
+    """Request cancellation of a running task; return False if it is not running under this fence any more."""
+    row = await database.fetch_one(SQL.request_cancellation, task.id, task.fence, by.type, by.id, by.name)
     return row is not None

@@ -1,20 +1,20 @@
--- name: start_one
--- Create one task and wake who may take it. A repeated id or a unique key in use changes nothing. To be sent once, with an
--- id that was made for it: whoever got no reply must ask start_many, which also looks whether the task has been and gone.
+-- name: enqueue_task
+-- Create one task and notify the workers of its queue. An existing id or a unique key in use changes nothing. Send it
+-- once, with a new id: a caller without a reply must use enqueue_tasks, which also checks whether the task has
+-- already ended.
 INSERT INTO tenuto.tasks (
     id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
     tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
 )
 VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
-ON CONFLICT DO NOTHING
+ON CONFLICT DO NOTHING -- guard: enqueue.existing_task
 RETURNING id, pg_notify(
     'tenuto',
     concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
 );
 
--- name: start_many
--- Create many tasks at once; those whose id (as a task or as an activity) or unique key is there already are left out of
--- the answer.
+-- name: enqueue_tasks
+-- Create many tasks. Tasks whose id (of a task or an activity) or unique key exists are not returned.
 INSERT INTO tenuto.tasks (
     id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
     limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
@@ -30,35 +30,36 @@ FROM unnest(
     id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
     initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
 )
-WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
-ON CONFLICT DO NOTHING
+WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL -- guard: enqueue.ended_tasks
+ON CONFLICT DO NOTHING -- guard: enqueue.existing_tasks
 RETURNING id;
 
--- name: take_back
--- Of tasks that were created just now, those that have been before: they had ended since the statement that created them began
--- to look. Seen by a second look, because whoever ends a task is out of the way before it can be created anew.
+-- name: delete_reinserted_tasks
+-- Delete re-inserted tasks whose activity already exists. A task may have ended after enqueue_tasks took its
+-- snapshot; a second statement sees it, because the worker that ended it has committed before the id can be inserted
+-- again.
 DELETE FROM tenuto.tasks
 WHERE id = ANY (ARRAY(SELECT id FROM tenuto.activities WHERE id = ANY ($1::uuid[])))
 RETURNING id;
 
--- name: standing
--- The task that stands for a request which created nothing: the one with the id $1, open or past, or the open one with
--- the unique key $2. None if that one has ended meanwhile.
+-- name: find_existing_task
+-- Return the task for a request that created nothing: the task with id $1, open or ended, or the open task with
+-- unique key $2. No row value if that task has ended since.
 SELECT coalesce(
     (SELECT id FROM tenuto.tasks WHERE id = $1),
     (SELECT id FROM tenuto.activities WHERE id = $1),
     (SELECT id FROM tenuto.tasks WHERE unique_key = $2)
 ) AS id;
 
--- name: wake
--- Tell the services: "queued mail", "queued mail -5" (new, with this rank), "limited mail" (with a limited key),
--- "scheduled mail", "cancel <worker>", "limits".
-SELECT pg_notify('tenuto', word)
-FROM unnest($1::text[]) AS word;
+-- name: notify_services
+-- Notify the services: "queued mail", "queued mail -5" (new task with this rank), "limited mail" (task with a limit
+-- key), "scheduled mail", "cancel <worker id>", "limits".
+SELECT pg_notify('tenuto', notification)
+FROM unnest($1::text[]) AS notification;
 
--- name: promote
--- What has fallen due becomes free to take. Says how many, when the next one is due, and whether claims of the queues
--- $3 must heed a limit: one of them is limited or paused, or holds tasks with a limited key.
+-- name: promote_due_tasks
+-- Queue due tasks. Return their number, when the next task is due, and whether claims from the queues $3 must check
+-- limits: a queue is limited or paused, or has queued tasks with a limit key.
 WITH due AS (
     UPDATE tenuto.tasks
     SET state = 'queued'
@@ -68,15 +69,15 @@ WITH due AS (
         WHERE state = 'scheduled' AND run_at <= $1
         ORDER BY run_at
         LIMIT $2
-        FOR UPDATE SKIP LOCKED
+        FOR UPDATE SKIP LOCKED -- guard: claim.promotion_lock
     ))
     RETURNING queue, limit_key IS NOT NULL AS limited
-), woken AS (
+), notified AS (
     SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
-    FROM (SELECT DISTINCT queue, limited FROM due) AS words
+    FROM (SELECT DISTINCT queue, limited FROM due) AS events
 )
 SELECT (SELECT count(*) FROM due) AS promoted,
-       (SELECT count(*) FROM woken) AS woken,
+       (SELECT count(*) FROM notified) AS notified,
        (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND run_at > $1) AS next_due,
        EXISTS (SELECT FROM due WHERE limited)
        OR EXISTS (
@@ -88,13 +89,14 @@ SELECT (SELECT count(*) FROM due) AS promoted,
            WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($3::text[])
        ) AS limited;
 
--- name: claim
--- Take up to $4 free tasks of the queues $3 that have no limit, most urgent first, each queue from its own bound on, but
--- not the tasks $8. The array form keeps the index scan under a generic plan. A worker declared dead takes nothing.
+-- name: claim_tasks
+-- Claim up to $4 tasks of the queues $3 that have no limit, most urgent first, from the cursor position of each
+-- queue, without the tasks $8. The array form keeps the index scan under a generic plan. An ended worker claims
+-- nothing.
 UPDATE tenuto.tasks
 SET state = 'running',
     worker_id = $1,
-    fence = fence + 1,
+    fence = fence + 1, -- guard: claim.new_fence, state_machine.new_fence
     claimed_at = clock_timestamp(),
     lease_until = clock_timestamp() + $2::interval
 WHERE id = ANY (ARRAY(
@@ -110,36 +112,40 @@ WHERE id = ANY (ARRAY(
           AND free.id <> ALL ($8::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT $4
-        FOR UPDATE SKIP LOCKED
+        FOR UPDATE SKIP LOCKED -- guard: claim.skip_locked, claim.row_lock
     ) AS picked
     WHERE wanted.queue NOT IN (
+        -- guard: claim.limited_queues
         SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL
     )
     ORDER BY picked.rank, picked.run_at, picked.id
     LIMIT $4
 ))
+  -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
           -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
           manifest_id, batch_id;
 
 -- name: lock_limits
--- Only one claim under limits at a time, so that what it counts stays true until it has taken. All others wait for it: one
--- that stalls in the middle, because its process is frozen or its line silent, is thrown out.
-SELECT set_config('idle_in_transaction_session_timeout', '2000', true),
+-- Serialise claims under limits, so that the counts stay true until the claim commits. All other claims wait for this
+-- lock: a session that stalls in between (frozen process, silent connection) is terminated.
+SELECT set_config('idle_in_transaction_session_timeout', '2000', true), -- guard: claim.stalled_limited_claim
+       -- guard: claim.limited_claims_take_turns
        pg_advisory_xact_lock(hashtext('tenuto limits'));
 
--- name: claim_under_limits
--- As claim, for all tasks of the queues $3 but not the tasks $7: never more running than the limit of a queue, a key, a
--- manifest, its group or all manifests, counting live leases, but not what stands by, and never two on their last chance.
--- Of each queue at most $6 keys are looked at, from the one after $5 on. Each row also tells where that ended (null: at the
--- last key; unchanged: the queue had no room); one without a task tells nothing else.
-WITH RECURSIVE room AS MATERIALIZED (
+-- name: claim_limited_tasks
+-- Like claim_tasks, for all tasks of the queues $3 without the tasks $7. Never exceeds the limit of a queue, limit
+-- key, manifest, manifest group or of all manifests; counts tasks with a live lease, but no standby tasks. Never
+-- claims a second last-chance task. Reads at most $6 limit keys per queue, starting after $5. Every row contains the
+-- last key read per queue (null: the last one; unchanged: the queue has no capacity); a row without a task contains
+-- nothing else.
+WITH RECURSIVE queue_capacity AS MATERIALIZED (
     SELECT wanted.queue,
            wanted.after,
            wanted.place,
            CASE
-               WHEN queues.paused_at IS NOT NULL THEN 0
+               WHEN queues.paused_at IS NOT NULL THEN 0 -- guard: claim.paused_queue
                WHEN queues.max_running IS NULL THEN $4::integer
                ELSE greatest(0, queues.max_running - (
                    SELECT count(*)
@@ -151,13 +157,13 @@ WITH RECURSIVE room AS MATERIALIZED (
     FROM unnest($3::text[], $5::text[]) WITH ORDINALITY AS wanted (queue, after, place)
     LEFT JOIN tenuto.queues ON queues.name = wanted.queue
 ), keys AS (
-    -- keys that have something to take, found by hopping along the index
-    SELECT room.queue,
+    -- keys with queued tasks, by a loose index scan
+    SELECT queue_capacity.queue,
            (SELECT min(limit_key) FROM tenuto.tasks
-            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = room.queue AND limit_key > room.after) AS key,
+            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = queue_capacity.queue AND limit_key > queue_capacity.after) AS key,
            1 AS hops
-    FROM room
-    WHERE room.free > 0
+    FROM queue_capacity
+    WHERE queue_capacity.free > 0
     UNION ALL
     SELECT keys.queue,
            (SELECT min(limit_key) FROM tenuto.tasks
@@ -165,20 +171,20 @@ WITH RECURSIVE room AS MATERIALIZED (
            keys.hops + 1
     FROM keys
     WHERE keys.key IS NOT NULL AND keys.hops < $6::integer
-), reached AS MATERIALIZED (
-    SELECT array_agg(CASE WHEN room.free > 0 THEN last.key ELSE room.after END ORDER BY room.place) AS ends
-    FROM room
-    LEFT JOIN (SELECT queue, key FROM keys WHERE hops = $6::integer) AS last ON last.queue = room.queue
-), key_room AS MATERIALIZED (
+), last_keys AS MATERIALIZED (
+    SELECT array_agg(CASE WHEN queue_capacity.free > 0 THEN last.key ELSE queue_capacity.after END ORDER BY queue_capacity.place) AS end_keys
+    FROM queue_capacity
+    LEFT JOIN (SELECT queue, key FROM keys WHERE hops = $6::integer) AS last ON last.queue = queue_capacity.queue
+), key_capacity AS MATERIALIZED (
     SELECT keys.queue, keys.key,
            CASE
-               -- the items of a batch share its key: of one that is paused or cancelled nothing begins
-               WHEN (SELECT coalesce(paused_at, cancelled_at) FROM tenuto.batches WHERE batches.id = foremost.batch_id)
-                    IS NOT NULL THEN 0
-               ELSE foremost.limit_max -
+               -- the items of a batch share its key; items of a paused or cancelled batch are not claimed
+               WHEN (SELECT coalesce(paused_at, cancelled_at) FROM tenuto.batches WHERE batches.id = first_task.batch_id)
+                    IS NOT NULL THEN 0 -- guard: batches.paused_batch_is_not_claimed
+               ELSE first_task.limit_max -
                     (SELECT count(*) FROM tenuto.tasks AS held
                      WHERE held.state = 'running' AND NOT held.standby AND held.limit_key = keys.key
-                       AND held.lease_until > clock_timestamp())
+                       AND held.lease_until > clock_timestamp()) -- guard: limits.key_counts_live_leases
            END AS free
     FROM keys
     CROSS JOIN LATERAL (
@@ -187,111 +193,117 @@ WITH RECURSIVE room AS MATERIALIZED (
         WHERE state = 'queued' AND limit_key = keys.key AND tasks.queue = keys.queue
         ORDER BY rank, run_at, id
         LIMIT 1
-    ) AS foremost
+    ) AS first_task
     WHERE keys.key IS NOT NULL
 ), candidates AS MATERIALIZED (
-    SELECT room.queue, NULL AS key, NULL::bigint AS key_free, picked.*
-    FROM room
+    SELECT queue_capacity.queue, NULL AS key, NULL::bigint AS key_free, picked.*
+    FROM queue_capacity
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group, free.last_chance
         FROM tenuto.tasks AS free
-        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = room.queue AND free.id <> ALL ($7::uuid[])
+        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = queue_capacity.queue AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
-        LIMIT room.free
+        LIMIT queue_capacity.free
         FOR UPDATE SKIP LOCKED
     ) AS picked
     UNION ALL
-    SELECT key_room.queue, key_room.key, key_room.free, picked.*
-    FROM key_room
+    SELECT key_capacity.queue, key_capacity.key, key_capacity.free, picked.*
+    FROM key_capacity
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
-          AND free.limit_key = key_room.key
-          AND free.queue = key_room.queue
-          AND NOT free.last_chance
+          AND free.limit_key = key_capacity.key
+          AND free.queue = key_capacity.queue
+          AND NOT free.last_chance -- guard: standby.behind_last_chance_task
           AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
-        LIMIT least($4::integer, key_room.free)
+        LIMIT least($4::integer, key_capacity.free)
     ) AS picked
-    WHERE key_room.free > 0
+    WHERE key_capacity.free > 0
     UNION ALL
-    -- of those on their last chance the first of each key, unless one runs already; in the end at most one of them is taken
-    SELECT key_room.queue, key_room.key, key_room.free, picked.*
-    FROM key_room
+    -- first last-chance task of each key, unless one is running; in the end at most one of them is claimed
+    SELECT key_capacity.queue, key_capacity.key, key_capacity.free, picked.*
+    FROM key_capacity
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance
         FROM tenuto.tasks AS free
         WHERE free.last_chance
           AND free.state = 'queued'
-          AND free.limit_key = key_room.key
-          AND free.queue = key_room.queue
+          AND free.limit_key = key_capacity.key
+          AND free.queue = key_capacity.queue
           AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT 1
     ) AS picked
-    WHERE key_room.free > 0
+    WHERE key_capacity.free > 0
       AND NOT EXISTS (
           SELECT
           FROM tenuto.tasks AS alone
+          -- guard: claim.running_last_chance_task
           WHERE alone.last_chance AND alone.state = 'running' AND alone.lease_until > clock_timestamp()
       )
 ), held AS MATERIALIZED (
-    -- what is active of manifests; looked at only if there is something to take of one
+    -- active runs of manifests; read only if a candidate is a manifest run
     SELECT tasks.manifest_id, tasks.limit_group, count(*) AS active
     FROM tenuto.tasks
+    -- guard: limits.manifest_counts_live_leases
     WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
       AND EXISTS (SELECT FROM candidates WHERE candidates.manifest_id IS NOT NULL)
     GROUP BY tasks.manifest_id, tasks.limit_group
 ), within_key AS (
-    -- each cut to its room in turn: a key shared by several queues, manifests, groups, all manifests, the queue. Within a
-    -- rank the keys take turns, so that nobody who has little waiting is shut out by who has much.
+    -- apply each limit: key (shared by queues), manifest, group, all manifests, queue. Within a rank the keys
+    -- alternate, so that a key with many queued tasks does not block a key with few
     SELECT *,
            CASE WHEN key IS NULL THEN row_number() OVER (PARTITION BY queue, key ORDER BY rank, run_at, id)
                 ELSE row_number() OVER (PARTITION BY key ORDER BY rank, run_at, id) END AS turn,
-           min(key_free) OVER (PARTITION BY key) AS room_in_key
+           min(key_free) OVER (PARTITION BY key) AS capacity_of_key
     FROM candidates
 ), within_manifest AS (
     SELECT within_key.*,
+           -- guard: limits.keys_take_turns
            row_number() OVER (PARTITION BY within_key.manifest_id ORDER BY rank, turn, run_at, within_key.id) AS place,
            (SELECT manifests.max_active - coalesce(
                 (SELECT sum(active) FROM held WHERE held.manifest_id = manifests.id), 0)
-            FROM tenuto.manifests WHERE manifests.id = within_key.manifest_id) AS room_in_manifest
+            FROM tenuto.manifests WHERE manifests.id = within_key.manifest_id) AS capacity_of_manifest
     FROM within_key
-    WHERE key IS NULL OR turn <= room_in_key
+    WHERE key IS NULL OR turn <= capacity_of_key -- guard: limits.key
 ), within_group AS (
     SELECT within_manifest.id, rank, run_at, turn, queue, manifest_id, limit_group, last_chance,
+           -- guard: limits.keys_take_turns
            row_number() OVER (PARTITION BY limit_group ORDER BY rank, turn, run_at, within_manifest.id) AS place,
            (SELECT CASE
-                       WHEN NOT enabled THEN 0
+                       WHEN NOT enabled THEN 0 -- guard: limits.disabled_group
                        ELSE max_active - coalesce(
                            (SELECT sum(active) FROM held WHERE held.limit_group = manifest_groups.name), 0)
                    END
-            FROM tenuto.manifest_groups WHERE manifest_groups.name = within_manifest.limit_group) AS room_in_group
+            FROM tenuto.manifest_groups WHERE manifest_groups.name = within_manifest.limit_group) AS capacity_of_group
     FROM within_manifest
-    WHERE manifest_id IS NULL OR room_in_manifest IS NULL OR place <= room_in_manifest
+    WHERE manifest_id IS NULL OR capacity_of_manifest IS NULL OR place <= capacity_of_manifest -- guard: limits.manifest
 ), within_all AS (
     SELECT id, rank, run_at, turn, queue, manifest_id, last_chance,
-           count(manifest_id) OVER (ORDER BY rank, turn, run_at, id) AS place,
+           count(manifest_id) OVER (ORDER BY rank, turn, run_at, id) AS place, -- guard: limits.keys_take_turns
            (SELECT CASE
-                       WHEN NOT enabled THEN 0
+                       WHEN NOT enabled THEN 0 -- guard: limits.disabled_group
                        ELSE max_active - coalesce((SELECT sum(active) FROM held), 0)
                    END
-            FROM tenuto.manifest_groups WHERE name = '*') AS room_in_all
+            FROM tenuto.manifest_groups WHERE name = '*') AS capacity_of_all
     FROM within_group
-    WHERE limit_group IS NULL OR room_in_group IS NULL OR place <= room_in_group
+    WHERE limit_group IS NULL OR capacity_of_group IS NULL OR place <= capacity_of_group -- guard: limits.group
 ), placed AS (
-    SELECT within_all.id, rank, run_at, turn, room.free, last_chance,
+    SELECT within_all.id, rank, run_at, turn, queue_capacity.free, last_chance,
+           -- guard: limits.keys_take_turns
            row_number() OVER (PARTITION BY within_all.queue ORDER BY rank, turn, run_at, within_all.id) AS place_in_queue
     FROM within_all
-    JOIN room ON room.queue = within_all.queue
-    WHERE manifest_id IS NULL OR room_in_all IS NULL OR within_all.place <= room_in_all
+    JOIN queue_capacity ON queue_capacity.queue = within_all.queue
+    WHERE manifest_id IS NULL OR capacity_of_all IS NULL OR within_all.place <= capacity_of_all -- guard: limits.all_manifests
 ), fitting AS (
     SELECT id, rank, run_at, turn, last_chance,
+           -- guard: limits.keys_take_turns
            row_number() OVER (PARTITION BY last_chance ORDER BY rank, turn, run_at, id) AS place
     FROM placed
-    WHERE place_in_queue <= free
-), taken AS (
+    WHERE place_in_queue <= free -- guard: limits.queue
+), claimed AS (
     UPDATE tenuto.tasks
     SET state = 'running',
         worker_id = $1,
@@ -299,56 +311,58 @@ WITH RECURSIVE room AS MATERIALIZED (
         claimed_at = clock_timestamp(),
         lease_until = clock_timestamp() + $2::interval
     WHERE id = ANY (ARRAY(
-        -- only what is chosen is locked, and only if nobody has cancelled it meanwhile
+        -- lock only the selected tasks, and only those not cancelled in the meantime
         SELECT chosen.id
         FROM tenuto.tasks AS chosen
         WHERE chosen.state = 'queued'
           AND chosen.id = ANY (ARRAY(
               SELECT id
               FROM fitting
-              WHERE NOT last_chance OR place = 1
-              ORDER BY rank, turn, run_at, id
+              WHERE NOT last_chance OR place = 1 -- guard: claim.one_last_chance_task
+              ORDER BY rank, turn, run_at, id -- guard: limits.keys_take_turns
               LIMIT $4
           ))
         FOR UPDATE SKIP LOCKED
     ))
+      -- guard: claim.dead_worker, state_machine.dead_worker
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
     RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
               -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
               manifest_id, batch_id,
               CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL
-                   THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text END AS seat
+                   THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text END AS limit_slot
 )
-SELECT reached.ends, taken.*
-FROM reached
-LEFT JOIN taken ON true;
+SELECT last_keys.end_keys, claimed.*
+FROM last_keys
+LEFT JOIN claimed ON true;
 
--- name: stand_by
--- Take up to $4 of the tasks that share all their limits with what a worker holds, for each such seat $3 as
--- claim_under_limits tells it, each from its own bound on, but not the tasks $5. They begin only once such a one has ended, in
--- its seat; until then they count under no limit, so nobody needs to count, and nobody waits. Batches are held first, so that
--- nobody pauses or cancels one in between.
-WITH lots AS MATERIALIZED (
+-- name: claim_standby_tasks
+-- Claim up to $4 tasks for each limit slot $3 (as returned by claim_limited_tasks): tasks with exactly the limits of
+-- a task that the worker holds, from the cursor position of each slot, without the tasks $5. A standby task starts
+-- when a task in such a slot ends, in its slot; until then it counts under no limit, so this claim needs no
+-- lock_limits. Batches are locked first, so that none is paused or cancelled in between.
+WITH locked_batches AS MATERIALIZED (
     SELECT id
     FROM tenuto.batches
-    WHERE id = ANY (ARRAY(SELECT (seat ->> 5)::uuid FROM unnest($3::jsonb[]) AS seat))
+    WHERE id = ANY (ARRAY(SELECT (limit_slot ->> 5)::uuid FROM unnest($3::jsonb[]) AS limit_slot))
       AND paused_at IS NULL
       AND cancelled_at IS NULL
     ORDER BY id
-    FOR SHARE
+    FOR SHARE -- guard: standby.batch_being_cancelled
 ), wanted AS MATERIALIZED (
     SELECT *
-    FROM unnest($3::jsonb[], $6::smallint[], $7::timestamptz[], $8::uuid[]) AS wanted (seat, rank, run_at, id)
-    WHERE (seat ->> 5 IS NULL OR (seat ->> 5)::uuid IN (SELECT id FROM lots))
-      AND seat ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
-      AND (seat ->> 3 IS NULL
-           OR NOT EXISTS (SELECT FROM tenuto.manifest_groups WHERE name IN (seat ->> 4, '*') AND NOT enabled))
+    FROM unnest($3::jsonb[], $6::smallint[], $7::timestamptz[], $8::uuid[]) AS wanted (limit_slot, rank, run_at, id)
+    WHERE (limit_slot ->> 5 IS NULL OR (limit_slot ->> 5)::uuid IN (SELECT id FROM locked_batches))
+      AND limit_slot ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
+      AND (limit_slot ->> 3 IS NULL
+           -- guard: standby.disabled_group
+           OR NOT EXISTS (SELECT FROM tenuto.manifest_groups WHERE name IN (limit_slot ->> 4, '*') AND NOT enabled))
 )
 UPDATE tenuto.tasks
 SET state = 'running',
-    standby = true,
+    standby = true, -- guard: standby.counts_under_no_limit
     worker_id = $1,
-    fence = fence + 1,
+    fence = fence + 1, -- guard: claim.new_fence, state_machine.new_fence
     claimed_at = clock_timestamp(),
     lease_until = clock_timestamp() + $2::interval
 WHERE id = ANY (ARRAY(
@@ -360,36 +374,37 @@ WHERE id = ANY (ARRAY(
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key IS NOT NULL
-          AND free.queue = wanted.seat ->> 0
-          AND free.limit_key = wanted.seat ->> 1
+          AND free.queue = wanted.limit_slot ->> 0
+          AND free.limit_key = wanted.limit_slot ->> 1 -- guard: standby.same_limit_key
           AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
         ORDER BY free.rank, free.run_at, free.id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
     ) AS picked
-    -- (not in there, where the planner would take them for so rare that it sorts all there is)
-    WHERE picked.limit_max = (wanted.seat ->> 2)::integer
-      AND picked.manifest_id IS NOT DISTINCT FROM (wanted.seat ->> 3)::uuid
-      AND picked.limit_group IS NOT DISTINCT FROM wanted.seat ->> 4
-      AND picked.batch_id IS NOT DISTINCT FROM (wanted.seat ->> 5)::uuid
+    -- outside the subquery: inside, the planner expects hardly any match and sorts all tasks
+    WHERE picked.limit_max = (wanted.limit_slot ->> 2)::integer
+      AND picked.manifest_id IS NOT DISTINCT FROM (wanted.limit_slot ->> 3)::uuid
+      AND picked.limit_group IS NOT DISTINCT FROM wanted.limit_slot ->> 4
+      AND picked.batch_id IS NOT DISTINCT FROM (wanted.limit_slot ->> 5)::uuid
       AND picked.execution_id IS NULL
-      AND NOT picked.last_chance
+      AND NOT picked.last_chance -- guard: standby.last_chance_task
       AND picked.id <> ALL ($5::uuid[])
 ))
+  -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
           -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-          manifest_id, batch_id, json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS seat;
+          manifest_id, batch_id, json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS limit_slot;
 
--- name: hand_on
--- The seats of tasks that are about to leave without ending go to the heirs that stood by for them; as in end_tasks.
+-- name: pass_on_limit_slots
+-- Give the limit slots of tasks that are retried or deferred to their standby successors, as finish_tasks does.
 WITH leaving AS MATERIALIZED (
-    SELECT said.heir
-    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS said (id, fence, heir)
-    JOIN tenuto.tasks ON tasks.id = said.id AND tasks.fence = said.fence
+    SELECT given.successor
+    FROM unnest($2::uuid[], $3::bigint[], $4::uuid[]) AS given (id, fence, successor)
+    JOIN tenuto.tasks ON tasks.id = given.id AND tasks.fence = given.fence
     WHERE tasks.id = ANY ($2::uuid[])
       AND tasks.cancel_at IS NULL AND tasks.worker_id = $1
-      AND tasks.lease_until > clock_timestamp()
+      AND tasks.lease_until > clock_timestamp() -- guard: handoff.expired_lease_of_retry
     ORDER BY tasks.id
     FOR UPDATE OF tasks
 )
@@ -397,14 +412,15 @@ UPDATE tenuto.tasks AS next
 SET standby = false
 FROM leaving
 WHERE next.id = ANY ($4::uuid[])
-  AND next.id = leaving.heir
+  AND next.id = leaving.successor
   AND next.worker_id = $1
   AND next.standby
 RETURNING next.id;
 
--- name: renew
--- Prolong what this worker still holds, and write progress along. A task missing from the answer is no longer held, or
--- somebody is at it just now: they are passed over, because whoever holds one for long must not cost us all the others.
+-- name: renew_leases
+-- Extend the leases of tasks that this worker holds, and store their progress. A task that is not returned is no
+-- longer held, or is locked: locked rows are skipped, because one long lock must not cost the leases of all other
+-- tasks.
 UPDATE tenuto.tasks
 SET lease_until = clock_timestamp() + $2::interval,
     progress = coalesce(held.progress, tasks.progress)
@@ -414,79 +430,79 @@ WHERE tasks.id = ANY (ARRAY(
     FROM tenuto.tasks AS mine
     WHERE mine.id = ANY ($3::uuid[])
     ORDER BY mine.id
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE SKIP LOCKED -- guard: renew.skip_locked
 ))
   AND tasks.id = held.id
-  AND tasks.fence = held.fence
-  AND tasks.worker_id = $1
+  AND tasks.fence = held.fence -- guard: renew.fence
+  AND tasks.worker_id = $1 -- guard: renew.worker
   AND tasks.state = 'running'
-  AND tasks.lease_until > clock_timestamp()
+  AND tasks.lease_until > clock_timestamp() -- guard: renew.expired_lease
 RETURNING tasks.id;
 
--- name: still_held
--- Which of these this worker holds, as far as anybody has committed anything else.
+-- name: find_held_tasks
+-- Return the tasks that this worker holds according to committed data.
 SELECT tasks.id
 FROM tenuto.tasks
+-- guard: renew.held_fence
 JOIN unnest($2::uuid[], $3::bigint[]) AS held (id, fence) ON tasks.id = held.id AND tasks.fence = held.fence
 WHERE tasks.id = ANY ($2::uuid[])
-  AND tasks.worker_id = $1
+  AND tasks.worker_id = $1 -- guard: renew.worker
   AND tasks.state = 'running'
   AND tasks.lease_until > clock_timestamp();
 
--- name: let_go
--- What this worker holds and will renew no more, because it runs far over its time limit.
+-- name: mark_overrun_tasks
+-- Mark tasks that ran far over their time limit, and whose leases this worker no longer renews.
 UPDATE tenuto.tasks
 SET ran_over = true
 FROM unnest($2::uuid[], $3::bigint[]) AS held (id, fence)
 WHERE tasks.id = ANY ($2::uuid[])
   AND tasks.id = held.id
-  AND tasks.fence = held.fence
-  AND tasks.worker_id = $1
+  AND tasks.fence = held.fence -- guard: watchdog.give_up_by_holder
+  AND tasks.worker_id = $1 -- guard: watchdog.give_up_by_holder
   AND tasks.state = 'running'
 RETURNING tasks.id;
 
--- name: cancellations
--- Which tasks of this worker somebody wants stopped.
+-- name: list_cancel_requests
+-- Return the tasks of this worker for which cancellation is requested.
 SELECT id, fence, cancel_type, cancel_id, cancel_name
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $1 AND cancel_at IS NOT NULL
 ORDER BY cancel_at, id
 LIMIT 1000;
 
--- name: end_tasks
--- The tasks leave and their last activities remain, in one statement. Only the holder $1 may (null: nobody holds them):
--- a stale fence or another worker's id matches nothing and changes nothing. The list of ids is named twice so that the
--- rows are reached by index whatever the planner believes about the size of the table; the join then only pairs them
--- with their outcomes, by hash: it would not if it believed that hardly any row had this holder, so the holder is matched
--- there too. Numbers come as text, and instants as such numbers, which the driver writes many times faster; no
--- status: completed.
--- The answer names the tasks that were ended only if not all of them were. The executions $12 are held first, in the order
--- of all (see the lock of executions). Under a limit the seat of each goes to its heir $13, which stood by for it; the
--- answer names the heirs that got one.
+-- name: finish_tasks
+-- Delete the tasks and insert their last activities, in one statement. Only the worker $1 may finish them (null:
+-- unclaimed tasks): another fence or worker id matches nothing and changes nothing. The ids are given twice so that
+-- the rows are found by index whatever the planner expects of the table size; the join only pairs rows and outcomes,
+-- by hash. The worker id is part of the outcome, because otherwise the planner expects hardly any row of this worker.
+-- Numbers arrive as text and instants as microseconds, which the driver encodes much faster. A null status means
+-- completed. The result names the finished tasks only if some were not. The executions $12 are locked first, by id
+-- (see lock_executions). Under a limit the slot of each task goes to its standby successor $13; the result names the
+-- successors that received one.
 WITH held AS MATERIALIZED (
     SELECT id
     FROM tenuto.executions
     WHERE id = ANY ($12::uuid[])
     ORDER BY id
-    FOR UPDATE
+    FOR UPDATE -- guard: executions.locked_in_finish_statement
 ), outcome AS MATERIALIZED (
     SELECT o.*,
            $1::uuid AS holder,
-           coalesce(word, 'completed') AS status,
+           coalesce(given_status, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
         $2::uuid[], $3::text::bigint[], $4::text[], $5::text::bigint[], $6::text[], $7::text::bigint[], $8::jsonb[],
         $9::jsonb[], $10::text[], $11::jsonb[], $13::uuid[]
-    ) AS o (id, fence, word, ended, reason, started, output, error, log, progress, heir)
+    ) AS o (id, fence, given_status, ended, reason, started, output, error, log, progress, successor)
 ), ended AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
     WHERE (SELECT count(*) FROM held) >= 0
       AND task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
-      AND task.fence = outcome.fence
-      AND task.worker_id IS NOT DISTINCT FROM outcome.holder
+      AND task.fence = outcome.fence -- guard: finish.fence_of_ended_task
+      AND task.worker_id IS NOT DISTINCT FROM outcome.holder -- guard: finish.worker
     RETURNING task.activity_id AS id, task.id AS task_id, task.attempt, outcome.status, outcome.reason, true AS final,
               task.kind, task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
               coalesce(task.began_at, outcome.started_at) AS started_at, outcome.ended_at, task.fence, task.worker_id,
@@ -496,14 +512,15 @@ WITH held AS MATERIALIZED (
               coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
               task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
               task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
-              task.origin, outcome.heir, task.lease_until
-), handed_on AS (
+              task.origin, outcome.successor, task.lease_until
+), passed_on AS (
     UPDATE tenuto.tasks AS next
     SET standby = false
     WHERE next.id = ANY (ARRAY(
-        SELECT heir
-        FROM ended
-        WHERE heir IS NOT NULL AND lease_until > clock_timestamp()      -- else it had no seat any more
+        SELECT successor
+        FROM ended -- guard: handoff.accepted_outcome
+        -- guard: handoff.accepted_outcome, handoff.expired_lease
+        WHERE successor IS NOT NULL AND lease_until > clock_timestamp()      -- after that the task had no limit slot
     ))
       AND next.worker_id = $1::uuid
       AND next.standby
@@ -523,17 +540,17 @@ WITH held AS MATERIALIZED (
     RETURNING task_id
 )
 SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(task_id), '{}') END AS only_these,
-       CASE WHEN $13::uuid[] IS NOT NULL THEN ARRAY(SELECT id FROM handed_on) END AS seated
+       CASE WHEN $13::uuid[] IS NOT NULL THEN ARRAY(SELECT id FROM passed_on) END AS started_successors
 FROM recorded;
 
--- name: repeat_tasks
--- The attempts are recorded and the tasks stay, to be tried again: in one statement, fenced like end_tasks. Not those
--- that somebody has asked to stop. Tasks on their last chance run one at a time (see claim_under_limits): those without a
--- limited key of their own share one, so that only who counts takes them.
+-- name: retry_tasks
+-- Record the attempts and keep the tasks for another attempt, in one statement, fenced like finish_tasks. Tasks with
+-- a cancellation request are skipped. Last-chance tasks run one at a time (see claim_limited_tasks): those without a
+-- limit key share one, so that only claims under limits take them.
 WITH outcome AS (
     SELECT o.*,
            $1::uuid AS holder,
-           coalesce(word, 'completed') AS status,
+           coalesce(given_status, 'completed') AS status,
            timestamptz 'epoch' + ended * interval '1 microsecond' AS ended_at,
            timestamptz 'epoch' + started * interval '1 microsecond' AS started_at
     FROM unnest(
@@ -541,7 +558,7 @@ WITH outcome AS (
         $9::jsonb[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::uuid[], $14::integer[], $15::integer[],
         $16::boolean[]
     ) AS o (
-        id, fence, word, ended, reason, started, output, error, log, progress, run_at, activity_id, failures, losses,
+        id, fence, given_status, ended, reason, started, output, error, log, progress, run_at, activity_id, failures, losses,
         last_chance
     )
 ), before AS MATERIALIZED (
@@ -549,12 +566,12 @@ WITH outcome AS (
     FROM tenuto.tasks AS task
     JOIN outcome ON outcome.id = task.id
     WHERE task.id = ANY ($2::uuid[])
-      AND task.fence = outcome.fence
-      AND task.worker_id IS NOT DISTINCT FROM outcome.holder
-      AND task.cancel_at IS NULL
+      AND task.fence = outcome.fence -- guard: finish.fence_of_retried_task
+      AND task.worker_id IS NOT DISTINCT FROM outcome.holder -- guard: finish.worker
+      AND task.cancel_at IS NULL -- guard: finish.cancelled_task_is_not_retried
     ORDER BY task.id
-    FOR UPDATE OF task
-), again AS (
+    FOR UPDATE OF task -- guard: finish.lock_of_retried_task
+), retried AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE WHEN outcome.run_at > clock_timestamp() THEN 'scheduled' ELSE 'queued' END,
         activity_id = outcome.activity_id,
@@ -576,10 +593,10 @@ WITH outcome AS (
     WHERE task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
       AND task.id = before.id
-    RETURNING task.queue, CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS word
-), woken AS (
-    SELECT pg_notify('tenuto', word || ' ' || queue)
-    FROM (SELECT DISTINCT word, queue FROM again) AS words
+    RETURNING task.queue, CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS event
+), notified AS (
+    SELECT pg_notify('tenuto', event || ' ' || queue)
+    FROM (SELECT DISTINCT event, queue FROM retried) AS events
 ), recorded AS (
     INSERT INTO tenuto.activities (
         id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
@@ -599,51 +616,51 @@ WITH outcome AS (
     JOIN outcome ON outcome.id = before.id
     RETURNING task_id
 )
-SELECT task_id, (SELECT count(*) FROM woken) AS woken
+SELECT task_id, (SELECT count(*) FROM notified) AS notified
 FROM recorded;
 
--- name: put_aside
--- Attempts that asked to be called again later leave their slot; no attempt has ended. Not those that somebody has asked
--- to stop. What is to wait for an execution that has ended meanwhile need not wait; one that goes on learns that it is awaited.
-WITH aside AS (
+-- name: defer_tasks
+-- Release the slots of deferred tasks; the attempt continues later. Tasks with a cancellation request are skipped. A
+-- task does not wait for an execution that has already ended; an open execution is marked as awaited.
+WITH deferred AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE
-            WHEN later.execution IS NOT NULL AND executions.id IS NOT NULL THEN 'waiting'
-            WHEN later.until > clock_timestamp() THEN 'scheduled'
+            WHEN deferral.execution IS NOT NULL AND executions.id IS NOT NULL THEN 'waiting'
+            WHEN deferral.until > clock_timestamp() THEN 'scheduled'
             ELSE 'queued'
         END,
         waits_for = executions.id,
-        began_at = coalesce(task.began_at, later.started),
-        run_at = coalesce(later.until, task.run_at),
+        began_at = coalesce(task.began_at, deferral.started),
+        run_at = coalesce(deferral.until, task.run_at),
         worker_id = NULL,
         standby = false,
         ran_over = false,
         lease_until = NULL,
         claimed_at = NULL,
-        progress = coalesce(later.progress, task.progress)
+        progress = coalesce(deferral.progress, task.progress)
     FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::uuid[], $6::jsonb[], $7::timestamptz[])
-             AS later (id, fence, until, execution, progress, started)
-    LEFT JOIN tenuto.executions ON executions.id = later.execution AND executions.ended_at IS NULL
+             AS deferral (id, fence, until, execution, progress, started)
+    LEFT JOIN tenuto.executions ON executions.id = deferral.execution AND executions.ended_at IS NULL
     WHERE task.id = ANY ($2::uuid[])
-      AND task.id = later.id
-      AND task.fence = later.fence
-      AND task.worker_id = $1
+      AND task.id = deferral.id
+      AND task.fence = deferral.fence -- guard: defer.fence
+      AND task.worker_id = $1 -- guard: defer.worker
       AND task.cancel_at IS NULL
     RETURNING task.id, task.queue, task.waits_for,
-              CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS word
+              CASE WHEN task.limit_key IS NULL OR task.state <> 'queued' THEN task.state ELSE 'limited' END AS event
 ), awaited AS (
     UPDATE tenuto.executions
     SET awaited = true
-    WHERE id IN (SELECT waits_for FROM aside) AND NOT awaited
-), woken AS (
-    SELECT pg_notify('tenuto', word || ' ' || queue)
-    FROM (SELECT DISTINCT word, queue FROM aside WHERE word <> 'waiting') AS words
+    WHERE id IN (SELECT waits_for FROM deferred) AND NOT awaited -- guard: fast_advance.awaited_by_step
+), notified AS (
+    SELECT pg_notify('tenuto', event || ' ' || queue)
+    FROM (SELECT DISTINCT event, queue FROM deferred WHERE event <> 'waiting') AS events
 )
-SELECT id, (SELECT count(*) FROM woken) AS woken
-FROM aside;
+SELECT id, (SELECT count(*) FROM notified) AS notified
+FROM deferred;
 
--- name: asked_to_stop
--- Which of these tasks of one worker somebody wants stopped, and who.
+-- name: lock_cancel_requests
+-- Return which of these tasks of one worker have a cancellation request, and its actor.
 SELECT id, cancel_type, cancel_id, cancel_name
 FROM tenuto.tasks
 WHERE id = ANY ($2::uuid[])
@@ -654,27 +671,29 @@ ORDER BY id
 LIMIT 1000
 FOR UPDATE;
 
--- name: put_back
--- Tasks that were claimed but never started return as if they had not been touched; no attempt was made. What somebody
--- has asked to stop stays: the sweep ends it as cancelled.
-WITH runs AS MATERIALIZED (
-    -- held first, so that nobody pauses them in between
+-- name: return_tasks_to_queue
+-- Return claimed tasks that were never started to their queues; no attempt is recorded. Tasks with a cancellation
+-- request stay; the recovery sweep ends them as cancelled.
+WITH locked_executions AS MATERIALIZED (
+    -- locked first, so that none is paused in between
     SELECT id, paused_at
     FROM tenuto.executions
     WHERE id = ANY (ARRAY(SELECT execution_id FROM tenuto.tasks WHERE tasks.id = ANY ($2::uuid[])))
     ORDER BY id
-    FOR SHARE
-), lots AS MATERIALIZED (
+    FOR SHARE -- guard: release.execution_lock
+), locked_batches AS MATERIALIZED (
     SELECT id, paused_at
     FROM tenuto.batches
     WHERE id = ANY (ARRAY(SELECT batch_id FROM tenuto.tasks WHERE tasks.id = ANY ($2::uuid[])))
     ORDER BY id
-    FOR SHARE
+    FOR SHARE -- guard: release.batch_lock
 ), returned AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE
-            WHEN task.execution_id IN (SELECT id FROM runs WHERE paused_at IS NOT NULL) THEN 'waiting'
-            WHEN task.batch_id IN (SELECT id FROM lots WHERE paused_at IS NOT NULL) THEN 'waiting'
+            -- guard: release.paused_execution
+            WHEN task.execution_id IN (SELECT id FROM locked_executions WHERE paused_at IS NOT NULL) THEN 'waiting'
+            -- guard: release.paused_batch
+            WHEN task.batch_id IN (SELECT id FROM locked_batches WHERE paused_at IS NOT NULL) THEN 'waiting'
             ELSE 'queued'
         END,
         worker_id = NULL,
@@ -684,31 +703,31 @@ WITH runs AS MATERIALIZED (
     FROM unnest($2::uuid[], $3::bigint[]) AS held (id, fence)
     WHERE task.id = ANY ($2::uuid[])
       AND task.id = held.id
-      AND task.fence = held.fence
-      AND task.worker_id = $1
-      AND task.state = 'running'
-      AND task.cancel_at IS NULL
+      AND task.fence = held.fence -- guard: release.fence
+      AND task.worker_id = $1 -- guard: release.worker
+      AND task.state = 'running' -- guard: release.cancelled_task
+      AND task.cancel_at IS NULL -- guard: release.cancelled_task
     RETURNING task.id, task.queue, task.limit_key IS NOT NULL AS limited
-), woken AS (
+), notified AS (
     SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
-    FROM (SELECT DISTINCT queue, limited FROM returned) AS words
+    FROM (SELECT DISTINCT queue, limited FROM returned) AS events
 )
-SELECT id, (SELECT count(*) FROM woken) AS woken
+SELECT id, (SELECT count(*) FROM notified) AS notified
 FROM returned;
 
--- name: anything_slipped
--- Whether a lease has run out, or a worker that has ended still holds something: the cheap look before a sweep.
+-- name: has_recoverable_tasks
+-- Return whether a lease has expired or an ended worker still holds a task: the cheap check before a recovery sweep.
 SELECT EXISTS (
     SELECT
     FROM tenuto.tasks
     LEFT JOIN tenuto.workers ON workers.id = tasks.worker_id
     WHERE tasks.state = 'running'
       AND (tasks.lease_until < clock_timestamp() OR workers.ended_at IS NOT NULL OR workers.id IS NULL)
-) AS slipped;
+) AS found;
 
--- name: what_expired_belongs_to
--- The executions, batches and manifests of held tasks whose lease has run out, but for the tasks $2: to be held before the
--- tasks.
+-- name: list_owners_of_expired_tasks
+-- Return the executions, batches and manifests of tasks with an expired lease, without the tasks $2; the caller locks
+-- them before the tasks.
 SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
     SELECT execution_id, batch_id, manifest_id
@@ -718,8 +737,8 @@ FROM (
     LIMIT $1
 ) AS expired;
 
--- name: what_is_held_belongs_to
--- The same for what a worker holds.
+-- name: list_owners_of_worker_tasks
+-- The same for the tasks that a worker holds.
 SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
     SELECT execution_id, batch_id, manifest_id
@@ -729,28 +748,29 @@ FROM (
     LIMIT $1
 ) AS held;
 
--- name: expired
--- Held tasks whose lease has run out, locked so that no late renewal slips in between; only those without an execution,
--- batch and manifest or with one that is held ($3, $4, $5), and none of the tasks $2.
--- (Ordered by queue first, so that the planner takes the index of what is held and not a walk along all ids.)
+-- name: lock_expired_tasks
+-- Return and lock running tasks with an expired lease, so that no late renewal succeeds. Only tasks whose execution,
+-- batch and manifest are null or locked ($3, $4, $5), without the tasks $2. Ordered by queue first so that the
+-- planner uses the index of running tasks instead of scanning all ids.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot, ran_over
 FROM tenuto.tasks
-WHERE state = 'running' AND lease_until < clock_timestamp()
+WHERE state = 'running' AND lease_until < clock_timestamp() -- guard: recovery.live_lease
   AND id <> ALL ($2::uuid[])
   AND (execution_id IS NULL OR execution_id = ANY ($3::uuid[]))
   AND (batch_id IS NULL OR batch_id = ANY ($4::uuid[]))
   AND (manifest_id IS NULL OR manifest_id = ANY ($5::uuid[]))
 ORDER BY queue, id
 LIMIT $1
+-- guard: recovery.row_lock
 FOR UPDATE SKIP LOCKED;
 
--- name: held_by
--- The same for what a worker that is known to be dead, $6, still holds.
+-- name: lock_tasks_of_worker
+-- The same for the tasks that the ended worker $6 still holds.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot, ran_over
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $6
   AND id <> ALL ($2::uuid[])
@@ -761,30 +781,30 @@ ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
--- name: to_cancel
--- One task as a canceller needs to see it.
+-- name: load_task_to_cancel
+-- Return one task with the columns that a cancellation needs.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE id = $1;
 
--- name: began_at
--- When the attempt at a task began that has been put aside since.
+-- name: load_attempt_began_at
+-- Return when the current attempt at a deferred task began.
 SELECT began_at
 FROM tenuto.tasks
 WHERE id = $1;
 
--- name: ask_to_cancel
--- A running task is asked to stop; its worker hears of it at once.
-WITH asked AS (
+-- name: request_cancellation
+-- Request cancellation of a running task and notify its worker.
+WITH requested AS (
     UPDATE tenuto.tasks
     SET cancel_at = coalesce(cancel_at, clock_timestamp()),
         cancel_type = coalesce(cancel_type, $3),
         cancel_id = CASE WHEN cancel_at IS NULL THEN $4 ELSE cancel_id END,
         cancel_name = coalesce(cancel_name, $5)
-    WHERE id = $1 AND fence = $2 AND state = 'running'
+    WHERE id = $1 AND fence = $2 AND state = 'running' -- guard: cancel.fence, cancel.running_only
     RETURNING id, worker_id
 )
 SELECT id, pg_notify('tenuto', 'cancel ' || worker_id::text)
-FROM asked;
+FROM requested;

@@ -1,4 +1,4 @@
-"""Workers, queues and the counters of the nets."""
+"""Rows of the service processes (workers, schedulers, …), queues and repair counters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from uuid import UUID
 
 from tenuto.errors import Conflict
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Incarnation:
-    """One start of a named service. The name lasts, the id is new each time."""
+class ProcessRegistration:
+    """One process of a named service; every start has a new id."""
 
     id: UUID
     name: str
@@ -30,104 +30,117 @@ class Incarnation:
     slots: int
 
 
-async def register(database: Database, me: Incarnation, *, name_is_mine: bool, silence: timedelta) -> UUID | None:
-    """Enter the register; the id of the previous incarnation of this name, if that one is proven dead only now: what
-    it holds may be taken back at once.
+async def register_process(
+    database: Database, registration: ProcessRegistration, *, holds_name_lock: bool, silence_limit: timedelta
+) -> UUID | None:
+    """Register a process; return the previous process of this name if its end is proven only now: its tasks can be
+    recovered at once.
 
-    Proof is that we hold the lock of its name in the same home, or that its host has been booted since. Without, it is
-    given up if it has been silent for so long and none of its leases runs; they may be longer than ours. Otherwise this
-    is a second worker of that name, and refused.
+    Proof is that this process holds the lock of the name in the same home directory, or that the host has booted since.
+    Without proof, the previous process counts as ended if it was silent for ``silence_limit`` and has no live lease.
+    Otherwise the name is in use.
     """
 
-    async def enter(connection: Connection) -> UUID | None:
-        before = await connection.fetchrow(SQL.alive_named, me.service, me.name)
+    async def insert(connection: Connection) -> UUID | None:
+        before = await connection.fetchrow(SQL.lock_live_process_by_name, registration.service, registration.name)
         proven = False
-        if before is not None and before["id"] != me.id:
-            same_host = before["host"] == me.host
-            proven = (same_host and name_is_mine) or (same_host and before["boot"] != me.boot)
-            if not proven and (before["silent_for"] < silence or before["leased_for"] is not None):
-                raise _taken(me, before, silence)
-            await connection.execute(SQL.declare_ended if proven else SQL.give_up, before["id"])
+        if before is not None and before["id"] != registration.id:
+            same_host = before["host"] == registration.host
+            # guard: workers.name_lock_on_same_host
+            proven = (same_host and holds_name_lock) or (same_host and before["boot"] != registration.boot)
+            # guard: workers.name_reserved_by_lease
+            if not proven and (before["silent_for"] < silence_limit or before["leased_for"] is not None):
+                raise _name_in_use_error(registration, before, silence_limit)
+            await connection.execute(SQL.mark_ended if proven else SQL.mark_silent_ended, before["id"])
         await connection.execute(
-            SQL.register, me.id, me.name, me.service, me.host, me.boot, me.pid, me.version, me.queues, me.slots
+            SQL.register_process,
+            registration.id,
+            registration.name,
+            registration.service,
+            registration.host,
+            registration.boot,
+            registration.pid,
+            registration.version,
+            registration.queues,
+            registration.slots,
         )
-        return before["id"] if before is not None and proven else None
+        return before["id"] if before is not None and proven else None  # guard: workers.silence_is_no_proof
 
     try:
-        return await database.transaction(enter)
+        return await database.transaction(insert)
     except DatabaseError as error:
-        if error.state == UNIQUE_VIOLATION:  # somebody of that name has entered between our look and our step
-            return await database.transaction(enter)
+        if error.sqlstate == UNIQUE_VIOLATION:  # a process with this name registered in between
+            return await database.transaction(insert)
         raise
 
 
-def _taken(me: Incarnation, other: Row, silence: timedelta) -> Conflict:
-    where = f"{other['host'].partition('#')[0]} (pid {other['pid']})"
-    if other["silent_for"] < silence:
-        what = f"a {me.service} named {me.name} is alive on {where}"
-        free = f"{silence.total_seconds():.0f} s after its last sign of life, unless its leases run longer"
+def _name_in_use_error(new: ProcessRegistration, other: Row, silence_limit: timedelta) -> Conflict:
+    place = f"{other['host'].partition('#')[0]} (pid {other['pid']})"
+    if other["silent_for"] < silence_limit:
+        problem = f"a {new.service} named {new.name} is running on {place}"
+        free = f"{silence_limit.total_seconds():.0f} s after its last heartbeat, unless its leases run longer"
     else:
         left = other["leased_for"].total_seconds()
-        what = f"the {me.service} {me.name} on {where} is silent, but has leases that run for another {left:.0f} s"
-        free = "when they have run out"
-    remedy = f"give this one another name with --name; if that one is dead, its name is free {free}"
-    return Conflict(what, field="name", remedy=remedy)
+        problem = f"the {new.service} {new.name} on {place} is silent, but holds leases for another {left:.0f} s"
+        free = "when they have expired"
+    remedy = f"use another name (--name); if that process is dead, its name becomes free {free}"
+    return Conflict(problem, code="process.name.taken", field="name", remedy=remedy)
 
 
-async def leave(database: Database, worker_id: UUID) -> None:
-    """Leave the register."""
-    await database.all(SQL.declare_ended, worker_id)
+async def deregister_process(database: Database, worker_id: UUID) -> None:
+    """Mark a process as ended."""
+    await database.fetch_all(SQL.mark_ended, worker_id)
 
 
-async def draining(database: Database, worker_id: UUID) -> None:
-    """Say that no more work is taken."""
-    await database.all(SQL.draining, worker_id)
+async def mark_draining(database: Database, worker_id: UUID) -> None:
+    """Record that a worker claims no more tasks."""
+    await database.fetch_all(SQL.mark_draining, worker_id)
 
 
-async def seen(database: Database, worker_id: UUID) -> datetime | None:
-    """Give a sign of life: the database's time, or None if somebody has declared this worker dead."""
-    now: datetime | None = await database.value(SQL.seen, worker_id)
+async def record_heartbeat(database: Database, worker_id: UUID) -> datetime | None:
+    """Store a heartbeat and return the database's time; None if another process marked this one as ended."""
+    now: datetime | None = await database.fetch_value(SQL.record_heartbeat, worker_id)
     return now
 
 
-async def ended_holders(database: Database, limit: int = 100) -> list[UUID]:
-    """Workers that are known to be dead, and not only silent, and still hold tasks."""
-    return [row["id"] for row in await database.all(SQL.ended_holders, limit)]
+async def find_ended_holders(database: Database, limit: int = 100) -> list[UUID]:
+    """Return ended (not only silent) workers that still hold tasks."""
+    return [row["id"] for row in await database.fetch_all(SQL.find_ended_holders, limit)]
 
 
-async def bury_silent(database: Database, silence: timedelta, own: Sequence[UUID] = ()) -> int:
-    """Close the books on incarnations nobody hears of and that hold nothing; never on the caller's own."""
-    return len(await database.all(SQL.bury_silent, silence, list(own)))
+async def end_silent_processes(database: Database, silence_limit: timedelta, own_ids: Sequence[UUID] = ()) -> int:
+    """Mark silent processes that hold nothing as ended, except the caller's own; return their number."""
+    return len(await database.fetch_all(SQL.end_silent_processes, silence_limit, list(own_ids)))
 
 
-async def forget_ended(database: Database, before: datetime) -> None:
-    await database.all(SQL.forget_ended, before)
+async def delete_ended_processes(database: Database, before: datetime) -> None:
+    await database.fetch_all(SQL.delete_ended_processes, before)
 
 
 async def list_workers(database: Database, *, ended: bool = False, limit: int = 200) -> list[dict[str, Any]]:
-    return [dict(row) for row in await database.all(SQL.list_workers, ended, limit)]
+    return [dict(row) for row in await database.fetch_all(SQL.list_workers, ended, limit)]
 
 
-async def count_repair(connection: Connection, net: str, count: int) -> None:
-    """Remember that a net found something: in normal operation it finds nothing."""
-    await connection.execute(SQL.count_repair, net, count)
+async def count_repair(connection: Connection, repair: str, count: int) -> None:
+    """Count repairs; in normal operation there are none."""
+    await connection.execute(SQL.count_repair, repair, count)
 
 
 async def list_repairs(database: Database) -> list[dict[str, Any]]:
-    return [dict(row) for row in await database.all(SQL.list_repairs)]
+    return [dict(row) for row in await database.fetch_all(SQL.list_repairs)]
 
 
 async def limit_queue(database: Database, name: str, max_running: int | None) -> None:
-    await database.all(SQL.limit_queue, name, max_running)
+    await database.fetch_all(SQL.limit_queue, name, max_running)
 
 
 async def pause_queue(database: Database, name: str, *, by: str, reason: str | None) -> None:
-    await database.all(SQL.pause_queue, name, by, reason)
+    await database.fetch_all(SQL.pause_queue, name, by, reason)
 
 
 async def resume_queue(database: Database, name: str) -> None:
-    await database.all(SQL.resume_queue, name)
+    await database.fetch_all(SQL.resume_queue, name)
 
 
 async def list_queues(database: Database, limit: int = 200) -> list[dict[str, Any]]:
-    return [dict(row) for row in await database.all(SQL.list_queues, limit)]
+    return [dict(row) for row in await database.fetch_all(SQL.list_queues, limit)]

@@ -1,6 +1,6 @@
--- name: alive_named
--- The living incarnation of a name, if there is one, and for how long its leases run; locked, so that two newcomers do not
--- judge at once.
+-- name: lock_live_process_by_name
+-- Return and lock the live process with this name, and how long its leases run, so that two new processes do not
+-- decide at once.
 SELECT id, host, boot, pid, seen_at, clock_timestamp() - seen_at AS silent_for,
        (SELECT max(lease_until) - clock_timestamp()
         FROM tenuto.tasks
@@ -9,65 +9,67 @@ FROM tenuto.workers
 WHERE service = $1 AND name = $2 AND ended_at IS NULL
 FOR UPDATE;
 
--- name: register
--- A new incarnation.
+-- name: register_process
+-- Register a new process.
 INSERT INTO tenuto.workers (
     id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp(), clock_timestamp())
 ON CONFLICT (id) DO NOTHING;
 
--- name: declare_ended
--- It is gone, or known to be dead: from now on it can claim nothing.
+-- name: mark_ended
+-- Mark a process as ended, by itself or because its end is proven. It can no longer claim tasks.
 UPDATE tenuto.workers
 SET ended_at = clock_timestamp()
 WHERE id = $1 AND ended_at IS NULL;
 
--- name: give_up
--- It has fallen silent, which proves nothing. Its end is its last sign of life: that tells it from all whose end is known.
+-- name: mark_silent_ended
+-- Mark a silent process as ended, without proof. Its end is its last heartbeat, which distinguishes it from proven
+-- ends.
 UPDATE tenuto.workers
-SET ended_at = seen_at
+SET ended_at = seen_at -- guard: workers.silent_worker_ends_at_last_heartbeat
 WHERE id = $1 AND ended_at IS NULL;
 
--- name: seen
--- A sign of life; answers nothing if somebody has declared this worker dead.
+-- name: record_heartbeat
+-- Store a heartbeat. Returns nothing if another process marked this one as ended.
 UPDATE tenuto.workers
 SET seen_at = clock_timestamp()
-WHERE id = $1 AND ended_at IS NULL
+WHERE id = $1 AND ended_at IS NULL -- guard: workers.dead_worker_heartbeat
 RETURNING clock_timestamp() AS now;
 
--- name: draining
--- It takes no more work.
+-- name: mark_draining
+-- Record that a process claims no more tasks.
 UPDATE tenuto.workers
 SET draining_at = coalesce(draining_at, clock_timestamp())
 WHERE id = $1;
 
--- name: ended_holders
--- Workers known to be ended that still hold tasks. Not those that were given up for their silence: they may have got in a
--- claim meanwhile, and it is theirs until its lease has run out.
+-- name: find_ended_holders
+-- Return processes that ended with proof and still hold tasks. Silent processes are excluded: they may have claimed a
+-- task meanwhile, which is theirs until its lease expires.
 SELECT DISTINCT held.worker_id AS id
 FROM tenuto.tasks AS held
 JOIN tenuto.workers ON workers.id = held.worker_id
-WHERE held.state = 'running' AND workers.ended_at <> workers.seen_at
+WHERE held.state = 'running' AND workers.ended_at <> workers.seen_at -- guard: workers.silent_worker_keeps_leases
 LIMIT $1;
 
--- name: bury_silent
--- Incarnations nobody has heard of for long and that hold nothing, but not the caller's own $2, are given up as above.
+-- name: end_silent_processes
+-- Mark processes as ended (see mark_silent_ended) that are silent and hold nothing, except the caller's own $2.
 UPDATE tenuto.workers
-SET ended_at = seen_at
+SET ended_at = seen_at -- guard: workers.silent_worker_ends_at_last_heartbeat
 WHERE ended_at IS NULL
   AND seen_at < clock_timestamp() - $1::interval
   AND id <> ALL ($2::uuid[])
+  -- guard: workers.holder_stays_registered
   AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id)
 RETURNING id;
 
--- name: forget_ended
--- Incarnations that ended long ago.
+-- name: delete_ended_processes
+-- Delete processes that ended long ago.
 DELETE FROM tenuto.workers
 WHERE ended_at < $1;
 
 -- name: list_workers
--- Incarnations, newest first, with what they hold.
+-- Return processes, newest first, with the number of their tasks.
 SELECT workers.*,
        clock_timestamp() - seen_at AS silent_for,
        (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id) AS running
@@ -77,26 +79,26 @@ ORDER BY started_at DESC, id
 LIMIT $2;
 
 -- name: count_repair
--- A net found something.
+-- Count a repair.
 INSERT INTO tenuto.repairs (net, count, last_at)
 VALUES ($1, $2, clock_timestamp())
 ON CONFLICT (net) DO UPDATE SET count = repairs.count + excluded.count, last_at = excluded.last_at;
 
 -- name: list_repairs
--- What the nets have found so far.
+-- Return the number of repairs of each kind.
 SELECT net, count, last_at
 FROM tenuto.repairs
 ORDER BY net
 LIMIT 100;
 
 -- name: limit_queue
--- Bound how many tasks of a queue run at once, or with null lift the bound; whether it is paused stays as it is.
+-- Limit how many tasks of a queue run at once; null removes the limit. A pause stays.
 INSERT INTO tenuto.queues (name, max_running)
 VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET max_running = excluded.max_running;
 
 -- name: pause_queue
--- Pause a queue; who paused it first, and why, stands.
+-- Pause a queue. The first actor and reason stay.
 INSERT INTO tenuto.queues (name, paused_at, paused_by, reason)
 VALUES ($1, clock_timestamp(), $2, $3)
 ON CONFLICT (name) DO UPDATE
@@ -106,7 +108,7 @@ SET paused_at = excluded.paused_at,
 WHERE queues.paused_at IS NULL;
 
 -- name: resume_queue
--- Let a queue go on; its bound stays as it is.
+-- Resume a queue. Its limit stays.
 UPDATE tenuto.queues
 SET paused_at = NULL,
     paused_by = NULL,
@@ -114,7 +116,7 @@ SET paused_at = NULL,
 WHERE name = $1;
 
 -- name: list_queues
--- Every queue that has settings or open tasks, with what is in it.
+-- Return all queues that have settings or open tasks, with task counts.
 SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.paused_at, queues.paused_by,
        queues.reason, coalesce(counted.queued, 0) AS queued, coalesce(counted.scheduled, 0) AS scheduled,
        coalesce(counted.running, 0) AS running, counted.oldest

@@ -1,14 +1,30 @@
-"""For tests of programs that use Tenuto: move time by hand, run what is due here and now, on a real database.
+"""Test tools for programs that use Tenuto: a manual clock, an inline worker and databases.
 
-Nothing is faked but the clock: schedules are fired, tasks are claimed, run and finished by the code that does so in a
-service. Only leases stay on the database's own clock, because they are about who holds a task at this very moment. For
-databases of tests alone: beside a running service, both would take the same work.
+Only the clock is replaced. The code of the services fires schedules and claims, runs and finishes tasks on a real
+database; leases stay on the clock of the database. Use a database without running services, which would claim the same
+tasks.
 """
 
 from __future__ import annotations
 
-from tenuto.clock import ManualClock
-from tenuto.testing.app_databases import on_database
-from tenuto.testing.time_machine import Happened, TimeMachine, run_until_idle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["Happened", "ManualClock", "TimeMachine", "on_database", "run_until_idle"]
+from tenuto.app import Tenuto
+from tenuto.clock import ManualClock
+from tenuto.testing.time_machine import RunSummary, TimeMachine, run_until_idle
+
+__all__ = ["ManualClock", "RunSummary", "TimeMachine", "run_until_idle", "use_database"]
+
+
+@contextmanager
+def use_database(app: Tenuto, url: str, *, home: Path | str | None = None) -> Iterator[Tenuto]:
+    """Use another database for the duration of the block. The app must be closed at its start and its end."""
+    original = app.settings
+    overrides = {"database": url} if home is None else {"database": url, "home": Path(home)}
+    app.settings = original.model_copy(update=overrides)
+    try:
+        yield app
+    finally:
+        app.settings = original

@@ -1,7 +1,7 @@
-"""A worker that works only when told to, and stops when nothing is left to take: no polling, no lease to prolong.
+"""A worker for tests that runs on request until nothing is due, without polling and without lease renewal.
 
-Tasks are claimed, run and finished as by any worker. Its clock may stand still: a task whose job takes a given time is
-held, its code run and its outcome kept back, until that clock has come so far.
+It claims, runs and finishes tasks with the code of the real worker. Its clock may be manual: the outcome of a task with
+a given duration is held until the clock has reached the end of the task.
 """
 
 from __future__ import annotations
@@ -16,147 +16,156 @@ from functools import partial
 from itertools import count
 from uuid import UUID
 
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.jobs import outcomes
-from tenuto.jobs.attempts import Attempt, Stop
+from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
-from tenuto.jobs.output_capture import Capture
-from tenuto.jobs.registry import Jobs
-from tenuto.jobs.runner import End, Runner
+from tenuto.jobs.output_capture import OutputCapture
+from tenuto.jobs.registry import JobRegistry
+from tenuto.jobs.runner import AttemptResult, Runner
 from tenuto.lifecycle.completion import finish
-from tenuto.model.tasks import Outcome, Settlement, Task, cancelled, settle
+from tenuto.model.tasks import Outcome, Settlement, Task, cancelled_outcome, settle
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.reports import test_clock
-from tenuto.store.workers import Incarnation
+from tenuto.store.workers import ProcessRegistration
 from tenuto.version import __version__
-from tenuto.worker.step_checkpoints import DatabaseMemory
+from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
 
-LEASE = timedelta(hours=1)
-"""Longer than any test: nothing prolongs it."""
-_A_LOOK = 0.02
-"""How often, while code runs, somebody looks for new work, time limits and cancellations."""
+LEASE_DURATION = timedelta(hours=1)
+"""Longer than any test, because leases are not renewed."""
+_CHECK_INTERVAL_SECONDS = 0.02
+"""Interval of checks for new work, timeouts and cancellations while code runs."""
 
-Parked = tuple[datetime, int, Attempt, Outcome]
+HeldAttempt = tuple[datetime, int, Attempt, Outcome]
 
 
-class Hands:
-    """One worker without a loop of its own."""
+class InlineWorker:
+    """A worker without background loops."""
 
-    def __init__(self, database: Database, jobs: Jobs, *, slots: int, takes: Mapping[str, float], most: int) -> None:
+    def __init__(
+        self, database: Database, jobs: JobRegistry, *, slots: int, durations: Mapping[str, float], max_attempts: int
+    ) -> None:
         self._database = database
         self._id: UUID = new_id()
         self._slots = slots
-        self._takes = takes
-        self._most = most
+        self._durations = durations
+        self._max_attempts = max_attempts
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._delivery_event = asyncio.Event()
         self._running: dict[UUID, Attempt] = {}
-        self._delivered: deque[End] = deque()
-        self._parked: list[Parked] = []
-        self._order = count()
+        self._delivered: deque[AttemptResult] = deque()
+        self._held: list[HeldAttempt] = []
+        self._sequence = count()
         self._runner = Runner(jobs, database.clock, self._deliver, threads=slots)
 
     async def start(self) -> None:
-        me = Incarnation(
+        registration = ProcessRegistration(
             self._id, f"test-{self._id}", "worker", "test", "test", os.getpid(), __version__, [], self._slots
         )
-        await workers.register(self._database, me, name_is_mine=True, silence=LEASE)
-        Capture.start()
+        await workers.register_process(self._database, registration, holds_name_lock=True, silence_limit=LEASE_DURATION)
+        OutputCapture.start()
         self._runner.start()
 
     async def stop(self) -> None:
-        """Leave; what is held until later ends when it was to end."""
-        while self._parked:
-            await self._write([self._at_its_end(heapq.heappop(self._parked))])
+        """Write all held outcomes and deregister."""
+        while self._held:
+            await self._write([self._end_held(heapq.heappop(self._held))])
         self._runner.close()
-        Capture.stop()
-        await workers.leave(self._database, self._id)
+        OutputCapture.stop()
+        await workers.deregister_process(self._database, self._id)
 
     @property
-    def next_end(self) -> datetime | None:
-        """When the next of the tasks that are held comes to its end."""
-        return self._parked[0][0] if self._parked else None
+    def next_end_at(self) -> datetime | None:
+        """End of the next held attempt."""
+        return self._held[0][0] if self._held else None
 
-    async def until_idle(self) -> int:
-        """Take and run what is due by the clock, until nothing is; how many attempts have ended."""
+    async def run_until_idle(self) -> int:
+        """Claim and run due tasks until none is due, and return the number of attempts that ended."""
         ended = 0
-        await self._heed_cancellations()
+        await self._handle_cancellations()
         while True:
-            taken = await self._take()
+            claimed = await self._claim()
             if self._running:
                 await self._wait()
             written = await self._collect()
             ended += written
-            if ended > self._most:
+            if ended > self._max_attempts:
                 raise Conflict(
-                    f"more than {self._most:,} attempts at one instant",
-                    remedy="look for a job that asks for itself over and over; or say most=",
+                    f"more than {self._max_attempts:,} attempts ended at one instant",
+                    code="testing.attempts.too_many",
+                    remedy="check for a job that enqueues itself forever, or raise max_attempts",
                 )
-            if not (taken or written or self._running):
+            if not (claimed or written or self._running):
                 return ended
 
-    # --- taking -----------------------------------------------------------------------------------------------------
+    # --- claim ------------------------------------------------------------------------------------------------------
 
-    async def _take(self) -> int:
-        free = self._slots - len(self._running) - len(self._parked)
+    async def _claim(self) -> int:
+        free = self._slots - len(self._running) - len(self._held)
         now = self._database.clock.now()
         if free <= 0:
             return 0
-        found = await test_clock.to_take(self._database, now)
+        found = await test_clock.find_claimable_queues(self._database, now)
         if not found.queues:
             return 0
-        if found.to_promote:
-            await store.promote(self._database, now, found.queues)
-        claim = store.claim_under_limits if found.limited else store.claim
-        asked = steady()
-        taken: list[Task] = await claim(self._database, self._id, found.queues, free, LEASE)
-        remember = partial(DatabaseMemory, self._database)
-        contexts = [Context(task, self._database.connection, remember) for task in taken]
-        attempts = [Attempt(context.task, context, asked + LEASE.total_seconds(), asked) for context in contexts]
+        if found.has_due_tasks:
+            await store.promote_due_tasks(self._database, now, found.queues)
+        claim = store.claim_limited_tasks if found.has_limits else store.claim_tasks
+        claimed_at = monotonic_seconds()
+        claimed: list[Task] = await claim(self._database, self._id, found.queues, free, LEASE_DURATION)
+        checkpoints = partial(DatabaseStepCheckpoints, self._database)
+        contexts = [Context(task, self._database.connection, checkpoints) for task in claimed]
+        attempts = [
+            Attempt(context.task, context, claimed_at + LEASE_DURATION.total_seconds(), claimed_at)
+            for context in contexts
+        ]
         self._running.update((attempt.task.id, attempt) for attempt in attempts)
         self._runner.launch(attempts)
-        return len(taken)
+        return len(claimed)
 
     async def _wait(self) -> None:
-        """Until some code has ended, or for a moment."""
-        self._news.clear()
+        """Wait until an attempt has ended, or check for timeouts and cancellations."""
+        self._delivery_event.clear()
         if self._delivered:
             return
         try:
-            async with asyncio.timeout(_A_LOOK):
-                await self._news.wait()
+            async with asyncio.timeout(_CHECK_INTERVAL_SECONDS):
+                await self._delivery_event.wait()
         except TimeoutError:
             for attempt in self._running.values():
-                if attempt.deadline is not None and steady() > attempt.deadline:
-                    attempt.stop(Stop.TIMED_OUT)
-            await self._heed_cancellations()
+                if attempt.deadline is not None and monotonic_seconds() > attempt.deadline:
+                    attempt.stop(StopReason.TIMED_OUT)
+            await self._handle_cancellations()
 
-    async def _heed_cancellations(self) -> None:
-        if not (self._running or self._parked):
+    async def _handle_cancellations(self) -> None:
+        if not (self._running or self._held):
             return
-        asked = {id: actor for id, _, actor in await store.cancellations(self._database, self._id)}
-        for id, actor in asked.items():
+        requests = {id: actor for id, _, actor in await store.list_cancel_requests(self._database, self._id)}
+        for id, actor in requests.items():
             if id in self._running:
-                self._running[id].stop(Stop.CANCELLED, actor)
-        stopped = [parked for parked in self._parked if parked[2].task.id in asked]
+                self._running[id].stop(StopReason.CANCELLED, actor)
+        stopped = [held for held in self._held if held[2].task.id in requests]
         if stopped:
-            self._parked = [parked for parked in self._parked if parked not in stopped]
-            heapq.heapify(self._parked)
+            self._held = [held for held in self._held if held not in stopped]
+            heapq.heapify(self._held)
             now = self._database.clock.now()
             await self._write(
-                [(attempt, cancelled(attempt.task, now, asked[attempt.task.id])) for _, _, attempt, _ in stopped]
+                [
+                    (attempt, cancelled_outcome(attempt.task, now, requests[attempt.task.id]))
+                    for _, _, attempt, _ in stopped
+                ]
             )
 
-    # --- ending -----------------------------------------------------------------------------------------------------
+    # --- finish -----------------------------------------------------------------------------------------------------
 
-    def _deliver(self, ends: Sequence[End]) -> None:
-        """From whichever thread the code ended on."""
-        self._delivered.extend(ends)
-        self._loop.call_soon_threadsafe(self._news.set)
+    def _deliver(self, results: Sequence[AttemptResult]) -> None:
+        """Receive results; called on the thread on which the code ended."""
+        self._delivered.extend(results)
+        self._loop.call_soon_threadsafe(self._delivery_event.set)
 
     async def _collect(self) -> int:
         now = self._database.clock.now()
@@ -166,30 +175,30 @@ class Hands:
             del self._running[attempt.task.id]
             if outcome is None:
                 continue
-            long = self._takes.get(attempt.task.name, 0.0)
-            if long and outcome.aside is None:
-                heapq.heappush(self._parked, self._park(attempt, outcome, long))
+            duration = self._durations.get(attempt.task.name, 0.0)
+            if duration and outcome.deferral is None:
+                heapq.heappush(self._held, self._hold(attempt, outcome, duration))
             else:
                 ready.append((attempt, outcome))
-        while self._parked and self._parked[0][0] <= now:
-            ready.append(self._at_its_end(heapq.heappop(self._parked)))
+        while self._held and self._held[0][0] <= now:
+            ready.append(self._end_held(heapq.heappop(self._held)))
         if ready:
             await self._write(ready)
         return len(ready)
 
-    def _park(self, attempt: Attempt, outcome: Outcome, long: float) -> Parked:
-        """Until the job has taken its time, or its time limit is reached."""
-        began = attempt.started_at or self._database.clock.now()
+    def _hold(self, attempt: Attempt, outcome: Outcome, duration: float) -> HeldAttempt:
+        """Hold an outcome until the duration of the task or its timeout has passed."""
+        started_at = attempt.started_at or self._database.clock.now()
         limit = attempt.task.policy.timeout_seconds
-        if limit is not None and long > limit:
-            attempt.stop_reason = Stop.TIMED_OUT
-            long = limit
-        return began + timedelta(seconds=long), next(self._order), attempt, outcome
+        if limit is not None and duration > limit:
+            attempt.stop_reason = StopReason.TIMED_OUT
+            duration = limit
+        return started_at + timedelta(seconds=duration), next(self._sequence), attempt, outcome
 
-    def _at_its_end(self, parked: Parked) -> tuple[Attempt, Outcome]:
-        ends_at, _, attempt, outcome = parked
-        if attempt.stop_reason is Stop.TIMED_OUT:
-            outcome = outcomes.of_stop(attempt, ends_at) or outcome
+    def _end_held(self, held: HeldAttempt) -> tuple[Attempt, Outcome]:
+        ends_at, _, attempt, outcome = held
+        if attempt.stop_reason is StopReason.TIMED_OUT:
+            outcome = outcomes.from_stop(attempt, ends_at) or outcome
         outcome.ended_at = ends_at
         return attempt, outcome
 
@@ -197,5 +206,5 @@ class Hands:
         now = self._database.clock.now()
         settlements: list[Settlement] = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in ended]
         await finish(self._database, settlements)
-        if any(settlement.again or settlement.outcome.aside for settlement in settlements):
-            await test_clock.not_due_yet(self._database, now)
+        if any(settlement.retry or settlement.outcome.deferral for settlement in settlements):
+            await test_clock.reschedule_future_retries(self._database, now)

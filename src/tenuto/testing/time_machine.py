@@ -1,9 +1,9 @@
-"""Time that moves when told to: a week of schedules in seconds, on the real database, without any service.
+"""A manual clock for tests of an app: a week of schedules in seconds, on a real database, without services.
 
     async with TimeMachine(app, start="2031-03-24T00:00:00Z") as time:
         await time.advance(days=7)
 
-Whatever falls due on the way is fired at its instant, in order, and everything it asks for is run before time goes on.
+Schedules, manifests and tasks that become due run at their instants, in order, before the clock moves on.
 """
 
 from __future__ import annotations
@@ -16,98 +16,104 @@ from types import TracebackType
 from tenuto.app import Tenuto
 from tenuto.clock import DatabaseClock, ManualClock
 from tenuto.errors import Conflict, Invalid
-from tenuto.model.tasks import instant, seconds
+from tenuto.model.tasks import parse_duration_seconds, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing, manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
 from tenuto.store.reports import test_clock
-from tenuto.testing.inline_worker import Hands
+from tenuto.testing.inline_worker import InlineWorker
 
-MOST = 100_000
-_NAME = "time machine"
+MAX_ATTEMPTS = 100_000
+_SCHEDULER_NAME = "time machine"
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """What a stretch of time came to."""
+class RunSummary:
+    """What ran while the clock moved."""
 
-    fired: int = 0
-    """Schedules that were fired or whose turn came, and manifests that were run."""
-    ended: int = 0
-    """Attempts at tasks that ended."""
+    fired_count: int = 0
+    """Number of schedule runs started and manifest runs enqueued."""
+    ended_count: int = 0
+    """Number of attempts that ended."""
 
-    def __add__(self, other: Happened) -> Happened:
-        return Happened(self.fired + other.fired, self.ended + other.ended)
+    def __add__(self, other: RunSummary) -> RunSummary:
+        return RunSummary(self.fired_count + other.fired_count, self.ended_count + other.ended_count)
 
 
-async def run_until_idle(app: Tenuto, *, slots: int = 20, most: int = MOST) -> Happened:
-    """Fire and run, here and now, whatever is due by the present clock, and whatever that asks for, until nothing is.
+async def run_until_idle(app: Tenuto, *, slots: int = 20, max_attempts: int = MAX_ATTEMPTS) -> RunSummary:
+    """Fire due schedules and run due tasks, and the tasks they enqueue, until nothing is due at the present time.
 
-    What is due later (a retry that waits, a task with a delay) stays. More than ``most`` attempts are refused.
+    Later work, such as a delayed retry, stays queued. More than ``max_attempts`` attempts are an error.
     """
     database = await app.open()
     await app.schedules.deploy()
     await app.manifests.deploy()
-    hands = Hands(database, app.jobs, slots=slots, takes={}, most=most)
-    await hands.start()
+    worker = InlineWorker(database, app.jobs, slots=slots, durations={}, max_attempts=max_attempts)
+    await worker.start()
     try:
-        return await _Present(database, hands).come_to_rest()
+        return await _Instant(database, worker).run_until_idle()
     finally:
-        await hands.stop()
+        await worker.stop()
 
 
 class TimeMachine:
-    """The clock of an app in your hands."""
+    """Controls the clock of an app in tests."""
 
     def __init__(
         self,
         app: Tenuto,
         *,
         start: datetime | str,
-        takes: Mapping[str, float | str | timedelta] | None = None,
+        durations: Mapping[str, float | str | timedelta] | None = None,
         slots: int = 100,
-        most: int = MOST,
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        """``takes`` says how long tasks of a name last by this clock: ``{"import_people": "20m"}``. All others end at
-        the instant at which they begin."""
+        """``durations`` are the run times of tasks by name on this clock: ``{"import_people": "20m"}``.
+
+        All other tasks end at the instant at which they start.
+        """
         self.app = app
-        self._clock = ManualClock(_aware(start))
-        self._takes = {name: seconds(value, field="takes") or 0.0 for name, value in (takes or {}).items()}
+        self._clock = ManualClock(_parse_instant(start))
+        self._durations = {
+            name: parse_duration_seconds(value, field="durations") or 0.0 for name, value in (durations or {}).items()
+        }
         self._slots = slots
-        self._most = most
-        self._present: _Present | None = None
+        self._max_attempts = max_attempts
+        self._instant: _Instant | None = None
 
     @property
     def now(self) -> datetime:
-        """Where time stands."""
+        """The present instant of the manual clock."""
         return self._clock.now()
 
     async def __aenter__(self) -> TimeMachine:
-        self._is_ours_to_close = not self.app.is_open
+        self._closes_app = not self.app.is_open
         database = await self.app.open()
-        self._its_own = database.clock
-        database.clock = _Moved(self._clock)
+        self._original_clock = database.clock
+        database.clock = _ManualDatabaseClock(self._clock)
         try:
             await self.app.schedules.deploy()
             await self.app.manifests.deploy()
-            hands = Hands(database, self.app.jobs, slots=self._slots, takes=self._takes, most=self._most)
-            await hands.start()
+            worker = InlineWorker(
+                database, self.app.jobs, slots=self._slots, durations=self._durations, max_attempts=self._max_attempts
+            )
+            await worker.start()
         except BaseException:
-            database.clock = self._its_own
+            database.clock = self._original_clock
             raise
-        self._present = _Present(database, hands)
+        self._instant = _Instant(database, worker)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        present, self._present = self._present, None
+        instant, self._instant = self._instant, None
         try:
-            if present is not None:
-                await present.hands.stop()
-                present.database.clock = self._its_own
+            if instant is not None:
+                await instant.worker.stop()
+                instant.database.clock = self._original_clock
         finally:
-            if self._is_ours_to_close:
+            if self._closes_app:
                 await self.app.close()
 
     async def advance(
@@ -119,96 +125,110 @@ class TimeMachine:
         hours: float = 0,
         minutes: float = 0,
         seconds: float = 0,
-    ) -> Happened:
-        """Let time go by, and happen whatever falls into it: ``advance("36h")``, ``advance(days=7)``."""
-        long = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-        return await self.advance_to(self.now + long + _span(by))
+    ) -> RunSummary:
+        """Advance the clock and run everything that becomes due: ``advance("36h")``, ``advance(days=7)``."""
+        duration = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        return await self.advance_to(self.now + duration + _parse_duration(by))
 
-    async def advance_to(self, until: datetime | str) -> Happened:
-        """The same up to an instant, included."""
-        target = _aware(until)
+    async def advance_to(self, until: datetime | str) -> RunSummary:
+        """Advance the clock to an instant and run everything due up to and including it."""
+        target = _parse_instant(until)
         if target < self.now:
             raise Invalid(
-                "lies in the past", field="until", remedy="time goes one way only; begin with an earlier start"
+                f"cannot move the clock back to {target.isoformat()}",
+                code="testing.clock.backwards",
+                field="until",
+                remedy="begin with an earlier start",
             )
-        present = self._open()
-        happened = await present.come_to_rest()
-        while (upcoming := present.next_instant) is not None and upcoming <= target:
-            self._go_to(upcoming)
-            happened += await present.come_to_rest()
-        self._go_to(target)
-        return happened
+        instant = self._require_open()
+        summary = await instant.run_until_idle()
+        while (next_due_at := instant.next_due_at) is not None and next_due_at <= target:
+            self._move_clock(next_due_at)
+            summary += await instant.run_until_idle()
+        self._move_clock(target)
+        return summary
 
-    async def run_until_idle(self) -> Happened:
-        """Happen whatever is due at this very instant; time stands still."""
-        return await self._open().come_to_rest()
+    async def run_until_idle(self) -> RunSummary:
+        """Run everything that is due at the present instant, without moving the clock."""
+        return await self._require_open().run_until_idle()
 
-    def _open(self) -> _Present:
-        if self._present is None:
-            raise Conflict("the time machine is not running", remedy="use it in an `async with` block")
-        return self._present
+    def _require_open(self) -> _Instant:
+        if self._instant is None:
+            raise Conflict(
+                "the time machine is not open",
+                code="testing.time_machine.closed",
+                remedy="use it in an `async with` block",
+            )
+        return self._instant
 
-    def _go_to(self, instant: datetime) -> None:
+    def _move_clock(self, instant: datetime) -> None:
         self._clock.advance(max(instant - self.now, timedelta()))
 
 
-class _Present:
-    """One instant, in which everything happens that is due."""
+class _Instant:
+    """Runs everything that is due at one instant."""
 
-    def __init__(self, database: Database, hands: Hands) -> None:
+    def __init__(self, database: Database, worker: InlineWorker) -> None:
         self.database = database
-        self.hands = hands
-        self._left_out = firing.none_left_out()
-        self._waits_on = firing.none_left_out()
-        self._manifests_left_out = manifest_manager.none_left_out()
-        self._polled_for_nothing: tuple[datetime, test_clock.Look] | None = None
-        self.next_instant: datetime | None = None
-        """When something is due next: a schedule, a manifest, a task, the end of one that is held."""
+        self.worker = worker
+        self._quarantined_schedules = firing.new_quarantine()
+        self._quarantined_turns = firing.new_quarantine()
+        self._quarantined_manifests = manifest_manager.new_quarantine()
+        self._last_idle_poll: tuple[datetime, test_clock.DueWork] | None = None
+        self.next_due_at: datetime | None = None
+        """Next due instant of a schedule, a manifest, a task, or the end of a held attempt."""
 
-    async def come_to_rest(self) -> Happened:
-        """Let everything happen that is due at this instant. What could not be dealt with before has another chance."""
-        for left_out in (self._left_out, self._waits_on, self._manifests_left_out):
-            left_out.try_again()
-        database, happened = self.database, Happened(ended=await self.hands.until_idle())
+    async def run_until_idle(self) -> RunSummary:
+        """Run everything that is due, including rows quarantined at earlier instants."""
+        for quarantine in (self._quarantined_schedules, self._quarantined_turns, self._quarantined_manifests):
+            quarantine.release_all()
+        database, summary = self.database, RunSummary(ended_count=await self.worker.run_until_idle())
         while True:
-            now, look = database.clock.now(), await self._look()
+            now, due = database.clock.now(), await self._query_due()
             fired = 0
-            if look.next_schedule is not None and look.next_schedule <= now:
-                fired = await firing.fire_due(database, now, _NAME, self._left_out)
-            if look.turns:
-                fired += await firing.take_turns(database, now, _NAME, self._waits_on)
-            planned = await firing.plan_missing(database, now, self._left_out) if look.unplanned else 0
-            polled = await self._poll(now, look)
+            if due.next_schedule_at is not None and due.next_schedule_at <= now:
+                fired = await firing.fire_due_schedules(database, now, _SCHEDULER_NAME, self._quarantined_schedules)
+            if due.has_queued_run:
+                fired += await firing.start_queued_runs(database, now, _SCHEDULER_NAME, self._quarantined_turns)
+            planned = (
+                await firing.compute_missing_next_runs(database, now, self._quarantined_schedules)
+                if due.has_unplanned_schedule
+                else 0
+            )
+            polled = await self._poll_manifests(now, due)
             fired += polled.enqueued if polled is not None else 0
-            ended = await self.hands.until_idle() if fired else 0
+            ended = await self.worker.run_until_idle() if fired else 0
             if not (fired or planned or ended or polled is not None):
-                self.next_instant = _first_after(
-                    now, look.next_schedule, look.next_manifest, look.next_task, self.hands.next_end
+                self.next_due_at = _first_after(
+                    now, due.next_schedule_at, due.next_manifest_at, due.next_task_at, self.worker.next_end_at
                 )
-                return happened
-            happened += Happened(fired, ended)
+                return summary
+            summary += RunSummary(fired, ended)
 
-    async def _look(self) -> test_clock.Look:
-        return await test_clock.look(self.database, self._left_out.ids, self._manifests_left_out.ids)
+    async def _query_due(self) -> test_clock.DueWork:
+        return await test_clock.load_due_work(
+            self.database, self._quarantined_schedules.rows, self._quarantined_manifests.rows
+        )
 
-    async def _poll(self, now: datetime, look: test_clock.Look) -> PollResult | None:
-        """A round of the manifest manager if a manifest is due; None if there was no need of one.
+    async def _poll_manifests(self, now: datetime, due: test_clock.DueWork) -> PollResult | None:
+        """Run a cycle of the manifest manager if a manifest is due; otherwise return None.
 
-        What it can do nothing about, because somebody holds it, is not asked for again before something has changed."""
-        is_due = look.next_manifest is not None and look.next_manifest <= now
-        if not (is_due or look.unplanned_manifests) or (now, look) == self._polled_for_nothing:
+        A cycle without effect, such as for a locked manifest, is not repeated until something has changed.
+        """
+        is_due = due.next_manifest_at is not None and due.next_manifest_at <= now
+        if not (is_due or due.has_unplanned_manifest) or (now, due) == self._last_idle_poll:
             return None
-        result = await manifest_manager.poll(self.database, now, _NAME, self._manifests_left_out)
-        self._polled_for_nothing = None if result.enqueued or result.skipped else (now, look)
+        result = await manifest_manager.poll_manifests(self.database, now, _SCHEDULER_NAME, self._quarantined_manifests)
+        self._last_idle_poll = None if result.enqueued or result.skipped else (now, due)
         return result
 
 
 def _first_after(now: datetime, *instants: datetime | None) -> datetime | None:
-    return min((each for each in instants if each is not None and each > now), default=None)
+    return min((instant for instant in instants if instant is not None and instant > now), default=None)
 
 
-class _Moved(DatabaseClock):
-    """The clock of a database that does not ask the database."""
+class _ManualDatabaseClock(DatabaseClock):
+    """A database clock that is set by a manual clock only."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -216,16 +236,21 @@ class _Moved(DatabaseClock):
     def now(self) -> datetime:
         return self._clock.now()
 
-    def heard(self, instant: datetime, asked_at: float | None = None) -> None:
-        """What the database says counts for nothing here."""
+    def synchronize(self, database_now: datetime, requested_at: float | None = None) -> None:
+        """Ignore the time of the database."""
 
 
-def _aware(value: datetime | str) -> datetime:
-    found = instant(value, field="start") if isinstance(value, str) else value
-    if found.tzinfo is None:
-        raise Invalid("has no time zone", field="start", remedy="give an aware datetime, such as one in UTC")
-    return found.astimezone(UTC)
+def _parse_instant(value: datetime | str) -> datetime:
+    parsed = parse_instant(value, field="start") if isinstance(value, str) else value
+    if parsed.tzinfo is None:
+        raise Invalid(
+            f"the instant {parsed.isoformat()} has no UTC offset",
+            code="value.instant.no_utc_offset",
+            field="start",
+            remedy="give an aware datetime, such as one in UTC",
+        )
+    return parsed.astimezone(UTC)
 
 
-def _span(by: timedelta | str | float | None) -> timedelta:
-    return timedelta(seconds=seconds(by, field="by") or 0.0)
+def _parse_duration(by: timedelta | str | float | None) -> timedelta:
+    return timedelta(seconds=parse_duration_seconds(by, field="by") or 0.0)

@@ -1,8 +1,7 @@
-"""Writes outcomes down, many at a time.
+"""Completes attempts: settles their outcomes and writes them, many at a time.
 
-While one batch is being committed the next one gathers: nothing waits when the worker is idle, and batches make
-themselves under load. An outcome that cannot be written as it is gets written without what cannot be stored; a task
-is never left looking as if it still ran.
+While one batch is being committed the next one gathers: nothing waits when the worker is idle, and batches grow by
+themselves under load. An outcome that cannot be stored is written without its details; no task is left in progress.
 """
 
 from __future__ import annotations
@@ -13,243 +12,275 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeAlias
 from uuid import UUID
 
-from tenuto.clock import Clock, steady
+from tenuto.clock import Clock, monotonic_seconds
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.ids import new_id
 from tenuto.jobs.attempts import Attempt
 from tenuto.lifecycle.completion import finish
 from tenuto.logs import Log
-from tenuto.model.tasks import Outcome, Settlement, Status, Task, error_json, settle
-from tenuto.observability.process_metrics import counters
-from tenuto.postgres.database import Database, TooSlow
+from tenuto.model.tasks import Outcome, OutcomeStatus, Settlement, Task, error_json, settle
+from tenuto.observability.process_metrics import process_metrics
+from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.store import manifests
-from tenuto.store.executions import Taking
-from tenuto.worker.limit_handoff import heirs, seated
+from tenuto.store.executions import NextGroupClaim
+from tenuto.worker.limit_handoff import final_successors
 
-BATCH = 500
-BATCH_SIZE = 4 * 1024 * 1024
-"""How much text a batch carries; the outcome that reaches it is the last."""
+MAX_BATCH_COUNT = 500
+MAX_BATCH_CHARACTERS = 4 * 1024 * 1024
+"""Text that a batch may carry; the outcome that exceeds it is the last of its batch."""
 GIVE_UP_SECONDS = 30.0
-"""For a worker within an application; a service that is told to stop leaves sooner (see `signals`)."""
-_TELL_WITHIN, _TELL_AGAIN = 0.2, 5.0
-"""How soon a manifest hears that an item of a batch has succeeded, and when it is told again if that failed."""
+"""How long a stopping completer retries an unreachable database. A service process ends sooner (`service.signals`)."""
+_MANIFEST_UPDATE_SECONDS = 0.2
+"""How often the last success of manifests is updated while items of their batches succeed."""
+_MANIFEST_RETRY_SECONDS = 5.0
 
-log = Log("tenuto.finisher")
+CompletedAttempt: TypeAlias = tuple[Attempt, Outcome]
+
+log = Log("tenuto.completer")
 
 
-class Finisher:
-    """The last station of every attempt."""
+class Completer:
+    """Last stages of every attempt: settle and write."""
 
     def __init__(
         self,
         database: Database,
         clock: Clock,
-        written: Callable[[Sequence[Attempt]], None],
-        taking: Callable[[], Taking | None] = lambda: None,
-        took: Callable[[Sequence[Task], float], Awaitable[None]] | None = None,
+        next_group_claim: Callable[[], NextGroupClaim | None] = lambda: None,
+        start_claimed: Callable[[Sequence[Task], float], Awaitable[None]] | None = None,
+        *,
+        give_up_seconds: float = GIVE_UP_SECONDS,
     ) -> None:
-        """``taking`` says what the worker would go on with when a step group ends; ``took`` is told what it got."""
+        """``next_group_claim`` returns what the worker can claim when a step group ends in the same transaction;
+        ``start_claimed`` receives the claimed tasks."""
         self._database = database
         self._clock = clock
-        self._written = written
-        self._taking = taking
-        self._took = took
-        self._waiting: deque[tuple[Attempt, Outcome]] = deque()
-        self._something = asyncio.Event()
+        self._next_group_claim = next_group_claim
+        self._start_claimed = start_claimed
+        self._give_up_seconds = give_up_seconds
+        self._give_up_at = 0.0
+        self._waiting: deque[CompletedAttempt] = deque()
+        self._has_work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self._give_up_at = 0.0
         self._succeeded: dict[UUID, datetime] = {}
-        """Manifests of which items of batches have succeeded: a row for all of them, so it is told now and then."""
-        self._told_at = 0.0
-        self.stale = 0
-        """Outcomes that came too late: the task belonged to somebody else by then."""
+        """Manifests with succeeded batch items since the last update: all items share one row, so it is not updated
+        for each of them."""
+        self._manifests_updated_at = 0.0
+        self.stale_count = 0
+        """Outcomes rejected by the fence: another process held the task by then."""
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="tenuto-finisher")
+    def start(
+        self,
+        complete: Callable[[Sequence[CompletedAttempt]], Awaitable[None]],
+        release: Callable[[Sequence[CompletedAttempt], Sequence[Settlement]], None] = lambda _results, _settlements: (
+            None
+        ),
+    ) -> None:
+        """Pass batches of results to ``complete``; a batch that fails there is released unwritten."""
+        self._task = asyncio.create_task(self._run(complete, release), name="tenuto-completer")
 
     async def stop(self) -> None:
-        """Write what is left, then end; if the database stays away, leave it to the sweep."""
-        self._give_up_at = steady() + GIVE_UP_SECONDS
+        """Write the remaining outcomes, then end; leave them to the recovery sweep if the database stays away."""
+        self._give_up_at = monotonic_seconds() + self._give_up_seconds
         self._stopping = True
-        self._something.set()
+        self._has_work.set()
         if self._task is not None:
             await self._task
 
-    def put(self, ended: Iterable[tuple[Attempt, Outcome]]) -> None:
-        """Hand in outcomes; on the finisher's own loop."""
-        self._waiting.extend(ended)
-        self._something.set()
+    def put(self, results: Iterable[CompletedAttempt]) -> None:
+        """Add outcomes; called on the completer's event loop."""
+        self._waiting.extend(results)
+        self._has_work.set()
 
-    async def _run(self) -> None:
+    async def _run(
+        self,
+        complete: Callable[[Sequence[CompletedAttempt]], Awaitable[None]],
+        release: Callable[[Sequence[CompletedAttempt], Sequence[Settlement]], None],
+    ) -> None:
         while not (self._stopping and not self._waiting):
-            await self._something_or_a_moment()
-            self._something.clear()
+            await self._wait_for_results()
+            self._has_work.clear()
             while self._waiting:
-                batch = self._next_batch()
+                results = self._next_batch()
                 try:
-                    await self._write(batch)
-                except Exception:  # whatever is wrong with one batch, the next ones must be written
-                    log.exception("outcomes could not be written; their leases run out", tasks=len(batch))
-                    seated(batch, [])
-                    self._written([attempt for attempt, _ in batch])
+                    await complete(results)
+                except Exception:  # one batch must not keep the next ones from being written
+                    log.exception("outcomes not written; their leases will expire", tasks=len(results))
+                    release(results, [])
         if self._succeeded:
-            await self._tell_manifests()
+            await self._update_manifests()
 
-    async def _something_or_a_moment(self) -> None:
-        """Wait for the next outcome; if none comes for a moment, manifests hear of the items that have succeeded."""
-        moment = _TELL_WITHIN
-        while self._succeeded and not self._something.is_set():
+    async def _wait_for_results(self) -> None:
+        """Wait for the next outcome, and update manifests whose batch items succeeded while none comes."""
+        timeout = _MANIFEST_UPDATE_SECONDS
+        while self._succeeded and not self._has_work.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(moment):
-                    await self._something.wait()
+                async with asyncio.timeout(timeout):
+                    await self._has_work.wait()
                     return
-            moment = _TELL_WITHIN if await self._tell_manifests() else _TELL_AGAIN
-        await self._something.wait()
+            timeout = _MANIFEST_UPDATE_SECONDS if await self._update_manifests() else _MANIFEST_RETRY_SECONDS
+        await self._has_work.wait()
 
-    async def _tell_manifests(self) -> bool:
-        told, self._succeeded, self._told_at = self._succeeded, {}, steady()
+    def _next_batch(self) -> list[CompletedAttempt]:
+        batch: list[CompletedAttempt] = []
+        waiting, characters = self._waiting, 0
+        while waiting and len(batch) < MAX_BATCH_COUNT and characters < MAX_BATCH_CHARACTERS:
+            result = waiting.popleft()
+            batch.append(result)
+            characters += _count_characters(result[1])
+        return batch
+
+    # --- settle and write ---------------------------------------------------------------------------------------------
+
+    def settle(self, results: Sequence[CompletedAttempt]) -> list[Settlement]:
+        """Decide what follows each outcome, and which successor takes over its limit slot."""
+        now = self._clock.now()
+        settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in results]
+        if any(attempt.successor is not None for attempt, _ in results):
+            for settlement, successor in zip(settlements, final_successors(results), strict=True):
+                settlement.successor = None if successor is None else successor.task.id
+        return settlements
+
+    async def write(self, settlements: list[Settlement]) -> set[UUID]:
+        """Write outcomes in one commit; return the ids of the tasks that this worker still held."""
+        of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
+        next_claim = self._next_group_claim() if of_executions else None
+        written = None if next_claim is None else await self._write_and_claim(settlements, next_claim)
+        if written is None:
+            written = await self._write_persistently(settlements)
+        self._report(settlements, written)
+        return written
+
+    def _report(self, settlements: Sequence[Settlement], written: set[UUID]) -> None:
+        notable = process_metrics.record_outcomes(settlements, written)
+        _log_outcomes([s for s in settlements if s.task.id in written] if log.is_debug_enabled else notable)
+        if len(written) < len(settlements):
+            for settlement in settlements:
+                task = settlement.task
+                if task.id not in written:
+                    self.stale_count += 1
+                    log.warning("stale outcome rejected", task=str(task.id), fence=task.fence)
+
+    async def record_batch_successes(self, settlements: Sequence[Settlement], written: set[UUID]) -> None:
+        """Remember which manifests had batch items succeed, and update the manifests now and then."""
+        for settlement in [settlement for settlement in settlements if settlement.task.batch_id is not None]:
+            task, outcome = settlement.task, settlement.outcome
+            if task.manifest_id is not None and task.id in written and _is_success(outcome):
+                self._succeeded[task.manifest_id] = outcome.ended_at or self._clock.now()
+        if self._succeeded and monotonic_seconds() >= self._manifests_updated_at + _MANIFEST_UPDATE_SECONDS:
+            await self._update_manifests()
+
+    async def _update_manifests(self) -> bool:
+        succeeded, self._succeeded = self._succeeded, {}
+        self._manifests_updated_at = monotonic_seconds()
         try:
-            await manifests.touch(self._database, told, max(told.values()))
+            await manifests.record_batch_item_successes(self._database, succeeded, max(succeeded.values()))
         except StoreError as error:
-            log.warning("manifests could not be told of their success yet", manifests=len(told), error=str(error))
-            self._succeeded = told | self._succeeded
+            log.warning("last success of manifests not updated", manifests=len(succeeded), error=str(error))
+            self._succeeded = succeeded | self._succeeded
             return False
         return True
 
-    def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
-        batch: list[tuple[Attempt, Outcome]] = []
-        waiting, size = self._waiting, 0
-        while waiting and len(batch) < BATCH and size < BATCH_SIZE:
-            ended = waiting.popleft()
-            batch.append(ended)
-            size += _size(ended[1])
-        return batch
+    async def _write_and_claim(self, settlements: list[Settlement], next_claim: NextGroupClaim) -> set[UUID] | None:
+        """Write a batch and claim the step groups that follow; None if that failed and the batch must be written alone.
 
-    async def _write(self, batch: list[tuple[Attempt, Outcome]]) -> None:
-        now = self._clock.now()
-        settlements = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in batch]
-        handed_on = any(attempt.heir is not None for attempt, _ in batch)
-        if handed_on:
-            for settlement, heir in zip(settlements, heirs(batch), strict=True):
-                settlement.heir = None if heir is None else heir.task.id
-        of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
-        taking = self._taking() if of_executions else None
-        done = None if taking is None else await self._write_and_take(settlements, taking)
-        if done is None:
-            done = await self._persist(settlements)
-        notable = counters.finish(settlements, done)
-        _tell([s for s in settlements if s.task.id in done] if log.tells_all else notable)
-        if len(done) < len(batch):
-            for attempt, _ in batch:
-                if attempt.task.id not in done:
-                    self.stale += 1
-                    log.warning("outcome came too late", task=str(attempt.task.id), fence=attempt.task.fence)
-        if handed_on:
-            seated(batch, settlements)
-        self._written([attempt for attempt, _ in batch])
-        for settlement in [settlement for settlement in settlements if settlement.task.batch_id is not None]:
-            task, outcome = settlement.task, settlement.outcome
-            if task.manifest_id is not None and task.id in done and _is_success(outcome):
-                self._succeeded[task.manifest_id] = outcome.ended_at or now
-        if self._succeeded and steady() >= self._told_at + _TELL_WITHIN:
-            await self._tell_manifests()
-
-    async def _write_and_take(self, settlements: list[Settlement], taking: Taking) -> set[UUID] | None:
-        """Write a batch and go on with what follows; None if it could not be done: then it is written alone.
-
-        Whatever went wrong, perhaps only the reply was lost: what was taken comes back when its lease ends.
+        If only the reply was lost, the claimed tasks return to the queue when their leases expire.
         """
-        asked_at = steady()
-        done: set[UUID] | None = None
+        sent_at = monotonic_seconds()
+        written: set[UUID] | None = None
         try:
-            done = await finish(self._database, settlements, taking)
+            written = await finish(self._database, settlements, next_claim)
         except (StoreError, Invalid) as error:
-            log.info("nothing more is taken with this batch", error=str(error))
+            log.info("following step groups not claimed", error=str(error))
         finally:
-            if done is not None and taking.taken and self._took is not None:
-                with contextlib.suppress(StoreError):  # what could not be put back comes back by itself
-                    await self._took(taking.taken, asked_at)
-        return done
+            if written is not None and next_claim.claimed and self._start_claimed is not None:
+                with contextlib.suppress(StoreError):  # tasks that cannot be returned stay leased until they expire
+                    await self._start_claimed(next_claim.claimed, sent_at)
+        return written
 
-    async def _persist(self, settlements: list[Settlement]) -> set[UUID]:
-        """Write a batch, however long the database is away: in halves if it takes too long as a whole, one by one if
-        something in it cannot be stored."""
-        pause = 0.1
+    async def _write_persistently(self, settlements: list[Settlement]) -> set[UUID]:
+        """Write a batch however long the database is unreachable: in halves if the whole batch exceeds the statement
+        timeout, one by one if an outcome cannot be stored."""
+        pause_seconds = 0.1
         while True:
             try:
                 return await finish(self._database, settlements)
             except Unavailable as error:
-                if isinstance(error, TooSlow) and len(settlements) > 1:
+                if isinstance(error, StatementTimeout) and len(settlements) > 1:
                     half = len(settlements) // 2
-                    return await self._persist(settlements[:half]) | await self._persist(settlements[half:])
-                log.warning("cannot write outcomes yet", waiting=len(settlements), error=str(error))
-                if self._stopping and steady() > self._give_up_at:
-                    return _given_up(settlements)  # the leases run out and the sweep records the attempts as lost
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
+                    first = await self._write_persistently(settlements[:half])
+                    return first | await self._write_persistently(settlements[half:])
+                log.warning("outcomes not written yet", waiting=len(settlements), error=str(error))
+                if self._stopping and monotonic_seconds() > self._give_up_at:
+                    return _abandon(settlements)  # the recovery sweep records these attempts as lost
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(pause_seconds * 2, 2.0)
             except (StoreError, Invalid) as error:
                 if len(settlements) == 1:
-                    return await self._write_bare(settlements[0], error)
-                done: set[UUID] = set()
+                    return await self._write_without_details(settlements[0], error)
+                written: set[UUID] = set()
                 for settlement in settlements:
-                    done |= await self._persist([settlement])
-                return done
+                    written |= await self._write_persistently([settlement])
+                return written
 
-    async def _write_bare(self, settlement: Settlement, cause: Exception) -> set[UUID]:
-        """The outcome without anything that may have been the reason why it could not be stored."""
-        outcome = settlement.outcome
-        log.error("outcome could not be stored whole", task=str(settlement.task.id), error=str(cause))
+    async def _write_without_details(self, settlement: Settlement, cause: Exception) -> set[UUID]:
+        """Write an outcome without everything that may be the reason why the database rejected it."""
+        log.error("outcome stored without details", task=str(settlement.task.id), error=str(cause))
         bare = replace(
-            outcome,
+            settlement.outcome,
             output=None,
             log=None,
             progress=None,
             error=error_json("tenuto.NotStored", f"the details could not be stored: {str(cause)!a}"),
         )
         while True:
-            written = replace(settlement, outcome=bare)
+            stripped = replace(settlement, outcome=bare)
             try:
-                done = await finish(self._database, [written])
-                settlement.heir = written.heir
-                return done
+                written = await finish(self._database, [stripped])
+                settlement.successor = stripped.successor
+                return written
             except Unavailable:
-                if self._stopping and steady() > self._give_up_at:
-                    return _given_up([settlement])
+                if self._stopping and monotonic_seconds() > self._give_up_at:
+                    return _abandon([settlement])
                 await asyncio.sleep(0.5)
             except (StoreError, Invalid) as error:
-                # Nothing more can be done from here: the lease will run out, and the sweep records the attempt as lost.
-                log.error("outcome could not be stored at all", task=str(settlement.task.id), error=str(error))
-                return _given_up([settlement])
+                # The lease will expire, and the recovery sweep records the attempt as lost.
+                log.error("outcome not stored", task=str(settlement.task.id), error=str(error))
+                return _abandon([settlement])
 
 
-def _given_up(settlements: Iterable[Settlement]) -> set[UUID]:
-    """None of these is written, and none has handed on its seat."""
+def _abandon(settlements: Iterable[Settlement]) -> set[UUID]:
+    """Leave outcomes unwritten; their limit slots are not handed on either."""
     for settlement in settlements:
-        settlement.heir = None
+        settlement.successor = None
     return set()
 
 
-def _tell(settlements: Sequence[Settlement]) -> None:
-    """A line for every attempt that failed; for the others only if somebody wants to hear of each."""
+def _log_outcomes(settlements: Sequence[Settlement]) -> None:
+    """Log every failed attempt; other outcomes only at debug level."""
     for settlement in settlements:
-        outcome, again = settlement.outcome, settlement.again is not None
-        failed = outcome.status in (Status.FAILED, Status.COMPLETED_WITH_ERROR)
-        say = log.debug if not failed else log.info if again else log.warning
-        say(
-            "attempt failed" if failed else "attempt ended" if outcome.aside is None else "attempt put aside",
-            **settlement.task.about,
+        outcome, is_retried = settlement.outcome, settlement.retry is not None
+        failed = outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.COMPLETED_WITH_ERROR)
+        write = log.debug if not failed else log.info if is_retried else log.warning
+        write(
+            "attempt failed" if failed else "attempt ended" if outcome.deferral is None else "attempt deferred",
+            **settlement.task.log_fields,
             status=str(outcome.status),
             reason=None if outcome.reason is None else str(outcome.reason),
-            again=again,
+            retried=is_retried,
         )
 
 
 def _is_success(outcome: Outcome) -> bool:
-    return outcome.aside is None and outcome.status in (Status.COMPLETED, Status.COMPLETED_WITH_WARNING)
+    return outcome.deferral is None and outcome.status in (
+        OutcomeStatus.COMPLETED,
+        OutcomeStatus.COMPLETED_WITH_WARNING,
+    )
 
 
-def _size(outcome: Outcome) -> int:
+def _count_characters(outcome: Outcome) -> int:
     return len(outcome.output or "") + len(outcome.error or "") + len(outcome.log or "") + len(outcome.progress or "")

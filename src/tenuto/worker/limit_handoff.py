@@ -1,12 +1,11 @@
-"""Seats under limits, handed on from one task to the next without asking the database in between.
+"""Limit hand-off: passes a limit slot from an ended task to its successor without asking the database in between.
 
-Where tasks end within milliseconds, a limit of fifty would mean fifty tasks for each round trip. So a worker takes a
-few more that share all their limits with what it runs, and these stand by: one begins when the code of another in such
-a seat has ended, and the database hears of both in the transaction that writes the end. Really running are never more
-than the limit allows, and the database never counts more.
+Where tasks end within milliseconds, a limit of 50 would allow 50 tasks per round trip. Therefore a worker claims a few
+standby tasks that share all limits with tasks it runs. When the code of a running task ends, a standby task starts in
+its limit slot, and both changes are written in one transaction. Never more tasks run than the limit allows, and the
+database never counts more.
 
-Others wait for the same seats: several times a second nothing is handed on for a moment, and what becomes free is
-claimed by whose turn it is.
+Other workers wait for the same slots: several times a second the hand-off pauses, and free slots go to the next claim.
 """
 
 from __future__ import annotations
@@ -16,130 +15,136 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
 
-from tenuto.clock import steady
-from tenuto.jobs.attempts import Attempt, Stop
+from tenuto.clock import monotonic_seconds
+from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.model.tasks import Outcome, Settlement, Task
-from tenuto.store.claim_cursor import Place
-from tenuto.worker.prefetch import Pace
+from tenuto.store.claim_cursor import QueuePosition
+from tenuto.worker.prefetch import PrefetchEstimator
 
-KEPT_FOR, OPEN_FOR = 0.25, 0.01
-"""How long seats are handed on before everybody has a chance of them, and for how long they have it."""
+EXCLUSIVE_SECONDS, OPEN_SECONDS = 0.25, 0.01
+"""How long slots are handed on within this worker, and for how long they are then left to all workers."""
 
-_AHEAD = 0.05
-_MOST_TURNS = 16
-"""For as many turns as come in this time, and no more than these, tasks stand by."""
-_MOST_KINDS = 20
+_STANDBY_SECONDS = 0.05
+_MAX_STANDBY_PER_SLOT = 16
+"""Standby tasks per slot: as many as end one after the other in this time, up to this number."""
+_MAX_LIMIT_SLOTS = 20
 
 
-class Seats:
-    """What stands by here."""
+class LimitHandoff:
+    """Standby tasks of one worker."""
 
     def __init__(self) -> None:
-        self._standing_by: dict[str, deque[Attempt]] = {}
-        self._kinds: dict[str, Place] = {}
-        """The seats there are, and where the last task taken for each was in line."""
-        self._opened = steady()
+        self._standby: dict[str, deque[Attempt]] = {}
+        self._last_claimed: dict[str, QueuePosition] = {}
+        """Limit slots, with the queue position of the last task claimed for each."""
+        self._opened_at = monotonic_seconds()
         self._pause_until = 0.0
-        self._distrusted = False
-        self.count = 0
-        self.handed_on = 0
-        """How often, in all."""
+        self._invalidated = False
+        self.standby_count = 0
+        self.handed_on_count = 0
+        """Number of hand-offs so far."""
 
-    def claimed(self, tasks: Iterable[Task]) -> None:
-        """Seats were taken in competition with everybody."""
-        last = {task.seat: (-task.priority, task.run_at, task.id) for task in tasks if task.seat is not None}
+    def record_claimed(self, tasks: Iterable[Task]) -> None:
+        """Record tasks claimed in competition with other workers."""
+        last = {
+            task.limit_slot: (-task.priority, task.run_at, task.id) for task in tasks if task.limit_slot is not None
+        }
         if last:
-            self._kinds = dict(islice(last.items(), _MOST_KINDS))
+            self._last_claimed = dict(islice(last.items(), _MAX_LIMIT_SLOTS))
 
-    def short_of(self, held: Iterable[Attempt], pace: Pace, most: int) -> tuple[Mapping[str, Place], int]:
-        """For which seats more should stand by, and how many for each."""
-        if not self._kinds or self._distrusted or steady() < self._pause_until:
+    def standby_demand(
+        self, held: Iterable[Attempt], pace: PrefetchEstimator, most: int
+    ) -> tuple[Mapping[str, QueuePosition], int]:
+        """Return the limit slots that need standby tasks, and how many for each."""
+        # guard: standby.changed_limits
+        if not self._last_claimed or self._invalidated or monotonic_seconds() < self._pause_until:
             return {}, 0
-        seated = sum(attempt.task.seat is not None and not attempt.standby for attempt in held)
-        enough = min(int(seated * pace.turns(_AHEAD, _MOST_TURNS)), most)
-        if not enough or self.count > enough // 2:
+        slot_count = sum(attempt.task.limit_slot is not None and not attempt.is_standby for attempt in held)
+        wanted = min(int(slot_count * pace.sequential_tasks(_STANDBY_SECONDS, _MAX_STANDBY_PER_SLOT)), most)
+        if not wanted or self.standby_count > wanted // 2:
             return {}, 0
-        return self._kinds, max((enough - self.count) // len(self._kinds), 1)
+        return self._last_claimed, max((wanted - self.standby_count) // len(self._last_claimed), 1)
 
-    def none_is_left(self) -> None:
-        """Nobody is left who could stand by; the next claim may find others."""
-        self._kinds = {}
+    def record_no_candidates(self) -> None:
+        """Record that no further standby candidates exist; the next claim may find some."""
+        self._last_claimed = {}
 
-    def distrust(self) -> None:
-        """Limits have changed, or may have: what stands by, or is just being taken for it, goes back, and until then
-        nothing is handed on."""
-        self._kinds = {}
-        self._distrusted = True
+    def invalidate(self) -> None:
+        """Stop handing on slots because limits may have changed; standby tasks, also those of a claim in flight, must
+        return to the queue first."""
+        self._last_claimed = {}
+        self._invalidated = True  # guard: handoff.claim_during_limit_change
 
-    def stand_by(self, attempts: Iterable[Attempt]) -> None:
-        """These were taken ahead."""
+    def add_standby(self, attempts: Iterable[Attempt]) -> None:
+        """Add tasks that were claimed ahead of a free slot."""
         for attempt in attempts:
-            assert attempt.task.seat is not None
-            attempt.standby = True
-            self._standing_by.setdefault(attempt.task.seat, deque()).append(attempt)
-            self.count += 1
-            if attempt.task.seat in self._kinds:
+            assert attempt.task.limit_slot is not None
+            attempt.is_standby = True
+            self._standby.setdefault(attempt.task.limit_slot, deque()).append(attempt)
+            self.standby_count += 1
+            if attempt.task.limit_slot in self._last_claimed:
                 task = attempt.task
-                self._kinds[attempt.task.seat] = (-task.priority, task.run_at, task.id)
+                self._last_claimed[attempt.task.limit_slot] = (-task.priority, task.run_at, task.id)
 
-    def hand_on(self, attempt: Attempt) -> Attempt | None:
-        """Its code has ended: what begins in its seat at once. One that had to be stopped may have lost it."""
-        seat = attempt.task.seat or ""
-        waiting = self._standing_by.get(seat)
-        if not waiting or self._distrusted or attempt.stop_reason is not None or self._are_open():
+    def hand_slot_to_successor(self, attempt: Attempt) -> Attempt | None:
+        """Return the standby attempt that takes over the slot of an ended one; a stopped one may have lost its slot."""
+        slot = attempt.task.limit_slot or ""
+        waiting = self._standby.get(slot)
+        if not waiting or self._invalidated or attempt.stop_reason is not None or self._is_open_to_others():
             return None
-        self.count -= 1
-        self.handed_on += 1
-        attempt.heir = waiting.popleft()
+        self.standby_count -= 1
+        self.handed_on_count += 1
+        attempt.successor = waiting.popleft()
         if not waiting:
-            del self._standing_by[seat]  # every batch has seats of its own: those of the past would only add up
-        return attempt.heir
+            # guard: handoff.no_leftover_slots
+            del self._standby[slot]  # each batch has its own slots: empty ones would accumulate
+        return attempt.successor
 
-    def _are_open(self) -> bool:
-        since = steady() - self._opened
-        if since > KEPT_FOR + OPEN_FOR:
-            self._opened, since = steady(), 0.0
-        return since > KEPT_FOR
+    def _is_open_to_others(self) -> bool:
+        since = monotonic_seconds() - self._opened_at
+        if since > EXCLUSIVE_SECONDS + OPEN_SECONDS:
+            self._opened_at, since = monotonic_seconds(), 0.0
+        return since > EXCLUSIVE_SECONDS
 
-    def oldest(self) -> float:
-        """Since when something has stood by, on the steady timer; nothing does: never; it must go back: for ever."""
-        if self._distrusted:
+    def oldest_standby_at(self) -> float:
+        """Return when the oldest standby task was claimed: infinity without one, minus infinity if all must return."""
+        if self._invalidated:
             return -inf
-        return min((waiting[0].taken_at for waiting in self._standing_by.values()), default=inf)
+        return min((waiting[0].claimed_at for waiting in self._standby.values()), default=inf)
 
-    def give_back(self, pause: float = 0.0) -> list[Attempt]:
-        """All that stands by, to be returned; for a while nothing more is taken."""
-        given = [attempt for waiting in self._standing_by.values() for attempt in waiting]
-        self._standing_by.clear()
-        self.count = 0
-        if given or not self._distrusted:  # what was not taken under other limits is nothing to wait for
-            self._pause_until = steady() + pause
-        self._distrusted = False
-        return given
+    def take_all_standby(self, pause: float = 0.0) -> list[Attempt]:
+        """Remove and return all standby tasks; claim none for ``pause`` seconds."""
+        standby = [attempt for waiting in self._standby.values() for attempt in waiting]
+        self._standby.clear()
+        self.standby_count = 0
+        if standby or not self._invalidated:  # without standby tasks a change of limits is no reason to pause
+            self._pause_until = monotonic_seconds() + pause
+        self._invalidated = False
+        return standby
 
 
-def heirs(batch: Sequence[tuple[Attempt, Outcome]]) -> list[Attempt | None]:
-    """For each of the attempts that end together, what has its seat now: of a row of heirs the first that is not among
-    them. None for one the database has never seen in a seat: that seat is its forerunner's to hand on."""
+def final_successors(batch: Sequence[tuple[Attempt, Outcome]]) -> list[Attempt | None]:
+    """For each ended attempt, return the attempt that now occupies its limit slot: the first successor in the hand-off
+    chain that is not itself ended in this batch. None for a standby attempt: its predecessor hands on the slot."""
     ending = {attempt for attempt, _ in batch}
-    found: list[Attempt | None] = []
+    successors: list[Attempt | None] = []
     for attempt, _ in batch:
-        heir = None if attempt.standby else attempt.heir
-        while heir is not None and heir in ending:
-            heir = heir.heir
-        found.append(heir)
-    return found
+        successor = None if attempt.is_standby else attempt.successor
+        while successor is not None and successor in ending:
+            successor = successor.successor
+        successors.append(successor)
+    return successors
 
 
-def seated(batch: Sequence[tuple[Attempt, Outcome]], settlements: Sequence[Settlement]) -> None:
-    """The ends are written. Heirs that got their seat are counted from now on; those that got none stop."""
-    have = {settlement.heir for settlement in settlements if settlement.heir is not None}
+def confirm_successors(batch: Sequence[tuple[Attempt, Outcome]], settlements: Sequence[Settlement]) -> None:
+    """After the outcomes are written: successors that got the slot count against the limit, the others stop."""
+    confirmed = {settlement.successor for settlement in settlements if settlement.successor is not None}
     ending = {attempt for attempt, _ in batch}
     for attempt, _ in batch:
-        heir = attempt.heir
-        if heir is None or heir in ending:
+        successor = attempt.successor
+        if successor is None or successor in ending:
             continue
-        if heir.task.id in have:
-            heir.standby = False
+        if successor.task.id in confirmed:
+            successor.is_standby = False
         else:
-            heir.stop(Stop.HANDED_BACK)
+            successor.stop(StopReason.HANDED_BACK)

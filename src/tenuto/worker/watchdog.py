@@ -1,9 +1,9 @@
-"""Keeps leases alive and code within its bounds, from a thread that never runs user code.
+"""The watchdog renews leases and enforces limits, from a thread that never runs user code.
 
-Twice a second it looks at what the worker holds: leases due for renewal are renewed in one statement, progress goes
-along; cancellations are heard; code past its time limit is stopped; code whose lease could not be renewed is stopped
-before the lease ends. If code cannot be stopped in time the whole process ends: two live copies of one task are worse
-than a restarted worker.
+Twice a second it checks the attempts that the worker holds. It renews leases in one statement, together with progress,
+applies cancellations, stops code past its timeout, and stops code whose lease could not be renewed before the lease
+expires. If code cannot be stopped in time, the process exits: two live copies of one task are worse than a restarted
+worker.
 """
 
 from __future__ import annotations
@@ -17,32 +17,29 @@ from datetime import timedelta
 from typing import NoReturn
 from uuid import UUID
 
-from tenuto.clock import DatabaseClock, steady
+from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import StoreError
-from tenuto.jobs.attempts import Attempt, Stop
+from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.logs import Log
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import OVERRUN
 from tenuto.postgres.database import Database
-from tenuto.service.polling_loop import wait_at_most
+from tenuto.service.polling_loop import wait_for_event
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store import tasks as store
 from tenuto.store import workers
+from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
 
-TICK = 0.5
-SAFETY = 0.2
-"""The last fifth of a lease is kept for stopping code that could not be renewed."""
-LONGEST_SILENCE = 10.0
-"""However long its leases, a worker gives a sign of life this often: after a minute without one it counts as stale."""
-
-PRESS_AGAIN = 5.0
-"""Code that was told to stop may clean up for so long before it is told again."""
+TICK_SECONDS = 0.5
+SAFETY_FRACTION = 0.2
+"""The last fifth of a lease is reserved for stopping code whose lease could not be renewed."""
+MAX_HEARTBEAT_INTERVAL_SECONDS = 10.0
+"""Upper bound of the heartbeat interval, however long the leases: after a minute without one a worker is stale."""
 
 log = Log("tenuto.watchdog")
 
 
 class Watchdog:
-    """The guard of what one worker holds."""
+    """Renews and enforces the leases of one worker."""
 
     def __init__(
         self,
@@ -52,30 +49,32 @@ class Watchdog:
         lease: timedelta,
         clock: DatabaseClock,
         *,
-        declared_dead: Callable[[], object],
+        on_declared_dead: Callable[[], object],
         behind_pooler: bool = False,
-        look_for_stalls: Callable[[], None] = lambda: None,
+        check_for_stalls: Callable[[], None] = lambda: None,
+        timing: WorkerTiming = DEFAULT_TIMING,
     ) -> None:
+        self._timing = timing
         self._url = url
         self._worker_id = worker_id
         self._held = held
         self._lease = lease
         self._clock = clock
-        self._declared_dead = declared_dead
+        self._on_declared_dead = on_declared_dead
         self._behind_pooler = behind_pooler
-        self._look_for_stalls = look_for_stalls
-        self._renew_every = lease.total_seconds() / 6
-        self._tick = min(TICK, lease.total_seconds() * SAFETY / 8)
-        self._show_life_every = min(self._renew_every, LONGEST_SILENCE)
-        self._thread = threading.Thread(target=self._live, name="tenuto-watchdog", daemon=True)
+        self._check_for_stalls = check_for_stalls
+        self._renew_seconds = lease.total_seconds() / 6
+        self._tick_seconds = min(TICK_SECONDS, lease.total_seconds() * SAFETY_FRACTION / 8)
+        self._heartbeat_seconds = min(self._renew_seconds, MAX_HEARTBEAT_INTERVAL_SECONDS)
+        self._thread = threading.Thread(target=self._run_thread, name="tenuto-watchdog", daemon=True)
         self._stopping = False
-        self._look_for_cancellations = False
+        self._cancellation_check_requested = False
         self._idle = False
         self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
-        self._last_seen = steady()
-        self._last_cancel_look = steady()
+        self._last_heartbeat_at = monotonic_seconds()
+        self._last_cancellation_check_at = monotonic_seconds()
         self._database: Database | None = None
         self._renewing: asyncio.Task[None] | None = None
 
@@ -83,36 +82,36 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; nothing is held any more."""
+        """Stop watching; the worker holds no task any more."""
         self._stopping = True
-        self._rouse()
+        self._wake_up()
         self._thread.join(timeout=10)
 
-    def look_for_cancellations(self) -> None:
-        """Somebody has asked for one of our tasks to be stopped."""
-        self._look_for_cancellations = True
-        self._rouse()
+    def check_cancellations(self) -> None:
+        """Check soon: cancellation of a task of this worker was requested."""
+        self._cancellation_check_requested = True
+        self._wake_up()
 
-    def something_is_held(self) -> None:
-        """Work was taken: if the watch was asleep, it wakes, a tick later, when there is something to see. At once it
-        would only compete for the interpreter with code that is about to begin. From a loop that is not ours."""
+    def on_tasks_claimed(self) -> None:
+        """Wake an idle watchdog one tick later; called on the worker's event loop. An immediate wake-up would compete
+        for the interpreter with code that is about to start."""
         if self._idle:
             self._idle = False
-            asyncio.get_running_loop().call_later(self._tick, self._rouse)
+            asyncio.get_running_loop().call_later(self._tick_seconds, self._wake_up)
 
-    def _rouse(self) -> None:
+    def _wake_up(self) -> None:
         loop, wake = self._loop, self._wake
         if loop is not None and wake is not None and not loop.is_closed():
             loop.call_soon_threadsafe(wake.set)
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         try:
             asyncio.run(self._watch())
         except BaseException:
             if self._stopping:
                 raise
-            # Without a watch nobody renews and nobody stops: better no worker than an unwatched one.
-            log.exception("leaving: the watchdog has failed")
+            # Without the watchdog no lease is renewed and no code is stopped: better no worker than an unwatched one.
+            log.exception("process exited because its watchdog failed")
             os._exit(EXIT_LOST_CONTROL)
 
     async def _watch(self) -> None:
@@ -121,13 +120,13 @@ class Watchdog:
             while not self._stopping:
                 self._enforce_limits()
                 if self._held:
-                    with contextlib.suppress(RuntimeError):  # the loop of the jobs is closing
-                        self._look_for_stalls()
+                    with contextlib.suppress(RuntimeError):  # the event loop of the jobs is closing
+                        self._check_for_stalls()
                 if self._renewing is None or self._renewing.done():
-                    # Apart from the watch itself: a database that hangs must not keep us from stopping code.
+                    # In a separate task: a database that hangs must not delay stopping code.
                     self._renewing = asyncio.create_task(self._renew())
                 self._idle = not self._held
-                await wait_at_most(self._show_life_every if self._idle else self._tick, self._wake)
+                await wait_for_event(self._heartbeat_seconds if self._idle else self._tick_seconds, self._wake)
                 self._wake.clear()
         finally:
             if self._renewing is not None:
@@ -136,127 +135,131 @@ class Watchdog:
                 await self._database.close()
 
     async def _connect(self) -> Database:
-        """A connection of our own, given up for dead early enough to renew over another one."""
+        """Open connections with a reply timeout short enough to renew over another connection."""
         return await Database.open(
             self._url,
             max_connections=2,
             generic_plans=True,
             behind_pooler=self._behind_pooler,
-            wait=0,
-            patience=max(self._renew_every, 1.0),
+            connect_timeout_seconds=0,
+            reply_timeout_seconds=max(self._renew_seconds, 1.0),  # guard: watchdog.renewal_timeout
         )
 
     def _enforce_limits(self) -> None:
-        now = steady()
-        safety = self._lease.total_seconds() * SAFETY
+        now = monotonic_seconds()
+        safety = self._lease.total_seconds() * SAFETY_FRACTION
         for attempt in list(self._held.values()):
-            if attempt.over:
+            if attempt.has_ended:
                 continue
-            if now > attempt.lease_ends - safety:
-                attempt.stop(Stop.LEASE_LOST)
-                if attempt.started_at is not None and now > attempt.lease_ends - safety / 4:
-                    lost_control(attempt)
+            if now > attempt.lease_expires_at - safety:
+                attempt.stop(StopReason.LEASE_LOST)  # guard: watchdog.stop_before_lease_ends
+                # guard: watchdog.stop_before_lease_ends
+                if attempt.started_at is not None and now > attempt.lease_expires_at - safety / 4:
+                    exit_after_losing_control(attempt)
             elif attempt.deadline is not None and now > attempt.deadline and attempt.stop_reason is None:
-                attempt.stop(Stop.TIMED_OUT)
-            elif attempt.stop_reason is not None and now > attempt.stop_since + PRESS_AGAIN:
-                attempt.stop_since = now
-                attempt.stop(attempt.stop_reason)  # it has not stopped yet
+                attempt.stop(StopReason.TIMED_OUT)
+            elif attempt.stop_reason is not None and now > attempt.stop_requested_at + self._timing.stop_repeat_seconds:
+                attempt.stop_requested_at = now
+                attempt.stop(attempt.stop_reason)  # still running
 
     async def _renew(self) -> None:
         try:
             if self._database is None:
                 self._database = await self._connect()
             await self._renew_leases(self._database)
-            await self._let_go(self._database)  # may have to wait for somebody, for which no lease has the time
-            await self._hear_cancellations(self._database)
-            await self._show_life(self._database)
+            await self._stop_renewing_overrunning(
+                self._database
+            )  # may wait for a row lock, so the leases are renewed first
+            await self._apply_cancellations(self._database)
+            await self._send_heartbeat(self._database)
         except StoreError as error:
-            log.warning("leases could not be renewed", held=len(self._held), error=str(error))
-        except Exception:  # whatever it was, the next renewal is a new try, and the lease is the limit
-            log.exception("leases could not be renewed", held=len(self._held))
+            log.warning("leases not renewed", held=len(self._held), error=str(error))
+        except Exception:  # the next cycle tries again, until the lease expires
+            log.exception("leases not renewed", held=len(self._held))
 
-    async def _let_go(self, database: Database) -> None:
-        """What runs on though it should have stopped long ago is renewed no more: it ends with its lease, for the task
-        and, if the code cannot be stopped by then, for this process."""
-        over = {attempt.task.id: attempt for attempt in list(self._held.values()) if _ran_over(attempt)}
+    async def _stop_renewing_overrunning(self, database: Database) -> None:
+        """Stop renewing attempts that ran far past their timeout: the task ends with its lease, and so does this
+        process if the code has not stopped by then."""
+        over = {attempt.task.id: attempt for attempt in list(self._held.values()) if self._is_overrunning(attempt)}
         if over:
             held = [(task_id, attempt.task.fence) for task_id, attempt in over.items()]
-            for task_id in await store.let_go(database, self._worker_id, held):
-                over[task_id].let_go = True
-                log.warning("not renewed any more: it runs far over its time limit", **over[task_id].task.about)
+            for task_id in await store.mark_overrun(database, self._worker_id, held):
+                over[task_id].is_released = True
+                log.warning("lease renewal ended after timeout overrun", **over[task_id].task.log_fields)
+
+    def _is_overrunning(self, attempt: Attempt) -> bool:
+        """Return whether a manifest run exceeded its timeout so far that it is no longer renewed."""
+        if attempt.deadline is None or attempt.has_ended or attempt.is_released or attempt.task.manifest_id is None:
+            return False
+        return monotonic_seconds() > attempt.deadline + self._timing.overrun_seconds
 
     async def _renew_leases(self, database: Database) -> None:
-        asked_at = steady()
+        asked_at = monotonic_seconds()
         due: list[tuple[Attempt, str | None]] = []
         for attempt in list(self._held.values()):
-            if attempt.let_go:
+            if attempt.is_released:  # guard: watchdog.no_renewal_after_give_up
                 continue
-            progress = attempt.context.latest_progress
-            fresh = progress is not attempt.sent_progress
-            if (fresh and asked_at - attempt.renewed > 1.0) or asked_at - attempt.renewed > self._renew_every:
+            progress = attempt.context.progress_json
+            fresh = progress is not attempt.saved_progress
+            if (fresh and asked_at - attempt.renewed_at > 1.0) or asked_at - attempt.renewed_at > self._renew_seconds:
                 due.append((attempt, progress if fresh else None))
         if not due:
             return
         held = [(attempt.task.id, attempt.task.fence, progress) for attempt, progress in due]
-        renewed = await store.renew(database, self._worker_id, held, self._lease)
+        renewed = await store.renew_leases(database, self._worker_id, held, self._lease)
         for attempt, progress in due:
             if attempt.task.id in renewed:
-                attempt.renewed = asked_at
-                attempt.lease_ends = asked_at + self._lease.total_seconds()
+                attempt.renewed_at = asked_at
+                attempt.lease_expires_at = asked_at + self._lease.total_seconds()
                 if progress is not None:
-                    attempt.sent_progress = progress
+                    attempt.saved_progress = progress
         if missing := [attempt for attempt, _ in due if attempt.task.id not in renewed]:
-            await self._give_up_what_is_lost(database, missing)
+            await self._stop_lost_attempts(database, missing)
 
-    async def _give_up_what_is_lost(self, database: Database, missing: Sequence[Attempt]) -> None:
-        """What could not be renewed because somebody is at it is asked for again soon; its lease is the limit."""
+    async def _stop_lost_attempts(self, database: Database, missing: Sequence[Attempt]) -> None:
+        """Stop attempts whose lease is lost. A task that another transaction has locked is renewed in a later cycle."""
         fences = [(attempt.task.id, attempt.task.fence) for attempt in missing]
-        still_ours = await store.still_held(database, self._worker_id, fences)
+        still_held = await store.find_held_tasks(database, self._worker_id, fences)
         for attempt in missing:
-            if attempt.task.id not in still_ours and attempt.task.id in self._held and not attempt.over:
+            # guard: renew.locked_task_is_still_held
+            if attempt.task.id not in still_held and attempt.task.id in self._held and not attempt.has_ended:
                 log.warning("lease lost", task=str(attempt.task.id), fence=attempt.task.fence)
-                attempt.stop(Stop.LEASE_LOST)
+                attempt.stop(StopReason.LEASE_LOST)
 
-    async def _hear_cancellations(self, database: Database) -> None:
-        told = self._look_for_cancellations
-        if not told and (steady() - self._last_cancel_look < 2.0 or not self._held):
+    async def _apply_cancellations(self, database: Database) -> None:
+        requested = self._cancellation_check_requested
+        if not requested and (monotonic_seconds() - self._last_cancellation_check_at < 2.0 or not self._held):
             return
-        self._look_for_cancellations = False
-        self._last_cancel_look = steady()
-        for task_id, fence, who in await store.cancellations(database, self._worker_id):
+        self._cancellation_check_requested = False
+        self._last_cancellation_check_at = monotonic_seconds()
+        for task_id, fence, actor in await store.list_cancel_requests(database, self._worker_id):
             attempt = self._held.get(task_id)
-            # Told once: again at every look would break into its cleaning up. Who does not stop is pressed in time.
+            # Stopped once: a repeated stop would interrupt the clean-up. `_enforce_limits` repeats it in time.
+            # guard: watchdog.stop_once
             if attempt is not None and attempt.task.fence == fence and attempt.stop_reason is None:
-                attempt.stop(Stop.CANCELLED, Actor(who.type, who.id, who.name))
+                attempt.stop(StopReason.CANCELLED, Actor(actor.type, actor.id, actor.name))
 
-    async def _show_life(self, database: Database) -> None:
-        if self._dead or steady() - self._last_seen < self._show_life_every:
+    async def _send_heartbeat(self, database: Database) -> None:
+        if self._dead or monotonic_seconds() - self._last_heartbeat_at < self._heartbeat_seconds:
             return
-        self._last_seen = asked_at = steady()
-        now = await workers.seen(database, self._worker_id)
+        self._last_heartbeat_at = asked_at = monotonic_seconds()
+        now = await workers.record_heartbeat(database, self._worker_id)
         if now is None:
             self._dead = True
-            log.error("declared dead by somebody else; giving up what is held")
+            log.error("worker declared dead by another process; its tasks are given up")
             for attempt in list(self._held.values()):
-                attempt.stop(Stop.LEASE_LOST)
-            self._declared_dead()
+                attempt.stop(StopReason.LEASE_LOST)
+            self._on_declared_dead()
         else:
-            self._clock.heard(now, asked_at)
+            self._clock.synchronize(now, asked_at)
 
 
-def _ran_over(attempt: Attempt) -> bool:
-    """Whether a run of a manifest must be let go now (see `model.tasks.OVERRUN`)."""
-    if attempt.deadline is None or attempt.over or attempt.let_go or attempt.task.manifest_id is None:
-        return False
-    return steady() > attempt.deadline + OVERRUN.total_seconds()
-
-
-def lost_control(attempt: Attempt) -> NoReturn:
-    """End the process: code that cannot be stopped must not outlive our right to run it."""
+def exit_after_losing_control(attempt: Attempt) -> NoReturn:
+    """Exit the process: code that cannot be stopped must not outlive its lease."""
     log.critical(
-        "leaving: a job could not be stopped in time",
+        "process exited because a job could not be stopped",
         task=str(attempt.task.id),
         job=attempt.task.name,
-        remedy="declare it isolated=True, or let it look at ctx.cancelled",
+        remedy="declare the job isolated=True, or check ctx.cancelled in it",
     )
-    os._exit(EXIT_LOST_CONTROL)
+    os._exit(EXIT_LOST_CONTROL)  # guard: watchdog.exit_if_code_goes_on

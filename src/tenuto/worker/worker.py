@@ -1,61 +1,49 @@
-"""The worker: takes tasks whenever it has free slots, has them run by its task server, and sees every outcome written.
+"""The worker: claims tasks into free slots, has an executor run their code, and writes every outcome.
 
-It claims a batch at a time, most urgent first, and holds no more than it has slots for; only where tasks end within
-milliseconds does it take the next few ahead, so that nobody waits for the database. Notifications wake it;
-polling and the next due instant are the net beneath. On leaving it takes no more, lets running work end for a grace,
-then stops it and hands it back.
+`Worker._process_tasks` shows the life of a task, stage by stage. The worker holds no more tasks than it has slots; it
+prefetches a few only where tasks end within milliseconds. Notifications wake it; polling and the next due time are the
+fallback. On shutdown it stops claiming, lets running code end for a grace period, then stops it and hands tasks back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
-from math import inf
 from uuid import UUID
 
-from tenuto.clock import DatabaseClock, steady
+from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import EngineError, StoreError
-from tenuto.jobs.attempts import Attempt, Stop
+from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
-from tenuto.jobs.output_capture import Capture
-from tenuto.jobs.registry import Jobs
-from tenuto.jobs.runner import End
+from tenuto.jobs.output_capture import OutputCapture
+from tenuto.jobs.registry import JobRegistry
+from tenuto.jobs.runner import AttemptResult
 from tenuto.logs import Log
-from tenuto.maintenance.recovery import recover
+from tenuto.maintenance.recovery import recover_tasks_of_worker
 from tenuto.model import stored_values
-from tenuto.model.tasks import Task
-from tenuto.observability.process_metrics import counters
+from tenuto.model.tasks import Settlement, Task
+from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.service import polling_loop
-from tenuto.service.process_identity import Identity, enter_register
+from tenuto.service.process_identity import ProcessIdentity, register_process
 from tenuto.settings import WorkerSettings
 from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
-from tenuto.store.claim_cursor import Bounds, Lap
-from tenuto.store.executions import Taking
-from tenuto.worker.completer import Finisher
-from tenuto.worker.executors import MakeServer, Terms
-from tenuto.worker.executors.native import Native
-from tenuto.worker.limit_handoff import Seats
-from tenuto.worker.prefetch import Pace
-from tenuto.worker.reclaimed_tasks import Comebacks
-from tenuto.worker.result_queue import Deliveries
-from tenuto.worker.step_checkpoints import DatabaseMemory
-from tenuto.worker.watchdog import SAFETY, Watchdog, lost_control
-
-_LAST_RESORT = 5.0
-"""How long code may take to stop at the very end, before the process ends with it."""
-
-_AHEAD_AT_MOST = 1.0
-"""How long what was taken ahead of a free slot may wait for one."""
-
-_A_MOMENT = 0.01
-"""What was taken begins first: asking for more at once would compete with its code for the interpreter."""
+from tenuto.store.executions import NextGroupClaim
+from tenuto.worker.completer import CompletedAttempt, Completer
+from tenuto.worker.executors import ExecutorContext, ExecutorFactory, ResultQueue
+from tenuto.worker.executors.native import NativeExecutor
+from tenuto.worker.fetcher import Claim, Fetcher
+from tenuto.worker.limit_handoff import LimitHandoff, confirm_successors
+from tenuto.worker.prefetch import PrefetchEstimator
+from tenuto.worker.slots import ReclaimedTasks, SlotPool
+from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
+from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
+from tenuto.worker.watchdog import SAFETY_FRACTION, Watchdog, exit_after_losing_control
 
 log = Log("tenuto.worker")
 
@@ -66,381 +54,340 @@ class Worker:
     def __init__(
         self,
         database: Database,
-        jobs: Jobs,
-        identity: Identity,
+        jobs: JobRegistry,
+        identity: ProcessIdentity,
         settings: WorkerSettings,
         *,
         beat: Callable[[], None] = lambda: None,
-        server: MakeServer = Native,
+        executor: ExecutorFactory = NativeExecutor,
+        timing: WorkerTiming = DEFAULT_TIMING,
     ) -> None:
+        self._timing = timing
         self.settings = settings
         self.identity = identity
+        self.stopping = False
+        self.finished_count = 0
+        """Attempts that ended here and are settled: written, rejected as stale, or left to the recovery sweep."""
         self._database = database
         self._beat = beat
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
-        self._queues = [stored_values.name(queue, field="queues", limit=64) for queue in dict.fromkeys(settings.queues)]
-        self._held: dict[UUID, Attempt] = {}
-        self._executing = 0
-        self._backlog: deque[Attempt] = deque()
-        self._pace = Pace()
-        self._most_held = settings.slots * 2 + settings.claim_batch * 2
-        """With what has ended but is not written yet: the database may fall behind only so far."""
+        self._queues = [
+            stored_values.check_name(queue, field="queues", limit=64) for queue in dict.fromkeys(settings.queues)
+        ]
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._bounds = Bounds()
-        self._from_the_beginning = False
-        self._looking_back: asyncio.TimerHandle | None = None
-        self._lap = Lap()
-        self._limited = self._told_of_limits = True
-        self._next_due: datetime | None = None
-        self._look_ahead = True
-        self._looked_at = self._asked_at = steady()
-        self._more = True
-        """There may be something to take: we were told so, or the last claim got all it asked for."""
-        self._asking = 0
-        """How many slots the claim under way may fill."""
-        self._seats = Seats()
-        self._comebacks = Comebacks(self._held)
-        self._leave_now = False
-        self._dead = False
-        self.stopping = False
-        self.finished = 0
-        """How many attempts have ended here and are off our hands: written, come too late, or left to the sweep."""
-        self._finisher = Finisher(database, self._clock, self._forget, self._may_take_over, self._launch_what_may_begin)
-        self._server = server(Terms(jobs, self._clock, Deliveries(self._loop, self._collect), settings.slots))
-        self._remember = partial(DatabaseMemory, database)
+        self._stop_immediately = False
+        self._declared_dead = False
+        self._slots = SlotPool(settings.slots)
+        self._max_held_count = settings.slots * 2 + settings.claim_batch * 2
+        """Includes ended attempts that are not written yet: it bounds how far the database may fall behind."""
+        self._estimator = PrefetchEstimator()
+        self._fetcher = Fetcher(
+            database, identity.id, self._queues, self._lease, settings.poll_seconds, self._wake, self._estimator
+        )
+        self._handoff = LimitHandoff()
+        self._reclaimed = ReclaimedTasks(self._slots.held)
+        self._completer = Completer(database, self._clock, self._next_group_claim, self._start_claimed)
+        loop = asyncio.get_running_loop()
+        self._executor = executor(ExecutorContext(jobs, self._clock, ResultQueue(loop, self._collect), settings.slots))
+        self._make_checkpoints = partial(DatabaseStepCheckpoints, database)
         self._watchdog = Watchdog(
-            database.url, identity.id, self._held, self._lease, self._clock,
-            declared_dead=partial(self._loop.call_soon_threadsafe, self._give_up),  # from a thread of its own
+            database.url, identity.id, self._slots.held, self._lease, self._clock,
+            on_declared_dead=partial(loop.call_soon_threadsafe, self._give_up),  # called on the watchdog's thread
             behind_pooler=database.behind_pooler,
-            look_for_stalls=self._server.look,
+            check_for_stalls=self._executor.check_for_stalls,
+            timing=timing,
         )  # fmt: skip
-        self._listener = Listener(database, self._hear)
+        self._listener = Listener(database, self._on_notification)
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- the life of a task -------------------------------------------------------------------------------------------
+
+    async def _process_tasks(self) -> None:
+        """Process tasks until the worker stops. Each stage works on a batch; the two loops run concurrently.
+
+        Between start and outcome the executor runs the code and the watchdog renews the leases. `_collect` frees the
+        slots as results arrive.
+        """
+
+        async def claim_and_start() -> float:
+            claim = await self._claim()  # claim: lease queued tasks for the free slots
+            await self._start(claim)  # start: the executor runs their code
+            return await self._seconds_until_next_claim(claim)
+
+        async def complete(
+            results: Sequence[CompletedAttempt],
+        ) -> None:  # outcome: the code returned, raised or stopped
+            settlements = self._completer.settle(results)  # settle: decide between end, retry and deferral
+            written = await self._completer.write(settlements)  # write: activities and task rows, fenced, in one commit
+            self._release(results, settlements)  # release: leases and limit slots are free again
+            await self._completer.record_batch_successes(settlements, written)
+
+        self._completer.start(complete, self._release)
+        await polling_loop.run_cycles(claim_and_start, self._wake, lambda: self.stopping, log)
+
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until told to stop, then leave in good order."""
+        """Work until asked to stop, then shut down in order."""
         try:
-            if not await polling_loop.once_the_database_answers(self._enter, lambda: self.stopping, log):
+            if not await polling_loop.retry_until_database_answers(self._register, lambda: self.stopping, log):
                 return self.identity.release()
-            self._arrive()
+            self._start_services()
         except BaseException:
             self.identity.release()
             raise
         try:
-            await polling_loop.poll_until_stopped(self._take_work, self._wake, lambda: self.stopping, log)
+            await self._process_tasks()
         finally:
-            await self._leave()
-        if self._dead:
-            what = f"worker {self.identity.name} was declared dead by another service and has given up what it held"
-            remedy = "start it again; if it was neither suspended nor cut off, see that its name is its own"
-            raise EngineError(what, remedy=remedy)
+            await self._shut_down()
+        if self._declared_dead:
+            raise EngineError(
+                f"worker {self.identity.name} was declared dead by another process and gave up its tasks",
+                code="worker.declared_dead",
+                remedy="start it again; if it was neither suspended nor disconnected, check that its name is unique",
+            )
 
-    async def is_ready(self, running: asyncio.Task[None]) -> None:
-        """Wait until it takes work, or has failed to start."""
-        await polling_loop.happens_before_the_end(self._ready, running)
+    async def wait_until_ready(self, running: asyncio.Task[None]) -> None:
+        """Wait until the worker accepts work, or has failed to start."""
+        await polling_loop.wait_for_event_of_task(self._ready, running)
 
     def stop(self) -> None:
-        """Take no more work."""
+        """Claim no more work."""
         self.stopping = True
         self._wake.set()
 
     def stop_now(self) -> None:
-        """Do not wait for running work either: stop it and hand it back."""
-        self.stopping = self._leave_now = True
-        for attempt in list(self._held.values()):
-            attempt.stop(Stop.HANDED_BACK)
+        """Stop running code as well, without a grace period, and hand its tasks back."""
+        self.stopping = self._stop_immediately = True
+        self._stop_held_attempts()
         self._wake.set()
 
-    def _give_up(self) -> None:  # somebody has taken our name or given us up
-        self._dead = True
+    def _give_up(self) -> None:
+        """Stop because another process declared this worker dead or took its name."""
+        self._declared_dead = True
         self.stop()
 
-    async def _enter(self) -> None:
-        await partitions.ensure(self._database, self._clock.now())
+    async def _register(self) -> None:
+        await partitions.ensure_partitions(self._database, self._clock.now())
         slots, silence = self.settings.slots, self._lease * 2
-        previous = await enter_register(self._database, self.identity, self._queues, slots, silence=silence)
+        previous = await register_process(self._database, self.identity, self._queues, slots, silence=silence)
         if previous is not None:
-            back = await recover(self._database, previous, self._clock.now())
-            log.info("took back what the previous start held", tasks=back)
+            recovered_count = await recover_tasks_of_worker(self._database, previous, self._clock.now())
+            log.info("tasks of previous start recovered", tasks=recovered_count)
 
-    def _arrive(self) -> None:
-        polling_loop.collect_garbage_less_often()
-        Capture.start()
-        self._server.start()
-        self._finisher.start()
+    def _start_services(self) -> None:
+        polling_loop.reduce_garbage_collection()
+        OutputCapture.start()
+        self._executor.start()
         self._watchdog.start()
         self._listener.start()
         self._ready.set()
-        log.info("worker ready", name=self.identity.name, queues=self._queues, slots=self.settings.slots)
+        log.info("worker started", name=self.identity.name, queues=self._queues, slots=self.settings.slots)
 
-    async def _leave(self) -> None:
-        counters.no_worker()
+    async def _shut_down(self) -> None:
+        process_metrics.record_worker_stopped()
         with contextlib.suppress(StoreError):
-            await workers.draining(self._database, self.identity.id)
-        await self._return_backlog()
+            await workers.mark_draining(self._database, self.identity.id)
+        await self._return_unstarted()
         await self._drain()
-        await self._finisher.stop()
+        await self._completer.stop()
         self._watchdog.stop()
         await self._listener.stop()
-        self._server.close()
-        Capture.stop()
+        self._executor.close()
+        OutputCapture.stop()
         with contextlib.suppress(StoreError):
-            await workers.leave(self._database, self.identity.id)
+            await workers.deregister_process(self._database, self.identity.id)
         self.identity.release()
-        log.info("worker left", finished=self.finished)
+        log.info("worker stopped", finished=self.finished_count)
 
     async def _drain(self) -> None:
-        """Let running work end for the grace, then stop it; the slot is free only when the code has really stopped."""
-        grace_ends = steady() + self.settings.grace_seconds
-        if self._executing:
-            log.info("draining", running=self._executing, grace_seconds=self.settings.grace_seconds)
-        while self._executing:
-            if self._leave_now:
-                grace_ends = min(grace_ends, steady())
-            if steady() > grace_ends:
-                for attempt in list(self._held.values()):
-                    if attempt.stop_reason is None:  # told once: pressing again would break into its cleaning up
-                        attempt.stop(Stop.HANDED_BACK)
-            if steady() > grace_ends + _LAST_RESORT:
-                # Its tasks stay ours until the leases run out, and by then this process is gone: no second live copy.
-                stuck = next((attempt for attempt in self._held.values() if not attempt.over), None)
+        """Let running code end for the grace period, then stop it; wait until it has really stopped."""
+        grace_ends_at = monotonic_seconds() + self.settings.grace_seconds
+        if self._slots.running_count:
+            log.info("drain started", running=self._slots.running_count, grace_seconds=self.settings.grace_seconds)
+        while self._slots.running_count:
+            now = monotonic_seconds()
+            if self._stop_immediately:
+                grace_ends_at = min(grace_ends_at, now)
+            if now > grace_ends_at:
+                self._stop_held_attempts(only_unstopped=True)
+            if now > grace_ends_at + self._timing.forced_stop_seconds:
+                # The leases outlive this process, so no second copy of the code can run beside it.
+                stuck = next((attempt for attempt in self._slots.held.values() if not attempt.has_ended), None)
                 if stuck is not None:
-                    lost_control(stuck)
+                    exit_after_losing_control(stuck)
             self._beat()
-            await polling_loop.wait_at_most(0.2, self._wake)
+            await polling_loop.wait_for_event(0.2, self._wake)
             self._wake.clear()
 
-    # --- taking -----------------------------------------------------------------------------------------------------
+    def _stop_held_attempts(self, *, only_unstopped: bool = False) -> None:
+        """Stop all held attempts. A second stop request would interrupt the clean-up of code that is stopping."""
+        for attempt in list(self._slots.held.values()):
+            if not only_unstopped or attempt.stop_reason is None:  # guard: worker.stop_once
+                attempt.stop(StopReason.HANDED_BACK)
 
-    async def _take_work(self) -> float:
-        """Claim what fits into the free slots; how long to wait if nothing wakes us."""
+    # --- claim --------------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> Claim | None:
+        """Claim tasks for the free slots; None if there is no reason to claim or no room."""
         self._beat()
         self._wake.clear()
-        # The net beneath the notifications is cast by the clock: under load nothing ever times out.
-        due = self._next_due is not None and self._next_due <= self._clock.now()
-        if self._look_ahead or due or steady() >= self._looked_at + self.settings.poll_seconds:
-            await self._look()
-        if self._oldest_ahead() + _AHEAD_AT_MOST <= steady():
-            await self._return_backlog()  # the slots have filled with long work: let others have what waits here
-        ahead = self._pace.ahead(self.settings.claim_batch)
-        free = self.settings.slots - self._executing - len(self._backlog) + ahead
-        # Where tasks end quickly, half a batch is worth waiting for: the rest of it ends within milliseconds.
-        if (self._more or self._from_the_beginning) and free > ahead // 2 and len(self._held) < self._most_held:
-            limit = min(free, self.settings.claim_batch)
-            self._more = False  # before asking: whatever we are told meanwhile must not be forgotten
-            self._asking = limit
-            try:
-                taken = await self._claim(limit)
-            except BaseException:
-                self._more = True  # what we were told of is still there
-                raise
-            finally:
-                self._asking = 0
-            self._pace.claimed(steady() - self._asked_at)
-            self._more = self._more or len(taken) == limit
-            if taken:
-                await self._launch_what_may_begin(taken, self._asked_at)
-            if self._limited:
-                self._seats.claimed(taken)
-            if taken and self._from_the_beginning:
-                self._look_back_in_a_moment(hardly_anything=len(taken) <= max(limit // 10, 2))
-            elif self._more or self._from_the_beginning:
-                return 0  # there may be room for more at once; if not, the next slot that becomes free wakes us
-        if self._limited and len(self._held) < self._most_held:
-            await self._let_some_stand_by()
-        return self._until_something_is_due()
+        await self._fetcher.refresh_if_due()
+        if self._oldest_unstarted_at() + self._timing.max_prefetch_seconds <= monotonic_seconds():
+            await self._return_unstarted()  # long tasks fill the slots: other workers may run what waits here
+        limit = self._claim_limit()
+        return await self._fetcher.claim(limit, self._reclaimed.ids) if limit else None
 
-    def _look_back_in_a_moment(self, *, hardly_anything: bool) -> None:
-        """From the beginning of the queues. What we have taken begins first; where there is hardly anything, nothing
-        that wakes us until then brings the moment forward."""
-        self._from_the_beginning = not hardly_anything
-        if self._looking_back is None:
-            self._looking_back = self._loop.call_later(_A_MOMENT, self._look_back)
+    def _claim_limit(self) -> int:
+        prefetch_count = self._estimator.prefetch_count(self.settings.claim_batch)
+        free_count = self._slots.free_count + prefetch_count
+        # Where tasks end quickly, the worker waits until half a batch is free: the rest ends within milliseconds.
+        if not self._fetcher.policy.wants_claim or free_count <= prefetch_count // 2 or not self._may_hold_more():
+            return 0
+        return min(free_count, self.settings.claim_batch)
 
-    def _look_back(self) -> None:
-        self._looking_back, self._from_the_beginning = None, True
-        self._wake.set()
+    def _may_hold_more(self) -> bool:
+        return len(self._slots.held) < self._max_held_count
 
-    async def _let_some_stand_by(self) -> None:
-        """Where tasks end quickly, those that share their limits with them are taken ahead too."""
-        kinds, each = self._seats.short_of(self._held.values(), self._pace, self.settings.claim_batch)
-        if not each:
+    async def _seconds_until_next_claim(self, claim: Claim | None) -> float:
+        """Return how long to wait without a wake-up."""
+        policy = self._fetcher.policy
+        if claim is not None:
+            if policy.is_limited:
+                self._handoff.record_claimed(claim.tasks)
+            if self._fetcher.should_claim_again(claim):
+                return 0  # if no slot is free then, the next one that becomes free wakes the worker
+        if policy.is_limited and self._may_hold_more():
+            await self._claim_standby()
+        seconds = self._fetcher.seconds_until_refresh()
+        return seconds and max(
+            min(seconds, self._oldest_unstarted_at() + self._timing.max_prefetch_seconds - monotonic_seconds()), 0.001
+        )
+
+    async def _claim_standby(self) -> None:
+        """Prefetch tasks that share all limits with running tasks that end quickly."""
+        last_claimed, count = self._handoff.standby_demand(
+            self._slots.held.values(), self._estimator, self.settings.claim_batch
+        )
+        if not count:
             return
-        me, without, asked_at = self.identity.id, self._comebacks.ids, steady()
-        taken = await store.stand_by(self._database, me, kinds, each, self._lease, without)
-        self._pace.claimed(steady() - asked_at)
-        if len(taken) < each:
-            self._seats.none_is_left()
-        early = self._comebacks.among(taken)
-        self._seats.stand_by(self._hold([task for task in taken if task.id not in early], asked_at))
-        await self._put_back([task for task in taken if task.id in early], "still stopping here")
-        if self.stopping or self._is_late(asked_at):
-            await self._return_backlog()
+        sent_at = monotonic_seconds()
+        tasks = await store.claim_standby_tasks(
+            self._database, self.identity.id, last_claimed, count, self._lease, self._reclaimed.ids
+        )
+        self._estimator.record_claim(monotonic_seconds() - sent_at)
+        if len(tasks) < count:
+            self._handoff.record_no_candidates()
+        running = self._reclaimed.still_running(tasks)
+        self._handoff.add_standby(self._hold([task for task in tasks if task.id not in running], sent_at))
+        await self._return_to_queue([task for task in tasks if task.id in running], "earlier attempt still stopping")
+        if self.stopping or self._is_late(sent_at):
+            await self._return_unstarted()
 
-    async def _look(self) -> None:
-        """See what has fallen due, what is due next, and whether limits must be heeded."""
-        self._look_ahead = self._told_of_limits = False  # before asking, as above
-        self._looked_at = steady()
-        self._more = True
-        try:
-            outlook = await store.promote(self._database, self._clock.now(), self._queues)
-        except BaseException:
-            self._look_ahead = True
-            raise
-        counters.poll()
-        self._next_due, self._limited = outlook.next_due, outlook.limited or self._told_of_limits
-        self._bounds = Bounds()
-        if outlook.promoted:
-            self._look_ahead = True  # there may be more than one round takes in
-
-    async def _claim(self, limit: int) -> list[Task]:
-        self._asked_at = steady()
-        me, without = self.identity.id, self._comebacks.ids
-        if self._limited:
-            lap = self._lap
-            taken = await store.claim_under_limits(self._database, me, self._queues, limit, self._lease, lap, without)
-            self._from_the_beginning = False  # as such a claim looks anyway
-            self._more = self._more or lap.left_out
-            return taken
-        whole = self._from_the_beginning
-        bounds = Bounds() if whole else self._bounds
-        self._bounds.asked()
-        taken = await store.claim(self._database, me, self._queues, limit, self._lease, bounds, without)
-        self._from_the_beginning = False
-        if len(taken) < limit and bounds.after:
-            # The shortcut has run out: whatever lies before it is looked at too, once what we have has begun.
-            self._from_the_beginning = True
-        elif len(taken) == limit and whole:
-            self._bounds.after.clear()  # there may be more between the last of these and where we were
-        self._bounds.moved_past(taken)
-        return taken
-
-    def _may_take_over(self) -> Taking | None:
-        """What we would take of the next step groups; while there may be other work in the queues, they get in line."""
-        free = self.settings.slots - self._executing - len(self._backlog) - self._asking
-        if free <= 0 or self.stopping or self._more:
+    def _next_group_claim(self) -> NextGroupClaim | None:
+        """Return what the completer may claim of following step groups. While other queued tasks may exist, step
+        groups wait their turn in the queues."""
+        policy = self._fetcher.policy
+        free_count = self._slots.free_count - policy.slots_in_flight
+        if free_count <= 0 or self.stopping or policy.may_have_tasks:
             return None
-        return Taking(self.identity.id, self._lease, self._queues, free)
+        return NextGroupClaim(self.identity.id, self._lease, self._queues, free_count)
 
-    def _hold(self, taken: Sequence[Task], asked_at: float) -> list[Attempt]:
-        lease_ends = asked_at + self._lease.total_seconds()
-        connect, remember = self._database.connection, self._remember
-        attempts = [Attempt(task, Context(task, connect, remember), lease_ends, asked_at) for task in taken]
-        counters.take(len(attempts))
-        self._held.update((attempt.task.id, attempt) for attempt in attempts)
-        self._watchdog.something_is_held()
+    def _on_notification(self, notification: str) -> None:
+        kind, _, details = notification.partition(" ")
+        if kind == "cancel":
+            if details == str(self.identity.id):
+                self._watchdog.check_cancellations()
+            return
+        if kind in ("limits", RECONNECTED):
+            self._handoff.invalidate()  # guard: handoff.changed_limits
+        self._fetcher.on_notification(kind, details)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def _start(self, claim: Claim | None) -> None:
+        if claim is not None and claim.tasks:
+            await self._start_claimed(claim.tasks, claim.sent_at)
+
+    async def _start_claimed(self, tasks: Sequence[Task], sent_at: float) -> None:
+        """Start claimed tasks, except when the claim took most of the lease, or when an earlier attempt at the same
+        task has not stopped here yet; these return to the queue."""
+        too_late = self.stopping or self._is_late(sent_at)  # guard: claim.late_reply
+        running = self._reclaimed.still_running(tasks)
+        accepted = [task for task in tasks if not too_late and task.id not in running]
+        self._slots.prefetched.extend(self._hold(accepted, sent_at))
+        self._slots.start_prefetched(self._executor)
+        rejected = [task for task in tasks if too_late or task.id in running]
+        await self._return_to_queue(rejected, "claimed too late" if too_late else "earlier attempt still stopping")
+
+    def _hold(self, tasks: Sequence[Task], sent_at: float) -> list[Attempt]:
+        lease_expires_at = sent_at + self._lease.total_seconds()
+        connect, checkpoints = self._database.connection, self._make_checkpoints
+        attempts = [Attempt(task, Context(task, connect, checkpoints), lease_expires_at, sent_at) for task in tasks]
+        process_metrics.record_claim(len(attempts))
+        self._slots.hold(attempts)
+        self._watchdog.on_tasks_claimed()
         return attempts
 
-    def _begin_backlog(self) -> None:
-        """As many as there are slots begin; the others wait here for the moment until one is free."""
-        free = min(self.settings.slots - self._executing, len(self._backlog))
-        if free > 0:
-            self._executing += free
-            self._server.launch([self._backlog.popleft() for _ in range(free)])
-
-    async def _return_backlog(self) -> None:
-        """What never began goes back as if it had not been touched; what is to be stopped never begins."""
-        waiting = [*self._backlog, *self._seats.give_back(pause=_AHEAD_AT_MOST)]
-        self._backlog.clear()
-        gone = [attempt for attempt in waiting if attempt.stop_reason is None]
-        with contextlib.suppress(StoreError):  # if it cannot be returned, the leases run out
-            back = await store.put_back(self._database, self.identity.id, [each.task for each in gone]) if gone else ()
-            gone = [attempt for attempt in gone if attempt.task.id in back]
-        self._release(gone)
-        if kept := set(waiting).difference(gone):
+    async def _return_unstarted(self) -> None:
+        """Return prefetched and standby tasks to the queue untouched. Attempts that were asked to stop meanwhile, or
+        could not be returned, are launched already stopped, so that each reports its outcome."""
+        waiting = [
+            *self._slots.take_prefetched(),
+            *self._handoff.take_all_standby(pause=self._timing.max_prefetch_seconds),
+        ]
+        returned = [attempt for attempt in waiting if attempt.stop_reason is None]
+        with contextlib.suppress(StoreError):  # tasks that cannot be returned stay leased until the lease expires
+            ids = await self._send_back([attempt.task for attempt in returned])
+            returned = [attempt for attempt in returned if attempt.task.id in ids]
+        self._slots.release(returned)
+        if kept := set(waiting).difference(returned):
             for attempt in kept:
-                attempt.stop(Stop.HANDED_BACK)
-            self._executing += len(kept)
-            self._server.launch(list(kept))
+                attempt.stop(StopReason.HANDED_BACK)
+            self._slots.start(list(kept), self._executor)
 
-    async def _launch_what_may_begin(self, taken: Sequence[Task], asked_at: float) -> None:
-        """Not what took so long to get that little of its lease is left, nor what has come back to us before our own
-        earlier attempt at it has stopped: that one may be taken by others, and by us when it has."""
-        too_late = self.stopping or self._is_late(asked_at)
-        early = self._comebacks.among(taken)
-        may_begin = [task for task in taken if not too_late and task.id not in early]
-        self._backlog.extend(self._hold(may_begin, asked_at))
-        self._begin_backlog()
-        refused = [task for task in taken if too_late or task.id in early]
-        await self._put_back(refused, "late" if too_late else "still stopping here")
+    async def _return_to_queue(self, tasks: Sequence[Task], reason: str) -> None:
+        if tasks:
+            log.warning("tasks returned to queue", tasks=len(tasks), reason=reason)
+            await self._send_back(tasks)
 
-    async def _put_back(self, refused: Sequence[Task], why: str) -> None:
-        if refused:
-            log.warning("tasks put back", tasks=len(refused), why=why)
-            await store.put_back(self._database, self.identity.id, refused)
+    async def _send_back(self, tasks: Sequence[Task]) -> set[UUID]:
+        return await store.return_tasks_to_queue(self._database, self.identity.id, tasks) if tasks else set()
 
-    def _is_late(self, asked_at: float) -> bool:
-        return steady() > asked_at + self._lease.total_seconds() * (1 - SAFETY)
+    def _is_late(self, sent_at: float) -> bool:
+        return monotonic_seconds() > sent_at + self._lease.total_seconds() * (1 - SAFETY_FRACTION)
 
-    def _until_something_is_due(self) -> float:
-        """The next due instant, the next poll, or the end of the time for which a task may wait here for a slot."""
-        if self._look_ahead:
-            return 0
-        wait = min(self._looked_at + self.settings.poll_seconds, self._oldest_ahead() + _AHEAD_AT_MOST) - steady()
-        if self._next_due is not None:
-            wait = min(wait, (self._next_due - self._clock.now()).total_seconds())
-        return max(wait, 0.001)
+    def _oldest_unstarted_at(self) -> float:
+        return min(self._slots.oldest_prefetched_at(), self._handoff.oldest_standby_at())
 
-    def _oldest_ahead(self) -> float:
-        return min(self._backlog[0].taken_at if self._backlog else inf, self._seats.oldest())
+    # --- outcome and release ------------------------------------------------------------------------------------------
 
-    def _hear(self, word: str) -> None:
-        kind, _, rest = word.partition(" ")
-        match kind:
-            case "queued" | "limited":
-                self._hear_of_work(kind, *rest.split())
-            case "cancel" if rest == str(self.identity.id):
-                self._watchdog.look_for_cancellations()
-            case _ if kind in ("scheduled", "limits", RECONNECTED):
-                if kind != "scheduled":
-                    self._seats.distrust()
-                self._look_ahead = True
-                self._wake.set()
-
-    def _hear_of_work(self, kind: str, queue: str, rank: str | None = None) -> None:
-        if queue not in self._queues:
-            return
-        self._bounds.more_urgent(queue, *([] if rank is None else [int(rank)]))
-        if kind == "limited":
-            self._limited = self._told_of_limits = True
-        self._more = True
+    def _collect(self, results: Sequence[AttemptResult]) -> None:
+        """Free the slots of ended attempts, start their successors and prefetched tasks, and pass the outcomes on."""
+        self._estimator.record_ended(results)
+        self._slots.running_count -= len(results)
+        for task in self._reclaimed.release_ended(attempt.task for attempt, _ in results):
+            self._fetcher.policy.announce_tasks(task.queue)
+        outcomes = [(attempt, outcome) for attempt, outcome in results if outcome is not None]
+        if len(outcomes) < len(results):
+            self._slots.release([attempt for attempt, outcome in results if outcome is None])
+        if self._handoff.standby_count and not self.stopping:
+            successors = [self._handoff.hand_slot_to_successor(attempt) for attempt, _ in outcomes]
+            self._slots.start([successor for successor in successors if successor is not None], self._executor)
+        self._completer.put(outcomes)
+        if self._slots.prefetched and not self.stopping:
+            self._slots.start_prefetched(self._executor)
         self._wake.set()
 
-    # --- ending -----------------------------------------------------------------------------------------------------
-
-    def _collect(self, ends: Sequence[End]) -> None:
-        self._pace.ended(ends)
-        self._executing -= len(ends)
-        for task in self._comebacks.may_now(attempt.task for attempt, _ in ends):
-            self._bounds.more_urgent(task.queue)
-            self._more = True
-        reported = [(attempt, outcome) for attempt, outcome in ends if outcome is not None]
-        if len(reported) < len(ends):
-            self._release([attempt for attempt, outcome in ends if outcome is None])
-        if self._seats.count and not self.stopping:
-            heirs = [heir for attempt, _ in reported if (heir := self._seats.hand_on(attempt)) is not None]
-            self._executing += len(heirs)
-            self._server.launch(heirs)
-        self._finisher.put(reported)
-        if self._backlog and not self.stopping:
-            self._begin_backlog()
-        self._wake.set()
-
-    def _forget(self, attempts: Sequence[Attempt]) -> None:
-        """The outcomes are written: nothing of these is held any more."""
-        self.finished += len(attempts)
-        self._release(attempts)
-        if self._limited and any(attempt.heir is None for attempt in attempts):
-            self._more = True  # a seat under a limit has become free, and nobody has looked what it is good for
-        if len(self._held) < self._most_held:
+    def _release(self, results: Sequence[CompletedAttempt], settlements: Sequence[Settlement]) -> None:
+        """Forget attempts whose outcomes are written, or can only be left to the recovery sweep."""
+        attempts = [attempt for attempt, _ in results]
+        if any(attempt.successor is not None for attempt in attempts):
+            confirm_successors(results, settlements)
+        self.finished_count += len(attempts)
+        self._slots.release(attempts)
+        if self._fetcher.policy.is_limited and any(attempt.successor is None for attempt in attempts):
+            self._fetcher.policy.announce_free_limit_slot()
+        if self._may_hold_more():
             self._wake.set()
-
-    def _release(self, attempts: Iterable[Attempt]) -> None:
-        held = self._held
-        for attempt in attempts:
-            if held.get(attempt.task.id) is attempt:
-                del held[attempt.task.id]

@@ -59,18 +59,18 @@ def walk_in(zone: str) -> Walk:
 
 def agrees(trigger: Trigger, expected: list[datetime], walk: Walk) -> None:
     """Each run leads to the next, and any instant in between leads to the same."""
-    assert expected, trigger.words()
+    assert expected, trigger.describe()
     run, found = walk.first, []
     while (following := trigger.next_after(run)) is not None and following <= expected[-1]:
         found.append(following)
         run = following
     astray = next((pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]), None)
-    assert astray is None, trigger.words()
-    assert len(found) == len(expected), trigger.words()
-    chance = random.Random(f"{walk.zone} {trigger.words()}")
+    assert astray is None, trigger.describe()
+    assert len(found) == len(expected), trigger.describe()
+    chance = random.Random(f"{walk.zone} {trigger.describe()}")
     for _ in range(100):
         instant = walk.first + (expected[-1] - walk.first) * chance.random()
-        assert trigger.next_after(instant) == expected[bisect_right(expected, instant)], (trigger.words(), instant)
+        assert trigger.next_after(instant) == expected[bisect_right(expected, instant)], (trigger.describe(), instant)
 
 
 @pytest.mark.parametrize("zone", YEARS)

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import Trigger, at, check_runs, cron, every, manual
+from tenuto.model.triggers import Trigger, at, check_has_run_after, cron, every, manual
 
 AUCKLAND = "Pacific/Auckland"
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
@@ -93,16 +93,16 @@ def test_what_is_excluded_for_eight_years_counts_as_never() -> None:
     trigger = cron("0 0 29 2 *", excluded=["2032-02-29", "2036-02-29"])
     assert trigger.next_after(NOON) is None
     with pytest.raises(Invalid, match="excluded"):
-        check_runs(trigger, NOON)
+        check_has_run_after(trigger, NOON)
 
 
 def test_a_trigger_that_has_ended_is_refused_where_it_is_saved() -> None:
     trigger = cron("0 2 * * *", end="2031-05-01")
     with pytest.raises(Invalid) as refusal:
-        check_runs(trigger, NOON)
+        check_has_run_after(trigger, NOON)
     assert refusal.value.field == "end"
-    assert check_runs(cron("0 2 * * *"), NOON).line == "0 2 * * *"
-    assert check_runs(manual(), NOON) == manual()
+    assert check_has_run_after(cron("0 2 * * *"), NOON).line == "0 2 * * *"
+    assert check_has_run_after(manual(), NOON) == manual()
 
 
 def test_dates_do_not_change_when_a_run_is_asked_for_one_by_one() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenuto.model.triggers import Trigger, at, cron, every, zones
-from tenuto.model.triggers.trigger import Timed
+from tenuto.model.triggers.trigger import ClockTrigger
 from tests.model.triggers import test_laws as laws
 from tests.support.proofs import times
 
@@ -27,7 +27,7 @@ TRIGGERS = [
 ]
 
 
-@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.words())
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.describe())
 @settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2))
 def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: str, seconds: int) -> None:
@@ -42,7 +42,7 @@ def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: 
     assert moved == sorted(set(moved))
 
 
-@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.words())
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.describe())
 @settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2), fraction=st.integers(0, 999_999))
 def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
@@ -63,14 +63,14 @@ def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
         cron("*/20 23 * * sat", zone="Pacific/Auckland", excluded=["2031-05-24"], jitter=7200),
         every("5h", days="tue,sat", zone="Asia/Kolkata", end="2031-07-01", jitter=18_000),
     ],
-    ids=lambda trigger: trigger.words(),
+    ids=lambda trigger: trigger.describe(),
 )
 @settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8))
 def test_a_run_is_moved_within_its_day_and_so_keeps_to_the_days_and_dates_of_its_trigger(
-    trigger: Timed, seed: str
+    trigger: ClockTrigger, seed: str
 ) -> None:
-    zone = trigger.bounds.zone_info
+    zone = trigger.limits.zone_info
     on_time, moved = trigger.preview(NOON, 20), trigger.preview(NOON, 20, seed)
     assert on_time
     if len(moved) == len(on_time) + 1 or moved[0] < on_time[0]:
@@ -90,13 +90,13 @@ def test_a_run_is_moved_within_its_day_and_so_keeps_to_the_days_and_dates_of_its
 def test_whatever_the_trigger_a_moved_run_stays_on_the_day_of_the_time_it_is_moved_from(
     trigger: Trigger, instant: datetime, seed: str, jitter: int
 ) -> None:
-    assert isinstance(trigger, Timed)
-    spread = replace(trigger, bounds=replace(trigger.bounds, jitter=jitter))
-    zone = spread.bounds.zone_info
+    assert isinstance(trigger, ClockTrigger)
+    spread = replace(trigger, limits=replace(trigger.limits, jitter=jitter))
+    zone = spread.limits.zone_info
     for run in spread.preview(instant, 8, seed):
-        day = zones.reached(zone, run).date()
-        assert spread.bounds.next_kept(day) == day, "a date on which it runs"
-        due = spread.next_after(zones.midnight(zone, day) - zones.MOMENT)
+        day = zones.latest_wall_time(zone, run).date()
+        assert spread.limits.next_allowed_day(day) == day, "a date on which it runs"
+        due = spread.next_after(zones.start_of_day(zone, day) - zones.MICROSECOND)
         assert due is not None
         assert due <= run, "and on that day there is a time to be moved from"
 

@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger, at, cron, every, trigger_from_json
-from tenuto.model.triggers.calendar_limits import Limits
+from tenuto.model.triggers.calendar_limits import CalendarOptions
 from tests.model.triggers.cron_lines import cron_lines
 from tests.support.proofs import times
 
@@ -28,8 +28,8 @@ hours = st.times().map(lambda time: f"{time:%H:%M}")
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> Limits:
-    chosen = Limits(zone=draw(st.sampled_from(ZONES)), excluded=draw(st.lists(dates, max_size=5)))
+def limits(draw: st.DrawFn) -> CalendarOptions:
+    chosen = CalendarOptions(zone=draw(st.sampled_from(ZONES)), excluded=draw(st.lists(dates, max_size=5)))
     if draw(st.booleans()):
         chosen["start"] = draw(dates)
     if draw(st.booleans()):
@@ -93,7 +93,7 @@ def test_a_preview_is_the_question_asked_again_and_again(trigger: Trigger, insta
 @settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers(), instants, seeds)
 def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: datetime, seed: str) -> None:
-    fields = trigger.fields()
+    fields = trigger.to_fields()
     for run in trigger.preview(instant, 4, seed):
         day = run.astimezone(ZoneInfo(fields["zone"])).date().isoformat()
         if fields["zone"] != "America/St_Johns":  # where a day used to begin, end and begin again
@@ -104,12 +104,12 @@ def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: dateti
 @settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers())
 def test_words_and_json_never_fail_and_nothing_is_lost(trigger: Trigger) -> None:
-    words = trigger.words()
+    words = trigger.describe()
     assert words[0].isupper()
     assert "  " not in words
     again = trigger_from_json(trigger.to_json())
     assert again == trigger
-    assert again.words() == words
+    assert again.describe() == words
 
 
 @settings(max_examples=times(200, in_a_proof=4000), deadline=None)

@@ -98,12 +98,12 @@ FIELDS: list[tuple[Trigger, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("trigger", "words"), WORDS, ids=lambda given: given if isinstance(given, str) else "")
 def test_a_trigger_says_when_it_runs(trigger: Trigger, words: str) -> None:
-    assert trigger.words() == words
+    assert trigger.describe() == words
 
 
 @pytest.mark.parametrize(("trigger", "fields"), FIELDS)
 def test_a_trigger_is_kept_as_plain_fields_and_read_back_the_same(trigger: Trigger, fields: dict[str, Any]) -> None:
-    assert trigger.fields() == fields
+    assert trigger.to_fields() == fields
     assert json.loads(trigger.to_json()) == fields
     assert trigger_from_fields(fields) == trigger
     assert trigger_from_json(trigger.to_json()) == trigger

@@ -9,7 +9,8 @@ from tenuto.definitions import schedule_definitions
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
-from tenuto.model.schedules import Definition, Overlap
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
+from tenuto.model.schedules import ScheduleDefinition, OverlapPolicy
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
@@ -20,8 +21,8 @@ from tests.races.scenarios.tasks import take
 from tests.races.tasks import SOMEBODY, claim, completed, failed
 
 
-def nightly(**fields: Any) -> Definition:
-    return Definition("Nightly", every("1d"), plan_of(2, 1), **{"overlap": Overlap.QUEUE_ONE, **fields})
+def nightly(**fields: Any) -> ScheduleDefinition:
+    return ScheduleDefinition("Nightly", every("1d"), plan_of(2, 1), **{"overlap": OverlapPolicy.QUEUE_ONE, **fields})
 
 
 async def create(db: Database, stage: Stage) -> None:
@@ -40,7 +41,7 @@ def declare(words: str) -> Step:
 
 
 async def unplanned(db: Database, stage: Stage) -> None:
-    await firing.plan_missing(db, db.clock.now())
+    await firing.compute_missing_next_runs(db, db.clock.now())
 
 
 async def run_by_hand(db: Database, stage: Stage) -> None:
@@ -48,23 +49,23 @@ async def run_by_hand(db: Database, stage: Stage) -> None:
 
 
 async def run_at_once(db: Database, stage: Stage) -> None:
-    seen, request = await schedules.named(db, "Nightly"), stage.id("at once")
+    seen, request = await schedules.load_schedule(db, "Nightly"), stage.id("at once")
     assert seen is not None
-    if await firing.run_at_once(db, seen, db.clock.now(), SOMEBODY, request) is None:
+    if await firing.try_run_immediately(db, seen, db.clock.now(), SOMEBODY, request) is None:
         await _run_now(db, request)
 
 
 async def _run_now(db: Database, request: UUID) -> None:
     now = db.clock.now()
-    await db.transaction(lambda c: firing.run_now(c, "Nightly", now, SOMEBODY, request_id=request))
+    await db.transaction(lambda c: firing.run_schedule(c, "Nightly", now, SOMEBODY, request_id=request))
 
 
 async def fire(db: Database, stage: Stage) -> None:
-    await firing.fire_due(db, db.clock.now(), "somebody")
+    await firing.fire_due_schedules(db, db.clock.now(), "somebody")
 
 
 async def pause(db: Database, stage: Stage) -> None:
-    await execution_control.pause(db, stage.id("by hand"), db.clock.now(), SOMEBODY)
+    await execution_control.pause_execution(db, stage.id("by hand"), db.clock.now(), SOMEBODY)
 
 
 async def a_step_is_repeated(db: Database, stage: Stage) -> None:
@@ -72,11 +73,11 @@ async def a_step_is_repeated(db: Database, stage: Stage) -> None:
 
 
 async def resume(db: Database, stage: Stage) -> None:
-    await execution_control.resume(db, stage.id("by hand"), db.clock.now())
+    await execution_control.resume_execution(db, stage.id("by hand"), db.clock.now())
 
 
 async def take_more(db: Database, stage: Stage) -> None:
-    await db.all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
+    await db.fetch_all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
     stage.held += await claim(db, stage.worker, 20)
 
 
@@ -93,35 +94,35 @@ async def all_is_done(db: Database, stage: Stage) -> None:
 
 
 async def take_turns(db: Database, stage: Stage) -> None:
-    await firing.take_turns(db, db.clock.now(), "somebody")
+    await firing.start_queued_runs(db, db.clock.now(), "somebody")
 
 
 async def a_request_that_nobody_can_read_waits(db: Database, stage: Stage) -> None:
     await db.transaction(
-        lambda connection: firing.run_now(connection, "Nightly", db.clock.now(), SOMEBODY, request_id=new_id())
+        lambda connection: firing.run_schedule(connection, "Nightly", db.clock.now(), SOMEBODY, request_id=new_id())
     )
-    await db.all("UPDATE tenuto.occurrences SET request = '{}' WHERE decision = 'queued'")
+    await db.fetch_all("UPDATE tenuto.occurrences SET request = '{}' WHERE decision = 'queued'")
 
 
 async def it_is_given_up(db: Database, stage: Stage) -> None:
-    await firing.take_turns(db, db.clock.now() + 2 * firing.UNREAD_FOR, "somebody")
+    await firing.start_queued_runs(db, db.clock.now() + 2 * firing.UNREADABLE_REQUEST_KEPT_FOR, "somebody")
 
 
 async def pause_the_next(db: Database, stage: Stage) -> None:
-    await execution_control.pause(db, await _newest(stage), db.clock.now(), SOMEBODY)
+    await execution_control.pause_execution(db, await _newest(stage), db.clock.now(), SOMEBODY)
 
 
 async def resume_the_next(db: Database, stage: Stage) -> None:
-    await execution_control.resume(db, await _newest(stage), db.clock.now())
+    await execution_control.resume_execution(db, await _newest(stage), db.clock.now())
 
 
 async def _newest(stage: Stage) -> UUID:
-    id: UUID = await stage.db.value("SELECT id FROM tenuto.executions ORDER BY id DESC LIMIT 1")
+    id: UUID = await stage.db.fetch_value("SELECT id FROM tenuto.executions ORDER BY id DESC LIMIT 1")
     return id
 
 
 async def cancel_it(db: Database, stage: Stage) -> None:
-    await execution_control.cancel(db, await _newest(stage), db.clock.now(), SOMEBODY)
+    await execution_control.cancel_execution(db, await _newest(stage), db.clock.now(), SOMEBODY)
 
 
 async def what_ran_stops(db: Database, stage: Stage) -> None:
@@ -129,11 +130,11 @@ async def what_ran_stops(db: Database, stage: Stage) -> None:
 
 
 async def repair(db: Database, stage: Stage) -> None:
-    await execution_control.repair(db, db.clock.now())
+    await repair_stuck_executions(db, db.clock.now())
 
 
 async def disable(db: Database, stage: Stage) -> None:
-    await schedule_definitions.switch(db, "Nightly", stage.author(), enabled=False)
+    await schedule_definitions.set_enabled(db, "Nightly", stage.author(), enabled=False)
 
 
 async def delete(db: Database, stage: Stage) -> None:
@@ -142,8 +143,8 @@ async def delete(db: Database, stage: Stage) -> None:
 
 async def forget_runs(db: Database, stage: Stage) -> None:
     cutoff = db.clock.now() + LATER
-    await executions.forget(db, cutoff, 100)
-    await schedules.forget_ledger(db, cutoff, 100)
+    await executions.delete_old_executions(db, cutoff, 100)
+    await schedules.delete_old_ledger_entries(db, cutoff, 100)
 
 
 DUE = sql("UPDATE tenuto.schedules SET next_run_at = now() - interval '1 s'")

@@ -6,9 +6,9 @@ from typing import Any
 
 from tenuto.definitions import manifest_definitions
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import sweep
+from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.manifests import Manifest
-from tenuto.model.policies import Policy, RetryPolicy
+from tenuto.model.policies import TaskPolicy, RetryPolicy
 from tenuto.model.triggers import every
 from tenuto.operations import batches as bulk
 from tenuto.operations import dead_letters
@@ -23,7 +23,7 @@ from tests.races.tasks import LEASE, SOMEBODY, completed, failed
 
 
 def bake(**fields: Any) -> Manifest:
-    return Manifest("bake", **{"job": "bake", "policy": Policy(RetryPolicy(max_retries=2)), **fields})
+    return Manifest("bake", **{"job": "bake", "policy": TaskPolicy(RetryPolicy(max_retries=2)), **fields})
 
 
 async def create_manifest(db: Database, stage: Stage) -> None:
@@ -46,7 +46,7 @@ async def change_group(db: Database, stage: Stage) -> None:
 
 
 async def poll(db: Database, stage: Stage) -> None:
-    await manifest_manager.poll(db, db.clock.now(), "somebody")
+    await manifest_manager.poll_manifests(db, db.clock.now(), "somebody")
 
 
 async def the_run_succeeds(db: Database, stage: Stage) -> None:
@@ -54,7 +54,7 @@ async def the_run_succeeds(db: Database, stage: Stage) -> None:
 
 
 async def touch(db: Database, stage: Stage) -> None:
-    await manifests.touch(db, [stage.id("manifest")], db.clock.now())
+    await manifests.record_batch_item_successes(db, [stage.id("manifest")], db.clock.now())
 
 
 async def a_batch_comes_in(db: Database, stage: Stage) -> None:
@@ -62,22 +62,22 @@ async def a_batch_comes_in(db: Database, stage: Stage) -> None:
     now = db.clock.now()
     batch = await bulk.open_batch(db, stored, now, SOMEBODY, key="the batch", name=None)
     stage.ids["batch"] = batch["id"]
-    like = await bulk.pattern(db, stored, batch["id"], now, SOMEBODY)
-    await bulk.take_in(db, batch["id"], 0, like, ["{}"] * 5, None)
-    await bulk.complete(db, batch["id"], now)
+    like = await bulk.item_template(db, stored, batch["id"], now, SOMEBODY)
+    await bulk.add_items(db, batch["id"], 0, like, ["{}"] * 5, None)
+    await bulk.complete_batch(db, batch["id"], now)
 
 
 async def items_are_taken(db: Database, stage: Stage) -> None:
-    stage.held = await store.claim_under_limits(db, stage.worker, ["default"], 3, LEASE)
+    stage.held = await store.claim_limited_tasks(db, stage.worker, ["default"], 3, LEASE)
 
 
 async def a_step_is_stored(db: Database, stage: Stage) -> None:
-    await step_checkpoints.record(db, stage.held[0], "1 load", "1")
-    await step_checkpoints.sleep(db, stage.held[0], "2 wait", 1, '"2030-01-01T00:00:00Z"')
+    await step_checkpoints.record_checkpoint(db, stage.held[0], "1 load", "1")
+    await step_checkpoints.record_sleep(db, stage.held[0], "2 wait", 1, '"2030-01-01T00:00:00Z"')
 
 
 async def the_batch_is_paused(db: Database, stage: Stage) -> None:
-    await bulk.pause(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
+    await bulk.pause_batch(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
 
 
 async def an_item_is_repeated(db: Database, stage: Stage) -> None:
@@ -85,7 +85,7 @@ async def an_item_is_repeated(db: Database, stage: Stage) -> None:
 
 
 async def the_batch_is_resumed(db: Database, stage: Stage) -> None:
-    await bulk.resume(db, stage.ids["batch"], db.clock.now())
+    await bulk.resume_batch(db, stage.ids["batch"], db.clock.now())
 
 
 async def an_item_fails_for_good(db: Database, stage: Stage) -> None:
@@ -93,8 +93,8 @@ async def an_item_fails_for_good(db: Database, stage: Stage) -> None:
 
 
 async def the_letter_is_retried(db: Database, stage: Stage) -> None:
-    (letter,) = await stage.db.all("SELECT id FROM tenuto.dead_letters")
-    await dead_letters.retry(db, [letter["id"]], db.clock.now(), SOMEBODY, task=stage.id("again"))
+    (letter,) = await stage.db.fetch_all("SELECT id FROM tenuto.dead_letters")
+    await dead_letters.retry_dead_letters(db, [letter["id"]], db.clock.now(), SOMEBODY, task_id=stage.id("again"))
 
 
 async def another_fails(db: Database, stage: Stage) -> None:
@@ -102,20 +102,20 @@ async def another_fails(db: Database, stage: Stage) -> None:
 
 
 async def another_is_acknowledged(db: Database, stage: Stage) -> None:
-    rows = await stage.db.all("SELECT id FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'")
-    await dead_letters.acknowledge(db, [row["id"] for row in rows], db.clock.now(), SOMEBODY, note=None)
+    rows = await stage.db.fetch_all("SELECT id FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'")
+    await dead_letters.acknowledge_dead_letters(db, [row["id"] for row in rows], db.clock.now(), SOMEBODY, note=None)
 
 
 async def the_batch_is_cancelled(db: Database, stage: Stage) -> None:
-    await bulk.cancel(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
+    await bulk.cancel_batch(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
 
 
 async def forget_batches(db: Database, stage: Stage) -> None:
     cutoff = db.clock.now() + LATER
-    await dead_letter_rows.forget(db, cutoff, 100)
-    await step_checkpoints.forget(db, cutoff, 100)
-    await manifests.forget_polls(db, cutoff, 100)
-    await batches.forget(db, cutoff, 100)
+    await dead_letter_rows.delete_resolved_dead_letters(db, cutoff, 100)
+    await step_checkpoints.delete_orphaned_checkpoints(db, cutoff, 100)
+    await manifests.delete_old_polls(db, cutoff, 100)
+    await batches.delete_old_batches(db, cutoff, 100)
 
 
 async def delete_manifest(db: Database, stage: Stage) -> None:
@@ -124,10 +124,10 @@ async def delete_manifest(db: Database, stage: Stage) -> None:
 
 async def finish_others(db: Database, stage: Stage) -> None:
     """Whatever is left is done."""
-    await db.all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
-    await sweep(db, db.clock.now())
-    await db.all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
-    while taken := await store.claim_under_limits(db, stage.worker, ["default"], 50, LEASE):
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
+    await recover_lost_tasks(db, db.clock.now())
+    await db.fetch_all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
+    while taken := await store.claim_limited_tasks(db, stage.worker, ["default"], 50, LEASE):
         await finish(db, [completed(db, task) for task in taken])
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.definitions.versioned import Author
+from tenuto.definitions.versioned import ChangeContext
 from tenuto.ids import new_id
 from tenuto.model.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database
@@ -37,8 +37,8 @@ class Stage:
         now = self.db.clock.now() - timedelta(hours=2)
         return NewTask(self.id(what), "touch", "{}", now, SOMEBODY, **fields)
 
-    def author(self) -> Author:
-        return Author(SOMEBODY, self.db.clock.now())
+    def author(self) -> ChangeContext:
+        return ChangeContext(SOMEBODY, self.db.clock.now())
 
 
 Step = Callable[[Database, Stage], Awaitable[object]]
@@ -56,7 +56,7 @@ class Calm:
 
 def sql(statement: str, *, damages: bool = False) -> Calm:
     async def act(db: Database, stage: Stage) -> None:
-        await db.all(statement)
+        await db.fetch_all(statement)
         stage.damaged = damages
 
     return Calm(act)

@@ -5,7 +5,7 @@
             return MyServer(terms)
 
 The first part hands attempts to the server by hand and sees what it reports; the second puts it under a real worker on
-a real database. What is tried is what docs/how-to/task-servers.md asks for.
+a real database. What is tried is what docs/how-to/executors.md asks for.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any, ClassVar
 import pytest
 
 from tenuto import Actor, Job, Tenuto
-from tenuto.clock import SystemClock, steady
-from tenuto.jobs.attempts import Attempt, Stop
+from tenuto.clock import SystemClock, monotonic_seconds
+from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
-from tenuto.jobs.runner import End
-from tenuto.model.policies import Policy
-from tenuto.model.tasks import Outcome, Reason, Status
-from tenuto.worker.executors import MakeServer, TaskServer, Terms
+from tenuto.jobs.runner import AttemptResult
+from tenuto.model.policies import TaskPolicy
+from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus
+from tenuto.worker.executors import Executor, ExecutorContext, ExecutorFactory
 from tenuto.worker.worker import Worker
-from tests.support.model_values import a_held_task
-from tests.support.waiting import eventually, eventually_here
+from tests.support.model_values import make_held_task
+from tests.support.waiting import eventually, eventually_blocking
 from tests.worker.executors import conformance_jobs
 
 ANA = Actor.user("ana", "Ana")
@@ -44,20 +44,20 @@ ENDLESS = pytest.mark.parametrize(
 class Court:
     """A server on trial: attempts go in, reports come out."""
 
-    def __init__(self, make: MakeServer) -> None:
-        self._reports: queue.Queue[End] = queue.Queue()
-        self.reported: list[End] = []
-        self.server = make(Terms(conformance_jobs.app.jobs, SystemClock(), self._deliver, SLOTS))
+    def __init__(self, make: ExecutorFactory) -> None:
+        self._reports: queue.Queue[AttemptResult] = queue.Queue()
+        self.reported: list[AttemptResult] = []
+        self.server = make(ExecutorContext(conformance_jobs.app.jobs, SystemClock(), self._deliver, SLOTS))
         self.server.start()
 
-    def _deliver(self, ends: Sequence[End]) -> None:
+    def _deliver(self, ends: Sequence[AttemptResult]) -> None:
         for end in ends:
             self._reports.put(end)
 
     def attempt(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
         given = {"input": job.dump_input(args, {}), "name": job.name, "policy_json": job.policy_json}
-        task = a_held_task(**{**given, **fields})
-        return Attempt(task, Context(task), steady() + 600, steady())
+        task = make_held_task(**{**given, **fields})
+        return Attempt(task, Context(task), monotonic_seconds() + 600, monotonic_seconds())
 
     def begin(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
         attempt = self.attempt(job, *args, **fields)
@@ -68,7 +68,7 @@ class Court:
         """What is reported of an attempt; the code is over by then."""
         while not (found := [outcome for one, outcome in self.reported if one is attempt]):
             one, outcome = self._reports.get(timeout=60)
-            assert one.over, "an attempt is reported when its code has ended, and has been told so"
+            assert one.has_ended, "an attempt is reported when its code has ended, and has been told so"
             self.reported.append((one, outcome))
         assert len(found) == 1, "an attempt is reported once"
         return found[0]
@@ -85,7 +85,7 @@ class Court:
 
 
 def has_begun(file: Path) -> None:
-    eventually_here(lambda: file.exists() and file.read_text(), timeout=60)
+    eventually_blocking(lambda: file.exists() and file.read_text(), timeout=60)
 
 
 class Conformance:
@@ -94,7 +94,7 @@ class Conformance:
     keeps_steps: ClassVar[bool] = True
     """Whether code that it runs can store steps and sleep: it needs a way to the worker's database for that."""
 
-    def make(self, terms: Terms) -> TaskServer:
+    def make(self, terms: ExecutorContext) -> Executor:
         """The server that is tried."""
         raise NotImplementedError
 
@@ -109,12 +109,12 @@ class Conformance:
     def test_what_code_returns_is_reported(self, court: Court) -> None:
         for job in (conformance_jobs.double, conformance_jobs.double_plainly):
             outcome = court.run(job, 21)
-            assert (outcome.status, outcome.output) == (Status.COMPLETED, "42")
+            assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED, "42")
             assert outcome.started_at is not None
             assert outcome.ended_at is not None
             assert outcome.started_at <= outcome.ended_at
         outcome = court.run(conformance_jobs.nothing)
-        assert (outcome.status, outcome.output, outcome.error) == (Status.COMPLETED, None, None)
+        assert (outcome.status, outcome.output, outcome.error) == (OutcomeStatus.COMPLETED, None, None)
 
     def test_code_knows_whose_attempt_it_is(self, court: Court) -> None:
         attempt = court.begin(conformance_jobs.who, attempt=3, fence=7)
@@ -125,7 +125,7 @@ class Conformance:
 
     def test_what_code_raises_is_reported_as_failed(self, court: Court) -> None:
         outcome = court.run(conformance_jobs.fail)
-        assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.ERROR, True)
+        assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.ERROR, True)
         assert outcome.error is not None
         assert '"ValueError"' in outcome.error
         assert "no flour" in outcome.error
@@ -138,24 +138,32 @@ class Conformance:
 
     def test_code_that_wants_to_end_the_process_only_fails(self, court: Court) -> None:
         outcome = court.run(conformance_jobs.leave)
-        assert (outcome.status, outcome.reason) == (Status.FAILED, Reason.ERROR)
+        assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.ERROR)
         assert court.run(conformance_jobs.double, 1).output == "2"
 
     def test_a_job_nobody_knows_and_input_that_does_not_fit_are_refused(self, court: Court) -> None:
         outcome = court.run(conformance_jobs.double, 1, name="unheard_of")
-        assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, True)
+        assert (outcome.status, outcome.reason, outcome.may_retry) == (
+            OutcomeStatus.FAILED,
+            OutcomeReason.REFUSED,
+            True,
+        )
         outcome = court.run(conformance_jobs.double, 1, input='{"n": "many"}')
-        assert (outcome.status, outcome.reason, outcome.may_retry) == (Status.FAILED, Reason.REFUSED, False)
+        assert (outcome.status, outcome.reason, outcome.may_retry) == (
+            OutcomeStatus.FAILED,
+            OutcomeReason.REFUSED,
+            False,
+        )
 
     def test_warnings_and_errors_colour_what_has_been_done(self, court: Court) -> None:
-        assert court.run(conformance_jobs.warn).status is Status.COMPLETED_WITH_WARNING
-        assert court.run(conformance_jobs.err).status is Status.COMPLETED_WITH_ERROR
+        assert court.run(conformance_jobs.warn).status is OutcomeStatus.COMPLETED_WITH_WARNING
+        assert court.run(conformance_jobs.err).status is OutcomeStatus.COMPLETED_WITH_ERROR
         outcome = court.run(conformance_jobs.unstorable)
-        assert (outcome.status, outcome.output) == (Status.COMPLETED_WITH_WARNING, None)
+        assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, None)
 
     def test_progress_is_heard_while_code_runs_and_its_log_is_kept(self, court: Court, tmp_path: Path) -> None:
         attempt = court.begin(conformance_jobs.tell, tmp_path / "flag")
-        eventually_here(lambda: '"kneading"' in (attempt.context.latest_progress or ""), timeout=60)
+        eventually_blocking(lambda: '"kneading"' in (attempt.context.progress_json or ""), timeout=60)
         assert court.reported == []
         (tmp_path / "flag").touch()
         outcome = court.report(attempt)
@@ -173,19 +181,19 @@ class Conformance:
         court.server.launch(attempts[:-1])  # returns, though none of these can end yet
         court.server.launch(attempts[-1:])
         outcomes = [court.report(attempt) for attempt in attempts]
-        assert [outcome.status for outcome in outcomes if outcome is not None] == [Status.COMPLETED] * SLOTS
+        assert [outcome.status for outcome in outcomes if outcome is not None] == [OutcomeStatus.COMPLETED] * SLOTS
 
     def test_one_that_fails_leaves_its_neighbours_alone(self, court: Court, tmp_path: Path) -> None:
         lasting = court.begin(conformance_jobs.tell, tmp_path / "flag")
-        assert court.run(conformance_jobs.fail).status is Status.FAILED
+        assert court.run(conformance_jobs.fail).status is OutcomeStatus.FAILED
         stopped = court.begin(conformance_jobs.tick, tmp_path / "ticks")
         has_begun(tmp_path / "ticks")
-        stopped.stop(Stop.CANCELLED, ANA)
+        stopped.stop(StopReason.CANCELLED, ANA)
         court.report(stopped)
         (tmp_path / "flag").touch()
         outcome = court.report(lasting)
         assert outcome is not None
-        assert outcome.status is Status.COMPLETED
+        assert outcome.status is OutcomeStatus.COMPLETED
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -196,11 +204,11 @@ class Conformance:
         file = tmp_path / "ticks"
         attempt = court.begin(endless, file)
         has_begun(file)
-        attempt.stop(Stop.CANCELLED, ANA)
+        attempt.stop(StopReason.CANCELLED, ANA)
         outcome = court.report(attempt)
         ticks = file.read_text()
         assert outcome is not None
-        assert (outcome.status, outcome.reason) == (Status.CANCELLED, Reason.REQUESTED)
+        assert (outcome.status, outcome.reason) == (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED)
         assert outcome.error is not None
         assert "Ana" in outcome.error
         assert outcome.started_at is not None
@@ -209,18 +217,21 @@ class Conformance:
 
     @pytest.mark.parametrize(
         ("reason", "status", "recorded"),
-        [(Stop.TIMED_OUT, Status.FAILED, Reason.TIMED_OUT), (Stop.HANDED_BACK, Status.CANCELLED, Reason.HANDED_BACK)],
+        [
+            (StopReason.TIMED_OUT, OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT),
+            (StopReason.HANDED_BACK, OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK),
+        ],
     )
     def test_why_it_was_stopped_is_what_is_reported(
-        self, court: Court, tmp_path: Path, reason: Stop, status: Status, recorded: Reason
+        self, court: Court, tmp_path: Path, reason: StopReason, status: OutcomeStatus, recorded: OutcomeReason
     ) -> None:
         attempt = court.begin(
-            conformance_jobs.tick, tmp_path / "ticks", policy_json=Policy(timeout_seconds=5.0).to_json()
+            conformance_jobs.tick, tmp_path / "ticks", policy_json=TaskPolicy(timeout_seconds=5.0).to_json()
         )
         has_begun(tmp_path / "ticks")
         assert attempt.deadline is not None  # the limit runs from when the code began
         attempt.stop(reason)
-        attempt.stop(Stop.CANCELLED, ANA)  # the first reason stands
+        attempt.stop(StopReason.CANCELLED, ANA)  # the first reason stands
         outcome = court.report(attempt)
         assert outcome is not None
         assert (outcome.status, outcome.reason) == (status, recorded)
@@ -230,7 +241,7 @@ class Conformance:
     ) -> None:
         attempt = court.begin(conformance_jobs.tick_plainly, tmp_path / "ticks")
         has_begun(tmp_path / "ticks")
-        attempt.stop(Stop.LEASE_LOST)
+        attempt.stop(StopReason.LEASE_LOST)
         assert court.report(attempt) is None
 
     @ENDLESS
@@ -238,11 +249,11 @@ class Conformance:
         self, court: Court, tmp_path: Path, endless: Job[..., Any]
     ) -> None:
         attempt = court.attempt(endless, tmp_path / "ticks")
-        attempt.stop(Stop.CANCELLED, ANA)
+        attempt.stop(StopReason.CANCELLED, ANA)
         court.server.launch([attempt])
         outcome = court.report(attempt)
         assert outcome is not None
-        assert outcome.status is Status.CANCELLED
+        assert outcome.status is OutcomeStatus.CANCELLED
         assert not (tmp_path / "ticks").exists()
 
     def test_stops_that_come_again_and_from_everywhere_are_one_stop(self, court: Court, tmp_path: Path) -> None:
@@ -253,7 +264,7 @@ class Conformance:
         def press() -> None:
             for attempt in attempts:
                 for _ in range(20):
-                    attempt.stop(Stop.CANCELLED, ANA)
+                    attempt.stop(StopReason.CANCELLED, ANA)
 
         pressing = [threading.Thread(target=press) for _ in range(4)]
         for thread in pressing:
@@ -263,13 +274,13 @@ class Conformance:
         for attempt in attempts:
             outcome = court.report(attempt)
             assert outcome is not None
-            assert outcome.status is Status.CANCELLED
-            attempt.stop(Stop.TIMED_OUT)  # too late: nothing is there to be stopped
+            assert outcome.status is OutcomeStatus.CANCELLED
+            attempt.stop(StopReason.TIMED_OUT)  # too late: nothing is there to be stopped
 
     def test_a_look_in_between_disturbs_nobody(self, court: Court, tmp_path: Path) -> None:
         attempt = court.begin(conformance_jobs.tell, tmp_path / "flag")
         for _ in range(5):
-            court.server.look()
+            court.server.check_for_stalls()
         (tmp_path / "flag").touch()
         court.report(attempt)
 
@@ -278,20 +289,20 @@ class Conformance:
         court = Court(self.make)
         attempt = court.begin(conformance_jobs.tick_plainly, tmp_path / "ticks")
         has_begun(tmp_path / "ticks")
-        attempt.stop(Stop.HANDED_BACK)
+        attempt.stop(StopReason.HANDED_BACK)
         court.report(attempt)
         court.nothing_more_comes()
         pid = int((tmp_path / "ticks").read_text().split()[0])
-        eventually_here(lambda: pid == os.getpid() or not Path(f"/proc/{pid}").exists())
-        eventually_here(lambda: all(thread in threads or not thread.is_alive() for thread in threading.enumerate()))
+        eventually_blocking(lambda: pid == os.getpid() or not Path(f"/proc/{pid}").exists())
+        eventually_blocking(lambda: all(thread in threads or not thread.is_alive() for thread in threading.enumerate()))
 
     # --- under a worker ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def worker(self, app: Tenuto, **given: Any) -> AsyncIterator[Worker]:
-        app.jobs.by_name.update(conformance_jobs.app.jobs.by_name)
+        app.jobs.jobs_by_name.update(conformance_jobs.app.jobs.jobs_by_name)
         settings = {"slots": SLOTS, "poll_seconds": 60, "grace_seconds": 0, **given}
-        async with app.worker(server=self.make, **settings) as worker:
+        async with app.worker(executor=self.make, **settings) as worker:
             yield worker
 
     async def test_under_a_worker_tasks_run_are_retried_and_recorded(self, app: Tenuto) -> None:
@@ -320,9 +331,9 @@ class Conformance:
             again_and_again = replace(
                 conformance_jobs.tick.policy.retry, max_retries=1000
             )  # it is still there to be cancelled
-            policy = Policy(again_and_again, timeout_seconds=0.3).to_json()
+            policy = TaskPolicy(again_and_again, timeout_seconds=0.3).to_json()
             # Set before it is claimed or not: either this attempt or the one after the hand-back is bound by it.
-            await database.all("UPDATE tenuto.tasks SET policy = $1 WHERE id = $2", policy, task.id)
+            await database.fetch_all("UPDATE tenuto.tasks SET policy = $1 WHERE id = $2", policy, task.id)
             await eventually(lambda: (tmp_path / "ticks").exists(), timeout=60)
         async with self.worker(app):
             await eventually(lambda: self._timed_out(app, task.id), timeout=60)

@@ -1,7 +1,7 @@
-"""Another task server, as small as one can be: every attempt in a process of its own, forked for it and gone with it.
+"""A minimal second executor: every attempt runs in its own forked process.
 
-It shares nothing with the built-in one but the contract: what crosses to the process is which function and the task,
-what comes back are words of progress, log lines and the end.
+It shares only the contract with the native executor: the function and the task go to the process; progress, log lines
+and the outcome come back.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.attempts import Attempt
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import Outcome, Reason, Task, error_json
-from tenuto.worker.executors import Terms
+from tenuto.model.tasks import Outcome, OutcomeReason, Task, error_json
+from tenuto.worker.executors import ExecutorContext
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.worker.executors.conformance_jobs"])
 
 
-class FreshProcesses:
-    """A thread waits for each process; to stop an attempt is to kill it."""
+class ForkExecutor:
+    """Waits for each process in a thread; stops an attempt by killing its process."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, context: ExecutorContext) -> None:
+        self._context = context
         self._waiting: set[threading.Thread] = set()
 
     def start(self) -> None:
-        """There is nothing to make ready."""
+        """Processes start with their attempts."""
 
     def launch(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -47,8 +47,8 @@ class FreshProcesses:
             self._waiting.add(thread)
             thread.start()
 
-    def look(self) -> None:
-        """A process cannot hold up another one."""
+    def check_for_stalls(self) -> None:
+        """No shared event loop exists that one attempt could block for others."""
 
     def close(self) -> None:
         for thread in list(self._waiting):
@@ -58,26 +58,26 @@ class FreshProcesses:
         try:
             outcome = self._outcome(attempt)
         except BaseException as error:
-            outcome = outcomes.of_error(attempt, error, self._terms.clock.now())
+            outcome = outcomes.from_error(attempt, error, self._context.clock.now())
         self._waiting.discard(threading.current_thread())
-        attempt.ended()
-        self._terms.deliver([(attempt, outcome)])
+        attempt.mark_ended()
+        self._context.deliver([(attempt, outcome)])
 
     def _outcome(self, attempt: Attempt) -> Outcome | None:
-        job = self._terms.jobs.of(attempt.task.kind, attempt.task.name)
-        now = self._terms.clock.now
+        job = self._context.jobs.get_handler(attempt.task.kind, attempt.task.name)
+        now = self._context.clock.now
         try:
             job.load_input(attempt.task.input)
         except Invalid as error:
-            return outcomes.refused(attempt, error, now())
+            return outcomes.input_rejected(attempt, error, now())
         if attempt.stop_reason is not None:
-            return outcomes.of_stop(attempt, now())
+            return outcomes.from_stop(attempt, now())
         ours, theirs = _processes.Pipe()
         process = _processes.Process(target=_be, args=(theirs, job.name, job.function.__module__, attempt.task))
-        attempt.begins(now())
+        attempt.mark_started(now())
         process.start()
         theirs.close()
-        attempt.can_be_halted_by(lambda: _kill(process.pid))
+        attempt.set_halt(lambda: _kill(process.pid))
         said = _listen(ours, attempt)
         process.join()
         ours.close()
@@ -87,14 +87,14 @@ class FreshProcesses:
         if failure is None:
             return outcomes.completed(attempt, output, warnings, errors, now())
         retry_at = None if after is None else now() + after
-        return outcomes.failed(attempt, now(), Reason.ERROR, failure, may_retry=may_retry, retry_at=retry_at)
+        return outcomes.failed(attempt, now(), OutcomeReason.ERROR, failure, may_retry=may_retry, retry_at=retry_at)
 
     def _of_death(self, attempt: Attempt, code: int | None) -> Outcome | None:
-        now = self._terms.clock.now()
+        now = self._context.clock.now()
         if attempt.stop_reason is not None:
-            return outcomes.of_stop(attempt, now)
+            return outcomes.from_stop(attempt, now)
         death = error_json("ProcessDied", f"its process ended with {code}", step=attempt.task.name)
-        return outcomes.failed(attempt, now, Reason.ERROR, death)
+        return outcomes.failed(attempt, now, OutcomeReason.ERROR, death)
 
 
 def _kill(pid: int | None) -> None:
@@ -111,9 +111,9 @@ def _listen(pipe: Connection, attempt: Attempt) -> Any:
             if kind == "ended":
                 return said
             if kind == "progress":
-                attempt.context.take_progress(said)
+                attempt.context.set_progress_json(said)
             else:
-                attempt.context.log.line(*said)
+                attempt.context.log.add_line(*said)
     except (EOFError, OSError):
         return None
 
@@ -142,7 +142,7 @@ class _TellingContext(Context):
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         super().progress(done, total, message)
-        self._pipe.send(("progress", self.latest_progress))
+        self._pipe.send(("progress", self.progress_json))
 
 
 def _be(pipe: Connection, name: str, module: str, task: Task) -> None:
@@ -161,7 +161,7 @@ def _be(pipe: Connection, name: str, module: str, task: Task) -> None:
         except Exception as error:
             context.warn(f"the result could not be stored: {error}")
     except BaseException as error:
-        failure = outcomes.describe(error, task.name)
+        failure = outcomes.error_to_json(error, task.name)
         may_retry = not isinstance(error, PermanentFailure)
         after = error.after if isinstance(error, RetryLater) else None
     said: tuple[str | None, list[str], list[str], str | None, bool, timedelta | None]

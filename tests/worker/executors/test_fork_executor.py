@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tenuto.worker.executors import TaskServer, Terms
+from tenuto.worker.executors import Executor, ExecutorContext
 from tests.worker.executors.conformance import Conformance
-from tests.worker.executors.fork_executor import FreshProcesses
+from tests.worker.executors.fork_executor import ForkExecutor
 
 
-class TestFreshProcesses(Conformance):
+class TestForkExecutor(Conformance):
     """Every attempt in a process of its own."""
 
     keeps_steps = False
 
-    def make(self, terms: Terms) -> TaskServer:
-        return FreshProcesses(terms)
+    def make(self, terms: ExecutorContext) -> Executor:
+        return ForkExecutor(terms)

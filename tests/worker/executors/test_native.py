@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tenuto.worker.executors import TaskServer, Terms
-from tenuto.worker.executors.native import Native
+from tenuto.worker.executors import Executor, ExecutorContext
+from tenuto.worker.executors.native import NativeExecutor
 from tests.worker.executors.conformance import Conformance
 
 
 class TestNative(Conformance):
     """Loop, threads and children of the worker's own process."""
 
-    def make(self, terms: Terms) -> TaskServer:
-        return Native(terms)
+    def make(self, terms: ExecutorContext) -> Executor:
+        return NativeExecutor(terms)

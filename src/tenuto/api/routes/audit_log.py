@@ -1,26 +1,22 @@
-"""Long answers that may have to be cut off: whoever reads them must notice, and not take a part for the whole.
-
-``/api/v1/audit``: what people and keys have changed, and whether somebody has been at the record.
-"""
+"""``/api/v1/audit``: list, verify and export the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Send
 
-from tenuto.api.auth import Needs, Visit, still_welcome
-from tenuto.api.paging import After, Limit, Page, mark, page, place
-from tenuto.api.response_docs import Id, Text, a_page, answers
+from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.paging import After, Limit, Page, decode_cursor, encode_cursor, make_page
 from tenuto.api.strict_route import StrictRoute
-from tenuto.audit.verifier import Place
-from tenuto.clock import steady
+from tenuto.api.wire_format import Id, TextFilter, example, example_page
+from tenuto.audit.verifier import VerifierCursor
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError
 from tenuto.logs import Log
 from tenuto.model.actors import Role
@@ -28,18 +24,18 @@ from tenuto.model.actors import Role
 log = Log("tenuto.api")
 
 
-class Cut(Exception):
-    """Nothing more of this answer is to be sent."""
+class StreamAborted(Exception):
+    """The rest of the response must not be sent."""
 
 
-class UntilCut(StreamingResponse):
-    """An answer whose end is sent only if all of it was: the line is closed without it otherwise."""
+class AbortableStream(StreamingResponse):
+    """Stream that closes the connection without an end marker when it is aborted, so that the client notices."""
 
     async def stream_response(self, send: Send) -> None:
         try:
             await super().stream_response(send)
-        except (Cut, StoreError) as error:
-            log.warning("a long answer was cut off", why=str(error))
+        except (StreamAborted, StoreError) as error:
+            log.warning("response stream aborted", error=str(error))
 
 
 router = APIRouter(prefix="/api/v1/audit", tags=["audit"], route_class=StrictRoute)
@@ -54,25 +50,27 @@ EXAMPLE = {
     "target": "Nightly HR Sync",
     "reason": "an hour later",
 }
-_CHECKED_EVERY = 0.1
-Look = Annotated[Visit, Depends(Needs(Role.ADMIN, "audit.read"))]
+_AUTHORIZATION_CHECK_SECONDS = 0.1
+Admin = Annotated[ApiCall, requires(Role.ADMIN, "audit.read")]
 
 
-@router.get("", responses=a_page(EXAMPLE))
+@router.get("", responses=example_page(EXAMPLE))
 async def list_audit(
-    visit: Look,
-    actor: Text = None,
-    action: Annotated[str | None, Query(max_length=200, description="`schedule`, or `schedule.change`.")] = None,
-    target: Text = None,
+    call: Admin,
+    actor: TextFilter = None,
+    action: Annotated[
+        str | None, Query(max_length=200, description="Filter by resource (`schedule`) or action (`schedule.change`).")
+    ] = None,
+    target: TextFilter = None,
     since: datetime | None = None,
     until: datetime | None = None,
     limit: Limit = 50,
     after: After = None,
 ) -> Page:
-    """Entries of the audit trail, the newest first."""
-    at = place(after, UUID)
-    found = await visit.app.audit.list(
-        below=at[0] if at else None,
+    """List audit entries, newest first."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.audit.list(
+        below=cursor[0] if cursor else None,
         actor=actor,
         action=action,
         target=target,
@@ -80,51 +78,68 @@ async def list_audit(
         until=until,
         limit=limit,
     )
-    return page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/verification", responses=answers({"sound": True, "links": 1204, "faults": [], "next": None}))
+@router.get("/verification", responses=example({"sound": True, "links": 1204, "faults": [], "next": None}))
 async def verify_audit(
-    visit: Look,
-    newest: Annotated[int | None, Query(ge=1, le=10_000_000, description="Only so many.")] = None,
+    call: Admin,
+    newest: Annotated[
+        int | None, Query(ge=1, le=10_000_000, description="Verify only this number of newest entries.")
+    ] = None,
     after: After = None,
 ) -> dict[str, Any]:
-    """Whether the trail is as it was written: changed, deleted, moved or cut entries are named. As much of it as can be
-    looked at in a few seconds; ask for `after` what `next` says until that is null."""
-    at = place(after, _number, _id, _number)
-    found, there = await visit.app.audit.verify_part(newest=newest, place=None if at is None else Place(*at))
-    on = None if there is None else mark(there.link, there.entry, there.left)
-    return {"sound": found.sound, **asdict(found), "next": on}
+    """Verify the audit chain. Returns changed, deleted, moved and truncated entries. One request verifies for a few
+    seconds; continue with `after` until `next` is null."""
+    cursor = decode_cursor(after, _parse_optional_int, _parse_optional_id, _parse_optional_int)
+    result, position = await call.app.audit.verify_part(
+        newest=newest, cursor=None if cursor is None else VerifierCursor(*cursor)
+    )
+    next_cursor = None if position is None else encode_cursor(position.link, position.entry, position.entries_left)
+    faults = [
+        {"kind": fault.kind, "says": fault.description, "position": fault.position, "entry": fault.entry}
+        for fault in result.faults
+    ]
+    return {
+        "sound": result.is_sound,
+        "links": result.checked_links,
+        "position": result.end_position,
+        "keyed": result.is_keyed,
+        "anchored": result.checkpoint_position,
+        "faults": faults,
+        "more": result.has_more_faults,
+        "next": next_cursor,
+    }
 
 
-def _number(given: Any) -> int | None:
+def _parse_optional_int(given: Any) -> int | None:
     if given is not None and (not isinstance(given, int) or not 0 <= given < 2**62):
         raise ValueError
     return given
 
 
-def _id(given: Any) -> UUID | None:
+def _parse_optional_id(given: Any) -> UUID | None:
     return None if given is None else UUID(given)
 
 
 @router.get("/export", response_class=StreamingResponse)
-async def export_audit(visit: Look, request: Request) -> StreamingResponse:
-    """The whole trail as lines of JSON, the oldest first, with the seals. Whoever may no longer see it is cut off, and
-    so is what would not be whole: the answer then has no end."""
-    return UntilCut(_lines(visit, request), media_type="application/x-ndjson")
+async def export_audit(call: Admin, request: Request) -> StreamingResponse:
+    """Export the audit log as JSON lines, oldest first, with the seals. If the caller's key is revoked or the database
+    fails, the connection closes without the end of the response."""
+    return AbortableStream(_export_lines(call, request), media_type="application/x-ndjson")
 
 
-async def _lines(visit: Visit, request: Request) -> AsyncIterator[str]:
-    checked_at = steady()
-    async for line in visit.app.audit.lines():
-        if steady() - checked_at > _CHECKED_EVERY:
-            if not await still_welcome(request, visit):
-                raise Cut("the key has been revoked")
-            checked_at = steady()
+async def _export_lines(call: ApiCall, request: Request) -> AsyncIterator[str]:
+    checked_at = monotonic_seconds()
+    async for line in call.app.audit.export_lines():
+        if monotonic_seconds() - checked_at > _AUTHORIZATION_CHECK_SECONDS:
+            if not await is_still_authorized(request, call):  # guard: audit.export_ends_with_key
+                raise StreamAborted("the API key is no longer valid")
+            checked_at = monotonic_seconds()
         yield f"{line}\n"
 
 
-@router.get("/{id}", responses=answers(EXAMPLE))
-async def get_audit_entry(visit: Look, id: Id) -> dict[str, Any]:
-    """One entry, with its place in the chain and its seal."""
-    return dict(await visit.app.audit.get(id))
+@router.get("/{id}", responses=example(EXAMPLE))
+async def get_audit_entry(call: Admin, id: Id) -> dict[str, Any]:
+    """Get an audit entry with its position in the chain and its seal."""
+    return dict(await call.app.audit.get(id))

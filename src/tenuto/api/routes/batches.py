@@ -1,19 +1,37 @@
-"""``/api/v1/batches``: bulk work as one thing that can be watched, paused and cancelled."""
+"""``/api/v1/batches`` and ``POST /api/v1/manifests/{external_id}/bulk``: submit and control batches."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Header, Query, Request, Response
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
-from tenuto.api.response_docs import Id, Note, Text, a_page, answers
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import inward, told
+from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.problems import Refused
+from tenuto.api.strict_route import StrictRoute, parse_strict_json
+from tenuto.api.wire_format import (
+    ExternalId,
+    Id,
+    NoteBody,
+    TextFilter,
+    example,
+    example_page,
+    parse_wire_state,
+    to_wire,
+)
+from tenuto.clock import monotonic_seconds
+from tenuto.errors import Invalid
+from tenuto.ids import new_id
 from tenuto.model.actors import Role
-from tenuto.model.tasks import Status, TaskState
+from tenuto.model.stored_values import MAX_INPUT_BYTES
+from tenuto.model.tasks import OutcomeStatus, TaskState
+from tenuto.operations.batch_inputs import add_row_key
 
 router = APIRouter(prefix="/api/v1/batches", tags=["batches"], route_class=StrictRoute)
 
@@ -31,61 +49,214 @@ EXAMPLE = {
     "seconds_left": 37.3,
 }
 ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "status": "Completed", "attempt": 1, "output": {"pages": 2}}
-Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "batch.read"))]
-_STATUSES = (*Status, *TaskState)
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "batch.read")]
+_STATUSES = (*OutcomeStatus, *TaskState)
 
 
-@router.get("", responses=a_page(EXAMPLE))
-async def list_batches(visit: Look, manifest: Text = None, limit: Limit = 50, after: After = None) -> Page:
-    """Batches, the newest first."""
-    at = place(after, UUID)
-    found = await visit.app.batches.list(below=at[0] if at else None, manifest=manifest, limit=limit)
-    return page([shown(each) for each in found], limit, lambda each: (each["id"],))
+@router.get("", responses=example_page(EXAMPLE))
+async def list_batches(call: Viewer, manifest: TextFilter = None, limit: Limit = 50, after: After = None) -> Page:
+    """List batches, newest first."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.batches.list(below=cursor[0] if cursor else None, manifest=manifest, limit=limit)
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", responses=answers(EXAMPLE))
-async def get_batch(visit: Look, id: Id) -> dict[str, Any]:
-    """A batch: counts by state, rate, and when it will be done."""
-    return shown(await visit.app.batches.get(id))
+@router.get("/{id}", responses=example(EXAMPLE))
+async def get_batch(call: Viewer, id: Id) -> dict[str, Any]:
+    """Get a batch with counts by state, rate and estimated time left."""
+    return to_wire(await call.app.batches.get(id))
 
 
-@router.get("/{id}/items", responses=a_page(ITEM))
-async def batch_items(visit: Look, id: Id, status: Text = None, limit: Limit = 100, after: After = None) -> Page:
-    """The items of a batch with what became of each, in the order they came in."""
-    at = place(after, UUID)
-    found = await visit.app.batches.page_of_items(
-        id, above=at[0] if at else None, status=inward(status, _STATUSES, field="status"), limit=limit
+@router.get("/{id}/items", responses=example_page(ITEM))
+async def batch_items(call: Viewer, id: Id, status: TextFilter = None, limit: Limit = 100, after: After = None) -> Page:
+    """List the items of a batch with their outcomes, in the order of submission."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.batches.list_items(
+        id, above=cursor[0] if cursor else None, status=parse_wire_state(status, _STATUSES, field="status"), limit=limit
     )
-    return page([told(each) for each in found], limit, lambda each: (each["task_id"],))
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["task_id"],))
 
 
 @router.post("/{id}/pause", status_code=204)
-async def pause_batch(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "batch.pause"))], id: Id) -> None:
-    """Let nothing more of it begin; what runs goes on to its end."""
-    await visit.app.batches.pause(id)
+async def pause_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.pause")], id: Id) -> None:
+    """Pause a batch. No further item starts; running items finish."""
+    await call.app.batches.pause(id)
 
 
 @router.post("/{id}/resume", status_code=204)
-async def resume_batch(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "batch.resume"))], id: Id) -> None:
-    """Let a paused batch go on."""
-    await visit.app.batches.resume(id)
+async def resume_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.resume")], id: Id) -> None:
+    """Resume a paused batch."""
+    await call.app.batches.resume(id)
 
 
 @router.post("/{id}/cancel", status_code=204)
-async def cancel_batch(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "batch.cancel"))], id: Id) -> None:
-    """Cancel: what has not begun is removed, what runs is told to stop."""
-    await visit.app.batches.cancel(id)
+async def cancel_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.cancel")], id: Id) -> None:
+    """Cancel a batch. Waiting items end, running items end when their code has stopped."""
+    await call.app.batches.cancel(id)
 
 
-@router.post("/{id}/retry-failed", status_code=202, responses=answers({"retried": 10}, 202))
-async def retry_failed_of_batch(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "batch.retry"))], id: Id, note: Note | None = None
+@router.post("/{id}/retry-failed", status_code=202, responses=example({"retried": 10}, 202))
+async def retry_failed_items(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.retry")], id: Id, note: NoteBody | None = None
 ) -> dict[str, int]:
-    """Run what failed for good again."""
-    why = (note and note.note) or visit.reason
-    return {"retried": await visit.app.batches.retry_failed(id, note=why, request_id=visit.id)}
+    """Retry the failed items of a batch, that is its open dead letters."""
+    text = (note and note.note) or call.reason
+    return {"retried": await call.app.batches.retry_failed(id, note=text, request_id=call.object_id)}
 
 
-def shown(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch as told on the wire."""
-    return told(batch)
+submit_router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=StrictRoute)
+
+_AUTHORIZATION_CHECK_SECONDS = 1.0
+_MAX_LINE_BYTES = 2 * MAX_INPUT_BYTES
+_MEDIA_TYPES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
+_SUBMIT_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "One input per line: the arguments of the job, or the value of its only open argument.",
+        "content": {
+            "application/x-ndjson": {"schema": {"type": "string"}, "example": '{"customer": 17}\n{"customer": 18}\n'}
+        },
+    }
+}
+
+
+@submit_router.post(
+    "/manifests/{external_id:name}/bulk", status_code=202, responses=example(EXAMPLE, 202), openapi_extra=_SUBMIT_BODY
+)
+async def submit_batch(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.bulk", streams_body=True)],
+    external_id: ExternalId,
+    request: Request,
+    response: Response,
+    key: Annotated[
+        str | None,
+        Query(max_length=200, description="Field with the key of the item; an item whose key is open is skipped."),
+    ] = None,
+    batch_key: Annotated[
+        str | None,
+        Query(max_length=200, description="Name of the batch chosen by the caller; a repetition continues the batch."),
+    ] = None,
+    name: Annotated[str | None, Query(max_length=200, description="Display name of the batch.")] = None,
+    idempotency_key: Annotated[
+        str | None,
+        Header(max_length=200, description="Alternative to the batch key: unique per caller, for the same lines."),
+    ] = None,
+) -> dict[str, Any]:
+    """Submit a batch: run a manifest for every line of the body. Lines are stored as they arrive. An invalid line is
+    reported by its number; earlier lines stay stored, and the batch stays incomplete until all lines are sent again.
+    The upload ends with 401 when the API key is revoked, even while it is idle."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in _MEDIA_TYPES:
+        raise Refused(
+            415,
+            f"the Content-Type must be {_MEDIA_TYPES[0]}, not {media_type!r:.80}",
+            code="request.content_type.unsupported",
+            remedy=f"send Content-Type: {_MEDIA_TYPES[0]}",
+        )
+    stored = await call.app.manifests.get(external_id)
+    parameters = call.app.jobs.get_job(stored.manifest.job).parameters
+    chosen_key = batch_key or _derive_batch_key(call, idempotency_key) or f"api-{new_id().hex[-12:]}"
+    lines = _JsonLines(
+        _authorized_pieces(request, call, chosen_key), key, drop_key=key is not None and key not in parameters
+    )
+    try:
+        batch = await call.app.bulk_enqueue(
+            external_id, lines, key=(lambda row: row.key) if key is not None else None, batch_key=chosen_key, name=name
+        )
+    except Invalid as error:
+        if lines.number and error.field not in ("batch_key", "name"):
+            error.message = f"line {lines.number}: {error.message}"
+            error.field = f"line {lines.number}: {error.field}" if error.field else f"line {lines.number}"
+            error.remedy = f"correct it and send all lines again with ?batch_key={chosen_key}; earlier lines are stored"
+        raise
+    response.headers["Location"] = f"/api/v1/batches/{batch.id}"
+    return to_wire(await batch.progress())
+
+
+def _derive_batch_key(call: ApiCall, key: str | None) -> str | None:
+    """Return a batch key for an idempotency key, which is unique per caller only."""
+    if key is None:
+        return None
+    actor = call.caller.actor
+    return f"request-{hashlib.sha256(f'{actor.type}:{actor.id}:{key}'.encode()).hexdigest()[:32]}"
+
+
+async def _authorized_pieces(request: Request, call: ApiCall, batch_key: str) -> AsyncIterator[bytes]:
+    """Yield the body in pieces while the caller is authorized."""
+    checked_at = monotonic_seconds()
+    async with aclosing(_with_idle_ticks(request.stream())) as pieces:
+        async for piece in pieces:
+            if monotonic_seconds() - checked_at >= _AUTHORIZATION_CHECK_SECONDS:
+                if not await is_still_authorized(request, call):  # guard: access.upload_ends_with_key
+                    raise Refused(
+                        401,
+                        "the API key is no longer valid; earlier lines are stored, and the batch is incomplete",
+                        code="auth.revoked",
+                        remedy=f"send all lines again with a valid key and ?batch_key={batch_key}",
+                        headers={"WWW-Authenticate": "Bearer"},
+                    )
+                checked_at = monotonic_seconds()
+            yield piece
+
+
+async def _with_idle_ticks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces, and an empty piece after each interval without one."""
+    while True:
+        reading = asyncio.create_task(_next(pieces))  # continues over intervals: a cancelled read would lose data
+        try:
+            # guard: access.idle_upload_ends_with_key
+            while not (await asyncio.wait([reading], timeout=_AUTHORIZATION_CHECK_SECONDS))[0]:
+                yield b""
+        finally:
+            if reading.cancel():
+                await asyncio.wait([reading])
+        piece = reading.result()
+        if piece is None:
+            return
+        yield piece
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
+
+
+class _JsonLines:
+    """Lines of a body, each parsed strictly when it is reached."""
+
+    def __init__(self, body: AsyncIterator[bytes], key: str | None, *, drop_key: bool) -> None:
+        self._body = body
+        self._key = key
+        self._drop_key = drop_key
+        self.number = 0
+        """Number of the last line read."""
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for text in self._split_lines():
+            self.number += 1
+            if text.strip():
+                yield self._add_key(self._parse(text))
+
+    async def _split_lines(self) -> AsyncIterator[bytes]:
+        rest = b""
+        async for piece in self._body:
+            *lines, rest = (rest + piece).split(b"\n")
+            for text in lines:
+                yield text
+            if len(rest) > _MAX_LINE_BYTES:
+                self.number += 1
+                raise Invalid(
+                    f"the line is longer than {_MAX_LINE_BYTES:,} bytes",
+                    code="batch.line.too_long",
+                    remedy="write one input per line",
+                )
+        if rest:
+            yield rest
+
+    def _parse(self, text: bytes) -> Any:
+        try:
+            return parse_strict_json(text)
+        except Refused as error:
+            raise Invalid(str(error.detail), code=error.code, remedy="write one JSON value per line") from None
+
+    def _add_key(self, value: Any) -> Any:
+        return add_row_key(value, self._key, drop_field=self._drop_key, remedy="add it to every line, or omit key")

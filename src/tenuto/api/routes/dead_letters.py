@@ -1,6 +1,7 @@
-"""``/api/v1/dead-letters``: what failed for good, and waits for somebody to decide.
+"""``/api/v1/dead-letters``: list and resolve dead letters.
 
-Many at once are resolved in two steps: what a filter stands for is fixed as a selection, and just that is resolved.
+Many dead letters are resolved in two requests: the first returns the ids that match a filter, the second
+resolves these ids.
 """
 
 from __future__ import annotations
@@ -9,16 +10,25 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict, Field
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
-from tenuto.api.response_docs import Body, Id, Note, Text, a_page, answers
+from tenuto.api.auth import ApiCall, requires
+from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import inward, outward, told
+from tenuto.api.wire_format import (
+    Body,
+    Id,
+    NoteBody,
+    TextFilter,
+    example,
+    example_page,
+    parse_wire_state,
+    to_wire,
+    to_wire_state,
+)
 from tenuto.model.actors import Role
-from tenuto.model.dead_letters import LetterStatus
+from tenuto.model.dead_letters import DeadLetterStatus
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=StrictRoute)
 
@@ -28,7 +38,7 @@ EXAMPLE: dict[str, Any] = {
     "item": "17",
     "status": "AwaitingIntervention",
     "dead_lettered_at": "2031-05-04T02:00:00Z",
-    "reason": "ConnectionError: the server does not answer",
+    "reason": "ConnectionError: the server does not respond",
     "fingerprint": "5f2c8d31a9b04e77",
     "attempts": 3,
 }
@@ -40,13 +50,13 @@ GROUP = {
     "first_at": "2031-05-04T01:58:00Z",
     "last_at": "2031-05-04T02:00:00Z",
 }
-MOST_CHOSEN = 10_000
-Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "dead_letter.read"))]
-_WAITING = outward(LetterStatus.AWAITING_INTERVENTION)
+MAX_SELECTED = 10_000
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "dead_letter.read")]
+_AWAITING_INTERVENTION = to_wire_state(DeadLetterStatus.AWAITING_INTERVENTION)
 
 
-class Retry(Note):
-    """A note, and another input if the one that failed was wrong."""
+class RetryBody(NoteBody):
+    """Note, and a new input if the failed one was wrong."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"note": "typo in the address", "input": {"to": "x@y.org"}}]}
@@ -55,7 +65,7 @@ class Retry(Note):
     input: dict[str, Any] | None = None
 
 
-class Filter(Body):
+class DeadLetterFilter(Body):
     """Which open letters are meant; nothing said means all of them."""
 
     model_config = ConfigDict(
@@ -65,102 +75,110 @@ class Filter(Body):
     manifest: str | None = Field(default=None, max_length=200)
     fingerprint: str | None = Field(default=None, max_length=200)
     batch: UUID | None = None
-    until: datetime | None = Field(default=None, description="Dead-lettered not after this instant.")
+    until: datetime | None = Field(default=None, description="Latest instant of the dead-lettering.")
 
 
-class Chosen(Note):
-    """The letters that were selected, just those."""
+class Selection(NoteBody):
+    """Selected dead letters."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [EXAMPLE["id"]], "note": "the server is back"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"ids": [EXAMPLE["id"]], "note": "the server is available"}]}
+    )
 
-    ids: list[UUID] = Field(min_length=1, max_length=MOST_CHOSEN)
+    ids: list[UUID] = Field(min_length=1, max_length=MAX_SELECTED)
 
 
-@router.get("", responses=a_page(EXAMPLE))
+@router.get("", responses=example_page(EXAMPLE))
 async def list_dead_letters(
-    visit: Look,
-    status: Annotated[str | None, Query(description="`Any` for all of them.", max_length=200)] = _WAITING,
-    manifest: Text = None,
-    fingerprint: Text = None,
+    call: Viewer,
+    status: Annotated[
+        str | None, Query(description="Filter by status; `Any` for all.", max_length=200)
+    ] = _AWAITING_INTERVENTION,
+    manifest: TextFilter = None,
+    fingerprint: TextFilter = None,
     batch: UUID | None = None,
     limit: Limit = 50,
     after: After = None,
 ) -> Page:
-    """Letters, the newest first; those that wait for a decision unless said otherwise."""
-    at = place(after, UUID)
-    found = await visit.app.dead_letters.list(
-        below=at[0] if at else None,
-        status=None if status == "Any" else inward(status, LetterStatus, field="status"),
+    """List dead letters, newest first. By default only those that await intervention."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.dead_letters.list(
+        below=cursor[0] if cursor else None,
+        status=None if status == "Any" else parse_wire_state(status, DeadLetterStatus, field="status"),
         manifest=manifest,
         fingerprint=fingerprint,
         batch=batch,
         limit=limit,
     )
-    return page([told(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/groups", responses=answers({"items": [GROUP]}))
+@router.get("/groups", responses=example({"items": [GROUP]}))
 async def dead_letter_groups(
-    visit: Look, manifest: Text = None, batch: UUID | None = None, limit: Limit = 100
+    call: Viewer, manifest: TextFilter = None, batch: UUID | None = None, limit: Limit = 100
 ) -> dict[str, Any]:
-    """Open letters by the kind of failure, the most frequent first."""
-    found = await visit.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit)
-    return {"items": [told(each) for each in found]}
+    """List open dead letters grouped by failure, the most frequent first."""
+    found = await call.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit)
+    return {"items": [to_wire(each) for each in found]}
 
 
-@router.post("/selections", responses=answers({"total": 1, "ids": [EXAMPLE["id"]], "about": [GROUP]}))
-async def select_dead_letters(visit: Look, wanted: Filter) -> dict[str, Any]:
-    """Fix what a filter stands for now: the ids to resolve, and what they are about. Nothing is changed."""
-    chosen = await visit.app.dead_letters.select(
-        manifest=wanted.manifest, fingerprint=wanted.fingerprint, batch=wanted.batch, until=wanted.until
+@router.post("/selections", responses=example({"total": 1, "ids": [EXAMPLE["id"]], "about": [GROUP]}))
+async def select_dead_letters(call: Viewer, filter: DeadLetterFilter) -> dict[str, Any]:
+    """Select dead letters by a filter. Returns their ids and a summary for a later retry or acknowledgement."""
+    ids = await call.app.dead_letters.select(
+        manifest=filter.manifest, fingerprint=filter.fingerprint, batch=filter.batch, until=filter.until
     )
-    about = await visit.app.dead_letters.summary(chosen)
-    return {"total": len(chosen), "ids": list(chosen[:MOST_CHOSEN]), "about": [told(each) for each in about]}
+    about = await call.app.dead_letters.summary(ids)
+    return {"total": len(ids), "ids": list(ids[:MAX_SELECTED]), "about": [to_wire(each) for each in about]}
 
 
-@router.post("/retry", status_code=202, responses=answers({"retried": 41}, 202))
+@router.post("/retry", status_code=202, responses=example({"retried": 41}, 202))
 async def retry_dead_letters(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.retry"))], chosen: Chosen
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry")], selection: Selection
 ) -> dict[str, int]:
-    """Run letters again, as selected. Those somebody has resolved meanwhile are left out."""
-    note = chosen.note or visit.reason
-    return {"retried": await visit.app.dead_letters.retry_these(chosen.ids, note=note, request_id=visit.id)}
+    """Retry selected dead letters. Those resolved in the meantime are skipped."""
+    note = selection.note or call.reason
+    return {"retried": await call.app.dead_letters.retry_selected(selection.ids, note=note, request_id=call.object_id)}
 
 
-@router.post("/acknowledge", responses=answers({"acknowledged": 41}))
+@router.post("/acknowledge", responses=example({"acknowledged": 41}))
 async def acknowledge_dead_letters(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.acknowledge"))], chosen: Chosen
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge")], selection: Selection
 ) -> dict[str, int]:
-    """Say of letters, as selected, that somebody has seen to them. Those resolved meanwhile are left out."""
-    note = chosen.note or visit.reason
-    return {"acknowledged": await visit.app.dead_letters.acknowledge_these(chosen.ids, note=note, request_id=visit.id)}
+    """Acknowledge selected dead letters. Those resolved in the meantime are skipped."""
+    note = selection.note or call.reason
+    return {
+        "acknowledged": await call.app.dead_letters.acknowledge_selected(
+            selection.ids, note=note, request_id=call.object_id
+        )
+    }
 
 
-@router.get("/{id}", responses=answers({**EXAMPLE, "tried": []}))
-async def get_dead_letter(visit: Look, id: Id) -> dict[str, Any]:
-    """A letter with every attempt it tells of, the first one first."""
-    return told(await visit.app.dead_letters.get(id))
+@router.get("/{id}", responses=example({**EXAMPLE, "tried": []}))
+async def get_dead_letter(call: Viewer, id: Id) -> dict[str, Any]:
+    """Get a dead letter with its attempts, oldest first."""
+    return to_wire(await call.app.dead_letters.get(id))
 
 
-@router.post("/{id}/retry", status_code=202, responses=answers({"task_id": EXAMPLE["id"]}, 202))
+@router.post("/{id}/retry", status_code=202, responses=example({"task_id": EXAMPLE["id"]}, 202))
 async def retry_dead_letter(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.retry"))],
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry")],
     id: Id,
     response: Response,
-    retry: Retry | None = None,
+    body: RetryBody | None = None,
 ) -> dict[str, UUID]:
-    """Run what a letter stands for again, with another input if given."""
-    wanted = retry or Retry()
-    task = await visit.app.dead_letters.retry(
-        id, input=wanted.input, note=wanted.note or visit.reason, request_id=visit.id
+    """Retry a dead letter, optionally with a new input."""
+    body = body or RetryBody()
+    task_id = await call.app.dead_letters.retry(
+        id, input=body.input, note=body.note or call.reason, request_id=call.object_id
     )
-    response.headers["Location"] = f"/api/v1/tasks/{task}"
-    return {"task_id": task}
+    response.headers["Location"] = f"/api/v1/tasks/{task_id}"
+    return {"task_id": task_id}
 
 
 @router.post("/{id}/acknowledge", status_code=204)
 async def acknowledge_dead_letter(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "dead_letter.acknowledge"))], id: Id, note: Note | None = None
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge")], id: Id, note: NoteBody | None = None
 ) -> None:
-    """Say that somebody has seen to it; nothing is run."""
-    await visit.app.dead_letters.acknowledge(id, note=(note and note.note) or visit.reason, request_id=visit.id)
+    """Acknowledge a dead letter without a retry."""
+    await call.app.dead_letters.acknowledge(id, note=(note and note.note) or call.reason, request_id=call.object_id)

@@ -1,7 +1,7 @@
-"""``GET /api/v1/events``: what changes, as it changes, as server-sent events.
+"""``GET /api/v1/events``: changes as server-sent events.
 
-Coalesced to about one a second; taken up again after a break with ``Last-Event-ID``; cut within a second or so when the
-key it was opened with is revoked.
+Events are coalesced to about one per second. A client resumes with ``Last-Event-ID``. A stream ends about a second
+after its API key is revoked.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
+from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
-from tenuto.api.auth import Needs, Visit, still_welcome
+from tenuto.api.auth import ApiCall, is_still_authorized, requires
 from tenuto.api.problems import Refused
 from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import told
+from tenuto.api.wire_format import to_wire
 from tenuto.app import Tenuto
 from tenuto.errors import Invalid, StoreError
 from tenuto.logs import Log
 from tenuto.model.actors import Role
-from tenuto.observability.event_feed import TOPICS, Feed, News, Told
+from tenuto.observability.event_feed import TOPICS, Event, EventBatch, EventFeed
 
 router = APIRouter(prefix="/api/v1", tags=["events"], route_class=StrictRoute)
 
-MOST_STREAMS = 2000
-MOST_OF_ONE = 1000
+MAX_STREAMS = 2000
+MAX_STREAMS_PER_CALLER = 1000
 log = Log("tenuto.api")
 
-_CHECKED_EVERY = 1.0
-_BEGINNING, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_QUIET = 15.0
-"""So that nobody on the way thinks the line is dead."""
+_AUTHORIZATION_CHECK_SECONDS = 1.0
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_KEEP_ALIVE_SECONDS = 15.0
+"""Interval of comments on an idle stream, so that proxies keep the connection."""
 
 
 @router.get(
@@ -43,112 +43,123 @@ _QUIET = 15.0
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
-async def events(
-    visit: Annotated[Visit, Depends(Needs(Role.VIEWER, "events.read"))],
+async def stream_events(
+    call: Annotated[ApiCall, requires(Role.VIEWER, "events.read")],
     request: Request,
     topics: Annotated[
-        str | None, Query(max_length=200, description=f"Any of {', '.join(TOPICS)}; all of them.")
+        str | None, Query(max_length=200, description=f"Topics separated by commas: {', '.join(TOPICS)}. Default: all.")
     ] = None,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> StreamingResponse:
-    """What changes, as it changes."""
-    wanted, since = _topics(topics), _instant(last_event_id)
-    feed = feed_of(request.app)
-    streams: Counter[str] = request.app.state.streams
-    if streams.total() >= MOST_STREAMS or streams[_who(visit)] >= MOST_OF_ONE:
+    """Stream changes as server-sent events. Resume with `Last-Event-ID`; after `reset`, load the lists again."""
+    selected, since = _parse_topics(topics), _parse_event_id(last_event_id)
+    feed = event_feed(request.app)
+    streams: Counter[str] = request.app.state.event_streams
+    if streams.total() >= MAX_STREAMS or streams[_caller_key(call)] >= MAX_STREAMS_PER_CALLER:
         raise Refused(
             429,
-            f"{MOST_OF_ONE:,} streams of one key, or {MOST_STREAMS:,} of all, are open already",
-            remedy="close some, or share one",
+            f"too many event streams: the limit is {MAX_STREAMS_PER_CALLER:,} per key and {MAX_STREAMS:,} in total",
+            code="events.streams.limit",
+            remedy="close a stream, or share one",
             headers={"Retry-After": "30"},
         )
-    return _Counted(
-        _stream(request, visit, feed, wanted, since),
+    return _CountedStream(
+        _stream(request, call, feed, selected, since),
         streams,
-        _who(visit),
+        _caller_key(call),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-class _Counted(StreamingResponse):
-    """A stream that counts from when it is granted: of many who come at once no more are let in than may be."""
+class _CountedStream(StreamingResponse):
+    """Stream that is counted when it is created, so that concurrent requests cannot exceed the limit."""
 
-    def __init__(self, lines: AsyncIterator[str], streams: Counter[str], who: str, **options: Any) -> None:
+    def __init__(self, lines: AsyncIterator[str], streams: Counter[str], caller_key: str, **options: Any) -> None:
         super().__init__(lines, **options)
-        self._streams, self._who = streams, who
-        streams[who] += 1
+        self._streams, self._caller_key = streams, caller_key
+        streams[caller_key] += 1  # guard: events.stream_count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._streams[self._who] -= 1
-            if not self._streams[self._who]:
-                del self._streams[self._who]
+            self._streams[self._caller_key] -= 1
+            if not self._streams[self._caller_key]:
+                del self._streams[self._caller_key]
 
 
 async def _stream(
-    request: Request, visit: Visit, feed: Feed, topics: frozenset[str], since: datetime | None
+    request: Request, call: ApiCall, feed: EventFeed, topics: frozenset[str], since: datetime | None
 ) -> AsyncIterator[str]:
     try:
-        async with feed.watching(topics, since) as watcher:
+        async with feed.subscribe(topics, since) as watcher:
             yield "retry: 2000\n\n"
-            quiet = 0.0
-            while await still_welcome(request, visit):
-                lines = "".join([_written(look) for look in await watcher.next(_CHECKED_EVERY)])
-                quiet = 0.0 if lines else quiet + _CHECKED_EVERY
-                if lines or quiet >= _QUIET:
+            idle_seconds = 0.0
+            while await is_still_authorized(request, call):
+                lines = "".join([_written(look) for look in await watcher.next_batches(_AUTHORIZATION_CHECK_SECONDS)])
+                idle_seconds = 0.0 if lines else idle_seconds + _AUTHORIZATION_CHECK_SECONDS
+                if lines or idle_seconds >= _KEEP_ALIVE_SECONDS:
                     yield lines or ":\n\n"
-                    quiet = 0.0
-                if watcher.over:
-                    return  # it comes again, and says up to where it has heard
+                    idle_seconds = 0.0
+                if watcher.is_closed:
+                    return  # the client connects again with the last event id
     except StoreError as error:
-        log.warning("a stream of events ends: the database cannot be asked", error=str(error))
+        log.warning("event stream ended", error=str(error))
 
 
-def _who(visit: Visit) -> str:
-    return visit.caller.actor.id or visit.caller.actor.name
+def _caller_key(call: ApiCall) -> str:
+    return call.caller.actor.id or call.caller.actor.name
 
 
-def _written(look: Told) -> str:
+def _written(look: EventBatch) -> str:
     """All that one look has found. Who is cut off in the middle of it takes up again before it."""
-    *others, last = look.news
+    *others, last = look.events
     return "".join([*(_event(look.since, each) for each in others), _event(look.at, last)])
 
 
-def _event(up_to: datetime, news: News) -> str:
-    data = told(news.data) if isinstance(news.data, dict) else news.data
+def _event(up_to: datetime, news: Event) -> str:
+    data = to_wire(news.data) if isinstance(news.data, dict) else news.data
     text = to_json(data, fallback=str).decode()
-    return f"id: {(up_to - _BEGINNING) // _MICROSECOND}\nevent: {news.topic}\ndata: {text}\n\n"
+    return f"id: {(up_to - _EPOCH) // _MICROSECOND}\nevent: {news.topic}\ndata: {text}\n\n"
 
 
-def _topics(given: str | None) -> frozenset[str]:
-    if given is None:
+def _parse_topics(text: str | None) -> frozenset[str]:
+    if text is None:
         return frozenset(TOPICS) | {"reset"}
-    wanted = {topic.strip() for topic in given.split(",") if topic.strip()}
-    for topic in wanted - set(TOPICS):
-        raise Invalid(f"{topic!r:.40} is none", field="topics", remedy=f"use any of {', '.join(TOPICS)}")
-    return frozenset(wanted) | {"reset"}
+    selected = {topic.strip() for topic in text.split(",") if topic.strip()}
+    for topic in selected - set(TOPICS):
+        raise Invalid(
+            f"topic {topic!r:.40} is unknown",
+            code="events.topic.unknown",
+            field="topics",
+            remedy=f"use any of {', '.join(TOPICS)}",
+        )
+    return frozenset(selected) | {"reset"}
 
 
-def _instant(last: str | None) -> datetime | None:
-    if last is None or last == "":
+def _parse_event_id(text: str | None) -> datetime | None:
+    if not text:
         return None
-    if not (last.isascii() and last.isdigit() and len(last) <= 17):
-        raise Invalid("is no id of an event", field="Last-Event-ID", remedy="send the last id you got, unchanged")
-    return _BEGINNING + int(last) * _MICROSECOND
+    if not (text.isascii() and text.isdigit() and len(text) <= 17):
+        raise Invalid(
+            f"Last-Event-ID {text!r} is not the id of an event",
+            code="events.last_event_id.invalid",
+            field="Last-Event-ID",
+            remedy="send the last id received, unchanged",
+        )
+    return _EPOCH + int(text) * _MICROSECOND
 
 
-async def end_streams(made: FastAPI) -> None:
-    """The service stops: whoever watches is let go."""
-    await feed_of(made).close()
+async def close_event_streams(api: FastAPI) -> None:
+    """End all event streams, when the service stops."""
+    await event_feed(api).close()
 
 
-def feed_of(made: FastAPI) -> Feed:
-    """The feed of this process, made when somebody first watches."""
-    if getattr(made.state, "feed", None) is None:
-        tenuto: Tenuto = made.state.tenuto
-        made.state.feed = Feed(tenuto.open)
-    feed: Feed = made.state.feed
+def event_feed(api: FastAPI) -> EventFeed:
+    """Return the event feed of this process; create it for the first stream."""
+    if getattr(api.state, "feed", None) is None:
+        tenuto: Tenuto = api.state.tenuto
+        api.state.feed = EventFeed(tenuto.open)
+    feed: EventFeed = api.state.feed
     return feed

@@ -1,17 +1,17 @@
-"""``/api/v1/executions``: what runs and ran of schedules, and what may be done to it."""
+"""``/api/v1/executions``: list and control executions."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
-from tenuto.api.response_docs import Id, Text, Why, a_page, answers
+from tenuto.api.auth import ApiCall, requires
+from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import inward, plain, told
+from tenuto.api.wire_format import Id, ReasonBody, TextFilter, example, example_page, parse_wire_state, to_wire
+from tenuto.diagnostics.why import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 
@@ -28,73 +28,84 @@ EXAMPLE = {
     "ended_at": None,
 }
 STEP = {"group": 0, "name": "import", "kind": "job", "target": "hr_import", "status": "Completed", "duration": 4.2}
-Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "execution.read"))]
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 
 
-@router.get("", responses=a_page(EXAMPLE))
+@router.get("", responses=example_page(EXAMPLE))
 async def list_executions(
-    visit: Look, state: Text = None, schedule: Text = None, limit: Limit = 50, after: After = None
+    call: Viewer, state: TextFilter = None, schedule: TextFilter = None, limit: Limit = 50, after: After = None
 ) -> Page:
-    """Executions, the newest first."""
-    at = place(after, UUID)
-    found = await visit.app.executions.list(
-        below=at[0] if at else None,
-        state=inward(state, ExecutionState, field="state"),
+    """List executions, newest first."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.executions.list(
+        below=cursor[0] if cursor else None,
+        state=parse_wire_state(state, ExecutionState, field="state"),
         schedule=schedule,
         limit=limit,
     )
-    return page([told(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", responses=answers({**EXAMPLE, "steps": [STEP]}))
-async def get_execution(visit: Look, id: Id) -> dict[str, Any]:
-    """An execution with every step: its state, activity, wait, duration and error; running ones live."""
-    return told(await visit.app.executions.get(id))
+@router.get("/{id}", responses=example({**EXAMPLE, "steps": [STEP]}))
+async def get_execution(call: Viewer, id: Id) -> dict[str, Any]:
+    """Get an execution with its steps: state, activity, waiting time, duration and error of each."""
+    return to_wire(await call.app.executions.get(id))
 
 
-@router.get("/{id}/steps", responses=answers({"items": [STEP]}))
-async def execution_steps(visit: Look, id: Id) -> dict[str, Any]:
-    """Its steps alone, in the order of its plan."""
-    return {"items": told(await visit.app.executions.get(id))["steps"]}
+@router.get("/{id}/steps", responses=example({"items": [STEP]}))
+async def execution_steps(call: Viewer, id: Id) -> dict[str, Any]:
+    """List the steps of an execution in the order of its plan."""
+    return {"items": to_wire(await call.app.executions.get(id))["steps"]}
 
 
-@router.get("/{id}/why", responses=answers({"state": "InProgress", "reasons": [{"code": "queue_paused"}]}))
-async def why_execution(visit: Look, id: Id) -> dict[str, Any]:
-    """Why it does not go on: the reasons of every open step of the group it has come to."""
-    return reasons(await visit.app.executions.why(id))
+@router.get("/{id}/why", responses=example({"state": "InProgress", "reasons": [{"code": "queue_paused"}]}))
+async def why_execution(call: Viewer, id: Id) -> dict[str, Any]:
+    """Explain why an execution does not advance. Returns the reasons for every open step of the current group."""
+    return why_to_wire(await call.app.executions.why(id))
 
 
-@router.post("/{id}/cancel", status_code=202, responses=answers({"state": "Stopping"}, 202))
+@router.post("/{id}/cancel", status_code=202, responses=example({"state": "Stopping"}, 202))
 async def cancel_execution(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "execution.cancel"))], id: Id, why: Why | None = None
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.cancel")], id: Id, body: ReasonBody | None = None
 ) -> dict[str, str]:
-    """Cancel: what has not begun is removed at once, what runs is told to stop."""
-    reason = (why and why.reason) or visit.reason
-    return told({"state": await visit.app.executions.cancel(id, reason=reason)})
+    """Cancel an execution. Waiting steps end immediately, running steps when their code has stopped."""
+    reason = (body and body.reason) or call.reason
+    return to_wire({"state": await call.app.executions.cancel(id, reason=reason)})
 
 
 @router.post("/{id}/pause", status_code=204)
-async def pause_execution(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "execution.pause"))], id: Id) -> None:
-    """Let nothing more of it begin; what runs goes on to its end."""
-    await visit.app.executions.pause(id)
+async def pause_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.pause")], id: Id) -> None:
+    """Pause an execution. No further step starts; running steps finish."""
+    await call.app.executions.pause(id)
 
 
 @router.post("/{id}/resume", status_code=204)
-async def resume_execution(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "execution.resume"))], id: Id) -> None:
-    """Let a paused one go on."""
-    await visit.app.executions.resume(id)
+async def resume_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.resume")], id: Id) -> None:
+    """Resume a paused execution."""
+    await call.app.executions.resume(id)
 
 
-@router.post("/{id}/retry", status_code=202, responses=answers({"execution_id": EXAMPLE["id"]}, 202))
+@router.post("/{id}/retry", status_code=202, responses=example({"execution_id": EXAMPLE["id"]}, 202))
 async def retry_execution(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "execution.retry"))], id: Id, response: Response
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.retry")], id: Id, response: Response
 ) -> dict[str, UUID]:
-    """Run one that failed or was cancelled again, from the group it came to."""
-    new = await visit.app.executions.retry(id, request_id=visit.id)
-    response.headers["Location"] = f"/api/v1/executions/{new}"
-    return {"execution_id": new}
+    """Retry a failed or cancelled execution. The new execution starts at the group that did not complete."""
+    execution_id = await call.app.executions.retry(id, request_id=call.object_id)
+    response.headers["Location"] = f"/api/v1/executions/{execution_id}"
+    return {"execution_id": execution_id}
 
 
-def reasons(why: Any) -> dict[str, Any]:
-    """Why something is not running, as told on the wire."""
-    return told({"id": why.id, "state": why.state, "reasons": [plain(reason) for reason in why.reasons]})
+def why_to_wire(why: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as a response."""
+    reasons = [
+        {
+            "code": reason.code,
+            "words": reason.text,
+            "ids": reason.ids,
+            "until": reason.until,
+            "task_id": reason.task_id,
+            "step": reason.step,
+        }
+        for reason in why.reasons
+    ]
+    return to_wire({"id": why.id, "state": why.state, "reasons": reasons})

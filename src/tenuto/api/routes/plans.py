@@ -1,4 +1,4 @@
-"""``/api/v1/plans``: many definitions at once: what bringing them into force would change, and doing exactly that."""
+"""``/api/v1/plans``: plan and apply many definitions in one transaction."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from fastapi import Body as InBody
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.response_docs import answers
+from tenuto.api.auth import ApiCall, requires
+from tenuto.api.definition_bodies import locate_in_body
 from tenuto.api.strict_route import StrictRoute
-from tenuto.definitions.strict_yaml import Document
+from tenuto.api.wire_format import example
+from tenuto.definitions.document_parser import Document
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.actors import Role
-from tenuto.operations.plans import WholePlan, declarations_of
+from tenuto.operations.plans import ApplyPlan, read_declarations
 
 router = APIRouter(prefix="/api/v1/plans", tags=["plans"], route_class=StrictRoute)
 
@@ -31,58 +32,60 @@ CHANGE = {
 }
 PLANNED = {"changes": [CHANGE], "deleted": [], "changes_something": True, "plan": "9b1d…"}
 
-Written = Annotated[
+Definitions = Annotated[
     dict[str, Any],
-    InBody(examples=[EXAMPLE], description="What a definition file holds: `schedules`, `manifests`, `groups`."),
+    InBody(examples=[EXAMPLE], description="Content of a definition file: `schedules`, `manifests`, `groups`."),
 ]
-Prune = Annotated[bool, Query(description="Delete what a file declared once and this does not.")]
+Prune = Annotated[bool, Query(description="Delete definitions that an earlier file declared and this body does not.")]
 
 
-@router.post("", responses=answers(PLANNED))
+@router.post("", responses=example(PLANNED))
 async def plan_definitions(
-    visit: Annotated[Visit, Depends(Needs(Role.VIEWER, "plan.read"))], definitions: Written, prune: Prune = False
+    call: Annotated[ApiCall, requires(Role.VIEWER, "plan.read")], definitions: Definitions, prune: Prune = False
 ) -> dict[str, Any]:
-    """What bringing these definitions into force would change. Nothing is changed."""
-    return _shown(await _planned(visit, definitions, prune=prune))
+    """Plan definitions. Returns the changes that applying them would make, and changes nothing."""
+    return _plan_to_wire(await _make_plan(call, definitions, prune=prune))
 
 
-@router.post("/apply", responses=answers(PLANNED))
+@router.post("/apply", responses=example(PLANNED))
 async def apply_definitions(
-    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "plan.apply"))],
-    definitions: Written,
+    call: Annotated[ApiCall, requires(Role.EDITOR, "plan.apply")],
+    definitions: Definitions,
     prune: Prune = False,
     plan: Annotated[
-        str | None, Query(max_length=100, description="`plan` of the answer that was looked at: just that is done.")
+        str | None,
+        Query(max_length=100, description="`plan` of the reviewed plan; refused if the changes would differ."),
     ] = None,
 ) -> dict[str, Any]:
-    """Bring these definitions into force, all of it or nothing; refused if something has changed since the look."""
-    planned = await _planned(visit, definitions, prune=prune)
-    shown = _shown(planned)
-    if plan is not None and shown["plan"] != plan:
-        raise Conflict("it would not change what was planned any more", field="plan", remedy="look at the plan again")
-    await visit.app.plans.carry_out(planned, reason=visit.reason)
-    return shown
+    """Apply definitions in one transaction. Refused if the changes differ from the given plan."""
+    planned = await _make_plan(call, definitions, prune=prune)
+    response = _plan_to_wire(planned)
+    if plan is not None and response["plan"] != plan:
+        raise Conflict(
+            "the changes differ from the reviewed plan", code="plan.changed", field="plan", remedy="review the new plan"
+        )
+    await call.app.plans.apply(planned, reason=call.reason)
+    return response
 
 
-async def _planned(visit: Visit, definitions: dict[str, Any], *, prune: bool) -> WholePlan:
+async def _make_plan(call: ApiCall, definitions: dict[str, Any], *, prune: bool) -> ApplyPlan:
     try:
-        return await visit.app.plans.plan(declarations_of([Document("body", definitions)]), prune=prune)
+        return await call.app.plans.plan(read_declarations([Document("body", definitions)]), prune=prune)
     except Invalid as error:
-        field = (error.field or "").removeprefix("body: ").removeprefix("body")
-        raise Invalid(error.message, field=field or None, remedy=error.remedy) from error
+        raise locate_in_body(error) from error
 
 
-def _shown(planned: WholePlan) -> dict[str, Any]:
-    found = [
-        *(_change("schedule", each) for each in planned.schedules.changes),
-        *(_change("manifest", each) for each in planned.manifests.changes),
-        *(_change("group", each) for each in planned.manifests.groups),
+def _plan_to_wire(planned: ApplyPlan) -> dict[str, Any]:
+    changes = [
+        *(_change_to_wire("schedule", each) for each in planned.schedules.changes),
+        *(_change_to_wire("manifest", each) for each in planned.manifests.changes),
+        *(_change_to_wire("group", each) for each in planned.manifests.groups),
     ]
-    told = {"changes": found, "deleted": list(planned.deleted), "changes_something": planned.changes_something}
-    fingerprint = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
-    return {**told, "plan": fingerprint}
+    response = {"changes": changes, "deleted": list(planned.deleted), "changes_something": planned.has_changes}
+    fingerprint = hashlib.sha256(json.dumps(response, sort_keys=True, default=str).encode()).hexdigest()
+    return {**response, "plan": fingerprint}
 
 
-def _change(what: str, change: Any) -> dict[str, Any]:
+def _change_to_wire(resource: str, change: Any) -> dict[str, Any]:
     differences = {name: {"before": before, "after": after} for name, (before, after) in change.differences.items()}
-    return {"what": what, "name": change.key, "effect": change.effect, "changes": differences}
+    return {"what": resource, "name": change.key, "effect": change.effect, "changes": differences}

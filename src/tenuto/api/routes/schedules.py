@@ -1,4 +1,4 @@
-"""``/api/v1/schedules``: definitions, their versions, their ledger, runs by hand."""
+"""``/api/v1/schedules`` and ``/api/v1/ledger``: schedules, their versions, manual runs and the occurrence ledger."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Depends, Query, Response
+from fastapi import APIRouter, Body, Query, Response
 
-from tenuto.api.auth import Needs, Visit
+from tenuto.api.auth import ApiCall, requires
 from tenuto.api.definition_bodies import (
-    OF_SCHEDULES,
+    SCHEDULE_READ_ONLY_FIELDS,
     IfMatch,
-    refuse_to_switch,
-    schedule_as_written,
-    switched_on,
-    version_of,
-    without,
-    written,
+    drop_fields,
+    parse_definition,
+    parse_etag,
+    pop_enabled,
+    refuse_enabled_change,
+    schedule_to_fields,
+    version_to_wire,
 )
-from tenuto.api.paging import After, Limit, Page, instant, number, page, place
-from tenuto.api.path_names import Name, part
-from tenuto.api.response_docs import Search, Text, a_page, answers
+from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import inward, plain, told
-from tenuto.definitions.schedule_files import schedules_of
+from tenuto.api.wire_format import (
+    Name,
+    NameFilter,
+    TextFilter,
+    example,
+    example_page,
+    parse_wire_state,
+    quote_path_part,
+    to_wire,
+)
+from tenuto.definitions.definition_files import parse_schedules
 from tenuto.model.actors import Role
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Definition
+from tenuto.model.schedules import ScheduleDefinition
 from tenuto.store.schedules import Schedule
 
 router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=StrictRoute)
@@ -43,167 +51,165 @@ EXAMPLE = {
     "overlap": "skip",
 }
 
-TOLD = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
+RESPONSE = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
 LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "Completed"}
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "an hour later"}
 ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "Fired", "reason": None}
 
-Written = Annotated[dict[str, Any], Body(examples=[EXAMPLE], description="A definition, as in a definition file.")]
-Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "schedule.read"))]
+DefinitionBody = Annotated[dict[str, Any], Body(examples=[EXAMPLE], description="A schedule as in a definition file.")]
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "schedule.read")]
 
 
-@router.get("/schedules", responses=a_page(LISTED))
+@router.get("/schedules", responses=example_page(LISTED))
 async def list_schedules(
-    visit: Look, enabled: bool | None = None, search: Search = None, limit: Limit = 100, after: After = None
+    call: Viewer, enabled: bool | None = None, search: NameFilter = None, limit: Limit = 100, after: After = None
 ) -> Page:
-    """Schedules by name, each with its last run."""
-    at = place(after, str)
-    found = await visit.app.schedules.list(after=at[0] if at else None, enabled=enabled, search=search, limit=limit)
-    return page([_in_a_list(each) for each in found], limit, lambda each: (each["name"],))
-
-
-@router.post("/schedules", status_code=201, responses=answers(TOLD, 201))
-async def create_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.create"))], definition: Written, response: Response
-) -> dict[str, Any]:
-    """Make a schedule."""
-    enabled = switched_on(definition)
-    made = await visit.app.schedules.create(
-        _read(definition), enabled=enabled, reason=visit.reason, request_id=visit.id
+    """List schedules by name, each with its last run."""
+    cursor = decode_cursor(after, str)
+    found = await call.app.schedules.list(
+        after=cursor[0] if cursor else None, enabled=enabled, search=search, limit=limit
     )
-    response.headers["Location"] = f"/api/v1/schedules/{part(made.name)}"
-    return _show(made, response)
+    return make_page([_list_item_to_wire(each) for each in found], limit, lambda each: (each["name"],))
 
 
-@router.get("/schedules/{name:name}", responses=answers(TOLD))
-async def get_schedule(visit: Look, name: Name, response: Response) -> dict[str, Any]:
-    """One schedule."""
-    return _show(await visit.app.schedules.get(name), response)
+@router.post("/schedules", status_code=201, responses=example(RESPONSE, 201))
+async def create_schedule(
+    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.create")], definition: DefinitionBody, response: Response
+) -> dict[str, Any]:
+    """Create a schedule."""
+    enabled = pop_enabled(definition)
+    schedule = await call.app.schedules.create(
+        _parse(definition), enabled=enabled, reason=call.reason, request_id=call.object_id
+    )
+    response.headers["Location"] = f"/api/v1/schedules/{quote_path_part(schedule.name)}"
+    return _schedule_to_wire(schedule, response)
 
 
-@router.put("/schedules/{name:name}", responses=answers(TOLD))
+@router.get("/schedules/{name:name}", responses=example(RESPONSE))
+async def get_schedule(call: Viewer, name: Name, response: Response) -> dict[str, Any]:
+    """Get a schedule. The response may be sent back with PUT."""
+    return _schedule_to_wire(await call.app.schedules.get(name), response)
+
+
+@router.put("/schedules/{name:name}", responses=example(RESPONSE))
 async def change_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.change"))],
+    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.change")],
     name: Name,
-    definition: Written,
+    definition: DefinitionBody,
     response: Response,
     if_match: IfMatch = None,
 ) -> dict[str, Any]:
-    """Change a schedule."""
-    version = version_of(if_match)
-    present = await visit.app.schedules.get(name)
-    refuse_to_switch(definition, enabled=present.enabled)
-    given = {"name": name, **without(definition, OF_SCHEDULES)}
-    new = _read(given)
-    if given["steps"] == schedule_as_written(present.definition)["steps"]:
-        new = replace(new, plan=present.definition.plan)
-    return _show(await visit.app.schedules.edit(name, new, reason=visit.reason, version=version), response)
+    """Replace the definition of a schedule."""
+    version = parse_etag(if_match)
+    current = await call.app.schedules.get(name)
+    refuse_enabled_change(definition, enabled=current.enabled)
+    fields = {"name": name, **drop_fields(definition, SCHEDULE_READ_ONLY_FIELDS)}
+    new = _parse(fields)
+    if fields["steps"] == schedule_to_fields(current.definition)["steps"]:
+        new = replace(new, plan=current.definition.plan)
+    return _schedule_to_wire(await call.app.schedules.edit(name, new, reason=call.reason, version=version), response)
 
 
 @router.delete("/schedules/{name:name}", status_code=204)
 async def delete_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "schedule.delete"))], name: Name, if_match: IfMatch = None
+    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.delete")], name: Name, if_match: IfMatch = None
 ) -> None:
-    """Delete a schedule that is not running; what it did stays on record."""
-    await visit.app.schedules.delete(name, reason=visit.reason, version=version_of(if_match))
+    """Delete a schedule that has no active execution. Its history stays."""
+    await call.app.schedules.delete(name, reason=call.reason, version=parse_etag(if_match))
 
 
 @router.post("/schedules/{name:name}/enable")
 async def enable_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.enable"))], name: Name
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable")], name: Name
 ) -> dict[str, bool]:
-    """Switch it on, from now on."""
-    # Sent again, it has changed it before: only what changed anything is remembered.
-    return {"changed": visit.again or await visit.app.schedules.enable(name, reason=visit.reason)}
+    """Enable a schedule from now on."""
+    # Only a request that changed something is stored, so a repetition has changed it before.
+    return {"changed": call.is_repeat or await call.app.schedules.enable(name, reason=call.reason)}
 
 
 @router.post("/schedules/{name:name}/disable")
 async def disable_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.disable"))], name: Name
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.disable")], name: Name
 ) -> dict[str, bool]:
-    """Switch it off; it can still be run by hand."""
-    # Sent again, it has changed it before: only what changed anything is remembered.
-    return {"changed": visit.again or await visit.app.schedules.disable(name, reason=visit.reason)}
+    """Disable a schedule. Manual runs remain possible."""
+    # Only a request that changed something is stored, so a repetition has changed it before.
+    return {"changed": call.is_repeat or await call.app.schedules.disable(name, reason=call.reason)}
 
 
 @router.post("/schedules/{name:name}/run", status_code=202)
 async def run_schedule(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "schedule.run"))],
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.run")],
     name: Name,
     response: Response,
     arguments: Annotated[
         dict[str, dict[str, Any]] | None,
         Body(
             embed=True,
-            description="For steps by name, for this run only. For steps that are no jobs an editor's role is needed.",
+            description="Arguments by step name, for this run only. Steps other than jobs require the role editor.",
             examples=[{"import": {"full": True}}],
         ),
     ] = None,
 ) -> dict[str, Any]:
-    """Run it now; if it is active, its rule for runs that meet decides."""
-    started = await visit.app.schedules.run(
-        name, arguments=arguments, of_jobs_only=not visit.caller.may(Role.EDITOR), request_id=visit.id
+    """Run a schedule now. The overlap policy decides if an execution is active."""
+    started = await call.app.schedules.run(
+        name, arguments=arguments, jobs_only=not call.caller.has_role(Role.EDITOR), request_id=call.object_id
     )
     if started.execution_id is not None:
         response.headers["Location"] = f"/api/v1/executions/{started.execution_id}"
-    return told({"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id})
+    return to_wire({"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id})
 
 
 @router.get("/schedules/{name:name}/preview")
 async def preview_schedule(
-    visit: Look, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10
+    call: Viewer, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10
 ) -> dict[str, list[datetime]]:
-    """When it runs next."""
-    return {"runs": list(await visit.app.schedules.next(name, count))}
+    """List the next runs of a schedule."""
+    return {"runs": list(await call.app.schedules.next(name, count))}
 
 
-@router.get("/schedules/{name:name}/versions", responses=a_page(VERSION))
-async def schedule_versions(visit: Look, name: Name, limit: Limit = 50, after: After = None) -> Page:
-    """Its changes, the newest first: who, when, why, before and after."""
-    at = place(after, instant, number)
-    found = await visit.app.schedules.versions(name, before=(at[0], at[1]) if at else None, limit=limit)
-    told_of = [plain(each, definition_id="schedule_id", key="name") for each in found]
-    return page(told_of, limit, lambda each: (each["at"].isoformat(), each["version"]))
+@router.get("/schedules/{name:name}/versions", responses=example_page(VERSION))
+async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: After = None) -> Page:
+    """List the versions of a schedule, newest first: actor, time, reason, definition before and after."""
+    cursor = decode_cursor(after, cursor_instant, cursor_int)
+    found = await call.app.schedules.versions(name, before=(cursor[0], cursor[1]) if cursor else None, limit=limit)
+    items = [version_to_wire(each, id_field="schedule_id", key_field="name") for each in found]
+    return make_page(items, limit, lambda each: (each["at"].isoformat(), each["version"]))
 
 
-@router.get("/ledger", responses=a_page(ENTRY))
-async def ledger(
-    visit: Look,
-    schedule: Text = None,
-    decision: Text = None,
-    limit: Limit = 100,
-    after: After = None,
+@router.get("/ledger", responses=example_page(ENTRY))
+async def list_ledger(
+    call: Viewer, schedule: TextFilter = None, decision: TextFilter = None, limit: Limit = 100, after: After = None
 ) -> Page:
-    """What became of every due instant, the newest first."""
-    at = place(after, instant, UUID)
-    found = await visit.app.schedules.ledger(
+    """List the occurrence ledger: every due instant and its decision, newest first."""
+    cursor = decode_cursor(after, cursor_instant, UUID)
+    found = await call.app.schedules.ledger(
         schedule,
-        before=at[0] if at else None,
-        below=at[1] if at else None,
-        decision=inward(decision, Decision, field="decision"),
+        before=cursor[0] if cursor else None,
+        below=cursor[1] if cursor else None,
+        decision=parse_wire_state(decision, Decision, field="decision"),
         limit=limit,
     )
-    return page([told(each) for each in found], limit, lambda each: (each["due_at"].isoformat(), each["id"]))
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["due_at"].isoformat(), each["id"]))
 
 
-# --- in and out -------------------------------------------------------------------------------------------------------
+# --- conversion -------------------------------------------------------------------------------------------------------
 
 
-def _read(definition: dict[str, Any]) -> Definition:
-    return written("schedules", definition, schedules_of).definition
+def _parse(definition: dict[str, Any]) -> ScheduleDefinition:
+    return parse_definition("schedules", definition, parse_schedules).definition
 
 
-def _in_a_list(schedule: dict[str, Any]) -> dict[str, Any]:
-    """A schedule in a list: how many steps it has, and not each of them."""
-    shown = told({name: value for name, value in schedule.items() if name != "plan"})
-    return {**shown, "total_steps": sum(len(group) for group in schedule["plan"])}
+def _list_item_to_wire(schedule: dict[str, Any]) -> dict[str, Any]:
+    """Return a schedule with the number of its steps instead of its plan."""
+    item = to_wire({name: value for name, value in schedule.items() if name != "plan"})
+    return {**item, "total_steps": sum(len(group) for group in schedule["plan"])}
 
 
-def _show(schedule: Schedule, response: Response) -> dict[str, Any]:
+def _schedule_to_wire(schedule: Schedule, response: Response) -> dict[str, Any]:
     response.headers["ETag"] = f'"v{schedule.version}"'
     return {
         "id": schedule.id,
-        **schedule_as_written(schedule.definition),
+        **schedule_to_fields(schedule.definition),
         "enabled": schedule.enabled,
         "version": schedule.version,
         "origin": schedule.origin,

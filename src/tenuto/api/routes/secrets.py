@@ -1,17 +1,16 @@
-"""``/api/v1/secrets``: texts that go in under a name and do not come out."""
+"""``/api/v1/secrets``: set and delete secrets. Their values cannot be read."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
-from tenuto.api.path_names import Name
-from tenuto.api.response_docs import Body, a_page, answers
+from tenuto.api.auth import ApiCall, requires
+from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.strict_route import StrictRoute
+from tenuto.api.wire_format import Body, Name, example, example_page
 from tenuto.model.actors import Role
 
 router = APIRouter(prefix="/api/v1/secrets", tags=["secrets"], route_class=StrictRoute)
@@ -19,33 +18,33 @@ router = APIRouter(prefix="/api/v1/secrets", tags=["secrets"], route_class=Stric
 EXAMPLE = {"name": "hr/database", "version": 2, "updated_at": "2031-05-04T02:00:00Z", "updated_by": "admin"}
 
 
-class Value(Body):
-    """What to keep."""
+class SecretValue(Body):
+    """Value of a secret."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": "…"}]}, hide_input_in_errors=True)
 
     value: str = Field(repr=False)
 
 
-@router.get("", responses=a_page(EXAMPLE))
+@router.get("", responses=example_page(EXAMPLE))
 async def list_secrets(
-    visit: Annotated[Visit, Depends(Needs(Role.ADMIN, "secret.read"))], limit: Limit = 100, after: After = None
+    call: Annotated[ApiCall, requires(Role.ADMIN, "secret.read")], limit: Limit = 100, after: After = None
 ) -> Page:
-    """What is known of secrets but for their values, by name."""
-    at = place(after, str)
-    found = await visit.app.secrets.list(after=at[0] if at else "", limit=limit)
-    return page([dict(each) for each in found], limit, lambda each: (each["name"],))
+    """List secrets by name, without their values."""
+    cursor = decode_cursor(after, str)
+    found = await call.app.secrets.list(after=cursor[0] if cursor else "", limit=limit)
+    return make_page([dict(each) for each in found], limit, lambda each: (each["name"],))
 
 
-@router.put("/{name:name}", responses=answers({"name": "hr/database", "version": 3}))
+@router.put("/{name:name}", responses=example({"name": "hr/database", "version": 3}))
 async def set_secret(
-    visit: Annotated[Visit, Depends(Needs(Role.ADMIN, "secret.set"))], name: Name, secret: Value
+    call: Annotated[ApiCall, requires(Role.ADMIN, "secret.set")], name: Name, secret: SecretValue
 ) -> dict[str, Any]:
-    """Keep a value under a name, in place of the one before. Nobody can read it back here."""
-    return {"name": name, "version": await visit.app.secrets.set(name, secret.value)}
+    """Set a secret. The new value replaces the previous one and cannot be read."""
+    return {"name": name, "version": await call.app.secrets.set(name, secret.value)}
 
 
 @router.delete("/{name:name}", status_code=204)
-async def delete_secret(visit: Annotated[Visit, Depends(Needs(Role.ADMIN, "secret.delete"))], name: Name) -> None:
-    """Let a secret go. What refers to it fails from now on."""
-    await visit.app.secrets.delete(name)
+async def delete_secret(call: Annotated[ApiCall, requires(Role.ADMIN, "secret.delete")], name: Name) -> None:
+    """Delete a secret. Steps that refer to it fail from now on."""
+    await call.app.secrets.delete(name)

@@ -1,24 +1,24 @@
-"""``/api/v1/tasks``: work that is asked for, by the name of a job; what is open of it, and why it does not run."""
+"""``/api/v1/tasks`` and ``/api/v1/activities``: tasks and the records of their attempts."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import ConfigDict, Field
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.paging import After, Limit, Page, page, place
-from tenuto.api.response_docs import Body, Id, Text, a_page, answers
-from tenuto.api.routes.executions import reasons
+from tenuto.api.auth import ApiCall, requires
+from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.routes.executions import why_to_wire
 from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import inward, told
+from tenuto.api.wire_format import Body, Id, TextFilter, example, example_page, parse_wire_state, to_wire
 from tenuto.errors import Invalid, NotFound
 from tenuto.model.actors import Role
-from tenuto.model.tasks import TaskState
+from tenuto.model.tasks import OutcomeStatus, TaskState
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=StrictRoute)
 
@@ -34,11 +34,11 @@ EXAMPLE = {
     "initiator_type": "api_key",
     "initiator_name": "ci",
 }
-Look = Annotated[Visit, Depends(Needs(Role.VIEWER, "task.read"))]
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "task.read")]
 
 
 class NewTask(Body):
-    """A job, its input, and how this task differs from what the job says."""
+    """A job, its input, and options that override those of the job."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -46,85 +46,161 @@ class NewTask(Body):
         }
     )
 
-    job: str = Field(max_length=200, description="The name of the job: see `GET /api/v1/jobs`.")
-    input: dict[str, Any] = Field(default_factory=dict, description="Its arguments by name.")
+    job: str = Field(max_length=200, description="Name of the job, see `GET /api/v1/jobs`.")
+    input: dict[str, Any] = Field(default_factory=dict, description="Arguments of the job by name.")
     queue: str | None = None
-    priority: int | None = Field(default=None, description="-100 to 100; the higher, the sooner.")
-    run_at: datetime | None = Field(default=None, description="Not before this instant.")
-    delay: str | float | None = Field(default=None, description="Or not before so long from now: seconds, `10m`, `2h`.")
-    key: str | None = Field(default=None, description="At most one open task has it; asking again finds that one.")
-    limit_key: str | None = Field(default=None, description="Tasks of one key share a limit.")
-    limit: int | None = Field(default=None, description="So many of a key run at the same time.")
+    priority: int | None = Field(default=None, description="-100 to 100; a higher priority runs first.")
+    run_at: datetime | None = Field(default=None, description="Earliest start.")
+    delay: str | float | None = Field(default=None, description="Delay of the start: seconds, `10m`, `2h`.")
+    key: str | None = Field(
+        default=None, description="Unique among open tasks; a second request returns the open task."
+    )
+    limit_key: str | None = Field(default=None, description="Tasks with the same key share a limit.")
+    limit: int | None = Field(default=None, description="Maximum number of running tasks with the same limit key.")
     tags: list[str] = Field(default_factory=list, max_length=20)
     correlation_id: str | None = Field(default=None, max_length=200)
 
 
-@router.post("", status_code=202, responses=answers({"id": EXAMPLE["id"], "created": True}, 202))
+@router.post("", status_code=202, responses=example({"id": EXAMPLE["id"], "created": True}, 202))
 async def enqueue_task(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "task.create"))], wanted: NewTask, response: Response
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create")], new_task: NewTask, response: Response
 ) -> dict[str, Any]:
-    """Have a job run, once committed to even if everything crashes."""
-    if wanted.run_at is not None and wanted.run_at.tzinfo is None:
+    """Enqueue a task. It survives crashes of all processes once the response is sent."""
+    if new_task.run_at is not None and new_task.run_at.tzinfo is None:
         raise Invalid("has no time zone", field="run_at", remedy="write it with an offset, such as …T00:00:00Z")
-    job = visit.app.jobs.get(wanted.job)
-    options = wanted.model_dump(exclude={"job", "input"}, exclude_defaults=True)
-    made = await visit.app.enqueue_json(job.using(**options), json.dumps(wanted.input), request_id=visit.id)
-    response.headers["Location"] = f"/api/v1/tasks/{made.id}"
-    return {"id": made.id, "created": made.created}
+    job = call.app.jobs.get_job(new_task.job)
+    options = new_task.model_dump(exclude={"job", "input"}, exclude_defaults=True)
+    task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=call.object_id)
+    response.headers["Location"] = f"/api/v1/tasks/{task.id}"
+    return {"id": task.id, "created": task.created}
 
 
-@router.get("", responses=a_page(EXAMPLE))
+@router.get("", responses=example_page(EXAMPLE))
 async def list_tasks(
-    visit: Look,
-    state: Text = None,
-    name: Text = None,
-    queue: Text = None,
-    tag: Text = None,
+    call: Viewer,
+    state: TextFilter = None,
+    name: TextFilter = None,
+    queue: TextFilter = None,
+    tag: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
 ) -> Page:
-    """Open tasks, the newest first. Those that have ended live on as activities."""
-    at = place(after, UUID)
-    found = await visit.app.tasks(
-        below=at[0] if at else None,
-        state=inward(state, TaskState, field="state"),
+    """List open tasks, newest first. Finished tasks are found as activities."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.tasks(
+        below=cursor[0] if cursor else None,
+        state=parse_wire_state(state, TaskState, field="state"),
         name=name,
         queue=queue,
         tag=tag,
         limit=limit,
     )
-    return page([told(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", responses=answers(EXAMPLE))
-async def get_task(visit: Look, id: Id) -> dict[str, Any]:
-    """A task: as it stands, or, once it has ended, its last attempt."""
+@router.get("/{id}", responses=example(EXAMPLE))
+async def get_task(call: Viewer, id: Id) -> dict[str, Any]:
+    """Get a task. A finished task is shown by its last attempt."""
     try:
-        return told(await visit.app.task(id))
+        return to_wire(await call.app.task(id))
     except NotFound:
-        return told((await visit.app.attempts(id))[-1])
+        return to_wire((await call.app.attempts(id))[-1])
 
 
 @router.get("/{id}/attempts")
-async def task_attempts(visit: Look, id: Id) -> dict[str, Any]:
-    """Every attempt at a task so far, the first one first; the last may lie ahead."""
-    return {"items": [told(each) for each in await visit.app.attempts(id)]}
+async def task_attempts(call: Viewer, id: Id) -> dict[str, Any]:
+    """List the attempts of a task, oldest first. The last attempt may not have started."""
+    return {"items": [to_wire(each) for each in await call.app.attempts(id)]}
 
 
 @router.get("/{id}/steps")
-async def task_steps(visit: Look, id: Id) -> dict[str, Any]:
-    """What the steps of a chain have come to, in order; of other jobs: nothing."""
-    await visit.app.attempts(id)
-    return {"items": [told(each) for each in await visit.app.chain_steps(id)]}
+async def task_steps(call: Viewer, id: Id) -> dict[str, Any]:
+    """List the step checkpoints of a chain in order. The list is empty for other jobs."""
+    await call.app.attempts(id)
+    return {"items": [to_wire(each) for each in await call.app.chain_steps(id)]}
 
 
-@router.get("/{id}/why", responses=answers({"state": "Queued", "reasons": [{"code": "no_worker"}]}))
-async def why_task(visit: Look, id: Id) -> dict[str, Any]:
-    """Why a task is not running: every reason, as a sentence and as a code; or what it does, or how it ended."""
-    return reasons(await visit.app.why(id))
+@router.get("/{id}/why", responses=example({"state": "Queued", "reasons": [{"code": "no_worker"}]}))
+async def why_task(call: Viewer, id: Id) -> dict[str, Any]:
+    """Explain why a task is not running. Each reason has a code and a message."""
+    return why_to_wire(await call.app.why(id))
 
 
-@router.post("/{id}/cancel", status_code=202, responses=answers({"state": "Cancelled"}, 202))
-async def cancel_task(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "task.cancel"))], id: Id) -> dict[str, Any]:
-    """Cancel a task: at once if nobody runs it, otherwise its code is told to stop."""
-    return told({"state": await visit.app.cancel(id)})
+@router.post("/{id}/cancel", status_code=202, responses=example({"state": "Cancelled"}, 202))
+async def cancel_task(call: Annotated[ApiCall, requires(Role.OPERATOR, "task.cancel")], id: Id) -> dict[str, Any]:
+    """Cancel a task. A running task ends when its code has stopped."""
+    return to_wire({"state": await call.app.cancel(id)})
+
+
+activity_router = APIRouter(prefix="/api/v1/activities", tags=["activities"], route_class=StrictRoute)
+
+ACTIVITY_EXAMPLE = {
+    "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+    "task_id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+    "attempt": 1,
+    "status": "Failed",
+    "reason": "error",
+    "final": False,
+    "name": "send_mail",
+    "started_at": "2031-05-04T02:00:00Z",
+    "ended_at": "2031-05-04T02:00:04Z",
+    "error": {"type": "ConnectionError", "message": "the server does not respond"},
+}
+STATS_EXAMPLE = {"kind": "job", "name": "send_mail", "attempts": 120, "done": 117, "failed": 3, "duration_p95": 0.8}
+ActivityViewer = Annotated[ApiCall, requires(Role.VIEWER, "activity.read")]
+_STATS_PERIOD = timedelta(days=1)
+
+
+@activity_router.get("", responses=example_page(ACTIVITY_EXAMPLE))
+async def list_activities(
+    call: ActivityViewer,
+    status: TextFilter = None,
+    name: TextFilter = None,
+    queue: TextFilter = None,
+    tag: TextFilter = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> Page:
+    """List finished attempts, newest first."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.activities(
+        below=cursor[0] if cursor else None,
+        state=parse_wire_state(status, OutcomeStatus, field="status"),
+        name=name,
+        queue=queue,
+        tag=tag,
+        limit=limit,
+    )
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+
+
+@activity_router.get("/stats", responses=example({"since": "2031-05-03T02:00:00Z", "items": [STATS_EXAMPLE]}))
+async def activity_stats(
+    call: ActivityViewer,
+    since: Annotated[datetime | None, Query(description="Start of the period; default: one day ago.")] = None,
+    name: TextFilter = None,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Get statistics of finished attempts by name: counts by outcome, waiting time and duration in seconds."""
+    start = since or (await call.app.open()).clock.now() - _STATS_PERIOD
+    return {"since": start, "items": await call.app.stats(since=start, name=name, limit=limit)}
+
+
+@activity_router.get("/{id}", responses=example(ACTIVITY_EXAMPLE))
+async def get_activity(call: ActivityViewer, id: Id) -> dict[str, Any]:
+    """Get an attempt with input, output, error and progress, in any state."""
+    return to_wire({name: value for name, value in (await call.app.activity(id)).items() if name != "log"})
+
+
+@activity_router.get("/{id}/log", response_class=PlainTextResponse)
+async def activity_log(call: ActivityViewer, id: Id) -> str:
+    """Get the log of an attempt as text. It is complete when the attempt has ended."""
+    return (await call.app.activity(id))["log"] or ""
+
+
+@activity_router.get("/{id}/children", responses=example_page(ACTIVITY_EXAMPLE))
+async def activity_children(call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None) -> Page:
+    """List the attempts of tasks that this attempt enqueued, oldest first."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.children(id, above=cursor[0] if cursor else None, limit=limit)
+    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))

@@ -1,17 +1,15 @@
-"""``/api/v1/workers`` and ``/api/v1/queues``: who does the work, and in which lines it waits."""
+"""``/api/v1/workers`` and ``/api/v1/queues``: list workers, control queues."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
-from tenuto.api.auth import Needs, Visit
-from tenuto.api.path_names import Name
-from tenuto.api.response_docs import Body, Why, answers
+from tenuto.api.auth import ApiCall, requires
 from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import told
+from tenuto.api.wire_format import Body, Name, ReasonBody, example, to_wire
 from tenuto.model.actors import Role
 
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
@@ -21,45 +19,47 @@ QUEUE = {"name": "mail", "max_running": 20, "paused_at": None, "queued": 12, "sc
 
 
 class QueueLimit(Body):
-    """How many tasks of a queue may run at the same time, over all workers."""
+    """Limit on the running tasks of a queue, over all workers."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"max_running": 20}]})
 
-    max_running: int | None = Field(ge=1, le=100_000, description="Null lifts the bound.")
+    max_running: int | None = Field(
+        ge=1, le=100_000, description="Maximum number of running tasks; null removes the limit."
+    )
 
 
-@router.get("/workers", responses=answers({"items": [WORKER]}), tags=["workers"])
+@router.get("/workers", responses=example({"items": [WORKER]}), tags=["workers"])
 async def list_workers(
-    visit: Annotated[Visit, Depends(Needs(Role.VIEWER, "worker.read"))], ended: bool = False
+    call: Annotated[ApiCall, requires(Role.VIEWER, "worker.read")], ended: bool = False
 ) -> dict[str, Any]:
-    """The workers that are alive, and on request those that have left."""
-    found = await visit.app.workers(ended=ended)
-    return {"items": [{**told(each), "state": each["state"]} for each in found]}
+    """List live workers. With `ended`, include stopped workers."""
+    found = await call.app.workers(ended=ended)
+    return {"items": [{**to_wire(each), "state": each["state"]} for each in found]}
 
 
-@router.get("/queues", responses=answers({"items": [QUEUE]}), tags=["queues"])
-async def list_queues(visit: Annotated[Visit, Depends(Needs(Role.VIEWER, "queue.read"))]) -> dict[str, Any]:
-    """Every queue with its limit, whether it is paused, and what is in it."""
-    return {"items": [told(each) for each in await visit.app.queues()]}
+@router.get("/queues", responses=example({"items": [QUEUE]}), tags=["queues"])
+async def list_queues(call: Annotated[ApiCall, requires(Role.VIEWER, "queue.read")]) -> dict[str, Any]:
+    """List queues with limit, pause and task counts."""
+    return {"items": [to_wire(each) for each in await call.app.queues()]}
 
 
 @router.post("/queues/{name:name}/pause", status_code=204, tags=["queues"])
 async def pause_queue(
-    visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "queue.pause"))], name: Name, why: Why | None = None
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "queue.pause")], name: Name, body: ReasonBody | None = None
 ) -> None:
-    """Let nothing more of a queue be taken; what runs goes on."""
-    await visit.app.pause_queue(name, (why and why.reason) or visit.reason)
+    """Pause a queue. Workers claim no further tasks of it; running tasks finish."""
+    await call.app.pause_queue(name, (body and body.reason) or call.reason)
 
 
 @router.post("/queues/{name:name}/resume", status_code=204, tags=["queues"])
-async def resume_queue(visit: Annotated[Visit, Depends(Needs(Role.OPERATOR, "queue.resume"))], name: Name) -> None:
-    """Let a paused queue go on."""
-    await visit.app.resume_queue(name)
+async def resume_queue(call: Annotated[ApiCall, requires(Role.OPERATOR, "queue.resume")], name: Name) -> None:
+    """Resume a paused queue."""
+    await call.app.resume_queue(name)
 
 
 @router.put("/queues/{name:name}/limit", status_code=204, tags=["queues"])
 async def limit_queue(
-    visit: Annotated[Visit, Depends(Needs(Role.EDITOR, "queue.limit"))], name: Name, limit: QueueLimit
+    call: Annotated[ApiCall, requires(Role.EDITOR, "queue.limit")], name: Name, limit: QueueLimit
 ) -> None:
-    """Bound how many tasks of a queue run at the same time, over all workers."""
-    await visit.app.limit_queue(name, limit.max_running)
+    """Limit the running tasks of a queue, over all workers."""
+    await call.app.limit_queue(name, limit.max_running)

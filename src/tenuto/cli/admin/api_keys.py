@@ -1,158 +1,150 @@
-"""``tenuto key`` and ``tenuto login``: who may use the web service, and a link that opens it in a browser."""
+"""``tenuto key`` and ``tenuto login``: create, list and revoke API keys; print a login link for the web service."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import ago, local
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.formatting import format_local_time, format_relative
+from tenuto.cli.listing import Column, Record, print_list
+from tenuto.cli.output import print_json, print_text, styled_state
 from tenuto.errors import Invalid
+from tenuto.model.actors import Role
+from tenuto.model.triggers.parsing import parse_instant
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from tenuto.settings import Settings
 
-RoleWord = Literal["viewer", "operator", "editor", "admin"]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="The key's name or prefix.")]
+RoleName = Literal["viewer", "operator", "editor", "admin"]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Name or prefix of the key.")]
+
+api_keys = group(
+    top_level, "key", "Create, list and revoke API keys.", "tenuto key list", "tenuto key add deploy --role editor"
+)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    keys = group(
-        root, "key", "Make, list and revoke API keys.", "tenuto key list", "tenuto key add deploy --role editor"
-    )
-    command(
-        keys,
-        "add",
-        "tenuto key add deploy --role editor",
-        "tenuto key add ci --expires 2031-12-31T00:00:00Z > ci.key",
-    )(add_key)
-    command(keys, "list", "tenuto key list", "tenuto key list -o json | jq '.[] | select(.revoked_at == null)'")(
-        list_keys
-    )
-    command(keys, "revoke", "tenuto key revoke deploy", "tenuto key revoke k3xv9m2a")(revoke_key)
-    command(root, "login", "tenuto login", "tenuto login --key deploy --port 9000")(login)
-
-
-async def add_key(
+@command(
+    api_keys,
+    "add",
+    "tenuto key add deploy --role editor",
+    "tenuto key add ci --expires 2031-12-31T00:00:00Z > ci.key",
+)
+async def create_key(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")],
     role: Annotated[
-        RoleWord,
-        typer.Option(help="viewer looks; operator runs and stops; editor changes definitions; admin does everything."),
+        RoleName,
+        typer.Option(
+            help="Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."
+        ),
     ] = "viewer",
     expires: Annotated[
-        str | None, typer.Option(metavar="INSTANT", help="Until when it is good; without one, until it is revoked.")
+        str | None, typer.Option(metavar="INSTANT", help="Expiry time. (default: valid until revoked)")
     ] = None,
 ) -> None:
-    """Make an API key and print it: this is the only time it is shown."""
-    from tenuto.cli.output import show_json, show_text
-    from tenuto.model.actors import Role
-    from tenuto.model.triggers.parsing import instant
-
-    ends = None if expires is None else instant(expires, field="--expires")
+    """Create an API key and print it. It is never shown again."""
+    expires_at = None if expires is None else parse_instant(expires, field="--expires")
     with session.as_user() as app:
-        made, text = await app.keys.make(name, Role.named(role), expires_at=ends)
+        created, text = await app.api_keys.create(name, Role.from_key(role), expires_at=expires_at)
     if session.as_json:
-        show_json({**made, "key": text})
+        print_json({**created, "key": text})
         return
-    show_text(text)
-    until = "until it is revoked" if ends is None else f"until {local(ends)}"
-    session.say(f"key {name} ({role}) is good {until}; keep it now, it is not shown again")
+    print_text(text)
+    until = "it is revoked" if expires_at is None else format_local_time(expires_at)
+    session.print_message(f"key {name} ({role}) is valid until {until}; store it now, it is not shown again")
 
 
+@command(api_keys, "list", "tenuto key list", "tenuto key list -o json | jq '.[] | select(.revoked_at == null)'")
 async def list_keys(session: Session) -> None:
-    """List the keys: who they are for and what they may do, never the keys themselves."""
-    from tenuto.cli.output import show_json, show_table
-    from tenuto.cli.output import state as in_words
-
-    found = list(some := await session.app.keys.list())
-    while some:
-        last = found[-1]
-        found += (some := await session.app.keys.list(after=(last["revoked_at"] is not None, last["name"], last["id"])))
-    if session.as_json:
-        show_json(found)
-        return
-    if not found:
-        session.say("there are no keys; make one with: tenuto key add NAME --role admin")
-        return
-    now = (await session.app.open()).clock.now()
-    show_table(
-        ("name", "prefix", "role", "state", "last used", "made", "by", "ends"),
-        [
-            (
-                key["name"],
-                key["prefix"],
-                key["role"],
-                in_words(_state(key)),
-                ago(key["last_used_at"], now) or "never",
-                ago(key["created_at"], now),
-                key["created_by"],
-                _ends(key, now),
-            )
-            for key in found
-        ],
-        spare=("made", "by"),
+    """List API keys with role, state and last use, never the keys themselves."""
+    found: list[Record] = []
+    while page := await session.app.api_keys.list(
+        after=(found[-1]["revoked_at"] is not None, found[-1]["name"], found[-1]["id"]) if found else None
+    ):
+        found += page
+    columns: dict[str, Column] = {
+        "name": "name",
+        "prefix": "prefix",
+        "role": "role",
+        "state": lambda key, _: styled_state(_display_state(key)),
+        "last used": lambda key, now: format_relative(key["last_used_at"], now) or "never",
+        "created": lambda key, now: format_relative(key["created_at"], now),
+        "by": "created_by",
+        "ends": _end_text,
+    }
+    await print_list(
+        session,
+        found,
+        columns,
+        noun="API keys",
+        hint="create one with: tenuto key add NAME --role admin",
+        optional=("created", "by"),
         flexible=("name",),
     )
 
 
-def _state(key: dict[str, Any]) -> str:
+def _display_state(key: Record) -> str:
     if key["revoked_at"] is not None:
         return "revoked"
-    return "expired" if key["expired"] else "in use"
+    return "expired" if key["expired"] else "valid"
 
 
-def _ends(key: dict[str, Any], now: datetime) -> str:
+def _end_text(key: Record, now: datetime) -> str:
     if key["revoked_at"] is not None:
-        return f"{ago(key['revoked_at'], now)} by {key['revoked_by']}"
-    return ago(key["expires_at"], now)
+        return f"{format_relative(key['revoked_at'], now)} by {key['revoked_by']}"
+    return format_relative(key["expires_at"], now)
 
 
+@command(api_keys, "revoke", "tenuto key revoke deploy", "tenuto key revoke k3xv9m2a")
 async def revoke_key(session: Session, key: Key) -> None:
-    """End a key and every session it opened; within a second nothing opens with it."""
-    from tenuto.cli.output import show_json
-
+    """Revoke an API key and the browser sessions it opened. It takes effect within a second."""
     with session.as_user() as app:
-        ended = await app.keys.revoke(key)
+        revoked = await app.api_keys.revoke(key)
     if session.as_json:
-        show_json(ended)
+        print_json(revoked)
     else:
-        session.say(f"key {ended['name']} ({ended['prefix']}) is revoked, by {ended['revoked_by'] or login_name()}")
+        user = revoked["revoked_by"] or login_name()
+        session.print_message(f"key {revoked['name']} ({revoked['prefix']}) revoked by {user}")
 
 
-async def login(
+@command(top_level, "login", "tenuto login", "tenuto login --key deploy --port 9000")
+async def create_login_link(
     session: Session,
-    key: Annotated[str, typer.Option(metavar="KEY", help="On whose account: a key's name or prefix.")] = "admin",
+    key: Annotated[str, typer.Option(metavar="KEY", help="Name or prefix of the API key to log in with.")] = "admin",
     host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where the web service listens, if it was told at its start.")
+        str | None, typer.Option(metavar="ADDRESS", help="Address of the web service. (default: setting web_host)")
     ] = None,
-    port: Annotated[int | None, typer.Option(metavar="NUMBER", help="Its port, likewise.", min=1, max=65535)] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Port of the web service. (default: setting web_port)", min=1, max=65535),
+    ] = None,
 ) -> None:
-    """Print a link that opens the web service in a browser: once, and within ten minutes."""
-    from tenuto.cli.output import show_json, show_text
+    """Print a link that logs a browser in to the web service.
 
-    where = _web_address(session.app.settings, host, port)
+    The link works once, within ten minutes.
+    """
+    address = _web_address(session.app.settings, host, port)
     with session.as_user() as app:
-        link = await app.keys.link(key)
-    address = f"{where}/login?link={link}"
+        link = await app.api_keys.create_link(key)
+    url = f"{address}/login?link={link}"
     if session.as_json:
-        show_json({"url": address, "link": link})
+        print_json({"url": url, "link": link})
         return
-    show_text(address)
-    session.say("it opens once, within ten minutes; whoever opens it is let in")
+    print_text(url)
+    session.print_message("the link works once, within ten minutes, for any browser that opens it")
 
 
 def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
     host, port = host or settings.web_host, port or settings.web_port
     if not port:
         raise Invalid(
-            "is 0, for any port that is free: which one it has become is not known here",
+            "the port of the web service is unknown: web_port is 0, so it chose a free port",
+            code="cli.port.unknown",
             field="web_port",
-            remedy="give the port the web service said at its start: --port NUMBER",
+            remedy="give the port that the web service printed at its start: --port NUMBER",
         )
     scheme = "https" if settings.web_tls_certificate else "http"
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host

@@ -1,159 +1,141 @@
-"""``tenuto audit``: what people and keys have changed, and whether the record of it is whole."""
+"""``tenuto audit``: list, verify and export the audit log."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import local, one_line
-from tenuto.cli.option_parsing import Below, Limit, say_if_more, where
+from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.formatting import format_local_time, one_line
+from tenuto.cli.listing import Column, print_list
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
+from tenuto.cli.output import print_json, print_table
+from tenuto.model.triggers.parsing import parse_instant
 
 if TYPE_CHECKING:
     from tenuto.audit.verifier import Verification
 
-_COMMON_LENGTH = 60
+_MAX_CELL_LENGTH = 60
+
+audit_log = group(
+    top_level, "audit", "List, verify and export the audit log.", "tenuto audit list", "tenuto audit verify"
+)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    trail = group(
-        root, "audit", "Look at what was changed, and check the trail.", "tenuto audit list", "tenuto audit verify"
-    )
-    command(
-        trail,
-        "list",
-        "tenuto audit list --action schedule --actor ana",
-        "tenuto audit list --target nightly -o json | jq '.[0].before, .[0].after'",
-    )(list_entries)
-    command(trail, "verify", "tenuto audit verify", "tenuto audit verify --newest 10000 -o json")(verify)
-    command(trail, "export", "tenuto audit export trail.jsonl", "tenuto audit export - | gzip > trail.jsonl.gz")(export)
-
-
+@command(
+    audit_log,
+    "list",
+    "tenuto audit list --action schedule --actor ana",
+    "tenuto audit list --target nightly -o json | jq '.[0].before, .[0].after'",
+)
 async def list_entries(
     session: Session,
-    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this person or key did.")] = None,
+    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by user or API key.")] = None,
     action: Annotated[
-        str | None, typer.Option(metavar="ACTION", help="Only this: schedule.disable, or all of schedule.")
+        str | None, typer.Option(metavar="ACTION", help="Filter by action: schedule.disable, or all of schedule.")
     ] = None,
-    target: Annotated[str | None, typer.Option(metavar="NAME|ID", help="Only what was done to this.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="INSTANT", help="Only from then on.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="INSTANT", help="Only before then.")] = None,
-    limit: Limit = 50,
-    below: Below = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME|ID", help="Filter by the changed object.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="INSTANT", help="Start of the period.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="INSTANT", help="End of the period, exclusive.")] = None,
+    limit: LimitOption = 50,
+    below: BelowOption = None,
 ) -> None:
-    """List what was changed, the newest first: who, from where, what, and why."""
-    from tenuto.cli.output import show_json, show_table
-    from tenuto.model.triggers.parsing import instant
-
-    narrowed = where(
+    """List audit entries, newest first: actor, source, action, target and reason."""
+    filters = build_filters(
         actor=actor,
         action=action,
         target=target,
-        since=None if since is None else instant(since, field="--since"),
-        until=None if until is None else instant(until, field="--until"),
+        since=None if since is None else parse_instant(since, field="--since"),
+        until=None if until is None else parse_instant(until, field="--until"),
         limit=limit,
         below=below,
     )
-    found = await session.app.audit.list(**narrowed)
-    if session.as_json:
-        show_json(found)
-    elif not found:
-        session.say("nothing is on record" if len(narrowed) == 1 else "nothing like that is on record")
-    else:
-        show_table(
-            ("when", "who", "from", "action", "target", "why", "position"),
-            [_row(entry) for entry in found],
-            spare=("position", "from"),
-            flexible=("target", "why"),
-        )
-        say_if_more(session, list(found), limit)
-
-
-def _row(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return (
-        local(entry["at"]),
-        entry["actor_name"],
-        entry["source"],
-        entry["action"],
-        one_line(entry["target"] or "", _COMMON_LENGTH),
-        one_line(entry["reason"] or "", _COMMON_LENGTH),
-        entry["position"],
+    columns: dict[str, Column] = {
+        "time": lambda entry, _: format_local_time(entry["at"]),
+        "actor": "actor_name",
+        "source": "source",
+        "action": "action",
+        "target": lambda entry, _: one_line(entry["target"] or "", _MAX_CELL_LENGTH),
+        "reason": lambda entry, _: one_line(entry["reason"] or "", _MAX_CELL_LENGTH),
+        "position": "position",
+    }
+    await print_list(
+        session,
+        await session.app.audit.list(**filters),
+        columns,
+        noun="audit entries",
+        filters=filters,
+        optional=("position", "source"),
+        flexible=("target", "reason"),
     )
 
 
-async def verify(
+@command(audit_log, "verify", "tenuto audit verify", "tenuto audit verify --newest 10000 -o json")
+async def verify_audit_log(
     session: Session,
-    newest: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Look only at so many of the newest entries.")
-    ] = None,
+    newest: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of newest entries to verify.")] = None,
 ) -> int:
-    """Check that the trail is as it was written: nothing changed, deleted, put in, exchanged or cut off.
+    """Verify that no entry was changed, deleted, inserted, reordered or cut off.
 
-    Each entry is sealed over the one before. The seals are made with the master key; without one, only what was
-    remembered outside the database (audit.heads in the home) shows a trail that was made anew. Exit 1 if something is
-    wrong.
+    The seal of each entry covers the entry before it and is made with the master key. Without a master key, a
+    completely rewritten log is detected only by the checkpoints outside the database (audit.heads in the home folder).
+    Exit code 1 if the verification fails.
     """
-    from tenuto.cli.output import show_json, show_table
-
-    told = await session.app.audit.verify(newest=newest)
+    result = await session.app.audit.verify(newest=newest)
     if session.as_json:
-        show_json({"sound": told.sound, **_fields(told)})
-        return exit_codes.OK if told.sound else exit_codes.FAILED
-    if told.sound:
-        session.say(f"the audit trail is sound: {_extent(told)}")
+        print_json(
+            {
+                "sound": result.is_sound,
+                "links": result.checked_links,
+                "position": result.end_position,
+                "keyed": result.is_keyed,
+                "anchored": result.checkpoint_position,
+                "faults": result.faults,
+                "more": result.has_more_faults,
+            }
+        )
+        return exit_codes.OK if result.is_sound else exit_codes.FAILED
+    if result.is_sound:
+        session.print_message(f"the audit log is intact: {_extent(result)}")
         return exit_codes.OK
-    show_table(
-        ("position", "what", "says"),
-        [(fault.position, fault.kind.replace("_", " "), fault.says) for fault in told.faults],
-        flexible=("says",),
+    print_table(
+        ("position", "fault", "description"),
+        [(fault.position, fault.kind.replace("_", " "), fault.description) for fault in result.faults],
+        flexible=("description",),
     )
-    more = ", and there is more" if told.more else ""
-    session.say(f"the audit trail is not as it was written{more}: {_extent(told)}")
+    more = " (more faults are not shown)" if result.has_more_faults else ""
+    session.print_message(f"the audit log was altered{more}: {_extent(result)}")
     return exit_codes.FAILED
 
 
-def _fields(told: Verification) -> dict[str, Any]:
-    return {
-        "links": told.links,
-        "position": told.position,
-        "keyed": told.keyed,
-        "anchored": told.anchored,
-        "faults": told.faults,
-        "more": told.more,
-    }
+def _extent(result: Verification) -> str:
+    if result.end_position == 0:
+        return "no entry is sealed yet"
+    seal = "sealed with a key" if result.is_keyed else "sealed without a key"
+    checkpoint = f"checkpoint at {result.checkpoint_position:,}" if result.checkpoint_position else "no checkpoint yet"
+    return f"{result.checked_links:,} of {result.end_position:,} entries verified, {seal}, {checkpoint}"
 
 
-def _extent(told: Verification) -> str:
-    if told.position == 0:
-        return "nothing is sealed yet"
-    sealed = "sealed with a key" if told.keyed else "sealed without a key"
-    anchored = f"remembered outside up to {told.anchored:,}" if told.anchored else "not yet remembered outside"
-    return f"{told.links:,} entries looked at of {told.position:,}, {sealed}, {anchored}"
-
-
-async def export(
+@command(audit_log, "export", "tenuto audit export trail.jsonl", "tenuto audit export - | gzip > trail.jsonl.gz")
+async def export_audit_log(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to write it; - for stdout.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="File to write; - writes to stdout.")],
 ) -> None:
-    """Write the whole trail as lines of JSON, the oldest first, with the seals.
+    """Export the whole audit log as JSON lines, oldest first, with the seals.
 
-    The file takes the place of one of that name when it is complete, and only you may read it.
+    An existing file is replaced when the export is complete. Only its owner may read the file.
     """
-    from tenuto.cli.output import show_json
-
     app = session.app
     if file == "-":
-        import sys
-
-        async for line in app.audit.lines():
+        async for line in app.audit.export_lines():
             sys.stdout.write(f"{line}\n")
         return
     count = await app.audit.export(Path(file))
     if session.as_json:
-        show_json({"file": file, "entries": count})
+        print_json({"file": file, "entries": count})
     else:
-        session.say(f"{count:,} entries are in {file}")
+        session.print_message(f"{count:,} entries exported to {file}")

@@ -1,93 +1,82 @@
-"""``tenuto doctor``: everything that must hold, looked at."""
+"""``tenuto doctor``: run all checks of an installation and print the findings."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-import typer
+from rich.padding import Padding
+from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command
-from tenuto.cli.formatting import plain, span
+from tenuto.cli.command import Session, command, top_level
+from tenuto.cli.formatting import format_duration, safe_text
+from tenuto.cli.output import print_json, print_rich, styled_state
+from tenuto.clock import monotonic_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tenuto.diagnostics.doctor import Finding
+    from tenuto.diagnostics.checks import Finding
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the command into the tree."""
-    command(root, "doctor", "tenuto doctor", "tenuto doctor -o json | jq '.checks[] | select(.verdict != \"ok\")'")(
-        doctor
-    )
+@command(top_level, "doctor", "tenuto doctor", "tenuto doctor -o json | jq '.checks[] | select(.severity != \"ok\")'")
+async def run_doctor(session: Session) -> int:
+    """Check the installation for problems.
 
-
-async def doctor(session: Session) -> int:
-    """Look for anything wrong.
-
-    Looks at the server, the schema, the clock, and at every rule the work must keep. It changes nothing and is
-    quick, however long the past is: histories are followed for the newest tasks. Exit 1 if there is a problem; a
-    warning is none.
+    Checks the server, the schema, the clock and the consistency of the stored data. It changes nothing. Its duration
+    does not grow with the history: only the newest tasks are followed through their history. Exit code 1 if there is a
+    problem; warnings do not count.
     """
-    from tenuto.cli.output import show, show_json
-    from tenuto.clock import steady
-
-    began = steady()
-    progress = _Progress(shown=not session.quiet and sys.stderr.isatty())
+    started_at = monotonic_seconds()
+    progress = _ProgressLine(enabled=not session.quiet and sys.stderr.isatty())
     try:
-        findings = await session.app.doctor(progress.told)
+        findings = await session.app.doctor(progress.show)
     finally:
         progress.clear()
-    problems = sum(finding.verdict == "problem" for finding in findings)
+    counts = {
+        severity: sum(finding.severity == severity for finding in findings) for severity in ("problem", "warning")
+    }
     if session.as_json:
-        show_json({"healthy": problems == 0, "checks": findings})
+        print_json({"healthy": counts["problem"] == 0, "checks": findings})
     else:
-        show(*(part for finding in findings for part in _lines(finding)))
-        counts = {
-            verdict: sum(finding.verdict == verdict for finding in findings) for verdict in ("problem", "warning")
-        }
-        words = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
-        session.say(f"\n{len(findings)} checks in {span(steady() - began)}: {words or 'all is well'}")
-    return exit_codes.FAILED if problems else exit_codes.OK
+        print_rich(*(part for finding in findings for part in _finding_lines(finding)))
+        result = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
+        duration = format_duration(monotonic_seconds() - started_at)
+        session.print_message(f"\n{len(findings)} checks in {duration}: {result or 'no problems'}")
+    return exit_codes.FAILED if counts["problem"] else exit_codes.OK
 
 
-class _Progress:
-    """One line on stderr that says how far it has come; it is gone when the answer is there."""
+class _ProgressLine:
+    """A line on stderr with the current check; erased before the result is printed."""
 
-    def __init__(self, *, shown: bool) -> None:
-        self._shown = shown
-        self._write("looking …")
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._write("checking …")
 
-    def told(self, finding: Finding, number: int, of: int) -> None:
-        self._write(f"{number} of {of} checks: {finding.title}")
+    def show(self, finding: Finding, number: int, check_count: int) -> None:
+        self._write(f"{number} of {check_count} checks: {finding.title}")
 
     def clear(self) -> None:
         self._write("")
 
     def _write(self, text: str) -> None:
-        if self._shown:
-            sys.stderr.write(f"\r\x1b[K{plain(text)[:78]}")
+        if self._enabled:
+            sys.stderr.write(f"\r\x1b[K{safe_text(text)[:78]}")
             sys.stderr.flush()
 
 
-def _lines(finding: Finding) -> list[RenderableType]:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from tenuto.cli.output import state
-
-    line = state(finding.verdict)
+def _finding_lines(finding: Finding) -> list[RenderableType]:
+    line = styled_state(finding.severity)
     line.pad_right(max(11 - len(line), 1))
-    line.append(finding.title, style="" if finding.verdict == "ok" else "bold")
-    if finding.verdict == "ok":
-        line.append(f"  {plain('; '.join(finding.details))}" if finding.details else "", style="dim")
+    line.append(finding.title, style="" if finding.severity == "ok" else "bold")
+    if finding.severity == "ok":
+        line.append(f"  {safe_text('; '.join(finding.details))}" if finding.details else "", style="dim")
         return [line]
     parts: list[RenderableType] = [line]
-    parts += [Padding(Text(plain(detail)), (0, 0, 0, 13)) for detail in finding.details]
-    if finding.means:
-        parts.append(Padding(Text(finding.means, style="dim"), (0, 0, 0, 11)))
+    parts += [Padding(Text(safe_text(detail)), (0, 0, 0, 13)) for detail in finding.details]
+    if finding.meaning:
+        parts.append(Padding(Text(finding.meaning, style="dim"), (0, 0, 0, 11)))
     if finding.remedy:
-        parts.append(Padding(Text(f"try: {plain(finding.remedy)}"), (0, 0, 0, 11)))
+        parts.append(Padding(Text(f"try: {safe_text(finding.remedy)}"), (0, 0, 0, 11)))
     return parts

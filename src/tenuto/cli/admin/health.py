@@ -1,8 +1,8 @@
-"""``tenuto health``: whether the services on this machine are well, by their files.
+"""``tenuto health``: report the health of the services on this machine from their health files.
 
-A container asks every few seconds. So the plain forms of the command are answered by `at_once`, without the tree of
-commands, the settings or the app, whose loading would cost several times the answer. Whatever else was typed goes
-through the tree as any command does, and ends in the same `report`.
+A container runs this check every few seconds. The usual forms of the command are therefore handled here, without the
+command tree, the settings and the app, which take several times longer to load. Other forms go through the tree and
+end in the same `report_health`. This module must not import typer, rich or the app.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tenuto import paths
 from tenuto.cli import exit_codes
-from tenuto.cli.formatting import span
-from tenuto.cli.output import glyph, show_json, show_text
+from tenuto.cli.formatting import format_duration
+from tenuto.cli.output import print_json, print_text, state_symbol
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.service import health_file
@@ -21,54 +21,65 @@ from tenuto.service import health_file
 _OPTIONS = {"--name": "name", "--home": "home", "--output": "output", "-o": "output"}
 
 
-def at_once(words: Sequence[str]) -> int | None:
-    """The exit code; None if this is not a plain form of the command, for the tree of commands to judge."""
+def run_without_command_tree(arguments: Sequence[str]) -> int | None:
+    """Run the command and return its exit code, or None if the command tree must parse the arguments."""
     service: str | None = None
-    given: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        option, equals, value = word.partition("=")
-        if word in ("-q", "--quiet"):
+    options: dict[str, str] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        option, equals, value = argument.partition("=")
+        if argument in ("-q", "--quiet"):
             continue
         if option in _OPTIONS and (not equals or option.startswith("--")):
-            given[_OPTIONS[option]] = value if equals else next(rest, "")
-        elif service is None and word in health_file.STALE_AFTER:
-            service = word
+            options[_OPTIONS[option]] = value if equals else next(rest, "")
+        elif service is None and argument in health_file.STALE_AFTER:
+            service = argument
         else:
             return None
-    if service is None or given.get("output", "json") not in ("json", "table"):
+    if service is None or options.get("output", "json") not in ("json", "table"):
         return None
-    if any(not value or value.startswith("-") for value in given.values()):
+    if any(not value or value.startswith("-") for value in options.values()):
         return None
     try:
-        home = paths.home(given.get("home"))
+        home = paths.find_home(options.get("home"))
     except Invalid:
         return None
-    as_json = given.get("output") == "json"
-    return exit_codes.in_words(lambda: report(home, service, given.get("name"), as_json=as_json), "tenuto health")
+    as_json = options.get("output") == "json"
+    return exit_codes.run_reporting_errors(
+        lambda: report_health(home, service, options.get("name"), as_json=as_json), "tenuto health", as_json=as_json
+    )
 
 
-def report(home: Path, service: str, name: str | None, *, as_json: bool) -> int:
-    """Say how the services are; the exit code."""
+def report_health(home: Path, service: str, name: str | None, *, as_json: bool) -> int:
+    """Print the health of the services of one kind and return the exit code."""
     now = SystemClock().now()
-    found = health_file.look(home, service, now, name)
+    found = health_file.read_health(home, service, now, name)
     if as_json:
-        show_json(found)
+        print_json([{"name": each.name, "seen_at": each.written_at, "healthy": each.healthy} for each in found])
     if not found:
-        called = f" named {name}" if name else ""
-        exit_codes.complain(
-            f"no {service}{called} runs here, by the files in {home / 'run'}", f"tenuto {service} --help"
+        named = f" named {name}" if name else ""
+        exit_codes.print_error(
+            f"no {service}{named} runs on this machine: {home / 'run'} has no health file of it",
+            f"start one; see tenuto {service} --help",
+            code="health.service.not_found",
+            as_json=as_json,
         )
         return exit_codes.FAILED
     if not as_json:
-        for one in found:
-            word = "alive" if one.healthy else "stale"
-            heard = f"heard of {span(now - one.seen_at)} ago" if one.seen_at else "its file cannot be read"
-            show_text(f"{glyph(word)} {word}  {one.name}  {heard}")
-    stale = [one.name for one in found if not one.healthy]
+        for each in found:
+            state = "alive" if each.healthy else "stale"
+            seen = (
+                f"last seen {format_duration(now - each.written_at)} ago"
+                if each.written_at
+                else "health file unreadable"
+            )
+            print_text(f"{state_symbol(state)} {state}  {each.name}  {seen}")
+    stale = [each.name for each in found if not each.healthy]
     if stale:
-        exit_codes.complain(
-            f"{service} {', '.join(stale)} has given no sign of life for too long",
-            f"look at its log and restart it; if it is gone for good, remove its file in {home / 'run'}",
+        exit_codes.print_error(
+            f"{service} {', '.join(stale)} has not updated its health file in time",
+            f"check its log and restart it; if it was removed, delete its file in {home / 'run'}",
+            code="health.service.stale",
+            as_json=as_json,
         )
     return exit_codes.FAILED if stale else exit_codes.OK

@@ -1,124 +1,107 @@
-"""``tenuto log``: named logs that steps append to, and people."""
+"""``tenuto log``: list and read named logs, and append to them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import Annotated
 
 import typer
 
-from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import ago, escaped, local, one_line, plain
-from tenuto.cli.option_parsing import Limit
+from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.definitions.manifest_options import parse_json_object
+from tenuto.cli.formatting import escape_control_characters, format_local_time, format_relative, one_line, safe_text
+from tenuto.cli.listing import Column, Record, print_list
+from tenuto.cli.option_parsing import LimitOption
+from tenuto.cli.output import print_json, print_text
+from tenuto.cli.work.jobs import read_text_option
 
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
 
-
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    logs = group(
-        root, "log", "Read named logs, and append to them.", "tenuto log list", "tenuto log show orders --limit 20"
-    )
-    command(logs, "list", "tenuto log list", "tenuto log list -o json")(list_logs)
-    command(logs, "show", "tenuto log show orders", "tenuto log show orders --oldest-first --above 1200 -o json")(
-        show_log
-    )
-    command(
-        logs,
-        "append",
-        "tenuto log append orders 'stock counted'",
-        "tenuto log append orders 'stock counted' --fields '{\"shelves\": 12}'",
-    )(append)
+logs = group(
+    top_level, "log", "Read named logs and append to them.", "tenuto log list", "tenuto log show orders --limit 20"
+)
 
 
+@command(logs, "list", "tenuto log list", "tenuto log list -o json")
 async def list_logs(
     session: Session,
-    limit: Limit = 100,
-    after: Annotated[str, typer.Option(metavar="LOG", help="Only those after this name: the next page.")] = "",
+    limit: LimitOption = 100,
+    after: Annotated[str, typer.Option(metavar="LOG", help="Pagination cursor: last name of the page before.")] = "",
 ) -> None:
-    """List the logs there are, by name, each with its newest entry."""
-    from tenuto.cli.output import show_json, show_table
-
-    found = await session.app.logs.names(after=after, limit=limit)
-    if session.as_json:
-        show_json(found)
-        return
-    if not found:
-        session.say("no logs yet")
-        return
-    now = (await session.app.open()).clock.now()
-    show_table(
-        ("name", "last", "entry", "message"),
-        [
-            (each["log"], ago(each["last_at"], now), each["last_entry"], one_line(each["last_message"]))
-            for each in found
-        ],
-        spare=("entry",),
+    """List logs by name, each with its newest entry."""
+    columns: dict[str, Column] = {
+        "name": "log",
+        "last": lambda row, now: format_relative(row["last_at"], now),
+        "entry": "last_entry",
+        "message": lambda row, _: one_line(row["last_message"]),
+    }
+    await print_list(
+        session,
+        await session.app.logs.names(after=after, limit=limit),
+        columns,
+        noun="logs",
+        filters={"after": after, "limit": limit},
+        optional=("entry",),
         flexible=("message",),
+        next_page="--after",
+        cursor="log",
     )
-    if len(found) == limit:
-        session.say(f"there may be more: add --after {found[-1]['log']}")
 
 
+@command(logs, "show", "tenuto log show orders", "tenuto log show orders --oldest-first --above 1200 -o json")
 async def show_log(
     session: Session,
     log: LogName,
-    limit: Limit = 50,
-    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Begin with the oldest entry.")] = False,
+    limit: LimitOption = 50,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest entry first.")] = False,
     below: Annotated[
-        int | None, typer.Option(min=0, metavar="ENTRY", help="Only entries older than this one: the next page.")
+        int | None, typer.Option(min=0, metavar="ENTRY", help="Pagination cursor: only entries older than this one.")
     ] = None,
     above: Annotated[
-        int | None, typer.Option(min=0, metavar="ENTRY", help="Only newer ones: the next page, the oldest first.")
+        int | None,
+        typer.Option(min=0, metavar="ENTRY", help="Pagination cursor with --oldest-first: only newer entries."),
     ] = None,
 ) -> None:
-    """Show the entries of a log, the newest first."""
-    from tenuto.cli.output import show_json, show_text
-
-    found = await session.app.logs.read(log, below=below, above=above, oldest_first=oldest_first, limit=limit)
+    """Show the entries of a log, newest first."""
+    entries = await session.app.logs.read(log, below=below, above=above, oldest_first=oldest_first, limit=limit)
     if session.as_json:
-        show_json(found)
+        print_json(entries)
         return
-    if not found:
-        session.say(f"nothing in {plain(log)}" + (" beyond that" if below or above else " yet"))
+    if not entries:
+        session.print_message(f"no {'more ' if below or above else ''}entries in {safe_text(log)}")
         return
-    show_text("\n".join(_line(entry) for entry in found))
-    if len(found) == limit:
-        session.say(f"there may be more: add --{'above' if oldest_first else 'below'} {found[-1]['id']}")
+    print_text("\n".join(_entry_line(entry) for entry in entries))
+    if len(entries) == limit:
+        option = "--above" if oldest_first else "--below"
+        session.print_message(f"there may be more: add {option} {entries[-1]['id']}")
 
 
-def _line(entry: dict[str, Any]) -> str:
-    import json
+def _entry_line(entry: Record) -> str:
+    fields = ""
+    if entry["fields"]:
+        fields = "  " + escape_control_characters(json.dumps(entry["fields"], ensure_ascii=False))
+    return f"{format_local_time(entry['at'])}  {one_line(entry['message'], 2000)}{fields}"
 
-    data = "" if not entry["fields"] else "  " + escaped(json.dumps(entry["fields"], ensure_ascii=False))
-    return f"{local(entry['at'])}  {one_line(entry['message'], 2000)}{data}"
 
-
-async def append(
+@command(
+    logs,
+    "append",
+    "tenuto log append orders 'stock counted'",
+    "tenuto log append orders 'stock counted' --fields '{\"shelves\": 12}'",
+)
+async def append_entry(
     session: Session,
     log: LogName,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What to say.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Text of the entry.")],
     fields: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE|-", help="Data to go with it, as a JSON object; - reads stdin.")
+        str | None, typer.Option(metavar="JSON|@FILE|-", help="Data of the entry as a JSON object; - reads stdin.")
     ] = None,
 ) -> None:
-    """Append an entry to a log; a log comes to be with its first entry."""
-    from tenuto.cli.output import show_json
-    from tenuto.cli.work.jobs import text_given
-    from tenuto.errors import Invalid
-    from tenuto.model import stored_values
-
-    data = None
-    if fields is not None:
-        try:
-            data = stored_values.loads(text_given(fields, "--fields"))
-        except (ValueError, RecursionError) as error:
-            why = str(error) if isinstance(error, stored_values.NameTwice) else "is not a JSON object"
-            raise Invalid(why, field="--fields", remedy='write it as \'{"name": "value"}\'') from None
-        if not isinstance(data, dict):
-            raise Invalid("is not a JSON object", field="--fields", remedy='write it as \'{"name": "value"}\'')
+    """Append an entry to a log. The first entry creates the log."""
+    data = None if fields is None else parse_json_object(read_text_option(fields, "--fields"), "--fields")
     with session.as_user() as app:
         entry = await app.logs.append(log, message, data)
     if session.as_json:
-        show_json(entry)
+        print_json(entry)
     else:
-        session.say(f"entry {entry['id']} in {plain(log)}")
+        session.print_message(f"entry {entry['id']} appended to {safe_text(log)}")

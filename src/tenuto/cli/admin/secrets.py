@@ -1,108 +1,110 @@
-"""``tenuto secret``: keep texts that nobody may read, change them, let them go."""
+"""``tenuto secret``: set, list, delete and rotate secrets. No command prints a value."""
 
 from __future__ import annotations
 
 import sys
+from getpass import getpass
 from typing import Annotated
 
 import typer
 
-from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import ago
+from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.formatting import format_relative
+from tenuto.cli.listing import Column, print_list
+from tenuto.cli.output import print_json
+from tenuto.errors import Invalid
+from tenuto.operations.secrets import MAX_VALUE_BYTES
 
-SecretName = Annotated[str, typer.Argument(metavar="NAME", help="What steps call it.")]
+SecretName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
 
-
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    secrets = group(
-        root, "secret", "Keep secrets for steps and jobs.", "tenuto secret list", "tenuto secret set hr-password"
-    )
-    command(secrets, "set", "tenuto secret set hr-password", "tenuto secret set hr-password -o json")(set_secret)
-    command(secrets, "list", "tenuto secret list", "tenuto secret list -o json")(list_secrets)
-    command(secrets, "delete", "tenuto secret delete hr-password", "tenuto secret delete hr-password -q")(delete_secret)
-    command(secrets, "rotate", "tenuto secret rotate", "tenuto secret rotate -o json")(rotate_secrets)
+secrets = group(
+    top_level, "secret", "Store secrets for steps and jobs.", "tenuto secret list", "tenuto secret set hr-password"
+)
 
 
+@command(secrets, "set", "tenuto secret set hr-password", "tenuto secret set hr-password -o json")
 async def set_secret(session: Session, name: SecretName) -> None:
-    """Keep a value under a name; it is asked for, or read from stdin, and never shown again."""
-    from tenuto.cli.output import show_json
-
-    value = _asked_for(name) if sys.stdin.isatty() else _read()
+    """Store the value of a secret, read from a hidden prompt or from stdin."""
+    value = _prompt_for_value(name) if sys.stdin.isatty() else _read_value()
     with session.as_user() as app:
         version = await app.secrets.set(name, value)
     if session.as_json:
-        show_json({"name": name, "version": version})
+        print_json({"name": name, "version": version})
     else:
-        session.say(f"secret {name} is set" + (f", now in version {version}" if version > 1 else ""))
+        session.print_message(f"secret {name} set" + (f", now version {version}" if version > 1 else ""))
 
 
-def _asked_for(name: str) -> str:
-    from getpass import getpass
-
-    from tenuto.errors import Invalid
-
-    value = getpass(f"Value of {name} (it is not shown): ", stream=sys.stderr)
-    if getpass("Once more: ", stream=sys.stderr) != value:
-        raise Invalid("the two were not the same", field="value", remedy=f"tenuto secret set {name}")
+def _prompt_for_value(name: str) -> str:
+    value = getpass(f"Value of {name} (hidden): ", stream=sys.stderr)
+    if getpass("Repeat: ", stream=sys.stderr) != value:
+        raise Invalid(
+            "the two values differ",
+            code="secret.value.mismatch",
+            field="value",
+            remedy=f"try again: tenuto secret set {name}",
+        )
     return value
 
 
-def _read() -> str:
-    from tenuto.errors import Invalid
-    from tenuto.operations.secrets import LARGEST
-
-    raw = sys.stdin.buffer.read(LARGEST + 3)  # a longer one is refused with its own words, and need not be read
+def _read_value() -> str:
+    raw = sys.stdin.buffer.read(MAX_VALUE_BYTES + 3)  # enough to detect a value that is too long
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise Invalid("is not UTF-8 text", field="value", remedy="give bytes as base64") from None
+        raise Invalid(
+            "the value of the secret is not UTF-8 text",
+            code="secret.value.not_utf8",
+            field="value",
+            remedy="encode binary values as base64",
+        ) from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
+@command(secrets, "list", "tenuto secret list", "tenuto secret list -o json")
 async def list_secrets(
     session: Session,
-    after: Annotated[str, typer.Option(metavar="NAME", help="Go on after this one.")] = "",
-    limit: Annotated[int, typer.Option(metavar="N", help="How many to show at most.")] = 100,
+    after: Annotated[str, typer.Option(metavar="NAME", help="Pagination cursor: last name of the page before.")] = "",
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of rows.")] = 100,
 ) -> None:
-    """List the secrets: their names and when they were set, never their values."""
-    from tenuto.cli.output import show_json, show_table
-
-    found = await session.app.secrets.list(after=after, limit=limit)
-    if session.as_json:
-        show_json(found)
-        return
-    if not found:
-        session.say("there are no secrets; keep one with: tenuto secret set NAME")
-        return
-    now = (await session.app.open()).clock.now()
-    show_table(
-        ("name", "version", "set", "by", "key"),
-        [(row["name"], row["version"], ago(row["updated_at"], now), row["updated_by"], row["key_id"]) for row in found],
-        spare=("key",),
+    """List secrets: names, versions and times, never values."""
+    columns: dict[str, Column] = {
+        "name": "name",
+        "version": "version",
+        "set": lambda row, now: format_relative(row["updated_at"], now),
+        "by": "updated_by",
+        "key": "key_id",
+    }
+    await print_list(
+        session,
+        await session.app.secrets.list(after=after, limit=limit),
+        columns,
+        noun="secrets",
+        hint="set one with: tenuto secret set NAME",
+        filters={"after": after, "limit": limit},
+        optional=("key",),
         flexible=("name", "by"),
+        next_page="--after",
+        cursor="name",
     )
 
 
+@command(secrets, "delete", "tenuto secret delete hr-password", "tenuto secret delete hr-password -q")
 async def delete_secret(session: Session, name: SecretName) -> None:
-    """Let a secret go; what refers to it fails from now on."""
-    from tenuto.cli.output import show_json
-
+    """Delete a secret. Steps and jobs that refer to it fail from now on."""
     with session.as_user() as app:
         await app.secrets.delete(name)
     if session.as_json:
-        show_json({"name": name, "deleted": True})
+        print_json({"name": name, "deleted": True})
     else:
-        session.say(f"secret {name} is gone")
+        session.print_message(f"secret {name} deleted")
 
 
+@command(secrets, "rotate", "tenuto secret rotate", "tenuto secret rotate -o json")
 async def rotate_secrets(session: Session) -> None:
-    """Bring every secret under the current master key; one in the home is made anew first."""
-    from tenuto.cli.output import show_json
-
+    """Encrypt every secret with the current master key; a master key in the home folder is replaced first."""
     with session.as_user() as app:
         count = await app.secrets.rotate()
     if session.as_json:
-        show_json({"rotated": count})
+        print_json({"rotated": count})
     else:
-        session.say(f"{count} secrets were brought under the current master key")
+        session.print_message(f"{count} secrets encrypted with the current master key")

@@ -1,4 +1,4 @@
-"""``tenuto up``, ``scheduler``, ``web``, ``health``, ``migrate``: the processes of an installation and its schema."""
+"""``tenuto up``, ``worker``, ``scheduler``, ``web``, ``health``, ``migrate``: run services and prepare the database."""
 
 from __future__ import annotations
 
@@ -9,60 +9,62 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tenuto.cli.admin.workers import Grace, Lease, Queues, ServiceName, Slots, say_if_no_jobs
-from tenuto.cli.command import SERVICE, Session, command
-from tenuto.cli.formatting import plain
-
-Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where the web service listens.")]
-Port = Annotated[int | None, typer.Option(metavar="NUMBER", help="Its port; 0 for any that is free.", min=0, max=65535)]
+from tenuto.cli.admin.health import report_health
+from tenuto.cli.command import SERVICE_SHARED, Session, command, top_level
+from tenuto.cli.formatting import format_duration, format_relative, safe_text
+from tenuto.cli.listing import Column, print_list
+from tenuto.cli.output import print_json, styled_state
+from tenuto.settings import redact_password
 
 if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.worker.worker import Worker
 
+Queues = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]"),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=10_000, metavar="N", help="Number of concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]"
+    ),
+]
+ServiceName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name of the process, kept over restarts. (default: HOST-1, -2 …)")
+]
+Lease = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        max=3600,
+        metavar="SECONDS",
+        help="Time after which tasks of a silent worker are recovered. (default: 30)",
+    ),
+]
+Grace = Annotated[
+    float | None,
+    typer.Option(min=0, max=86_400, metavar="SECONDS", help="Time for running tasks after SIGTERM. (default: 25)"),
+]
+Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Listen address of the web service.")]
+Port = Annotated[
+    int | None,
+    typer.Option(metavar="NUMBER", help="Port of the web service; 0 chooses a free one.", min=0, max=65535),
+]
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    command(
-        root,
-        "up",
-        "tenuto up --app tasks:app",
-        "tenuto up --app tasks:app --queues default,mail --slots 20",
-        shared=SERVICE,
-        service=True,
-    )(up)
-    command(
-        root,
-        "scheduler",
-        "tenuto scheduler",
-        "tenuto scheduler --database postgresql://tenuto@db/tenuto --name scheduler-1",
-        shared=SERVICE,
-        service=True,
-    )(scheduler)
-    command(
-        root,
-        "web",
-        "tenuto web --app tasks:app",
-        "tenuto web --host 0.0.0.0 --port 8443",
-        shared=SERVICE,
-        service=True,
-    )(web)
-    command(
-        root,
-        "health",
-        "tenuto health worker",
-        "tenuto health scheduler --name scheduler-1 -q",
-        shared=("home", "output", "quiet"),
-    )(health)
-    command(
-        root,
-        "migrate",
-        "tenuto migrate --database postgresql://tenuto@db/tenuto",
-        "tenuto migrate --print > tenuto.sql",
-    )(migrate)
+workers = typer.Typer(rich_markup_mode=None)
+top_level.add_typer(workers, name="worker")
 
 
-async def up(
+@command(
+    top_level,
+    "up",
+    "tenuto up --app tasks:app",
+    "tenuto up --app tasks:app --queues default,mail --slots 20",
+    shared=SERVICE_SHARED,
+    service=True,
+)
+async def run_all_services(
     session: Session,
     queues: Queues = None,
     slots: Slots = None,
@@ -71,115 +73,215 @@ async def up(
     grace: Grace = None,
     host: Host = None,
     port: Port = None,
-    no_web: Annotated[bool, typer.Option("--no-web", help="Without the web service.")] = False,
+    no_web: Annotated[bool, typer.Option("--no-web", help="No web service.")] = False,
 ) -> None:
-    """Run everything in one process.
+    """Run all services in one process: scheduler, worker and web service.
 
-    That is a scheduler, a worker and the web service, on an embedded database in the home unless another one is named.
-    On the first start it makes a key for the web service and says where it is kept. Ctrl-C lets running work end
-    within the grace; a second one hands it back at once.
+    Without --database they use an embedded database in the home folder. The first start creates an API key for the web
+    service and prints where it is stored. Ctrl-C lets running tasks finish within the grace time; a second Ctrl-C hands
+    them back to the queue.
     """
     app = session.app
-    say_if_no_jobs(session)
+    _warn_without_jobs(session)
     if app.settings.database is None:
-        session.say(f"starting the embedded database in {app.settings.home} …")
+        session.print_message(f"starting the embedded database in {app.settings.home} …")
 
-    def ready(worker: Worker) -> None:
-        given = worker.settings
-        session.say(f"database   {_where(app)}")
-        session.say(f"worker     {worker.identity.name}: {given.slots} slots, queues {', '.join(given.queues)}")
-        if app.jobs.by_name:
-            session.say(f"jobs       {', '.join(sorted(app.jobs.by_name))}")
-        session.say("stop with Ctrl-C")
+    def print_summary(worker: Worker) -> None:
+        settings = worker.settings
+        session.print_message(f"database   {_database_text(app)}")
+        session.print_message(
+            f"worker     {worker.identity.name}: {settings.slots} slots, queues {', '.join(settings.queues)}"
+        )
+        if app.jobs.jobs_by_name:
+            session.print_message(f"jobs       {', '.join(sorted(app.jobs.jobs_by_name))}")
+        session.print_message("stop with Ctrl-C")
 
-    def beside() -> AbstractAsyncContextManager[object]:
-        return nullcontext() if no_web else _web_beside(session, host, port)
+    def web_service() -> AbstractAsyncContextManager[object]:
+        return nullcontext() if no_web else _serve_web(session, host, port)
 
     options = {"queues": queues, "slots": slots, "name": name, "lease_seconds": lease, "grace_seconds": grace}
-    await app.run(ready=ready, beside=beside, **options)
+    await app.run(on_ready=print_summary, alongside=web_service, **options)
 
 
 @asynccontextmanager
-async def _web_beside(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
-    from tenuto.api.server import serving
+async def _serve_web(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
+    from tenuto.api.server import web_server  # FastAPI is loaded only by processes that serve it
 
-    async with serving(session.app, host, port) as address:
-        made = await session.app.keys.first(session.app.settings.home)  # told below: not before it listens
-        session.say(f"web        {address}")
-        if made is not None:
-            session.say(f"key        an administrator's, in {plain(made[0])}")
+    async with web_server(session.app, host, port) as address:
+        # Created after the server listens: a start that fails must not create a key that is never reported.
+        initial_key = await session.app.api_keys.create_initial_key(session.app.settings.home)
+        _print_web_summary(session, address, None if initial_key is None else initial_key[0])
         yield
 
 
-async def web(session: Session, host: Host = None, port: Port = None, name: ServiceName = None) -> None:
-    """Be the web service, until told to stop.
+def _print_web_summary(session: Session, address: str, key_file: Path | None) -> None:
+    session.print_message(f"web        {address}")
+    if key_file is not None:
+        session.print_message(f"key        administrator key in {safe_text(key_file)}")
 
-    It answers under /api. Any number may run; each listens on a port of its own. Beyond loopback it asks for TLS, or
-    for the word that a proxy has it (settings web_…).
+
+@command(
+    workers,
+    None,
+    "tenuto worker --app tasks:app",
+    "tenuto worker --app tasks:app --queues mail,reports --slots 20 --name mail-1",
+    shared=SERVICE_SHARED,
+    service=True,
+)
+async def run_worker(
+    session: Session,
+    queues: Queues = None,
+    slots: Slots = None,
+    name: ServiceName = None,
+    lease: Lease = None,
+    grace: Grace = None,
+) -> None:
+    """Run a worker process.
+
+    The worker claims tasks of its queues and runs them. Without an app that has jobs it runs only steps of built-in
+    kinds, such as programs and HTTP calls. On SIGTERM or Ctrl-C it stops claiming and lets running tasks finish within
+    the grace time; on the second signal it hands them back to the queue. `tenuto worker list` lists the workers.
     """
-    from tenuto.api.server import run_web
-
-    def ready(address: str, key: Path | None) -> None:
-        session.say(f"web        {address}")
-        if key is not None:
-            session.say(f"key        an administrator's, in {plain(key)}")
-
-    await run_web(session.app, host=host, port=port, name=name, ready=ready)
+    app = session.app
+    _warn_without_jobs(session)
+    await app.run_worker(queues=queues, slots=slots, name=name, lease_seconds=lease, grace_seconds=grace)
 
 
-def _where(app: Tenuto) -> str:
-    if app.settings.database is None:
-        return f"embedded PostgreSQL in {plain(app.settings.home)}/postgres"
-    from tenuto.settings import without_password
+def _warn_without_jobs(session: Session) -> None:
+    """Built-in steps need no app, but an operator who meant to name one should learn that it is missing."""
+    if session.app.jobs.jobs_by_name:
+        return
+    if session.app_name is None:
+        session.print_message("no app is named, so only built-in steps run; name one with --app MODULE:OBJECT")
+    else:
+        session.print_message(
+            f"{session.app_name} has no jobs; register functions with @app.job, and import their modules where the app"
+            " is defined"
+        )
 
-    return plain(without_password(app.settings.database))
+
+@command(workers, "list", "tenuto worker list", "tenuto worker list --all -o json")
+async def list_workers(
+    session: Session,
+    all: Annotated[bool, typer.Option("--all", "-a", help="Include processes that have ended.")] = False,
+) -> None:
+    """List workers and schedulers, newest first.
+
+    A process that has not reported in time is stale. Its tasks are recovered when their leases end.
+    """
+    columns: dict[str, Column] = {
+        "name": "name",
+        "service": "service",
+        "state": lambda worker, _: styled_state(worker["state"]),
+        "busy": lambda worker, _: f"{worker['running']}/{worker['slots']}" if worker["service"] == "worker" else "",
+        "queues": lambda worker, _: ", ".join(worker["queues"]),
+        "last seen": lambda worker, _: f"{format_duration(worker['silent_for'])} ago",
+        "started": lambda worker, now: format_relative(worker["started_at"], now),
+        "host": "host",
+        "pid": "pid",
+        "version": "version",
+    }
+    await print_list(
+        session,
+        await session.app.workers(ended=all),
+        columns,
+        noun="workers",
+        hint="start one with: tenuto worker --app MODULE:OBJECT",
+        optional=("version", "host", "pid", "started", "queues"),
+        flexible=("queues",),
+    )
 
 
-async def scheduler(session: Session, name: ServiceName = None) -> None:
-    """Be a scheduler, until told to stop.
+@command(
+    top_level,
+    "scheduler",
+    "tenuto scheduler",
+    "tenuto scheduler --database postgresql://tenuto@db/tenuto --name scheduler-1",
+    shared=SERVICE_SHARED,
+    service=True,
+)
+async def run_scheduler(session: Session, name: ServiceName = None) -> None:
+    """Run a scheduler process.
 
-    It watches over schedules, and over workers that die. Any number may run.
+    The scheduler starts due schedules and manifests and recovers tasks of dead workers. Several may run.
     """
     await session.app.run_scheduler(name=name)
 
 
-def health(
+@command(
+    top_level,
+    "web",
+    "tenuto web --app tasks:app",
+    "tenuto web --host 0.0.0.0 --port 8443",
+    shared=SERVICE_SHARED,
+    service=True,
+)
+async def run_web(session: Session, host: Host = None, port: Port = None, name: ServiceName = None) -> None:
+    """Run the web service.
+
+    It serves the API under /api. Several may run, each on its own port. On addresses other than loopback it requires
+    TLS, or a setting which says that a proxy provides it (settings web_…).
+    """
+    from tenuto.api.server import run_web_service  # FastAPI is loaded only by processes that serve it
+
+    def print_summary(address: str, key_file: Path | None) -> None:
+        _print_web_summary(session, address, key_file)
+
+    await run_web_service(session.app, host=host, port=port, name=name, ready=print_summary)
+
+
+def _database_text(app: Tenuto) -> str:
+    if app.settings.database is None:
+        return f"embedded PostgreSQL in {safe_text(app.settings.home)}/postgres"
+    return safe_text(redact_password(app.settings.database))
+
+
+@command(
+    top_level,
+    "health",
+    "tenuto health worker",
+    "tenuto health scheduler --name scheduler-1 -q",
+    shared=("home", "output", "quiet"),
+)
+def check_health(
     session: Session,
     service: Annotated[
         Literal["worker", "scheduler", "web"],
-        typer.Argument(metavar="worker|scheduler|web", help="Which kind of service."),
+        typer.Argument(metavar="worker|scheduler|web", help="Kind of service."),
     ],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only the one of this name.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the process.")] = None,
 ) -> int:
-    """Ask whether the services on this machine are well.
+    """Check the health of services on this machine.
 
-    The database is not asked. Each service writes the time into a file in the home's folder `run`. Exit 1 if one
-    has not for too long, or if there is none. Made for the health check of a container.
+    Each service updates a file in the folder `run` of the home folder; the database is not queried. Exit code 1 if a
+    file is too old or if there is none. Meant for the health check of a container.
     """
-    from tenuto.cli.admin.health import report
-
-    return report(session.home, service, name, as_json=session.as_json)
+    return report_health(session.home, service, name, as_json=session.as_json)
 
 
-async def migrate(
+@command(
+    top_level,
+    "migrate",
+    "tenuto migrate --database postgresql://tenuto@db/tenuto",
+    "tenuto migrate --print > tenuto.sql",
+)
+async def migrate_database(
     session: Session,
-    show_only: Annotated[
-        bool, typer.Option("--print", help="Print the SQL for an empty database; change nothing.")
+    print_only: Annotated[
+        bool, typer.Option("--print", help="SQL for an empty database on stdout; nothing is changed.")
     ] = False,
 ) -> None:
-    """Bring the database's schema up to date.
+    """Migrate the database schema to this version.
 
-    Running it twice, or twice at once, is safe. An embedded database is brought up to date by itself.
+    The command may run repeatedly and concurrently. An embedded database is migrated automatically.
     """
-    from tenuto.cli.output import show_json
-
-    if show_only:
+    if print_only:
         typer.echo(session.app.migration_script())
         return
     applied = [f"{migration.number:04} {migration.name}" for migration in await session.app.migrate()]
     if session.as_json:
-        show_json({"applied": applied})
+        print_json({"applied": applied})
         return
     for migration in applied:
-        session.say(f"applied {migration}")
-    session.say(f"the schema of {_where(session.app)} is up to date")
+        session.print_message(f"applied {migration}")
+    session.print_message(f"the schema of {_database_text(session.app)} is up to date")

@@ -1,100 +1,88 @@
-"""What is told alike of schedules and manifests: whether one is on, who keeps it, its changes, which one was meant."""
+"""Output that schedules and manifests have in common: enabled state, origin, change history, similar names."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import Any
 
-from tenuto.cli.formatting import ago, local, plain
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
+from tenuto.cli import descriptions
+from tenuto.cli.command import Session
+from tenuto.cli.formatting import format_local_time, format_relative, safe_text
+from tenuto.cli.output import print_json, print_rich, styled_state
+from tenuto.definitions.declarations import StoredDefinition
+from tenuto.errors import NotFound
+from tenuto.store.definition_rows import Version
 
-    from tenuto.cli.command import Session
-    from tenuto.definitions.declarations import InForce
-    from tenuto.store.definition_rows import Version
-
-
-_MADE_AGAIN_BY = {
-    "code": "code: the next start of a service of that program",
-    "file": "a file: the next `tenuto apply` of that file",
+_RECREATED_BY = {
+    "code": "declared in code: the next start of a service of that app creates it again",
+    "file": "declared in a file: the next `tenuto apply` of that file creates it again",
 }
 
 
-def say_if_made_again(session: Session, origin: str, instead: str) -> None:
-    """Of what was deleted: whether its declaration brings it back, and what to do instead."""
-    if origin in _MADE_AGAIN_BY:
-        session.say(
-            f"  it is declared in {_MADE_AGAIN_BY[origin]} makes it again, switched on; what is to stay off is kept off"
-            f" with: {instead}"
-        )
+def print_redeclaration_hint(session: Session, origin: str, disable_command: str) -> None:
+    """After a deletion: say that the declaration will create the definition again, and how to disable it instead."""
+    if origin in _RECREATED_BY:
+        session.print_message(f"  it is {_RECREATED_BY[origin]}, enabled; to keep it disabled: {disable_command}")
 
 
-def switch(*, enabled: bool) -> Text:
-    """Whether it runs by itself."""
-    from tenuto.cli.output import state
-
-    return state("on" if enabled else "off")
+def enabled_label(*, enabled: bool) -> Text:
+    """Return the enabled state with symbol and colour."""
+    return styled_state("on" if enabled else "off")
 
 
-def title(words: str) -> list[RenderableType]:
-    """What stands above a part of what is shown."""
-    from rich.text import Text
-
-    return ["", Text(words, style="bold")]
+def section_title(title: str) -> list[RenderableType]:
+    """Return the lines of a section title."""
+    return ["", Text(title, style="bold")]
 
 
-def keeper(found: InForce) -> str:
-    """Who says what it is to be."""
-    who = {"code": "code", "file": "a file", "hand": "hand"}.get(found.origin, found.origin)
-    edited = found.declared is not None and found.declared != found.fields
-    return f"{who}, and edited since" if edited else who
+def describe_origin(found: StoredDefinition) -> str:
+    """Describe where the definition comes from, and whether an operator changed it since."""
+    origin = {"code": "code", "file": "a file", "hand": "operators"}.get(found.origin, found.origin)
+    is_edited = found.declared is not None and found.declared != found.fields
+    return f"{origin}, with changes of operators" if is_edited else origin
 
 
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-async def show_history(session: Session, found: Sequence[Version], limit: int, *, known_by: str) -> None:
-    """Changes, the newest first."""
-    from tenuto.cli.output import show, show_json
-
+async def print_history(session: Session, found: Sequence[Version], limit: int, *, known_by: str) -> None:
+    """Print changes, newest first."""
     if session.as_json:
-        show_json([version_as_data(version, known_by) for version in found])
+        print_json([version_document(version, known_by) for version in found])
         return
     now = (await session.app.open()).clock.now()
     parts: list[RenderableType] = []
     for version in found:
-        parts += [*([""] if parts else []), *in_lines(version, now)]
-    show(*parts)
+        parts += [*([""] if parts else []), *change_lines(version, now)]
+    print_rich(*parts)
     if len(found) == limit:
-        session.say(f"the newest {limit}; there may be more: add --limit {min(limit * 5, 500)}")
+        session.print_message(f"the newest {limit} changes; for more add --limit {min(limit * 5, 500)}")
 
 
-def in_lines(version: Version, now: datetime) -> list[RenderableType]:
-    """One change for a person: who, when, why, and what was and what is."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from tenuto.cli import descriptions
-
-    who = f"{plain(version.actor.name)} ({version.actor.type.replace('_', ' ')})"
-    title = Text.assemble((f"version {version.version}  {version.change}", "bold"), f" by {who}")
-    when = Text(f"  {local(version.at)} ({ago(version.at, now)})", style="dim")
-    lines: list[RenderableType] = [title, when]
+def change_lines(version: Version, now: datetime) -> list[RenderableType]:
+    """Return one change as lines: author, time, reason and difference."""
+    author = f"{safe_text(version.actor.name)} ({version.actor.type.replace('_', ' ')})"
+    title = Text.assemble((f"version {version.version}  {version.change}", "bold"), f" by {author}")
+    time = Text(f"  {format_local_time(version.at)} ({format_relative(version.at, now)})", style="dim")
+    lines: list[RenderableType] = [title, time]
     if version.reason:
-        lines.append(Text(f"  why: {plain(version.reason)}"))
+        lines.append(Text(f"  reason: {safe_text(version.reason)}"))
     if version.after is None:
         return lines
-    for what, difference in descriptions.differences(version.before, version.after):
-        lines += [Text(f"  {what}"), Padding(descriptions.painted(difference), (0, 0, 0, 4))]
+    for field, difference in descriptions.describe_changes(version.before, version.after):
+        lines += [Text(f"  {field}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 4))]
     return lines
 
 
-def version_as_data(version: Version, known_by: str) -> dict[str, Any]:
-    """A change as one document."""
+def version_document(version: Version, known_by: str) -> dict[str, Any]:
+    """Return a change as a JSON document."""
     return {
         "version": version.version,
         known_by: version.key,
@@ -111,21 +99,17 @@ def version_as_data(version: Version, known_by: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def known(
-    what: str, name: str, declared: Collection[str], names: Callable[[], Awaitable[Iterable[str]]]
+async def suggesting_similar_name(
+    kind: str, name: str, declared: Collection[str], list_names: Callable[[], Awaitable[Iterable[str]]]
 ) -> AsyncIterator[None]:
-    """Whoever names a schedule or a manifest that is not there is told which one they may have meant."""
-    from difflib import get_close_matches
-
-    from tenuto.errors import NotFound
-
+    """Improve the remedy of a NotFound error: suggest a similar name, or point to the declaration in code."""
     try:
         yield
     except NotFound as error:
         if name in declared:
-            error.remedy = "it is declared in code and comes into force when a service starts, as with: tenuto up"
+            error.remedy = "it is declared in code and is created when a service starts, for example: tenuto up"
         else:
-            by_lower = {each.lower(): each for each in await names()}
-            if near := get_close_matches(name.lower(), by_lower, 1):
-                error.remedy = f"did you mean {by_lower[near[0]]!r}? `tenuto {what} list` shows all"
+            by_lower_name = {existing.lower(): existing for existing in await list_names()}
+            if similar := get_close_matches(name.lower(), by_lower_name, 1):
+                error.remedy = f"did you mean {by_lower_name[similar[0]]!r}? `tenuto {kind} list` lists all"
         raise

@@ -1,68 +1,75 @@
-"""A manifest by the options of a command line: from what was typed to a definition, whole or changed in places.
+"""Manifest definitions from command line options: build a new definition, or change an existing one.
 
-Reads and puts together only. What a manifest may be is decided where it is made; its refusals are brought back to the
-option they came from.
+The model validates the manifest; this module translates error fields to option names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
 from tenuto.cli import option_parsing
-from tenuto.cli.definitions.schedule_options import NONE, WHEN, Given, said, trigger_of
-from tenuto.cli.definitions.schedule_options import OPTIONS as OF_SCHEDULES
+from tenuto.cli.definitions.schedule_options import (
+    NONE,
+    TRIGGER_OPTIONS,
+    Options,
+    build_trigger,
+    is_given,
+    text_option,
+)
+from tenuto.cli.definitions.schedule_options import OPTIONS as SCHEDULE_OPTIONS
+from tenuto.cli.work.jobs import read_text_option
 from tenuto.errors import Invalid
+from tenuto.jobs.registry import Job
 from tenuto.model import stored_values
-
-if TYPE_CHECKING:
-    from tenuto.jobs.registry import Job
-    from tenuto.model.manifests import Manifest
-    from tenuto.model.policies import Policy, RetryPolicy
-    from tenuto.model.triggers import Trigger
-
-
-def _text(option: str, metavar: str, help: str) -> tuple[Any, None]:
-    return Annotated[str | None, typer.Option(option, metavar=metavar, help=help)], None
+from tenuto.model.manifests import Manifest
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.triggers import ManualTrigger, Trigger
+from tenuto.model.triggers.parsing import parse_whole_seconds
+from tenuto.operations.manifests import build_manifest
 
 
-def _number(option: str, help: str) -> tuple[Any, None]:
+def _number_option(option: str, help: str) -> tuple[Any, None]:
     return Annotated[int | None, typer.Option(option, metavar="N", help=help)], None
 
 
-def _flag(option: str, help: str) -> tuple[Any, bool]:
+def _flag_option(option: str, help: str) -> tuple[Any, bool]:
     return Annotated[bool, typer.Option(option, help=help)], False
 
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    **{name: OF_SCHEDULES[name] for name in WHEN},
-    "manual": _flag("--manual", "Only when run by hand. (default)"),
-    "after": _text("--after", "MANIFEST", "When: each time that manifest has succeeded."),
-    "on_demand": _flag("--on-demand", "When: for what it is given, as with `tenuto batch submit`."),
-    "properties": _text("--properties", "JSON|@FILE|-", "The arguments every run starts from, as a JSON object."),
+    **{name: SCHEDULE_OPTIONS[name] for name in TRIGGER_OPTIONS},
+    "manual": _flag_option("--manual", "No trigger: manual runs only. (default)"),
+    "after": text_option("--after", "MANIFEST", "Dependency: run after each success of this manifest."),
+    "on_demand": _flag_option("--on-demand", "Run only for submitted input, e.g. with `tenuto batch submit`."),
+    "properties": text_option("--properties", "JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
     "settings": (
         Annotated[
             list[str] | None,
             typer.Option(
-                "--set", metavar="ARGUMENT=VALUE", help="One of them: JSON, or else text. Give it several times."
+                "--set", metavar="ARGUMENT=VALUE", help="One default argument: JSON or text. May be repeated."
             ),
         ],
         None,
     ),
-    "title": _text("--name", "TEXT", "What to call it. (default: its external id)"),
-    "description": _text("--description", "TEXT", "What it is for."),
-    "max_retries": _number("--max-retries", "Failed attempts before the dead letter. (default: as the job)"),
-    "retry_wait": _text("--retry-wait", "SPAN", "The wait after the first failure, such as 30s; each next is longer."),
-    "timeout": _text("--timeout", "SPAN", "How long one attempt may take, such as 5m."),
-    "queue": _text("--queue", "QUEUE", "The queue its runs go into."),
-    "priority": _number("--priority", "The higher the earlier, from -1000 to 1000."),
-    "group": _text("--group", "GROUP", "The group whose limit and priority it shares."),
-    "max_active": _text("--max-active", "N", "How many of its runs may be active at once, everywhere."),
+    "title": text_option("--name", "TEXT", "Display name. (default: the external id)"),
+    "description": text_option("--description", "TEXT", "Description."),
+    "max_retries": _number_option("--max-retries", "Failed attempts before the dead letter. (default: as in the job)"),
+    "retry_wait": text_option(
+        "--retry-wait", "SPAN", "Wait after the first failure, e.g. 30s; later waits are longer."
+    ),
+    "timeout": text_option("--timeout", "SPAN", "Maximum duration of an attempt, e.g. 5m."),
+    "queue": text_option("--queue", "QUEUE", "Queue of the runs."),
+    "priority": _number_option("--priority", "Priority from -1000 to 1000; higher runs earlier."),
+    "group": text_option("--group", "GROUP", "Manifest group, which has a common limit and priority."),
+    "max_active": text_option("--max-active", "N", "Maximum number of active runs, over all workers."),
 }
-_OPTION_OF = {
+_OPTION_OF_FIELD = {
     "depends_on": "--after",
     "external_id": "EXTERNAL_ID",
     "properties.": "--set {}",
@@ -71,135 +78,139 @@ _OPTION_OF = {
 }
 
 
-def new_manifest(external_id: str, job: Job[..., Any], given: Given) -> Manifest:
-    """A new manifest; what is not said is as the job has it."""
-    from tenuto.operations.manifests import manifest_of
-
-    with by_option():
-        return manifest_of(
+def manifest_from_options(external_id: str, job: Job[..., Any], options: Options) -> Manifest:
+    """Build a new manifest; the job provides the defaults."""
+    with translate_manifest_errors():
+        return build_manifest(
             job,
             external_id,
-            **_when(None, given),
-            properties=_properties({}, given),
-            name=given["title"] or "",
-            description=given["description"] or "",
-            retry=_retry(job.policy.retry, given),
-            timeout=given["timeout"],
-            queue=given["queue"],
-            priority=given["priority"],
-            group=given["group"],
-            max_active=_most(given["max_active"]),
+            **_reason_to_run(None, options),
+            properties=_build_properties({}, options),
+            name=options["title"] or "",
+            description=options["description"] or "",
+            retry=_build_retry_policy(job.policy.retry, options),
+            timeout=options["timeout"],
+            queue=options["queue"],
+            priority=options["priority"],
+            group=options["group"],
+            max_active=_parse_limit(options["max_active"]),
         )
 
 
-def changed(present: Manifest, given: Given) -> Manifest:
-    """A manifest with what was given in the place of what it had; all else stays."""
-    from dataclasses import replace
-
+def change_manifest(present: Manifest, options: Options) -> Manifest:
+    """Return the manifest with the given options changed."""
     new: dict[str, Any] = {}
-    with by_option():
-        if any(said(given, option) for option in (*WHEN, "after", "on_demand")):
-            when = _when(present.trigger, given)
+    with translate_manifest_errors():
+        if any(is_given(options, option) for option in (*TRIGGER_OPTIONS, "after", "on_demand")):
+            when = _reason_to_run(present.trigger, options)
             new |= {"trigger": when["trigger"], "on_demand": when["on_demand"], "depends_on": when["after"]}
-        if given["properties"] is not None or given["settings"]:
-            new["properties"] = _properties(present.properties, given)
+        if options["properties"] is not None or options["settings"]:
+            new["properties"] = _build_properties(present.properties, options)
         for option, field in (("title", "name"), ("description", "description"), ("queue", "queue")):
-            if given[option] is not None:
-                new[field] = given[option]
-        if given["priority"] is not None:
-            new["priority"] = given["priority"]
-        if given["group"] is not None:
-            new["group"] = None if given["group"] == NONE else given["group"]
-        if given["max_active"] is not None:
-            new["max_active"] = _most(given["max_active"])
-        new["policy"] = _policy(present.policy, given)
+            if options[option] is not None:
+                new[field] = options[option]
+        if options["priority"] is not None:
+            new["priority"] = options["priority"]
+        if options["group"] is not None:
+            new["group"] = None if options["group"] == NONE else options["group"]
+        if options["max_active"] is not None:
+            new["max_active"] = _parse_limit(options["max_active"])
+        new["policy"] = _build_policy(present.policy, options)
         return replace(present, **new)
 
 
-def _when(present: Trigger | None, given: Given) -> dict[str, Any]:
-    """The one reason to run: a clock, another manifest, demand; or none but a person."""
-    from tenuto.model.triggers import Manual
-
-    clock = any(said(given, option) for option in WHEN)
-    reasons = [("--after", said(given, "after")), ("--on-demand", given["on_demand"]), ("a clock", clock)]
-    found = [option for option, is_given in reasons if is_given]
+def _reason_to_run(present: Trigger | None, options: Options) -> dict[str, Any]:
+    """Return trigger, on_demand and after; a manifest has at most one reason to run."""
+    has_trigger = any(is_given(options, option) for option in TRIGGER_OPTIONS)
+    reasons = {
+        "--after": is_given(options, "after"),
+        "--on-demand": options["on_demand"],
+        "a trigger option such as --cron": has_trigger,
+    }
+    found = [option for option, is_used in reasons.items() if is_used]
     if len(found) > 1:
-        raise Invalid(f"cannot stand beside {found[1]}", field=found[0], remedy="a manifest has one reason to run")
-    if given["after"] is not None:
-        return {"trigger": Manual(), "on_demand": False, "after": None if given["after"] == NONE else given["after"]}
-    if given["on_demand"]:
-        return {"trigger": Manual(), "on_demand": True, "after": None}
-    trigger = trigger_of(present or Manual(), given) if clock else Manual()
+        raise Invalid(
+            f"{found[0]} and {found[1]} cannot be combined",
+            code="cli.option.conflict",
+            field=found[0],
+            remedy="give one reason to run",
+        )
+    if options["after"] is not None:
+        after = None if options["after"] == NONE else options["after"]
+        return {"trigger": ManualTrigger(), "on_demand": False, "after": after}
+    if options["on_demand"]:
+        return {"trigger": ManualTrigger(), "on_demand": True, "after": None}
+    trigger = build_trigger(present or ManualTrigger(), options) if has_trigger else ManualTrigger()
     return {"trigger": trigger, "on_demand": False, "after": None}
 
 
-def _properties(present: Mapping[str, Any], given: Given) -> dict[str, Any]:
-    from tenuto.cli.work.jobs import text_given
-
-    found = dict(present)
-    if given["properties"] is not None:
-        found = json_object(text_given(given["properties"], "--properties"), "--properties")
-    return {**found, **settings_of(given["settings"])}
+def _build_properties(present: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    properties = dict(present)
+    if options["properties"] is not None:
+        properties = parse_json_object(read_text_option(options["properties"], "--properties"), "--properties")
+    return {**properties, **parse_arguments(options["settings"])}
 
 
-def settings_of(given: list[str] | None) -> dict[str, Any]:
-    """``argument=value`` as arguments; a value is JSON or, if it is none, text."""
-    found: dict[str, Any] = {}
-    for each in given or []:
-        name, equals, value = each.partition("=")
+def parse_arguments(texts: list[str] | None) -> dict[str, Any]:
+    """Parse ``argument=value`` texts; a value is JSON or else text."""
+    arguments: dict[str, Any] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
         if not (equals and name):
             raise Invalid(
-                f"{each!r:.60} does not say which argument", field="--set", remedy="write it as --set argument=value"
+                f"--set {text!r:.60} names no argument",
+                code="cli.set.invalid",
+                field="--set",
+                remedy="write it as --set argument=value",
             )
-        found[name] = option_parsing.value_of(value, f"--set {name}")
-    return found
+        arguments[name] = option_parsing.parse_json_or_text(value, f"--set {name}")
+    return arguments
 
 
-def json_object(text: str, option: str) -> dict[str, Any]:
-    """A JSON object that was typed or stands in a file."""
+def parse_json_object(text: str, option: str) -> dict[str, Any]:
+    """Parse the value of an option that takes a JSON object."""
+    remedy = f"write {option} '{{\"argument\": 1}}'"
     try:
-        found = stored_values.loads(text)
+        found = stored_values.parse_strict_json(text)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"is not JSON: {error}", field=option, remedy=f"write {option} '{{\"argument\": 1}}'") from None
+        raise Invalid(
+            f"the value of {option} is not JSON: {error}", code="cli.json.invalid", field=option, remedy=remedy
+        ) from None
     if not isinstance(found, dict):
-        raise Invalid("is not a JSON object", field=option, remedy=f"write {option} '{{\"argument\": 1}}'")
+        raise Invalid(
+            f"the value of {option} is not a JSON object", code="cli.json.not_an_object", field=option, remedy=remedy
+        )
     return found
 
 
-def _retry(present: RetryPolicy, given: Given) -> RetryPolicy | None:
-    from dataclasses import replace
-
-    from tenuto.model.triggers.parsing import whole_seconds
-
+def _build_retry_policy(present: RetryPolicy, options: Options) -> RetryPolicy | None:
     new: dict[str, Any] = {}
-    if given["max_retries"] is not None:
-        new["max_retries"] = given["max_retries"]
-    if given["retry_wait"] is not None:
-        wait = whole_seconds(given["retry_wait"], field="--retry-wait", least=1, most=30 * 86_400)
+    if options["max_retries"] is not None:
+        new["max_retries"] = options["max_retries"]
+    if options["retry_wait"] is not None:
+        wait = parse_whole_seconds(options["retry_wait"], field="--retry-wait", least=1, most=30 * 86_400)
         new["base_seconds"] = float(wait)
         new["cap_seconds"] = max(present.cap_seconds, float(wait))
     return replace(present, **new) if new else None
 
 
-def _policy(present: Policy, given: Given) -> Policy:
-    from dataclasses import replace
-
-    from tenuto.model.tasks import seconds
-
+def _build_policy(present: TaskPolicy, options: Options) -> TaskPolicy:
     new: dict[str, Any] = {}
-    if (retry := _retry(present.retry, given)) is not None:
+    if (retry := _build_retry_policy(present.retry, options)) is not None:
         new["retry"] = retry
-    if given["timeout"] is not None:
-        new["timeout_seconds"] = None if given["timeout"] == NONE else seconds(given["timeout"], field="timeout")
+    if options["timeout"] is not None:
+        new["timeout_seconds"] = (
+            None if options["timeout"] == NONE else parse_duration_seconds(options["timeout"], field="timeout")
+        )
     return replace(present, **new)
 
 
-def _most(given: str | None) -> int | None:
-    if given is None or given == NONE:
+def _parse_limit(text: str | None) -> int | None:
+    if text is None or text == NONE:
         return None
-    return option_parsing.whole_number(given, "--max-active", "give one, or none")
+    return option_parsing.parse_whole_number(text, "--max-active", "give a whole number, or none")
 
 
-def by_option() -> AbstractContextManager[None]:
-    """A refusal of a manifest's field names the option it was typed into."""
-    return option_parsing.by_option(_OPTION_OF)
+def translate_manifest_errors() -> AbstractContextManager[None]:
+    """Translate the fields of manifest errors to options."""
+    return option_parsing.translate_error_fields(_OPTION_OF_FIELD)

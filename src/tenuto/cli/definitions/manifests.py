@@ -1,240 +1,727 @@
-"""``tenuto manifest``: make and change job definitions, switch them on and off, run them. Looking is next door."""
+"""``tenuto manifest``: list, show, create, change, enable, disable, delete and run manifests and their groups."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
-from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.definitions import definition_views, manifest_groups, manifest_views
-from tenuto.cli.definitions.definition_views import say_if_made_again
-from tenuto.cli.definitions.manifest_options import OPTIONS
-from tenuto.cli.definitions.manifest_views import Id
-from tenuto.cli.definitions.schedule_options import taking
-from tenuto.cli.definitions.schedules import Reason
-from tenuto.cli.formatting import ago
-from tenuto.cli.option_parsing import by_option
+from tenuto.app import Tenuto
+from tenuto.cli import descriptions, exit_codes
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.definitions import definition_views
+from tenuto.cli.definitions.definition_views import (
+    describe_origin,
+    enabled_label,
+    print_history,
+    print_redeclaration_hint,
+    section_title,
+    version_document,
+)
+from tenuto.cli.definitions.manifest_options import (
+    OPTIONS,
+    change_manifest,
+    manifest_from_options,
+    parse_arguments,
+    translate_manifest_errors,
+)
+from tenuto.cli.definitions.schedule_options import expand_options
+from tenuto.cli.definitions.schedules import ReasonOption
+from tenuto.cli.descriptions import format_in_zone
+from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
+from tenuto.cli.listing import Record, print_list
+from tenuto.cli.option_parsing import (
+    BelowOption,
+    LimitOption,
+    build_filters,
+    translate_error_fields,
+)
+from tenuto.cli.output import (
+    compact_json,
+    fitted_table,
+    name_value_table,
+    print_json,
+    print_rich,
+    print_text,
+    state_symbol,
+    styled_state,
+)
+from tenuto.cli.work.jobs import require_wait, suggest_job_list, wait_for_task
+from tenuto.cli.work.task_report import error_summary
+from tenuto.errors import Invalid, NotFound
+from tenuto.model.manifests import Manifest, manifest_from_fields
+from tenuto.model.policies import RetryPolicy
+from tenuto.model.schedules import changed_fields
+from tenuto.store.definition_rows import Version
+from tenuto.store.manifests import StoredManifest
 
-if TYPE_CHECKING:
-    from tenuto.app import Tenuto
-    from tenuto.store.manifests import StoredManifest
+manifests = group(
+    top_level,
+    "manifest",
+    "Create, inspect, change and run manifests (job definitions).",
+    "tenuto manifest list",
+    "tenuto manifest add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app",
+)
 
+ManifestId = Annotated[str, typer.Argument(metavar="EXTERNAL_ID", help="External id of the manifest.")]
+ALL_MANIFESTS = "*"
 _JOB_AND_INPUT = ("--job", "--set", "--properties")
+_OPEN_COUNT_LIMIT = 10_001
+"""The list counts open tasks up to this number."""
+_GROUP_FIELDS = ("name", "max_active", "priority", "enabled", "changed_at", "changed_by", "manifests", "active")
+"""Fields of a group in JSON. Active runs of all manifests are counted only if they have a limit."""
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    manifests = group(
-        root,
-        "manifest",
-        "Make job definitions with input and rules of their own, look at them, run them.",
-        "tenuto manifest list",
-        "tenuto manifest add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app",
+def describe_manifest_trigger(manifest: Manifest) -> str:
+    """Describe the reason to run."""
+    if manifest.on_demand:
+        return "On demand, for submitted input"
+    if manifest.depends_on is not None:
+        return f"After each success of {manifest.depends_on}"
+    return manifest.trigger.describe()
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    manifests,
+    "list",
+    "tenuto manifest list",
+    "tenuto manifest list --group reports --off -o json",
+)
+async def list_manifests(
+    session: Session,
+    on: Annotated[bool | None, typer.Option("--on/--off", help="Filter by enabled or disabled.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Filter by group.")] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Filter by text in the external id or name.")
+    ] = None,
+    limit: LimitOption = 100,
+    after: Annotated[
+        str | None, typer.Option(metavar="EXTERNAL_ID", help="Pagination cursor: the last external id shown.")
+    ] = None,
+) -> None:
+    """List manifests by external id with next run, last success and open tasks."""
+    filters = build_filters(after=after, enabled=on, group=group, search=search, limit=limit)
+    found = await session.app.manifests.list(**filters)
+    manifest_by_id = {row["external_id"]: manifest_from_fields(row["definition"]) for row in found}
+    hint = "create one: tenuto manifest add --help"
+    if declared := len(session.app.manifests.declared):
+        hint += f"\n  {declared} declared in code are created when a service starts, for example: tenuto up"
+
+    def next_run(row: Record, now: datetime) -> str:
+        return _next_run(row, manifest_by_id[row["external_id"]], now)
+
+    await print_list(
+        session,
+        [{**row, "when": describe_manifest_trigger(manifest_by_id[row["external_id"]])} for row in found],
+        {
+            "external id": "external_id",
+            "when": "when",
+            "job": lambda row, _: manifest_by_id[row["external_id"]].job,
+            "state": lambda row, _: enabled_label(enabled=row["enabled"]),
+            "open": lambda row, _: _format_count(row["open_tasks"]),
+            "next run": next_run,
+            "last success": _last_success,
+            "group": "group_name",
+            "dead letters": lambda row, _: "yes" if row["has_dead_letters"] else "no",
+        },
+        two_line_columns={
+            "manifest": lambda row, _: (row["external_id"], row["when"]),
+            "state": lambda row, _: (
+                enabled_label(enabled=row["enabled"]),
+                f"{_format_count(row['open_tasks'])} open" if row["open_tasks"] else "",
+            ),
+            "next run": lambda row, now: (next_run(row, now), row["group_name"] and f"in {row['group_name']}"),
+            "last success": lambda row, now: (
+                _last_success(row, now),
+                "✉ dead letters" if row["has_dead_letters"] else None,
+            ),
+        },
+        flexible=("manifest",),
+        noun="manifests",
+        hint=hint,
+        filters=filters,
+        next_page="--after",
+        cursor="external_id",
     )
-    command(
-        manifests,
-        "add",
-        "tenuto manifest add nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
-        "tenuto manifest add replicate-users --job replicate --on-demand --set source=prod --max-active 5",
-        "tenuto manifest add mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
-    )(add_manifest)
-    command(
-        manifests,
-        "edit",
-        "tenuto manifest edit nightly-report --cron '30 6 * * *' --reason 'the import got slower'",
-        "tenuto manifest edit replicate-users --max-active 20 --timeout none",
-    )(edit_manifest)
-    manifest_views.add_to(manifests)
-    for word, function in (("enable", enable), ("disable", disable), ("delete", delete)):
-        command(
-            manifests,
-            word,
-            f"tenuto manifest {word} nightly-report",
-            f"tenuto manifest {word} nightly-report --reason 'moved to the new server'",
-        )(function)
-    command(
-        manifests,
-        "run",
-        "tenuto manifest run nightly-report --app tasks:app --wait",
-        "tenuto manifest run nightly-report --app tasks:app --set days=30",
-    )(run_manifest)
-    manifest_groups.add_to(manifests)
 
 
-# --- making and changing --------------------------------------------------------------------------------------------
+def _last_success(row: Record, now: datetime) -> str:
+    return format_relative(row["last_successful_run"], now) or "never"
 
 
+def _format_count(number: int) -> str:
+    return "over 10,000" if number >= _OPEN_COUNT_LIMIT else f"{number:,}"
+
+
+def _next_run(row: Record, manifest: Manifest, now: datetime) -> str:
+    if manifest.on_demand:
+        return "on demand"
+    if not row["enabled"]:
+        return "none"
+    if row["next_run_at"] is not None:
+        return "due" if row["next_run_at"] <= now else format_relative(row["next_run_at"], now)
+    if manifest.depends_on is not None:
+        return f"after {one_line(manifest.depends_on, 24)}"
+    return "manual" if manifest.trigger.kind == "manual" else "no further run"
+
+
+# --- one manifest ---------------------------------------------------------------------------------------------------
+
+
+@command(
+    manifests,
+    "show",
+    "tenuto manifest show nightly-report",
+    "tenuto manifest show nightly-report -o json",
+)
+async def show_manifest(session: Session, external_id: ManifestId) -> None:
+    """Show a manifest with its policies, next run, open runs, limits, dead letters and last attempts."""
+    app = session.app
+    async with suggesting_manifest(app, external_id):
+        found = await app.manifests.details(external_id)
+    stored: StoredManifest = found["manifest"]
+    (change,) = await app.manifests.versions(stored.id, limit=1)  # by id: external ids are reused
+    batches = await app.batches.list(manifest=external_id, limit=3)
+    if session.as_json:
+        details = {name: value for name, value in found.items() if name != "manifest"}
+        print_json(
+            {
+                **manifest_document(stored),
+                **details,
+                "batches": batches,
+                "last_change": version_document(change, "external_id"),
+            }
+        )
+        return
+    now = (await app.open()).clock.now()
+    parts: list[RenderableType] = [_heading(stored)]
+    parts += [safe_text(stored.manifest.description)] if stored.manifest.description else []
+    parts += ["", name_value_table(*_summary(found, change, now))]
+    if found["runs"]:
+        parts += [*section_title(f"open: {_describe_open_runs(found['open'])}"), _open_runs_table(found, now)]
+    if batches:
+        parts += [*section_title("last batches"), _batches_table(batches, now)]
+    if found["last_runs"]:
+        parts += [*section_title("last attempts"), _attempts_table(found["last_runs"], now)]
+    print_rich(*parts)
+
+
+def _heading(found: StoredManifest) -> Text:
+    named = "" if found.manifest.name == found.external_id else f"  {safe_text(found.manifest.name)}"
+    about = f"  version {found.version}"
+    return Text.assemble(
+        enabled_label(enabled=found.enabled), "  ", (safe_text(found.external_id), "bold"), named, (about, "dim")
+    )
+
+
+def _summary(found: Record, change: Version, now: datetime) -> list[tuple[str, Any]]:
+    stored: StoredManifest = found["manifest"]
+    manifest = stored.manifest
+    priority = f", priority {manifest.priority}" if manifest.priority else ""
+    reason = f": {change.reason}" if change.reason else ""
+    dead_letters = found["dead_letters"]
+    list_command = f"tenuto dead-letter list --manifest {stored.external_id}"
+    return [
+        ("job", manifest.job),
+        ("properties", compact_json(dict(manifest.properties)) if manifest.properties else None),
+        ("when", describe_manifest_trigger(manifest)),
+        ("next run", _describe_next_run(stored, dead_letters, now)),
+        ("last success", _format_instant(stored.last_successful_run, now) or "never"),
+        ("policy", descriptions.describe_policy(manifest.to_fields()["policy"])),
+        ("queue", f"{manifest.queue}{priority}"),
+        ("limits", _describe_limits(found)),
+        ("dependents", ", ".join(map(safe_text, found["dependents"]))),
+        ("dead letters", f"{dead_letters:,} open; list them with: {list_command}" if dead_letters else "none"),
+        ("managed by", describe_origin(stored)),
+        ("last change", f"{change.change} {format_relative(change.at, now)} by {change.actor.name}{reason}"),
+    ]
+
+
+def _describe_next_run(stored: StoredManifest, dead_letter_count: int, now: datetime) -> str | None:
+    if stored.manifest.on_demand:
+        return None
+    if not stored.enabled:
+        return f"none while it is disabled; tenuto manifest enable {stored.external_id}"
+    if stored.next_run_at is None:
+        return None
+    note = "; skipped while a dead letter is open" if dead_letter_count else ""
+    return f"{_format_instant(stored.next_run_at, now)}{note}"
+
+
+def _format_instant(instant: datetime | None, now: datetime) -> str | None:
+    return None if instant is None else f"{format_in_zone(instant)} ({format_relative(instant, now)})"
+
+
+def _describe_limits(found: Record) -> str:
+    """Describe the limits that apply to the manifest, with the number of active runs."""
+    manifest: Manifest = found["manifest"].manifest
+    active = found["open"].get("running", 0)
+    parts = [
+        f"manifest {active} of {manifest.max_active} active" if manifest.max_active else f"manifest {active} active"
+    ]
+    for limit, label in ((found["group"], f"group {manifest.group}"), (found["all_together"], "all manifests")):
+        if limit is not None and not limit["enabled"]:
+            parts.append(f"{label} is disabled")
+        elif limit is not None and limit["max_active"] is not None:
+            parts.append(f"{label} {limit['active']} of {limit['max_active']} active")
+        elif limit is not None and limit is found["group"]:
+            parts.append(f"{label} {limit['active']} active, no limit")
+    return "; ".join(parts)
+
+
+def _describe_open_runs(counts: Record) -> str:
+    return ", ".join(
+        f"{counts[state]:,} {state}" for state in ("running", "queued", "scheduled", "waiting") if state in counts
+    )
+
+
+def _open_runs_table(found: Record, now: datetime) -> RenderableType:
+    rows = [
+        (f"{state_symbol(run['state'])} {describe_progress(run, now)}", run["item_key"], run["id"])
+        for run in found["runs"]
+    ]
+    if not any(item for _, item, _ in rows):
+        return fitted_table(("progress", "task"), [(progress, id) for progress, _, id in rows])
+    return fitted_table(("progress", "item", "task"), rows, optional=("item",), flexible=("item",))
+
+
+def describe_progress(run: Record, now: datetime) -> str:
+    """Describe an open run: ``attempt 3 of 5, next in 40 s``."""
+    max_attempts = max(run["policy"].get("max_retries", RetryPolicy().max_retries), 1)
+    attempt = f"attempt {run['failures'] + 1} of {max_attempts}"
+    match run["state"]:
+        case "running":
+            return f"{attempt}, running for {format_duration(now - run['claimed_at'])}"
+        case "scheduled":
+            label = "next" if run["failures"] or run["losses"] else "due"
+            return f"{attempt}, {label} {format_relative(run['run_at'], now)}"
+        case "waiting":
+            return f"{attempt}, held back"
+        case _:
+            return f"{attempt}, waiting for {format_duration(now - run['run_at'])}"
+
+
+def _batches_table(found: Sequence[Record], now: datetime) -> RenderableType:
+    rows = [
+        (
+            each["id"],
+            f"{each['total']:,}",
+            f"{each['open']:,}",
+            f"{each['failed']:,}",
+            format_relative(each["created_at"], now),
+        )
+        for each in found
+    ]
+    return fitted_table(("batch", "items", "open", "failed", "created"), rows)
+
+
+def _attempts_table(found: list[Record], now: datetime) -> RenderableType:
+    rows = [
+        (
+            styled_state(run["status"]),
+            f"{run['attempt']}{'' if run['final'] else ' ↻'}",
+            format_relative(run["ended_at"], now),
+            format_duration(run["ended_at"] - run["started_at"]) if run["started_at"] else "",
+            error_summary(run["error"]),
+        )
+        for run in found
+    ]
+    return fitted_table(("status", "attempt", "ended", "ran", "error"), rows, optional=("ran",), flexible=("error",))
+
+
+def manifest_document(found: StoredManifest) -> Record:
+    """Return a manifest as a JSON document."""
+    return {
+        "id": found.id,
+        **found.manifest.to_fields(),
+        "enabled": found.enabled,
+        "when": describe_manifest_trigger(found.manifest),
+        "version": found.version,
+        "origin": found.origin,
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+        "last_successful_run": found.last_successful_run,
+        "last_run_at": found.last_run_at,
+        "next_run_at": found.next_run_at,
+    }
+
+
+# --- history --------------------------------------------------------------------------------------------------------
+
+
+@command(
+    manifests,
+    "history",
+    "tenuto manifest history nightly-report",
+    "tenuto manifest history nightly-report -o json",
+)
+async def show_history(session: Session, external_id: ManifestId, limit: LimitOption = 20) -> None:
+    """Show all changes of a manifest with author, time, reason and difference, even if it was deleted."""
+    async with suggesting_manifest(session.app, external_id):
+        found = await session.app.manifests.versions(external_id, limit=limit)
+    await print_history(session, found, limit, known_by="external_id")
+
+
+def print_change(before: StoredManifest, after: StoredManifest) -> None:
+    """Print the changed fields."""
+    parts: list[RenderableType] = []
+    for field, lines in descriptions.describe_changes(before.manifest.to_fields(), after.manifest.to_fields()):
+        parts += [Text(field, style="bold"), Padding(descriptions.coloured_diff(lines), (0, 0, 0, 2))]
+    print_rich(*parts)
+
+
+# --- manifest manager -----------------------------------------------------------------------------------------------
+
+
+@command(
+    manifests,
+    "polls",
+    "tenuto manifest polls",
+    "tenuto manifest polls --all --limit 10 -o json",
+)
+async def list_polls(
+    session: Session,
+    everything: Annotated[bool, typer.Option("--all", help="Include polls without work.")] = False,
+    limit: LimitOption = 20,
+    below: BelowOption = None,
+) -> None:
+    """List polls of the manifest manager, newest first, with runs enqueued, dead-lettered, timed out and skipped."""
+    filters = build_filters(below=below, limit=limit)
+    await print_list(
+        session,
+        await session.app.manifests.polls(only_busy=not everything, **filters),
+        {
+            "when": lambda poll, now: format_relative(poll["at"], now),
+            "enqueued": "enqueued",
+            "dead-lettered": "dead_lettered",
+            "timed out": "timed_out",
+            "took": lambda poll, _: format_duration(poll["seconds"]),
+            "by": "by",
+            "skipped": lambda poll, _: poll["error"] or _describe_skipped(poll["skipped"]),
+        },
+        optional=("took", "by", "timed out"),
+        flexible=("skipped",),
+        noun="polls" if everything else "polls with work",
+        hint="a scheduler makes them, for example: tenuto up" if everything else "--all lists all polls",
+        filters=filters,
+    )
+
+
+def _describe_skipped(skipped: Record) -> str:
+    return "; ".join(
+        f"{', '.join(summary['some'])}{' …' if summary['count'] > len(summary['some']) else ''}: {reason}"
+        for reason, summary in skipped.items()
+    )
+
+
+# --- create and change ----------------------------------------------------------------------------------------------
+
+
+@command(
+    manifests,
+    "add",
+    "tenuto manifest add nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
+    "tenuto manifest add replicate-users --job replicate --on-demand --set source=prod --max-active 5",
+    "tenuto manifest add mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
+)
+@partial(expand_options, OPTIONS, after=2)
 async def add_manifest(
     session: Session,
-    external_id: Id,
-    job: Annotated[str, typer.Option("--job", metavar="JOB", help="The job it runs, as `tenuto job list` shows it.")],
-    disabled: Annotated[bool, typer.Option("--disabled", help="Make it, but do not let it run yet.")] = False,
-    reason: Reason = None,
-    **given: Any,
+    external_id: ManifestId,
+    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Job to run, as listed by `tenuto job list`.")],
+    disabled: Annotated[bool, typer.Option("--disabled", help="Create the manifest disabled.")] = False,
+    reason: ReasonOption = None,
+    **options: Any,
 ) -> None:
-    """Make a manifest: a job, its input, when it runs, and by which rules.
+    """Create a manifest: a job with default arguments, a trigger and policies.
 
-    The app that has the job is named with --app.
+    --app names the app that defines the job.
     """
-    from tenuto.cli.definitions.manifest_options import by_option as of_manifest
-    from tenuto.cli.definitions.manifest_options import new_manifest
-    from tenuto.cli.output import show_json
-    from tenuto.cli.work.jobs import pointing_to_the_list
-
-    with session.as_user() as app, pointing_to_the_list(session, *_JOB_AND_INPUT), of_manifest():
-        new = new_manifest(external_id, session.app_with_jobs.jobs.get(job), given)
-        made = await app.manifests.create(new, enabled=not disabled, reason=reason)
+    with session.as_user() as app, suggest_job_list(session, *_JOB_AND_INPUT), translate_manifest_errors():
+        new = manifest_from_options(external_id, session.app_with_jobs.jobs.get_job(job), options)
+        created = await app.manifests.create(new, enabled=not disabled, reason=reason)
     if session.as_json:
-        show_json(manifest_views.as_data(made))
+        print_json(manifest_document(created))
         return
-    session.say(f"manifest {external_id} is made, by {login_name()}: {manifest_views.when(made.manifest)}")
-    await _say_next(session, app, made)
+    session.print_message(
+        f"manifest {external_id} created by {login_name()}: {describe_manifest_trigger(created.manifest)}"
+    )
+    await _print_next_run(session, app, created)
 
 
-async def edit_manifest(session: Session, external_id: Id, reason: Reason = None, **given: Any) -> None:
-    """Change what is given, and nothing else.
+@command(
+    manifests,
+    "edit",
+    "tenuto manifest edit nightly-report --cron '30 6 * * *' --reason 'the import got slower'",
+    "tenuto manifest edit replicate-users --max-active 20 --timeout none",
+)
+@partial(expand_options, OPTIONS)
+async def edit_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None, **options: Any) -> None:
+    """Change the given options of a manifest.
 
-    `none` takes away --after, --group, --max-active, --timeout, --between, --on, --start, --end, --exclude. Runs that
-    are open keep the rules they began with. Shows what was and what is.
+    `none` removes the value of --after, --group, --max-active, --timeout, --between, --on, --start, --end or --exclude.
+    Open runs keep their policies. Prints the difference.
     """
-    from tenuto.cli.definitions.manifest_options import by_option as of_manifest
-    from tenuto.cli.definitions.manifest_options import changed
-    from tenuto.cli.output import show_json
-    from tenuto.cli.work.jobs import pointing_to_the_list
-    from tenuto.model.schedules import changes
-
     with session.as_user() as app:
-        async with known(app, external_id):
+        async with suggesting_manifest(app, external_id):
             before = await app.manifests.get(external_id)
-        with pointing_to_the_list(session, *_JOB_AND_INPUT), of_manifest():
-            new = changed(before.manifest, given)
+        with suggest_job_list(session, *_JOB_AND_INPUT), translate_manifest_errors():
+            new = change_manifest(before.manifest, options)
             after = await app.manifests.edit(external_id, new, reason=reason, version=before.version)
     if session.as_json:
-        differing = changes(before.manifest.to_fields(), after.manifest.to_fields())
-        told = {field: {"before": old, "after": new} for field, (old, new) in differing.items()}
-        show_json({"external_id": external_id, "version": after.version, "changes": told})
+        differing = changed_fields(before.manifest.to_fields(), after.manifest.to_fields())
+        changes = {field: {"before": old, "after": new} for field, (old, new) in differing.items()}
+        print_json({"external_id": external_id, "version": after.version, "changes": changes})
         return
     if after.version == before.version:
-        session.say(f"nothing changed: manifest {external_id} is so already")
+        session.print_message(f"manifest {external_id} is unchanged")
         return
-    manifest_views.show_change(before, after)
-    session.say(f"manifest {external_id} is at version {after.version} now, by {login_name()}")
-    await _say_next(session, app, after)
+    print_change(before, after)
+    session.print_message(f"manifest {external_id} changed to version {after.version} by {login_name()}")
+    await _print_next_run(session, app, after)
 
 
-taking(OPTIONS, add_manifest, after=2)
-taking(OPTIONS, edit_manifest)
-
-
-async def enable(session: Session, external_id: Id, reason: Reason = None) -> None:
-    """Switch a manifest on, from now on: what it would have run meanwhile is not made up for."""
+@command(
+    manifests,
+    "enable",
+    "tenuto manifest enable nightly-report",
+    "tenuto manifest enable nightly-report --reason 'moved to the new server'",
+)
+async def enable_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
+    """Enable a manifest from now on; runs missed while it was disabled are not made up."""
     with session.as_user() as app:
-        async with known(app, external_id):
-            switched = await app.manifests.enable(external_id, reason=reason)
+        async with suggesting_manifest(app, external_id):
+            changed = await app.manifests.enable(external_id, reason=reason)
         after = await app.manifests.get(external_id)
-    await _switched(session, app, after, f"manifest {external_id} is on{'' if switched else ' already'}")
+    message = f"manifest {external_id} is {'enabled' if changed else 'already enabled'}"
+    await _report_enabled_state(session, app, after, message)
 
 
-async def disable(session: Session, external_id: Id, reason: Reason = None) -> None:
-    """Switch a manifest off: it does not run by itself. What is queued or runs goes on, and it can be run by hand."""
+@command(
+    manifests,
+    "disable",
+    "tenuto manifest disable nightly-report",
+    "tenuto manifest disable nightly-report --reason 'moved to the new server'",
+)
+async def disable_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
+    """Disable a manifest; queued and running tasks continue, and manual runs remain possible."""
     with session.as_user() as app:
-        async with known(app, external_id):
-            switched = await app.manifests.disable(external_id, reason=reason)
+        async with suggesting_manifest(app, external_id):
+            changed = await app.manifests.disable(external_id, reason=reason)
         after = await app.manifests.get(external_id)
-    again = f"; go on with: tenuto manifest enable {external_id}"
-    await _switched(session, app, after, f"manifest {external_id} is off{again if switched else ' already'}")
+    hint = f"disabled; enable it with: tenuto manifest enable {external_id}"
+    message = f"manifest {external_id} is {hint if changed else 'already disabled'}"
+    await _report_enabled_state(session, app, after, message)
 
 
-async def _switched(session: Session, app: Tenuto, after: StoredManifest, words: str) -> None:
-    from tenuto.cli.output import show_json
-
+async def _report_enabled_state(session: Session, app: Tenuto, after: StoredManifest, message: str) -> None:
     if session.as_json:
-        show_json(manifest_views.as_data(after))
+        print_json(manifest_document(after))
         return
-    session.say(words)
+    session.print_message(message)
     if after.enabled:
-        await _say_next(session, app, after)
+        await _print_next_run(session, app, after)
 
 
-async def _say_next(session: Session, app: Tenuto, manifest: StoredManifest) -> None:
-    from tenuto.cli.descriptions import on_the_wall
-
+async def _print_next_run(session: Session, app: Tenuto, manifest: StoredManifest) -> None:
     if not manifest.enabled:
-        session.say(f"  it is off; let it run with: tenuto manifest enable {manifest.external_id}")
+        session.print_message(f"  it is disabled; enable it with: tenuto manifest enable {manifest.external_id}")
     elif manifest.manifest.on_demand:
-        session.say(f"  give it work with: tenuto batch submit {manifest.external_id} --from rows.jsonl")
+        session.print_message(f"  submit input with: tenuto batch submit {manifest.external_id} --from rows.jsonl")
     elif manifest.next_run_at is not None:
-        away = ago(manifest.next_run_at, (await app.open()).clock.now())
-        session.say(f"  next {on_the_wall(manifest.next_run_at)} ({away})")
+        relative = format_relative(manifest.next_run_at, (await app.open()).clock.now())
+        session.print_message(f"  next {format_in_zone(manifest.next_run_at)} ({relative})")
 
 
-async def delete(session: Session, external_id: Id, reason: Reason = None) -> None:
-    """Delete a manifest of which nothing is open and after which no other runs; what it did stays on record.
+@command(
+    manifests,
+    "delete",
+    "tenuto manifest delete nightly-report",
+    "tenuto manifest delete nightly-report --reason 'moved to the new server'",
+)
+async def delete_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
+    """Delete a manifest that has no open runs and no dependents; its past runs and its history remain.
 
-    One that is declared in code or in a file comes back, switched on, with the next start or apply: disable it instead.
+    A manifest that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
+    instead.
     """
-    from tenuto.cli.output import show_json
-
     with session.as_user() as app:
-        async with known(app, external_id):
+        async with suggesting_manifest(app, external_id):
             before = await app.manifests.get(external_id)
             await app.manifests.delete(external_id, reason=reason)
     if session.as_json:
-        show_json({"external_id": external_id, "deleted": True})
+        print_json({"external_id": external_id, "deleted": True})
     else:
-        session.say(f"manifest {external_id} is deleted, by {login_name()}")
+        session.print_message(f"manifest {external_id} deleted by {login_name()}")
     origin = "code" if external_id in app.manifests.declared else before.origin
-    say_if_made_again(session, origin, f"tenuto manifest disable {external_id}")
+    print_redeclaration_hint(session, origin, f"tenuto manifest disable {external_id}")
 
 
-# --- running --------------------------------------------------------------------------------------------------------
+# --- run ------------------------------------------------------------------------------------------------------------
 
 
+@command(
+    manifests,
+    "run",
+    "tenuto manifest run nightly-report --app tasks:app --wait",
+    "tenuto manifest run nightly-report --app tasks:app --set days=30",
+)
 async def run_manifest(
     session: Session,
-    external_id: Id,
+    external_id: ManifestId,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="ARGUMENT=VALUE", help="Another value for an argument, for this run only."),
+        typer.Option(
+            "--set",
+            metavar="ARGUMENT=VALUE",
+            help="Argument for this run only: JSON or text.",
+        ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it ended well.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit 1 unless the task completed.")] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: maximum time to wait.")
     ] = None,
 ) -> int:
-    """Run a manifest once, now, with its properties. Prints the task's id; with --wait, the result.
+    """Run a manifest once now, and print the id of the task; with --wait, the result.
 
-    Refused with exit code 7 while an earlier run of it is not over. The app that has the job is named with --app.
+    Ends with exit code 7 while an earlier run is open. --app names the app that defines the job.
     """
-    from tenuto.cli.definitions.manifest_options import settings_of
-    from tenuto.cli.output import show_json, show_text
-    from tenuto.cli.work.jobs import only_with_wait, pointing_to_the_list, wait_for_end
-
-    only_with_wait(timeout, wait=wait)
-    given = settings_of(settings)
-    with session.as_user() as app, pointing_to_the_list(session), by_option({}, otherwise="--set {}"):
-        async with known(app, external_id):
-            task = await app.manifests.run(external_id, given)
+    require_wait(timeout, wait=wait)
+    arguments = parse_arguments(settings)
+    with session.as_user() as app, suggest_job_list(session), translate_error_fields({}, otherwise="--set {}"):
+        async with suggesting_manifest(app, external_id):
+            task_id = await app.manifests.run(external_id, arguments)
     if wait:
-        return await wait_for_end(session, app, task, timeout)
+        return await wait_for_task(session, app, task_id, timeout)
     if session.as_json:
-        show_json({"task_id": task})
+        print_json({"task_id": task_id})
     else:
-        show_text(str(task))
-        session.say(f"follow it with: tenuto task show {task}")
+        print_text(str(task_id))
+        session.print_message(f"follow it with: tenuto task show {task_id}")
     return exit_codes.OK
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+@command(
+    manifests,
+    "groups",
+    "tenuto manifest groups",
+    "tenuto manifest groups -o json",
+)
+async def list_groups(session: Session) -> None:
+    """List manifest groups with their limits and active runs; * is the group of all manifests."""
+    found = list(page := await session.app.manifests.groups())
+    while page:
+        found += (page := await session.app.manifests.groups(after=found[-1]["name"]))
+    await _print_groups(session, found)
+
+
+@command(
+    manifests,
+    "group",
+    "tenuto manifest group reports",
+    "tenuto manifest group reports --max-active 10 --priority 5",
+    "tenuto manifest group '*' --max-active 200",
+)
+async def show_or_change_group(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the group; '*' for all manifests.")],
+    max_active: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of active runs, over all workers.")
+    ] = None,
+    no_limit: Annotated[bool, typer.Option("--no-limit", help="Remove the limit.")] = False,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Number added to the priority of new runs.")] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enable/--disable", help="Whether runs of the group may start.", show_default=False)
+    ] = None,
+) -> None:
+    """Show a manifest group, or change its limit, its priority and whether its runs may start.
+
+    Active runs continue, even if the new limit is lower.
+    """
+    if max_active is not None and no_limit:
+        raise Invalid(
+            "--max-active and --no-limit cannot be combined",
+            code="cli.option.conflict",
+            field="--max-active",
+            remedy="give one of the two",
+        )
+    limit: int | Literal["keep"] | None = "keep" if max_active is None else max_active
+    if no_limit:
+        limit = None
+    changes = limit != "keep" or priority is not None or enabled is not None
+    with session.as_user() as app, translate_error_fields({"group": "NAME", "name": "NAME"}):
+        if changes:
+            await app.manifests.change_group(name, max_active=limit, priority=priority, enabled=enabled)
+        try:
+            found = [await app.manifests.group(name)]
+        except NotFound:
+            if name != ALL_MANIFESTS:
+                raise
+            found = []
+    if session.as_json:
+        unlimited = {**dict.fromkeys(_GROUP_FIELDS), "name": ALL_MANIFESTS, "priority": 0, "enabled": True}
+        print_json(found[0] if found else unlimited)
+        return
+    if changes:
+        session.print_message(f"{_group_label(name)}: {_describe_group(found[0])}, by {login_name()}")
+    elif found:
+        await _print_groups(session, found)
+    else:
+        session.print_message("all manifests: no limit")
+
+
+def _group_label(name: str) -> str:
+    return "all manifests" if name == ALL_MANIFESTS else f"group {name}"
+
+
+def _describe_group(found: dict[str, Any]) -> str:
+    limit = "no limit" if found["max_active"] is None else f"at most {found['max_active']} active"
+    priority = f", priority {found['priority']}" if found["priority"] else ""
+    return f"{limit} ({found['active']} now){priority}{'' if found['enabled'] else ', disabled'}"
+
+
+async def _print_groups(session: Session, groups: Sequence[Record]) -> None:
+    await print_list(
+        session,
+        groups,
+        {
+            "group": lambda group, _: "* (all manifests)" if group["name"] == ALL_MANIFESTS else group["name"],
+            "state": lambda group, _: enabled_label(enabled=group["enabled"]),
+            "active": "active",
+            "limit": lambda group, _: "none" if group["max_active"] is None else group["max_active"],
+            "priority": "priority",
+            "manifests": "manifests",
+            "changed": lambda group, now: (
+                f"{format_relative(group['changed_at'], now)} by {group['changed_by']}" if group["changed_at"] else ""
+            ),
+        },
+        optional=("changed", "manifests"),
+        flexible=("group",),
+        noun="groups",
+        hint="add a manifest to one: tenuto manifest edit EXTERNAL_ID --group NAME",
+    )
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def known(app: Tenuto, external_id: str) -> AbstractAsyncContextManager[None]:
-    """Whoever names a manifest that is not there is told which one they may have meant."""
+def suggesting_manifest(app: Tenuto, external_id: str) -> AbstractAsyncContextManager[None]:
+    """Add a similar external id to the remedy of a NotFound error."""
 
     async def names() -> list[str]:
         return [each["external_id"] for each in await app.manifests.list(limit=500)]
 
-    return definition_views.known("manifest", external_id, app.manifests.declared, names)
+    return definition_views.suggesting_similar_name("manifest", external_id, app.manifests.declared, names)

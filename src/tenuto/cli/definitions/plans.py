@@ -1,186 +1,191 @@
-"""``tenuto plan`` and ``tenuto apply``: definitions kept in files, what they would change, and doing it."""
+"""``tenuto plan`` and ``tenuto apply``: compare schedules and manifests in files with the database, and apply them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
-from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, login_name
-from tenuto.cli.definitions.schedules import Reason
+from tenuto.cli import descriptions, exit_codes
+from tenuto.cli.command import Session, command, login_name, top_level
+from tenuto.cli.definitions.manifests import describe_manifest_trigger
+from tenuto.cli.definitions.schedules import ReasonOption
+from tenuto.cli.descriptions import format_in_zone
+from tenuto.cli.formatting import safe_text
+from tenuto.cli.output import print_json, print_rich
+from tenuto.definitions import document_parser
+from tenuto.definitions.declarations import PlannedChange
+from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
+from tenuto.definitions.document_parser import MAX_BYTES, SUFFIXES, Document
+from tenuto.definitions.manifest_plan import GroupChange, ManifestChange, ManifestPlan
+from tenuto.definitions.schedule_plan import ScheduleChange
 from tenuto.errors import Invalid
+from tenuto.model.triggers import Trigger
+from tenuto.operations.plans import ApplyPlan, Declarations, read_declarations
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rich.console import RenderableType
-
-    from tenuto.definitions.declarations import Change
-    from tenuto.definitions.schedule_files import Declared
-    from tenuto.definitions.schedule_plan import ScheduleChange
-    from tenuto.definitions.strict_yaml import Document
-    from tenuto.model.triggers import Trigger
-    from tenuto.operations.plans import Declarations, WholePlan
-
-Files = Annotated[
-    list[str], typer.Argument(metavar="FILE…", help="YAML or TOML; of a folder, every such file directly in it.")
+FilesArgument = Annotated[
+    list[str], typer.Argument(metavar="FILE…", help="YAML or TOML files, or folders that contain them.")
 ]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Delete what a file once declared and these do not. Otherwise it stays.")
+PruneOption = Annotated[
+    bool, typer.Option("--prune", help="Delete definitions that came from files and are not in these files.")
 ]
 _MAX_FILES = 1000
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "unchanged": ("=", "dim"), "kept": ("!", "magenta")}
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    command(
-        root,
-        "plan",
-        "tenuto plan schedules.yaml --app tasks:app",
-        "tenuto plan schedules/ --app tasks:app --prune -o json",
-    )(plan)
-    command(
-        root,
-        "apply",
-        "tenuto apply schedules.yaml --app tasks:app --reason 'release 42'",
-        "tenuto apply schedules/ --app tasks:app --prune --yes",
-    )(apply)
+@command(
+    top_level,
+    "plan",
+    "tenuto plan schedules.yaml --app tasks:app",
+    "tenuto plan schedules/ --app tasks:app --prune -o json",
+)
+async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
+    """Show what applying definition files would change, without changing it.
 
-
-async def plan(session: Session, files: Files, prune: Prune = False) -> int:
-    """Show what the schedules and manifests of files would change; change nothing.
-
-    Exit 0 if nothing would change, 2 if something would; what is wrong ends with 1 here, so that 2 has one meaning.
+    Exit code 0 without changes, 2 with changes; errors end with 1, so that 2 is unambiguous.
     """
-    from tenuto.cli.output import show_json
-
-    planned = await session.app.plans.plan(read_all(files), prune=prune)
+    planned = await session.app.plans.plan(read_definitions(files), prune=prune)
     if session.as_json:
-        show_json(as_data(planned))
+        print_json(plan_document(planned))
     else:
-        show_plan(session, planned)
-    return exit_codes.WOULD_CHANGE if planned.changes_something else exit_codes.OK
+        print_plan(session, planned)
+    return exit_codes.WOULD_CHANGE if planned.has_changes else exit_codes.OK
 
 
-async def apply(
+@command(
+    top_level,
+    "apply",
+    "tenuto apply schedules.yaml --app tasks:app --reason 'release 42'",
+    "tenuto apply schedules/ --app tasks:app --prune --yes",
+)
+async def apply_definitions(
     session: Session,
-    files: Files,
-    prune: Prune = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before anything is deleted.")] = False,
-    reason: Reason = None,
+    files: FilesArgument,
+    prune: PruneOption = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
+    reason: ReasonOption = None,
 ) -> int:
-    """Show what the schedules and manifests of files change, and change it: all of it, or nothing if anything is wrong.
+    """Apply the schedules and manifests of definition files in one transaction.
 
-    Doing it again changes nothing. Whether something is enabled, and what an operator has changed since the file said
-    it, stays. What the files do not declare stays too, unless --prune is given; then it is named and asked for first.
+    Prints the plan first. Applying the same files again changes nothing. The enabled state and changes made by
+    operators are kept. Definitions that the files do not declare are kept too; --prune deletes them after confirmation.
     """
-    from tenuto.cli.output import show_json
-
     with session.as_user() as app:
-        planned = await app.plans.plan(read_all(files), prune=prune)
+        planned = await app.plans.plan(read_definitions(files), prune=prune)
         if not session.as_json:
-            show_plan(session, planned)
-        if planned.deleted and not yes and not _confirmed(planned.deleted):
-            session.say("nothing was changed")
+            print_plan(session, planned)
+        if planned.deleted and not yes and not _confirm_deletion(planned.deleted):
+            session.print_message("nothing changed")
             return exit_codes.FAILED
-        await app.plans.carry_out(planned, reason=reason)
+        await app.plans.apply(planned, reason=reason)
     if session.as_json:
-        show_json({**as_data(planned), "applied": True})
-    elif planned.changes_something:
-        session.say(f"done, by {login_name()}")
+        print_json({**plan_document(planned), "applied": True})
+    elif planned.has_changes:
+        session.print_message(f"applied by {login_name()}")
     return exit_codes.OK
 
 
-def _confirmed(names: Sequence[str]) -> bool:
-    import sys
-
+def _confirm_deletion(names: Sequence[str]) -> bool:
     if not sys.stdin.isatty():
         raise Invalid(
-            f"would delete {', '.join(names)}, and nobody is there to be asked", field="--prune", remedy="add --yes"
+            f"--prune would delete {', '.join(names)}, and stdin is not a terminal for the confirmation",
+            code="cli.prune.not_confirmed",
+            field="--prune",
+            remedy="add --yes",
         )
     return typer.confirm(f"delete {', '.join(names)}?", err=True)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- read -----------------------------------------------------------------------------------------------------------
 
 
-def read(files: Iterable[str]) -> list[Declared]:
-    """Every schedule these files declare."""
-    from tenuto.definitions.schedule_files import schedules_of
-
-    return schedules_of(_documents(files))
+def read_schedules(files: Iterable[str]) -> list[DeclaredSchedule]:
+    """Return the schedules that the files declare."""
+    return parse_schedules(_read_documents(files))
 
 
-def read_all(files: Iterable[str]) -> Declarations:
-    """Everything these files declare."""
-    from tenuto.operations.plans import declarations_of
-
-    return declarations_of(_documents(files))
+def read_definitions(files: Iterable[str]) -> Declarations:
+    """Return all definitions that the files declare."""
+    return read_declarations(_read_documents(files))
 
 
-def _documents(files: Iterable[str]) -> Iterator[Document]:
-    from tenuto.definitions import strict_yaml
-
-    found = list(dict.fromkeys(path for file in files for path in _files_at(Path(file))))
+def _read_documents(files: Iterable[str]) -> Iterator[Document]:
+    found = list(dict.fromkeys(path for file in files for path in _definition_files(Path(file))))
     if len(found) > _MAX_FILES:
-        raise Invalid(f"these are {len(found)} files", field="FILE", remedy=f"keep to {_MAX_FILES:,}")
-    return (strict_yaml.read(str(path), _content(path)) for path in found)
+        raise Invalid(
+            f"{len(found):,} files given; the maximum is {_MAX_FILES:,}",
+            code="definition_file.too_many",
+            field="FILE",
+            remedy="apply fewer files at a time",
+        )
+    return (document_parser.parse_document(str(path), _read_bytes(path)) for path in found)
 
 
-def _files_at(path: Path) -> Iterator[Path]:
-    from tenuto.definitions.strict_yaml import SUFFIXES
-
+def _definition_files(path: Path) -> Iterator[Path]:
     try:
         if not path.is_dir():
             yield path
             return
-        within = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
-    except OSError as error:  # a name too long, a folder one may not look into
-        raise Invalid(f"{path} cannot be read: {error.strerror}", field="FILE", remedy="look at the path") from None
-    if not within:
-        raise Invalid(f"{path} holds no YAML or TOML", field="FILE", remedy=f"name files *{', *'.join(SUFFIXES)}")
-    yield from within
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+    except OSError as error:  # name too long, or no permission
+        raise _unreadable(path, error) from None
+    if not files:
+        raise Invalid(
+            f"folder {path} contains no YAML or TOML files",
+            code="definition_file.none_in_folder",
+            field="FILE",
+            remedy=f"name the files *{', *'.join(SUFFIXES)}",
+        )
+    yield from files
 
 
-def _content(path: Path) -> bytes:
-    from tenuto.definitions.strict_yaml import MAX_BYTES
-
+def _read_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}", field="FILE", remedy="look at the path") from None
+        raise _unreadable(path, error) from None
 
 
-# --- showing --------------------------------------------------------------------------------------------------------
+def _unreadable(path: Path, error: OSError) -> Invalid:
+    return Invalid(
+        f"{path} cannot be read: {error.strerror}",
+        code="definition_file.unreadable",
+        field="FILE",
+        remedy="check the path and its permissions",
+    )
 
 
-def as_data(planned: WholePlan) -> dict[str, Any]:
-    """A plan for programs."""
-    from tenuto.cli.definitions import manifest_plan_view
+# --- print ----------------------------------------------------------------------------------------------------------
 
-    others = [each.name for each in planned.schedules.others]
+
+def plan_document(planned: ApplyPlan) -> dict[str, Any]:
+    """Return a plan as a JSON document."""
+    others = [each.name for each in planned.schedules.undeclared]
     return {
-        "changes_something": planned.changes_something,
-        "schedules": [change_as_data(change, "name") for change in planned.schedules.changes],
-        **manifest_plan_view.as_data(planned.manifests),
-        "not_declared": [*others, *(each.external_id for each in planned.manifests.others)],
+        "changes_something": planned.has_changes,
+        "schedules": [change_document(change, "name") for change in planned.schedules.changes],
+        **manifest_plan_document(planned.manifests),
+        "not_declared": [*others, *(each.external_id for each in planned.manifests.undeclared)],
         "deleted": list(planned.deleted),
     }
 
 
-def change_as_data(change: Change[Any, Any, Any], known_by: str) -> dict[str, Any]:
-    """What becomes of one definition, for programs."""
+def change_document(change: PlannedChange[Any, Any, Any], known_by: str) -> dict[str, Any]:
+    """Return the planned change of one definition as a JSON document."""
     return {
         known_by: change.key,
         "effect": change.effect,
-        "file": change.declared.document.name,
-        "path": change.declared.path,
-        "version": None if change.present is None else change.present.version,
+        "file": change.entry.document.name,
+        "path": change.entry.path,
+        "version": None if change.current is None else change.current.version,
         "changes": before_and_after(change.differences),
         "definition": change.definition.to_fields(),
         "notes": list(change.notes),
@@ -192,27 +197,21 @@ def before_and_after(differences: Mapping[str, tuple[Any, Any]]) -> dict[str, An
     return {field: {"before": before, "after": after} for field, (before, after) in differences.items()}
 
 
-def show_plan(session: Session, planned: WholePlan) -> None:
-    """A plan for people: what it is about on stdout, the sum of it on stderr."""
-    from rich.text import Text
-
-    from tenuto.cli.definitions import manifest_plan_view
-    from tenuto.cli.formatting import plain
-    from tenuto.cli.output import show
-
+def print_plan(session: Session, planned: ApplyPlan) -> None:
+    """Print a plan for people: the changes on stdout, the totals on stderr."""
     parts: list[RenderableType] = []
     for change in planned.schedules.changes:
-        parts += _told(change)
-    parts += manifest_plan_view.told(planned.manifests)
-    others = [each.name for each in planned.schedules.others]
-    others += [each.external_id for each in planned.manifests.others]
+        parts += _schedule_lines(change)
+    parts += manifest_plan_lines(planned.manifests)
+    others = [each.name for each in planned.schedules.undeclared]
+    others += [each.external_id for each in planned.manifests.undeclared]
     for name in others:
         if name in planned.deleted:
-            parts.append(Text(f"- {plain(name)}  deleted: the files do not declare it", style="red"))
+            parts.append(Text(f"- {safe_text(name)}  deleted: not declared in the files", style="red"))
         else:
-            parts.append(Text(f"? {plain(name)}  not declared any more; it stays", style="dim"))
+            parts.append(Text(f"? {safe_text(name)}  no longer declared; kept", style="dim"))
     if parts:
-        show(*parts)
+        print_rich(*parts)
     effects = [change.effect for change in planned.schedules.changes]
     effects += [change.effect for change in planned.manifests.changes]
     effects += [group.effect for group in planned.manifests.groups]
@@ -221,69 +220,118 @@ def show_plan(session: Session, planned: WholePlan) -> None:
         "to change": effects.count("changed"),
         "to delete": len(planned.deleted),
         "unchanged": effects.count("unchanged"),
-        "kept as an operator changed them": effects.count("kept"),
-        "not declared any more": len(others) - len(planned.deleted),
+        "kept with changes of operators": effects.count("kept"),
+        "no longer declared": len(others) - len(planned.deleted),
     }
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    session.say(told or "nothing is declared")
+    totals = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
+    session.print_message(totals or "the files declare nothing")
 
 
-def _told(change: ScheduleChange) -> list[RenderableType]:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from tenuto.cli import descriptions
-    from tenuto.cli.formatting import plain
-
-    lines = [titled(change.key, change.effect)]
+def _schedule_lines(change: ScheduleChange) -> list[RenderableType]:
+    lines = [change_title(change.key, change.effect)]
     lines += [Text(f"    {note}", style="dim") for note in change.notes]
-    if change.present is None:
-        lines.append(Text(f"    {plain(change.definition.trigger.words())}"))
+    if change.current is None:
+        lines.append(Text(f"    {safe_text(change.definition.trigger.describe())}"))
         fields = change.definition.to_fields()
-        lines += [Text(f"    {bracket} {plain(step)}") for bracket, step in descriptions.plan(fields["steps"])]
-        for rule in ("overlap", "misfire"):
-            lines.append(Text(f"    {rule}  {plain(getattr(descriptions, rule)(fields[rule]))}", style="dim"))
-    else:
-        before, after = change.present.definition.to_fields(), change.definition.to_fields()
-        for what, difference in descriptions.differences(before, after):
-            lines += [Text(f"    {what}"), Padding(descriptions.painted(difference), (0, 0, 0, 6))]
-    if change.effect in ("created", "changed"):
-        was = None if change.present is None else change.present.definition.trigger
         lines += [
-            Text("    next runs"),
-            Padding(descriptions.painted(runs(change, was, change.definition.trigger)), (0, 0, 0, 6)),
+            Text(f"    {bracket} {safe_text(step)}") for bracket, step in descriptions.describe_steps(fields["steps"])
         ]
+        for field, describe in (("overlap", descriptions.describe_overlap), ("misfire", descriptions.describe_misfire)):
+            lines.append(Text(f"    {field}  {safe_text(describe(fields[field]))}", style="dim"))
+    else:
+        before, after = change.current.definition.to_fields(), change.definition.to_fields()
+        for title, difference in descriptions.describe_changes(before, after):
+            lines += [Text(f"    {title}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 6))]
+    if change.effect in ("created", "changed"):
+        old_trigger = None if change.current is None else change.current.definition.trigger
+        diff = descriptions.coloured_diff(run_lines(change, old_trigger, change.definition.trigger))
+        lines += [Text("    next runs"), Padding(diff, (0, 0, 0, 6))]
     return lines
 
 
-def titled(name: str, effect: str, kind: str = "") -> RenderableType:
-    """What becomes of something, on one line."""
-    from rich.text import Text
-
-    from tenuto.cli.formatting import plain
-
+def change_title(name: str, effect: str, kind: str = "") -> RenderableType:
+    """Return the title line of a change."""
     sign, colour = _SIGNS[effect]
-    return Text.assemble((f"{sign} ", colour), (kind, "dim"), (plain(name), "bold"), (f"  {effect}", colour))
+    return Text.assemble((f"{sign} ", colour), (kind, "dim"), (safe_text(name), "bold"), (f"  {effect}", colour))
 
 
-def runs(change: Change[Any, Any, Any], was: Trigger | None, trigger: Trigger) -> list[str]:
-    """The next runs in their order: those that go, those that stay, those that come."""
-    from tenuto.cli import descriptions
-
-    if change.present is not None and not change.present.enabled:
+def run_lines(change: PlannedChange[Any, Any, Any], old_trigger: Trigger | None, trigger: Trigger) -> list[str]:
+    """Return the next runs in time order: removed, kept and added ones."""
+    if change.current is not None and not change.current.enabled:
         return ["  none while it is disabled"]
-    if was is None:
-        return [f"+ {_when(each, trigger)}" for each in change.runs_after] or ["  only by hand"]
+    if old_trigger is None:
+        return [f"+ {_format_run(run, trigger)}" for run in change.runs_after] or ["  manual runs only"]
     if not change.runs_before and not change.runs_after:
-        return ["  only by hand"]
-    seed = "" if change.present is None else str(change.present.id)
-    by_hand = [
-        f"{sign} only by hand" for sign, some in (("-", change.runs_before), ("+", change.runs_after)) if not some
+        return ["  manual runs only"]
+    seed = "" if change.current is None else str(change.current.id)
+    manual = [
+        f"{sign} manual runs only" for sign, runs in (("-", change.runs_before), ("+", change.runs_after)) if not runs
     ]
-    return [*by_hand, *descriptions.moved_runs(was, change.runs_before, trigger, change.runs_after, seed)]
+    return [*manual, *descriptions.compare_runs(old_trigger, change.runs_before, trigger, change.runs_after, seed)]
 
 
-def _when(instant: datetime, trigger: Trigger) -> str:
-    from tenuto.cli.descriptions import on_the_wall
+def _format_run(instant: datetime, trigger: Trigger) -> str:
+    return format_in_zone(instant, trigger.to_fields().get("zone"))
 
-    return on_the_wall(instant, trigger.fields().get("zone"))
+
+_FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
+"""Fields of a new manifest that the title lines show already."""
+
+
+def manifest_plan_document(planned: ManifestPlan) -> dict[str, Any]:
+    """Return the manifest part of a plan as a JSON document."""
+    return {
+        "manifests": [change_document(change, "external_id") for change in planned.changes],
+        "groups": [
+            {
+                "name": change.key,
+                "effect": change.effect,
+                "file": change.entry.document.name,
+                "path": change.entry.path,
+                "changes": before_and_after(change.differences),
+            }
+            for change in planned.groups
+        ],
+    }
+
+
+def manifest_plan_lines(planned: ManifestPlan) -> list[RenderableType]:
+    """Return the manifest part of a plan as lines."""
+    lines: list[RenderableType] = []
+    for group in planned.groups:
+        lines += _group_lines(group)
+    for change in planned.changes:
+        lines += _manifest_lines(change)
+    return lines
+
+
+def _manifest_lines(change: ManifestChange) -> list[RenderableType]:
+    lines: list[RenderableType] = [change_title(change.key, change.effect, "manifest ")]
+    lines += [Text(f"    {note}", style="dim") for note in change.notes]
+    before = None if change.current is None else change.current.manifest.to_fields()
+    if before is None:
+        lines.append(Text(f"    {safe_text(describe_manifest_trigger(change.definition))}"))
+    for title, difference in descriptions.describe_changes(before, change.definition.to_fields()):
+        if before is not None or title not in _FIELDS_SHOWN_ABOVE:
+            lines += [Text(f"    {title}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 6))]
+    if change.effect in ("created", "changed") and (change.runs_before or change.runs_after):
+        old_trigger = None if change.current is None else change.current.manifest.trigger
+        diff = descriptions.coloured_diff(run_lines(change, old_trigger, change.definition.trigger))
+        lines += [Text("    next runs"), Padding(diff, (0, 0, 0, 6))]
+    return lines
+
+
+def _group_lines(change: GroupChange) -> list[RenderableType]:
+    name = "* (all manifests)" if change.key == "*" else change.key
+    lines: list[RenderableType] = [change_title(name, change.effect, "group ")]
+    for field, (before, after) in change.differences.items():
+        title = {"max_active": "maximum active"}.get(field, field)
+        difference = [f"- {_format_value(before)}", f"+ {_format_value(after)}"]
+        lines += [Text(f"    {title}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 6))]
+    return lines
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "no limit" if value is None else str(value)

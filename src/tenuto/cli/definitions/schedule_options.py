@@ -1,7 +1,6 @@
-"""A schedule by the options of a command line: from what was typed to a definition, whole or changed in places.
+"""Schedule definitions from command line options: build a new definition, or change an existing one.
 
-Reads and puts together only. What a trigger, a rule or a step may be is decided where they are made; their refusals
-are brought back to the option they came from.
+The model validates triggers, policies and steps; this module translates error fields to option names.
 """
 
 from __future__ import annotations
@@ -9,72 +8,90 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from tenuto.cli import option_parsing
+from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
 from tenuto.errors import Invalid
-
-if TYPE_CHECKING:
-    from tenuto.model.schedules import Definition, Misfire, Plan
-    from tenuto.model.triggers import Trigger
+from tenuto.model.schedules import (
+    Misfire,
+    OverlapPolicy,
+    Plan,
+    ScheduleDefinition,
+    misfire_from_fields,
+    override_arguments,
+)
+from tenuto.model.triggers import Trigger, trigger_from_fields
+from tenuto.model.triggers.parsing import parse_whole_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
-Given = Mapping[str, Any]
+Options = Mapping[str, Any]
 
-OverlapWord = Literal["skip", "queue_one", "allow", "cancel_previous"]
-MisfireWord = Literal["once", "all", "skip"]
+OverlapName = Literal["skip", "queue_one", "allow", "cancel_previous"]
+MisfireName = Literal["once", "all", "skip"]
 NONE = "none"
-"""Takes something away that was said before."""
+"""Value that removes a setting."""
 
 
-def _text(option: str, metavar: str, help: str) -> tuple[Any, None]:
+def text_option(option: str, metavar: str, help: str) -> tuple[Any, None]:
     return Annotated[str | None, typer.Option(option, metavar=metavar, help=help)], None
 
 
-def _texts(option: str, metavar: str, help: str) -> tuple[Any, None]:
+def _texts_option(option: str, metavar: str, help: str) -> tuple[Any, None]:
     return Annotated[list[str] | None, typer.Option(option, metavar=metavar, help=help)], None
 
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    "cron": _text("--cron", "LINE", "When: a cron line, such as '0 2 * * *' or @daily."),
-    "every": _text("--every", "SPAN", "When: every 30s, 15m, 2h, 1d of real time."),
-    "at": _text("--at", "TIMES", "When: at 06:00,18:30."),
-    "manual": (Annotated[bool, typer.Option("--manual", help="Only when started by hand.")], False),
-    "between": _text("--between", "FROM-TO", "With --every: only from 22:00-06:00."),
-    "days": _text("--on", "DAYS", "With --every or --at: only on mon-fri, or sat,sun."),
-    "zone": _text("--zone", "ZONE", "The time zone all of it is in, such as Europe/London. (default: UTC)"),
-    "start": _text("--start", "DATE", "The first date it runs on, such as 2031-12-25."),
-    "end": _text("--end", "DATE", "The last date it runs on."),
-    "excluded": _texts("--exclude", "DATES", "Dates it does not run on; give it several times, or with commas."),
-    "jitter": _text("--jitter", "SPAN", "Move runs later by up to so much, to spread the load."),
-    "steps": _texts(
+    "cron": text_option("--cron", "LINE", "Cron trigger, e.g. '0 2 * * *' or @daily."),
+    "every": text_option("--every", "SPAN", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
+    "at": text_option("--at", "TIMES", "Times of day, e.g. 06:00,18:30."),
+    "manual": (Annotated[bool, typer.Option("--manual", help="No trigger: manual runs only.")], False),
+    "between": text_option("--between", "FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
+    "days": text_option("--on", "DAYS", "With --every or --at: days of the week, e.g. mon-fri or sat,sun."),
+    "zone": text_option("--zone", "ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
+    "start": text_option("--start", "DATE", "First date, e.g. 2031-12-25."),
+    "end": text_option("--end", "DATE", "Last date."),
+    "excluded": _texts_option("--exclude", "DATES", "Dates without runs, separated by commas; may be repeated."),
+    "jitter": text_option("--jitter", "SPAN", "Maximum random delay of a run, to spread the load."),
+    "steps": _texts_option(
         "--step",
         "STEP",
-        'What to run: JOB, JOB:{"argument": 1}, then options such as name=x continue_on_failure timeout=5m. Give it '
-        "several times for steps one after the other; a comma puts steps side by side.",
+        'Step: JOB or JOB:{"argument": 1}, then options such as name=x continue_on_failure timeout=5m. Repeat it for '
+        "steps in sequence; separate parallel steps by a comma.",
     ),
     "overlap": (
-        Annotated[OverlapWord | None, typer.Option(help="What if it is due while it runs. (default: skip)")],
+        Annotated[
+            OverlapName | None,
+            typer.Option(
+                help="Overlap policy: what to do when a run is due while the previous one is active. (default: skip)"
+            ),
+        ],
         None,
     ),
     "misfire": (
-        Annotated[MisfireWord | None, typer.Option(help="What of the runs that were missed. (default: once)")],
+        Annotated[
+            MisfireName | None,
+            typer.Option(help="Misfire policy: what to do with runs missed during downtime. (default: once)"),
+        ],
         None,
     ),
-    "grace": _text("--grace", "SPAN", "With --misfire skip: how late it may run, a minute or more. (default: 5m)"),
+    "grace": text_option("--grace", "SPAN", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
     "max_runs": (
-        Annotated[int | None, typer.Option(metavar="N", help="With --misfire all: at most the last N. (default: 100)")],
+        Annotated[
+            int | None, typer.Option(metavar="N", help="With --misfire all: maximum number of runs. (default: 100)")
+        ],
         None,
     ),
-    "description": _text("--description", "TEXT", "What it is for."),
+    "description": text_option("--description", "TEXT", "Description."),
 }
 
 _KINDS = {"cron": "cron", "every": "interval", "at": "times", "manual": "manual"}
-_SAID_IN = {"cron": "cron", "every": "every", "at": "times"}
-_LIMITS = ("zone", "start", "end", "excluded", "jitter")
-_OPTION_OF = {
+_FIELD_OF_OPTION = {"cron": "cron", "every": "every", "at": "times"}
+_DATE_OPTIONS = ("zone", "start", "end", "excluded", "jitter")
+_OPTION_OF_FIELD = {
     "name": "NAME",
     "days": "--on",
     "times": "--at",
@@ -86,189 +103,180 @@ _OPTION_OF = {
     "misfire.grace_seconds": "--grace",
     "steps": "--step",
 }
-WHEN = ("cron", "every", "at", "manual", "between", "days", *_LIMITS)
-_RULES = ("misfire", "grace", "max_runs")
+TRIGGER_OPTIONS = ("cron", "every", "at", "manual", "between", "days", *_DATE_OPTIONS)
+_MISFIRE_OPTIONS = ("misfire", "grace", "max_runs")
 
 
-def with_options(function: F) -> F:
-    """A command whose ``**given`` stands for all the options of a schedule."""
-    return taking(OPTIONS, function)
+def with_schedule_options(function: F) -> F:
+    """Give a command all options of a schedule in place of its ``**options``."""
+    return expand_options(OPTIONS, function)
 
 
-def taking(options: Mapping[str, tuple[Any, Any]], function: F, *, after: int = 1) -> F:
-    """A command whose ``**given`` stands for these options; they come after so many of its own."""
+def expand_options(options: Mapping[str, tuple[Any, Any]], function: F, *, after: int = 1) -> F:
+    """Give a command these options in place of its ``**options``, after so many of its own parameters."""
     signature = inspect.signature(function, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    more = [
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
     ]
-    placed = [*own[: after + 1], *more, *(each.replace(kind=each.KEYWORD_ONLY) for each in own[after + 1 :])]
-    function.__signature__ = signature.replace(parameters=placed)  # type: ignore[attr-defined]
+    following = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own[after + 1 :]]
+    parameters = [*own[: after + 1], *added, *following]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function
 
 
-def definition_of(name: str, given: Given) -> Definition:
-    """A new schedule."""
-    from tenuto.model.schedules import Definition, Overlap
-
-    if not given["steps"]:
+def build_schedule(name: str, options: Options) -> ScheduleDefinition:
+    """Build the definition of a new schedule."""
+    if not options["steps"]:
         raise Invalid(
-            "says what to run, and is not there", field="--step", remedy="add --step JOB; `tenuto job list` shows them"
+            "at least one --step is required",
+            code="schedule.steps.missing",
+            field="--step",
+            remedy="add --step JOB; `tenuto job list` lists the jobs",
         )
-    with by_option():
-        return Definition(
+    with translate_schedule_errors():
+        return ScheduleDefinition(
             name,
-            trigger_of(None, given),
-            _plan(given["steps"]),
-            given["description"] or "",
-            Overlap(given["overlap"] or "skip"),
-            _misfire(None, given),
+            build_trigger(None, options),
+            _parse_plan(options["steps"]),
+            options["description"] or "",
+            OverlapPolicy(options["overlap"] or "skip"),
+            _build_misfire(None, options),
         )
 
 
-def changed(present: Definition, given: Given) -> Definition:
-    """A schedule with what was given in the place of what it had; all else stays."""
-    from dataclasses import replace
-
-    from tenuto.cli.definitions.step_syntax import overrides_of
-    from tenuto.model.schedules import with_arguments
-
+def change_schedule(present: ScheduleDefinition, options: Options) -> ScheduleDefinition:
+    """Return the definition with the given options changed."""
     new: dict[str, Any] = {}
-    if any(said(given, option) for option in WHEN):
-        new["trigger"] = trigger_of(present.trigger, given)
-    if given["steps"]:
-        new["plan"] = _plan(given["steps"])
-    if overrides := overrides_of(given.get("arguments")):
-        with option_parsing.by_option({}, otherwise="--set {}"):
-            new["plan"] = with_arguments(new.get("plan", present.plan), overrides)
-    if any(given[option] is not None for option in _RULES):
-        new["misfire"] = _misfire(present.misfire, given)
+    if any(is_given(options, option) for option in TRIGGER_OPTIONS):
+        new["trigger"] = build_trigger(present.trigger, options)
+    if options["steps"]:
+        new["plan"] = _parse_plan(options["steps"])
+    if overrides := parse_overrides(options.get("arguments")):
+        with option_parsing.translate_error_fields({}, otherwise="--set {}"):
+            new["plan"] = override_arguments(new.get("plan", present.plan), overrides)
+    if any(options[option] is not None for option in _MISFIRE_OPTIONS):
+        new["misfire"] = _build_misfire(present.misfire, options)
     for field in ("description", "overlap"):
-        if given[field] is not None:
-            new[field] = given[field]
-    if given.get("rename") is not None:
-        new["name"] = given["rename"]
-    with by_option(renamed=True):
+        if options[field] is not None:
+            new[field] = options[field]
+    if options.get("rename") is not None:
+        new["name"] = options["rename"]
+    with translate_schedule_errors(renamed=True):
         return replace(present, **new)
 
 
-def _plan(texts: list[str]) -> Plan:
-    from tenuto.cli.definitions.step_syntax import group_of
-    from tenuto.model.schedules import Plan
-
-    return Plan.of([group_of(text) for text in texts])
+def _parse_plan(texts: list[str]) -> Plan:
+    return Plan.from_steps([parse_step_group(text) for text in texts])
 
 
-# --- the trigger ----------------------------------------------------------------------------------------------------
+# --- trigger ----------------------------------------------------------------------------------------------------
 
 
-def trigger_of(present: Trigger | None, given: Given) -> Trigger:
-    """When something runs: what was given, in the place of what was so far."""
-    from tenuto.model.triggers import trigger_from_fields
-
-    with by_option():
-        return trigger_from_fields(_fields(present.fields() if present is not None else None, given))
+def build_trigger(present: Trigger | None, options: Options) -> Trigger:
+    """Build a trigger from the options, starting from the present one."""
+    with translate_schedule_errors():
+        return trigger_from_fields(_trigger_fields(present.to_fields() if present is not None else None, options))
 
 
-def _fields(present: dict[str, Any] | None, given: Given) -> dict[str, Any]:
-    chosen = [option for option in _KINDS if said(given, option)]
+def _trigger_fields(present: dict[str, Any] | None, options: Options) -> dict[str, Any]:
+    chosen = [option for option in _KINDS if is_given(options, option)]
     if len(chosen) > 1:
         raise Invalid(
-            f"cannot stand beside --{chosen[1]}", field=f"--{chosen[0]}", remedy="give one trigger; use two schedules"
+            f"--{chosen[0]} and --{chosen[1]} cannot be combined",
+            code="cli.option.conflict",
+            field=f"--{chosen[0]}",
+            remedy="give one trigger, or create two schedules",
         )
     if not chosen and present is None:
         raise Invalid(
-            "says when it runs, and none is there",
-            field="--cron, --every, --at or --manual",
-            remedy="add one, such as --cron '0 2 * * *', or --manual",
+            "one of --cron, --every, --at, --manual is required",
+            code="schedule.trigger.missing",
+            field="--cron",
+            remedy="add a trigger, such as --cron '0 2 * * *', or --manual",
         )
-    fields = _kept(present or {}, _KINDS[chosen[0]] if chosen else None)
+    fields = _retained_fields(present or {}, _KINDS[chosen[0]] if chosen else None)
     if chosen and chosen[0] != "manual":
-        value = given[chosen[0]]
-        fields[_SAID_IN[chosen[0]]] = _items([value]) if chosen[0] == "at" else value
-    _refuse_what_does_not_fit(fields["kind"], given)
-    _change(fields, "between", given["between"], lambda text: text.split("-", 1))
+        value = options[chosen[0]]
+        fields[_FIELD_OF_OPTION[chosen[0]]] = _split_commas([value]) if chosen[0] == "at" else value
+    _reject_unsuitable_options(fields["kind"], options)
+    _set_field(fields, "between", options["between"], lambda text: text.split("-", 1))
     for name in ("days", "zone", "start", "end", "jitter"):
-        _change(fields, name, given[name])
-    if given["excluded"]:
-        dates = _items(given["excluded"]) or given["excluded"]
-        _change(fields, "excluded", NONE if dates == [NONE] else dates)
+        _set_field(fields, name, options[name])
+    if options["excluded"]:
+        dates = _split_commas(options["excluded"]) or options["excluded"]
+        _set_field(fields, "excluded", NONE if dates == [NONE] else dates)
     return fields
 
 
-def _kept(present: dict[str, Any], kind: str | None) -> dict[str, Any]:
-    """What goes on to hold: everything if the kind does not change, else what both kinds have."""
+def _retained_fields(present: dict[str, Any], kind: str | None) -> dict[str, Any]:
+    """Return the present fields that apply to the new kind: all if the kind is unchanged, else the common ones."""
     if kind is None or kind == present.get("kind"):
         return dict(present)
     if kind == "manual":
         return {"kind": kind}
-    shared = (*_LIMITS, *(("days",) if kind in ("interval", "times") else ()))
+    shared = (*_DATE_OPTIONS, *(("days",) if kind in ("interval", "times") else ()))
     return {"kind": kind, **{name: present[name] for name in shared if name in present}}
 
 
-def _refuse_what_does_not_fit(kind: str, given: Given) -> None:
+def _reject_unsuitable_options(kind: str, options: Options) -> None:
+    def unsuitable(option: str, required: str, remedy: str) -> Invalid:
+        return Invalid(f"{option} requires {required}", code="cli.option.requires_other", field=option, remedy=remedy)
+
     if kind == "manual":
-        for name in ("between", "days", *_LIMITS):
-            if said(given, name):
-                raise Invalid(
-                    "goes with a clock, and there is none", field=name, remedy="leave it out, or say when it runs"
-                )
-    if kind == "cron" and said(given, "days"):
-        raise Invalid(
-            "goes with --every or --at", field="--on", remedy="put the days into the line, as in '0 2 * * mon-fri'"
-        )
-    if kind != "interval" and said(given, "between"):
-        remedy = (
-            "put the hours into the line, as in '*/15 9-17 * * *'" if kind == "cron" else "name the times with --at"
-        )
-        raise Invalid("goes with --every", field="--between", remedy=remedy)
+        for name in ("between", "days", *_DATE_OPTIONS):
+            if is_given(options, name):
+                option = _OPTION_OF_FIELD.get(name, f"--{name}")
+                raise unsuitable(option, "--cron, --every or --at", f"omit {option}, or add a trigger")
+    if kind == "cron" and is_given(options, "days"):
+        raise unsuitable("--on", "--every or --at", "put the days into the cron line, as in '0 2 * * mon-fri'")
+    if kind != "interval" and is_given(options, "between"):
+        hours = "put the hours into the cron line, as in '*/15 9-17 * * *'"
+        raise unsuitable("--between", "--every", hours if kind == "cron" else "name the times with --at")
 
 
-def _change(fields: dict[str, Any], name: str, value: Any, read: Callable[[str], Any] | None = None) -> None:
+def _set_field(fields: dict[str, Any], name: str, value: Any, read: Callable[[str], Any] | None = None) -> None:
     if value == NONE:
         fields.pop(name, None)
     elif value is not None:
         fields[name] = value if read is None else read(value)
 
 
-def _items(texts: list[str]) -> list[str]:
+def _split_commas(texts: list[str]) -> list[str]:
     return [item.strip() for text in texts for item in text.split(",") if item.strip()]
 
 
-def said(given: Given, option: str) -> bool:
-    """Whether an option was given. Empty text was: an unset variable of a shell is refused, not taken for silence."""
-    return given[option] is not None and given[option] is not False and given[option] != []
+def is_given(options: Options, option: str) -> bool:
+    """Return whether an option was given. Empty text counts as given, so that an unset shell variable is rejected."""
+    return options[option] is not None and options[option] is not False and options[option] != []
 
 
-def by_option(*, renamed: bool = False, arguments: bool = False) -> AbstractContextManager[None]:
-    """A refusal of a schedule's field names the option it was typed into: of an edit, the name comes from --rename,
-    and arguments may come from --set."""
+def translate_schedule_errors(*, renamed: bool = False, arguments: bool = False) -> AbstractContextManager[None]:
+    """Translate the fields of schedule errors to options; in an edit, the name is --rename and arguments are --set."""
     own = {**({"name": "--rename"} if renamed else {}), **({"steps.": "--set {}"} if arguments else {})}
-    return option_parsing.by_option({**_OPTION_OF, **own})
+    return option_parsing.translate_error_fields({**_OPTION_OF_FIELD, **own})
 
 
-# --- the rule for missed runs ---------------------------------------------------------------------------------------
+# --- misfire policy -------------------------------------------------------------------------------------------------
 
 
-def _misfire(present: Misfire | None, given: Given) -> Misfire:
-    from tenuto.model.schedules import misfire_from_fields
-    from tenuto.model.triggers.parsing import whole_seconds
-
+def _build_misfire(present: Misfire | None, options: Options) -> Misfire:
     before: dict[str, Any] = present.to_fields() if present is not None else {"policy": "once"}
-    policy = given["misfire"] or before["policy"]
+    policy = options["misfire"] or before["policy"]
     fields: dict[str, Any] = before if policy == before["policy"] else {"policy": policy}
-    for option, goes_with in (("grace", "skip"), ("max_runs", "all")):
-        if given[option] is not None and policy != goes_with:
+    for option, required in (("grace", "skip"), ("max_runs", "all")):
+        if options[option] is not None and policy != required:
             name = option.replace("_", "-")
             raise Invalid(
-                f"goes with --misfire {goes_with}, and it is {policy}",
+                f"--{name} requires --misfire {required}, not {policy}",
+                code="cli.option.requires_other",
                 field=f"--{name}",
-                remedy=f"add --misfire {goes_with}",
+                remedy=f"add --misfire {required}",
             )
-    if given["grace"] is not None:
-        fields["grace_seconds"] = whole_seconds(given["grace"], field="--grace", least=0, most=366 * 86_400)
-    if given["max_runs"] is not None:
-        fields["max_runs"] = given["max_runs"]
-    with by_option():
+    if options["grace"] is not None:
+        fields["grace_seconds"] = parse_whole_seconds(options["grace"], field="--grace", least=0, most=366 * 86_400)
+    if options["max_runs"] is not None:
+        fields["max_runs"] = options["max_runs"]
+    with translate_schedule_errors():
         return misfire_from_fields(fields)

@@ -1,304 +1,670 @@
-"""``tenuto schedule``: make and change schedules, switch them on and off, run them. Looking at them is next door."""
+"""``tenuto schedule``: list, show, create, change, enable, disable, delete and run schedules."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from shlex import quote
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.definitions import definition_views, schedule_history, schedule_views
-from tenuto.cli.definitions.definition_views import say_if_made_again
-from tenuto.cli.definitions.schedule_options import with_options
-from tenuto.cli.formatting import ago
-from tenuto.cli.option_parsing import by_option
+from tenuto.app import Tenuto
+from tenuto.cli import descriptions, exit_codes
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.definitions import definition_views
+from tenuto.cli.definitions.definition_views import (
+    describe_origin,
+    enabled_label,
+    print_history,
+    print_redeclaration_hint,
+    section_title,
+    version_document,
+)
+from tenuto.cli.definitions.schedule_options import (
+    build_schedule,
+    change_schedule,
+    translate_schedule_errors,
+    with_schedule_options,
+)
+from tenuto.cli.definitions.step_syntax import parse_overrides
+from tenuto.cli.descriptions import format_in_zone
+from tenuto.cli.formatting import format_duration, format_local_time, format_relative, safe_text
+from tenuto.cli.listing import Record, print_list
+from tenuto.cli.option_parsing import LimitOption, build_filters, translate_error_fields
+from tenuto.cli.output import (
+    name_value_table,
+    print_json,
+    print_rich,
+    print_text,
+    state_colour,
+    state_symbol,
+    styled_state,
+)
+from tenuto.cli.work.executions import render_executions, watch_execution
+from tenuto.cli.work.jobs import require_wait
+from tenuto.clock import monotonic_seconds
+from tenuto.errors import Conflict, Invalid
+from tenuto.ids import new_id
+from tenuto.model.schedules import changed_fields
+from tenuto.model.triggers.parsing import parse_instant
+from tenuto.store.definition_rows import Version
+from tenuto.store.schedules import Schedule
 
-if TYPE_CHECKING:
-    from uuid import UUID
+schedules = group(
+    top_level,
+    "schedule",
+    "Create, inspect, change and run schedules.",
+    "tenuto schedule list",
+    "tenuto schedule add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
+)
 
-    from tenuto.app import Tenuto
-    from tenuto.store.schedules import Schedule
-
-Name = schedule_history.Name
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")]
-Arguments = Annotated[
+DecisionName = Literal["fired", "queued", "coalesced", "skipped", "missed"]
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, stored in the change history.")]
+ArgumentOverrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="STEP.ARGUMENT=VALUE",
-        help="Another value for an argument of a step: JSON, or else text. Give it several times for several.",
+        help="New value for an argument of a step: JSON or text. May be repeated.",
     ),
 ]
-_SHOWN = 3
+_ANNOUNCED_RUN_COUNT = 3
+_NEXT_RUN_COUNT = 5
+_LAST_RUN_COUNT = 5
+_POLL_SECONDS = 0.3
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    schedules = group(
-        root,
-        "schedule",
-        "Make schedules, look at them, change and run them.",
-        "tenuto schedule list",
-        "tenuto schedule add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
+# --- list -------------------------------------------------------------------------------------------------------
+
+
+@command(
+    schedules,
+    "list",
+    "tenuto schedule list",
+    "tenuto schedule list --search hr --off -o json",
+)
+async def list_schedules(
+    session: Session,
+    on: Annotated[bool | None, typer.Option("--on/--off", help="Filter by enabled or disabled.")] = None,
+    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by text in the name.")] = None,
+    limit: LimitOption = 100,
+    after: Annotated[str | None, typer.Option(metavar="NAME", help="Pagination cursor: the last name shown.")] = None,
+) -> None:
+    """List schedules by name with their next run and the state of the last one."""
+    filters = build_filters(after=after, enabled=on, search=search, limit=limit)
+    found = await session.app.schedules.list(**filters)
+    hint = "create one: tenuto schedule add --help"
+    if declared := len(session.app.schedules.declared):
+        hint += f"\n  {declared} declared in code are created when a service starts, for example: tenuto up"
+    await print_list(
+        session,
+        [{**row, "when": descriptions.describe_trigger(row["trigger"])} for row in found],
+        {
+            "name": "name",
+            "state": _enabled,
+            "when": "when",
+            "next run": _next_run,
+            "at": _next_run_time,
+            "last run": _last_run,
+            "ended": _last_run_age,
+        },
+        two_line_columns={
+            "schedule": lambda row, _: (row["name"], row["when"]),
+            "state": lambda row, now: (_enabled(row, now), None),
+            "next run": lambda row, now: (_next_run(row, now), _next_run_time(row, now)),
+            "last run": lambda row, now: (_last_run(row, now), _last_run_age(row, now)),
+        },
+        flexible=("schedule",),
+        noun="schedules",
+        hint=hint,
+        filters=filters,
+        next_page="--after",
+        cursor="name",
     )
-    command(
-        schedules,
-        "add",
-        "tenuto schedule add nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
-        "tenuto schedule add fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
-        "tenuto schedule add export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
-        "tenuto schedule add both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
-    )(add_schedule)
-    command(
-        schedules,
-        "edit",
-        "tenuto schedule edit nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
-        "tenuto schedule edit nightly --set import_hr.pages=10 --overlap queue_one --end none",
-    )(edit_schedule)
-    schedule_views.add_to(schedules)
-    schedule_history.add_to(schedules)
-    for word, function in (("enable", enable), ("disable", disable), ("delete", delete)):
-        command(
-            schedules,
-            word,
-            f"tenuto schedule {word} nightly",
-            f"tenuto schedule {word} nightly --reason 'moved to the new server'",
-        )(function)
-    command(
-        schedules,
-        "run",
-        "tenuto schedule run nightly --wait",
-        "tenuto schedule run nightly --set import_hr.pages=1 --app tasks:app",
-    )(run_schedule)
 
 
-# --- making and changing --------------------------------------------------------------------------------------------
+def _enabled(row: Record, _: datetime) -> Text:
+    return enabled_label(enabled=row["enabled"])
 
 
-@with_options
+def _next_run(row: Record, now: datetime) -> str:
+    if not row["enabled"]:
+        return "none"
+    if row["trigger"].get("kind") == "manual":
+        return "manual"
+    if row["next_run_at"] is None:
+        return "no further run" if row["planned"] else "being planned"
+    return "due" if row["next_run_at"] <= now else format_relative(row["next_run_at"], now)
+
+
+def _next_run_time(row: Record, _: datetime) -> str | None:
+    if row["next_run_at"] is None or not row["enabled"]:
+        return None
+    return str(row["next_run_at"].astimezone().strftime("%a %d %b %H:%M %Z"))
+
+
+def _last_run(row: Record, _: datetime) -> Text:
+    state = row["last_state"]
+    if state is None:
+        return Text("never ran", style="dim")
+    return Text(f"{state_symbol(state)} {describe_last_run(row)}", style=state_colour(state))
+
+
+def _last_run_age(row: Record, now: datetime) -> str | None:
+    if row["last_state"] is None:
+        return None
+    return format_relative(row["last_ended_at"] or row["last_started_at"], now)
+
+
+def describe_last_run(row: Record) -> str:
+    """Describe the state of the last execution, with its step group."""
+    place = f"{row['last_group'] + 1} of {row['last_groups']}"
+    match row["last_state"]:
+        case "in_progress":
+            return f"running {place}"
+        case "completed":
+            failed = row["last_failed_steps"]
+            return f"completed, {_count_steps(failed)} failed" if failed else "completed"
+        case state:
+            return f"{state} at {place}"
+
+
+def _count_steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+# --- one schedule ---------------------------------------------------------------------------------------------------
+
+
+@command(
+    schedules,
+    "show",
+    "tenuto schedule show nightly",
+    "tenuto schedule show 'Nightly HR Sync' -o json",
+)
+async def show_schedule(session: Session, name: ScheduleName) -> None:
+    """Show a schedule with its policies, next runs, steps, last executions and last change."""
+    app = session.app
+    async with suggesting_schedule(app, name):
+        found = await app.schedules.get(name)
+    last = await app.executions.list(schedule=name, limit=_LAST_RUN_COUNT)
+    (change,) = await app.schedules.versions(found.id, limit=1)  # by id: an earlier schedule may have had this name
+    now = (await app.open()).clock.now()
+    if session.as_json:
+        document = {**schedule_document(found), "next_runs": preview_runs(found, now), "last_executions": last}
+        print_json({**document, "last_change": version_document(change, "name")})
+        return
+    runs = preview_runs(found, now)
+    parts: list[RenderableType] = [_heading(found), *_summary(found, change, now), *section_title("next runs")]
+    if found.enabled and found.next_run_at is not None and found.next_run_at <= now:
+        parts.append(f"  due since {format_local_time(found.next_run_at)}: {await _describe_firing(app)}")
+    if runs:
+        parts.append(descriptions.upcoming_runs_table(runs, _time_zone(found), now))
+    else:
+        parts.append("  manual runs only" if found.definition.trigger.kind == "manual" else "  none within eight years")
+    if runs and not found.enabled:
+        parts.append("  (if it were enabled)")
+    parts += [*section_title("steps"), steps_table(found)]
+    if last:
+        parts += [*section_title("last runs"), render_executions(last, now, with_schedule_name=False)]
+    print_rich(*parts)
+
+
+async def _describe_firing(app: Tenuto) -> str:
+    """Say whether a scheduler is alive that will fire the due schedule."""
+    services = await app.workers()
+    if any(service["service"] == "scheduler" and service["state"] == "alive" for service in services):
+        return "a scheduler will fire it"
+    return "no scheduler is alive; start one with `tenuto scheduler` or `tenuto up`"
+
+
+def _heading(found: Schedule) -> Text:
+    about = f"version {found.version}"
+    return Text.assemble(
+        enabled_label(enabled=found.enabled), "  ", (safe_text(found.name), "bold"), "  ", (about, "dim")
+    )
+
+
+def _summary(found: Schedule, change: Version, now: datetime) -> list[RenderableType]:
+    definition = found.definition
+    reason = f": {change.reason}" if change.reason else ""
+    about = name_value_table(
+        ("when", definition.trigger.describe()),
+        ("overlap", descriptions.describe_overlap(definition.overlap)),
+        ("missed runs", descriptions.describe_misfire(definition.misfire.to_fields())),
+        ("managed by", describe_origin(found)),
+        ("last change", f"{change.change} {format_relative(change.at, now)} by {change.actor.name}{reason}"),
+    )
+    return [*([safe_text(definition.description)] if definition.description else []), "", about]
+
+
+def steps_table(found: Schedule) -> RenderableType:
+    """Return a table of the steps; a bracket joins the steps of a group."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, step in descriptions.describe_steps(found.plan.to_fields()):
+        grid.add_row(Text(f"  {label}"), Text(step))
+    return grid
+
+
+def schedule_document(found: Schedule) -> dict[str, Any]:
+    """Return a schedule as a JSON document."""
+    return {
+        "id": found.id,
+        **found.definition.to_fields(),
+        "enabled": found.enabled,
+        "when": found.definition.trigger.describe(),
+        "version": found.version,
+        "origin": found.origin,
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+        "last_run_at": found.last_run_at,
+        "next_run_at": found.next_run_at,
+    }
+
+
+def preview_runs(found: Schedule, now: datetime, count: int = _NEXT_RUN_COUNT) -> list[datetime]:
+    """Return the next runs, as if the schedule were enabled."""
+    return found.definition.trigger.preview(now, count, str(found.id))
+
+
+def _time_zone(found: Schedule) -> str:
+    return str(found.definition.trigger.to_fields().get("zone", "UTC"))
+
+
+@command(
+    schedules,
+    "next",
+    "tenuto schedule next nightly",
+    "tenuto schedule next nightly 20 -o json",
+)
+async def show_next_runs(
+    session: Session,
+    name: ScheduleName,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, max=1000, help="Number of runs.")] = _NEXT_RUN_COUNT,
+) -> None:
+    """Show the next runs of a schedule in its time zone and in local time, even if it is disabled."""
+    async with suggesting_schedule(session.app, name):
+        found = await session.app.schedules.get(name)
+    now = (await session.app.open()).clock.now()
+    runs = preview_runs(found, now, count)
+    if session.as_json:
+        print_json(runs)
+        return
+    if not found.enabled:
+        session.print_message(f"schedule {name} is disabled; if it were enabled:")
+    if runs:
+        print_rich(descriptions.upcoming_runs_table(runs, _time_zone(found), now))
+    else:
+        session.print_message(
+            "it has manual runs only" if found.definition.trigger.kind == "manual" else "it has no further run"
+        )
+
+
+def print_change(before: Schedule, after: Schedule, now: datetime) -> None:
+    """Print the changed fields, and the effect on the next runs."""
+    parts: list[RenderableType] = []
+    for field, lines in descriptions.describe_changes(before.definition.to_fields(), after.definition.to_fields()):
+        parts += [Text(field, style="bold"), Padding(descriptions.coloured_diff(lines), (0, 0, 0, 2))]
+    old_runs, new_runs = preview_runs(before, now), preview_runs(after, now)
+    parts.append(Text("next runs", style="bold"))
+    if old_runs == new_runs:
+        parts.append(Text("  unchanged", style="dim"))
+    else:
+        old_trigger, new_trigger = before.definition.trigger, after.definition.trigger
+        lines = descriptions.compare_runs(old_trigger, old_runs, new_trigger, new_runs, str(after.id))
+        parts.append(Padding(descriptions.coloured_diff(lines), (0, 0, 0, 2)))
+    if not after.enabled:
+        parts.append(Text("  (it is disabled)", style="dim"))
+    print_rich(*parts)
+
+
+@command(
+    schedules,
+    "history",
+    "tenuto schedule history nightly",
+    "tenuto schedule history nightly --limit 5",
+)
+async def show_history(session: Session, name: ScheduleName, limit: LimitOption = 20) -> None:
+    """Show all changes of a schedule with author, time, reason and difference, even if it was deleted."""
+    async with suggesting_schedule(session.app, name):
+        found = await session.app.schedules.versions(name, limit=limit)
+    await print_history(session, found, limit, known_by="name")
+
+
+@command(
+    schedules,
+    "ledger",
+    "tenuto schedule ledger nightly",
+    "tenuto schedule ledger nightly --decision skipped",
+    "tenuto schedule ledger --limit 200 -o json",
+)
+async def show_ledger(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of the schedule. (default: all)")] = None,
+    decision: Annotated[DecisionName | None, typer.Option(help="Filter by decision.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="INSTANT", help="Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z."),
+    ] = None,
+    below: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Pagination cursor: the id of the last row shown; use with --before."),
+    ] = None,
+    limit: LimitOption = 50,
+) -> None:
+    """Show the occurrence ledger, newest first: for each due instant the decision, its reason, time and author."""
+    if below is not None and before is None:
+        raise Invalid(
+            "--below requires --before",
+            code="cli.option.requires_other",
+            field="--below",
+            remedy="add --before with the due time of that row; the hint below a full page has both",
+        )
+    until = None if before is None else parse_instant(before, field="--before")
+    async with suggesting_schedule(session.app, name or ""):
+        found = await session.app.schedules.ledger(
+            name, before=until, decision=decision, **build_filters(below=below, limit=limit)
+        )
+    await print_list(
+        session,
+        found,
+        {
+            "due": lambda row, _: format_local_time(row["due_at"]),
+            "until": lambda row, _: format_local_time(row["until"]),
+            "schedule": "schedule_name",
+            "decision": lambda row, _: styled_state(row["decision"]),
+            "reason": lambda row, _: _decision_reason(row),
+            "decided": lambda row, _: format_local_time(row["decided_at"]),
+            "by": "decided_by",
+            "execution": "execution_id",
+        },
+        two_line_columns={
+            "due": lambda row, _: (
+                format_local_time(row["due_at"]),
+                "" if row["until"] is None else f"up to {format_local_time(row['until'])}",
+            ),
+            "decision": lambda row, _: (styled_state(row["decision"]), _decision_reason(row)),
+            "execution": lambda row, _: (
+                row["execution_id"] or "no execution",
+                _decision_note(row, with_schedule=name is None),
+            ),
+        },
+        flexible=("decision",),
+        noun="occurrences",
+        filters={"decision": decision, "before": before},
+    )
+    if len(found) == limit and not session.as_json:
+        session.print_message(
+            f"there may be more: add --before {found[-1]['due_at'].isoformat()} --below {found[-1]['id']}"
+        )
+
+
+def _decision_reason(row: Record) -> str | None:
+    if row["origin"] == "manual":
+        return f"manual run: {row['reason']}" if row["reason"] else "manual run"
+    return row["reason"] or None
+
+
+def _decision_note(row: Record, *, with_schedule: bool) -> str:
+    late = row["decided_at"] - row["due_at"]
+    note = f"{format_duration(late)} later, " if row["origin"] == "trigger" and late.total_seconds() >= 1 else ""
+    schedule = f"{row['schedule_name']}, " if with_schedule else ""
+    return f"{schedule}{note}by {row['decided_by']}"
+
+
+# --- create and change --------------------------------------------------------------------------------------------
+
+
+@command(
+    schedules,
+    "add",
+    "tenuto schedule add nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
+    "tenuto schedule add fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
+    "tenuto schedule add export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
+    "tenuto schedule add both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
+)
+@with_schedule_options
 async def add_schedule(
     session: Session,
-    name: Name,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Make it, but do not let it run yet.")] = False,
-    reason: Reason = None,
-    **given: Any,
+    name: ScheduleName,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Create the schedule disabled.")] = False,
+    reason: ReasonOption = None,
+    **options: Any,
 ) -> None:
-    """Make a schedule: when, and which steps.
+    """Create a schedule with a trigger and steps.
 
-    Steps run one after the other, those with a comma between them side by side. The app that has the jobs is named
-    with --app.
+    Steps run one after the other; steps separated by a comma run in parallel. --app names the app that defines the
+    jobs.
     """
-    from tenuto.cli.definitions.schedule_options import by_option as of_schedule
-    from tenuto.cli.definitions.schedule_options import definition_of
-    from tenuto.cli.output import show_json
-
-    new = definition_of(name, given)
-    with session.as_user() as app, of_schedule():
-        made = await app.schedules.create(new, enabled=not disabled, reason=reason)
+    new = build_schedule(name, options)
+    with session.as_user() as app, translate_schedule_errors():
+        created = await app.schedules.create(new, enabled=not disabled, reason=reason)
     if session.as_json:
-        show_json(schedule_views.as_data(made))
+        print_json(schedule_document(created))
         return
-    session.say(f"schedule {name} is made, by {login_name()}: {new.trigger.words()}")
-    await _say_next(session, app, made)
+    session.print_message(f"schedule {name} created by {login_name()}: {new.trigger.describe()}")
+    await _print_next_runs(session, app, created)
 
 
-@with_options
+@command(
+    schedules,
+    "edit",
+    "tenuto schedule edit nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
+    "tenuto schedule edit nightly --set import_hr.pages=10 --overlap queue_one --end none",
+)
+@with_schedule_options
 async def edit_schedule(
     session: Session,
-    name: Name,
-    arguments: Arguments = None,
-    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Another name for it.")] = None,
-    reason: Reason = None,
-    **given: Any,
+    name: ScheduleName,
+    arguments: ArgumentOverrides = None,
+    rename: Annotated[str | None, typer.Option(metavar="NAME", help="New name of the schedule.")] = None,
+    reason: ReasonOption = None,
+    **options: Any,
 ) -> None:
-    """Change what is given, and nothing else.
+    """Change the given options of a schedule.
 
-    `none` takes away --between, --on, --start, --end, --exclude; --step puts new steps in the place of all there were.
-    Shows what was and what is, and what that does to the next runs. A run that is under way goes on as it began.
+    `none` removes the value of --between, --on, --start, --end or --exclude. --step replaces all steps. Prints the
+    difference and its effect on the next runs. Active executions keep their definition.
     """
-    from tenuto.cli.definitions.schedule_options import by_option as of_schedule
-    from tenuto.cli.definitions.schedule_options import changed
-    from tenuto.cli.output import show_json
-
     with session.as_user() as app:
-        async with known(session, app, name):
+        async with suggesting_schedule(app, name):
             before = await app.schedules.get(name)
-        new = changed(before.definition, {**given, "arguments": arguments, "rename": rename})
-        with of_schedule(renamed=True, arguments=bool(arguments)):
+        new = change_schedule(before.definition, {**options, "arguments": arguments, "rename": rename})
+        with translate_schedule_errors(renamed=True, arguments=bool(arguments)):
             after = await app.schedules.edit(name, new, reason=reason, version=before.version)
     now = (await app.open()).clock.now()
     if session.as_json:
-        show_json(_change_as_data(before, after, now))
+        print_json(_change_document(before, after, now))
         return
     if after.version == before.version:
-        session.say(f"nothing changed: schedule {name} is so already")
+        session.print_message(f"schedule {name} is unchanged")
         return
-    schedule_views.show_change(before, after, now)
-    session.say(f"schedule {after.name} is at version {after.version} now, by {login_name()}")
+    print_change(before, after, now)
+    session.print_message(f"schedule {after.name} changed to version {after.version} by {login_name()}")
 
 
-def _change_as_data(before: Schedule, after: Schedule, now: datetime) -> dict[str, Any]:
-    from tenuto.model.schedules import changes
-
-    differing = changes(before.definition.to_fields(), after.definition.to_fields())
+def _change_document(before: Schedule, after: Schedule, now: datetime) -> dict[str, Any]:
+    differing = changed_fields(before.definition.to_fields(), after.definition.to_fields())
     return {
         "name": after.name,
         "version": after.version,
         "changes": {field: {"before": old, "after": new} for field, (old, new) in differing.items()},
-        "next_runs_before": schedule_views.next_runs(before, now),
-        "next_runs": schedule_views.next_runs(after, now),
+        "next_runs_before": preview_runs(before, now),
+        "next_runs": preview_runs(after, now),
     }
 
 
-async def enable(session: Session, name: Name, reason: Reason = None) -> None:
-    """Switch a schedule on, from now on: what it would have run meanwhile is not made up for."""
+@command(
+    schedules,
+    "enable",
+    "tenuto schedule enable nightly",
+    "tenuto schedule enable nightly --reason 'moved to the new server'",
+)
+async def enable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
+    """Enable a schedule from now on; runs missed while it was disabled are not made up."""
     with session.as_user() as app:
-        async with known(session, app, name):
-            switched = await app.schedules.enable(name, reason=reason)
+        async with suggesting_schedule(app, name):
+            changed = await app.schedules.enable(name, reason=reason)
         after = await app.schedules.get(name)
-    await _switched(session, app, after, f"schedule {name} is on{'' if switched else ' already'}")
+    await _report_enabled_state(
+        session, app, after, f"schedule {name} is {'enabled' if changed else 'already enabled'}"
+    )
 
 
-async def disable(session: Session, name: Name, reason: Reason = None) -> None:
-    """Switch a schedule off; it can still be run by hand, and what runs goes on."""
+@command(
+    schedules,
+    "disable",
+    "tenuto schedule disable nightly",
+    "tenuto schedule disable nightly --reason 'moved to the new server'",
+)
+async def disable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
+    """Disable a schedule; active executions continue, and manual runs remain possible."""
     with session.as_user() as app:
-        async with known(session, app, name):
-            switched = await app.schedules.disable(name, reason=reason)
+        async with suggesting_schedule(app, name):
+            changed = await app.schedules.disable(name, reason=reason)
         after = await app.schedules.get(name)
-    again = f"; go on with: tenuto schedule enable {_typed(name)}"
-    await _switched(session, app, after, f"schedule {name} is off{again if switched else ' already'}")
+    hint = f"disabled; enable it with: tenuto schedule enable {quote(name)}"
+    await _report_enabled_state(session, app, after, f"schedule {name} is {hint if changed else 'already disabled'}")
 
 
-async def _switched(session: Session, app: Tenuto, after: Schedule, words: str) -> None:
-    from tenuto.cli.output import show_json
-
+async def _report_enabled_state(session: Session, app: Tenuto, after: Schedule, message: str) -> None:
     if session.as_json:
-        show_json(schedule_views.as_data(after))
+        print_json(schedule_document(after))
         return
-    session.say(words)
+    session.print_message(message)
     if after.enabled:
-        await _say_next(session, app, after)
+        await _print_next_runs(session, app, after)
 
 
-async def _say_next(session: Session, app: Tenuto, schedule: Schedule) -> None:
-    from tenuto.cli.descriptions import on_the_wall
-
+async def _print_next_runs(session: Session, app: Tenuto, schedule: Schedule) -> None:
     now = (await app.open()).clock.now()
     if not schedule.enabled:
-        session.say(f"it is off; let it run with: tenuto schedule enable {_typed(schedule.name)}")
+        session.print_message(f"it is disabled; enable it with: tenuto schedule enable {quote(schedule.name)}")
         return
-    for number, instant in enumerate(schedule_views.next_runs(schedule, now, _SHOWN)):
-        away = ago(instant, now)
-        session.say(f"  {'next' if number == 0 else 'then'} {on_the_wall(instant)} ({away})")
+    for number, instant in enumerate(preview_runs(schedule, now, _ANNOUNCED_RUN_COUNT)):
+        label = "next" if number == 0 else "then"
+        session.print_message(f"  {label} {format_in_zone(instant)} ({format_relative(instant, now)})")
 
 
-async def delete(session: Session, name: Name, reason: Reason = None) -> None:
-    """Delete a schedule that is not running; its executions, ledger and history stay.
+@command(
+    schedules,
+    "delete",
+    "tenuto schedule delete nightly",
+    "tenuto schedule delete nightly --reason 'moved to the new server'",
+)
+async def delete_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
+    """Delete a schedule that has no active execution; its executions, ledger and history remain.
 
-    One that is declared in code or in a file comes back, switched on, with the next start or apply: disable it instead.
+    A schedule that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
+    instead.
     """
-    from tenuto.cli.output import show_json
-
     with session.as_user() as app:
-        async with known(session, app, name):
+        async with suggesting_schedule(app, name):
             before = await app.schedules.get(name)
             await app.schedules.delete(name, reason=reason)
     if session.as_json:
-        show_json({"name": name, "deleted": True})
+        print_json({"name": name, "deleted": True})
     else:
-        session.say(f"schedule {name} is deleted, by {login_name()}")
+        session.print_message(f"schedule {name} deleted by {login_name()}")
     origin = "code" if name in app.schedules.declared else before.origin
-    say_if_made_again(session, origin, f"tenuto schedule disable {_typed(name)}")
+    print_redeclaration_hint(session, origin, f"tenuto schedule disable {quote(name)}")
 
 
-# --- running --------------------------------------------------------------------------------------------------------
+# --- run --------------------------------------------------------------------------------------------------------
 
 
+@command(
+    schedules,
+    "run",
+    "tenuto schedule run nightly --wait",
+    "tenuto schedule run nightly --set import_hr.pages=1 --app tasks:app",
+)
 async def run_schedule(
     session: Session,
-    name: Name,
-    arguments: Arguments = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it completed.")] = False,
+    name: ScheduleName,
+    arguments: ArgumentOverrides = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end; exit 1 unless the execution completed.")
+    ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: maximum time to wait.")
     ] = None,
 ) -> int:
-    """Run a schedule now. Prints the id of the execution.
+    """Run a schedule now, and print the id of the execution.
 
-    The overlap rule decides if it is running already: a run that is refused ends with exit code 7 and the reason, one
-    that waits for its turn says so. --set holds for this run only, and needs the app that has the jobs.
+    The overlap policy applies if an execution is active: a rejected run ends with exit code 7 and the reason, a queued
+    run is reported. --set applies to this run only, and needs --app to name the app that defines the jobs.
     """
-    from tenuto.cli.definitions.step_syntax import overrides_of
-    from tenuto.cli.output import show_json, show_text
-    from tenuto.cli.work.executions import follow
-    from tenuto.cli.work.jobs import only_with_wait
-    from tenuto.clock import steady
-    from tenuto.errors import Conflict
-    from tenuto.ids import new_id
-
-    only_with_wait(timeout, wait=wait)
-    request = new_id()
+    require_wait(timeout, wait=wait)
+    request_id = new_id()
     with session.as_user() as app:
-        given = overrides_of(arguments)
-        with by_option({"steps.": "--set {}"}, otherwise="--set {}"):
-            async with known(session, app, name):
-                started = await app.schedules.run(name, arguments=given, request_id=request)
+        overrides = parse_overrides(arguments)
+        with translate_error_fields({"steps.": "--set {}"}, otherwise="--set {}"):
+            async with suggesting_schedule(app, name):
+                started = await app.schedules.run(name, arguments=overrides, request_id=request_id)
         if started.decision in ("skipped", "coalesced", "missed"):
             raise Conflict(
-                f"{name!r} was not run: {started.reason}",
-                remedy=f"see what is active: tenuto execution list --schedule {_typed(name)} --state in_progress",
+                f"schedule {name!r} was not run: {started.reason}",
+                code="schedule.run.rejected",
+                remedy=f"list active executions: tenuto execution list --schedule {quote(name)} --state in_progress",
             )
-        id, began = started.execution_id, steady()
-        if wait and id is None:
-            session.say(f"queued: {started.reason}")
-            id = await _its_turn(app, name, request, timeout, began)
-    if wait and id is not None:
-        return await follow(session, id, timeout, began)
+        execution_id, began = started.execution_id, monotonic_seconds()
+        if wait and execution_id is None:
+            session.print_message(f"queued: {started.reason}")
+            execution_id = await _wait_until_started(app, name, request_id, timeout, began)
+    if wait and execution_id is not None:
+        return await watch_execution(session, execution_id, timeout, began)
     if session.as_json:
-        show_json({"execution_id": id, "decision": started.decision, "reason": started.reason})
-    elif id is None:
-        session.say(f"queued: {started.reason}")
+        print_json({"execution_id": execution_id, "decision": started.decision, "reason": started.reason})
+    elif execution_id is None:
+        session.print_message(f"queued: {started.reason}")
     else:
-        show_text(str(id))
-        session.say(f"follow it with: tenuto execution watch {id}")
+        print_text(str(execution_id))
+        session.print_message(f"follow it with: tenuto execution watch {execution_id}")
     return exit_codes.OK
 
 
-async def _its_turn(app: Tenuto, name: str, request: UUID, timeout: float | None, began: float) -> UUID:
-    """Wait until a queued run begins. Asked again with the same request, the app tells what became of it: on the
-    account of who asked first, so that it can only be told, never run as somebody else."""
-    import asyncio
+async def _wait_until_started(app: Tenuto, name: str, request_id: UUID, timeout: float | None, began: float) -> UUID:
+    """Wait until a queued run starts, and return its execution id.
 
-    from tenuto.clock import steady
-    from tenuto.errors import Conflict
-
+    A repeated call with the same request id returns the current decision; it never starts a second run.
+    """
     while True:
-        asked = await app.schedules.run(name, request_id=request)
+        asked = await app.schedules.run(name, request_id=request_id)
         if asked.execution_id is not None:
             return asked.execution_id
         if asked.decision != "queued":
-            raise Conflict(f"{name!r} was not run: {asked.reason}", remedy=f"tenuto schedule ledger {_typed(name)}")
-        if timeout is not None and steady() > began + timeout:
-            raise Conflict(f"its turn has not come after {timeout:g} s", remedy="wait longer; it stays queued")
-        await asyncio.sleep(0.3)
+            raise Conflict(
+                f"schedule {name!r} was not run: {asked.reason}",
+                code="schedule.run.rejected",
+                remedy=f"tenuto schedule ledger {quote(name)}",
+            )
+        if timeout is not None and monotonic_seconds() > began + timeout:
+            raise Conflict(
+                f"the queued run of schedule {name!r} has not started after {timeout:g} s",
+                code="schedule.run.wait_timeout",
+                remedy="wait longer; the run stays queued",
+            )
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def known(session: Session, app: Tenuto, name: str) -> AbstractAsyncContextManager[None]:
-    """Whoever names a schedule that is not there is told which one they may have meant."""
+def suggesting_schedule(app: Tenuto, name: str) -> AbstractAsyncContextManager[None]:
+    """Add a similar schedule name to the remedy of a NotFound error."""
 
     async def names() -> list[str]:
         return [each["name"] for each in await app.schedules.list(limit=500)]
 
-    return definition_views.known("schedule", name, app.schedules.declared, names)
-
-
-def _typed(name: str) -> str:
-    from shlex import quote
-
-    return quote(name)
+    return definition_views.suggesting_similar_name("schedule", name, app.schedules.declared, names)

@@ -1,381 +1,387 @@
-"""``tenuto simulate``: what would fire when, drawn and listed; nothing is changed by asking.
+"""``tenuto simulate``: print which runs would fire when, as a timeline and as lists. Nothing is changed.
 
-A timeline in letters: one line for each schedule, one column for each stretch of time, never wider than 80.
+The timeline has one line per schedule and one column per time interval, and is at most 80 characters wide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Annotated
 
 import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import RenderableType
+from rich.text import Text
 
-from tenuto.cli.command import Session, command
-from tenuto.cli.formatting import span
-from tenuto.cli.option_parsing import by_option, whole_number
+from tenuto.cli.command import Session, command, top_level
+from tenuto.cli.definitions.plans import read_schedules
+from tenuto.cli.formatting import format_duration, one_line
+from tenuto.cli.option_parsing import parse_whole_number, translate_error_fields
+from tenuto.cli.output import fitted_table, print_json, print_rich
+from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
+from tenuto.model.schedules import ScheduleDefinition
+from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.triggers.zones import load_zone
+from tenuto.simulation.inputs import SimulationOptions
+from tenuto.simulation.simulator import Clash, SimulatedRun, Simulation
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+WIDTH = 80
+NAME_WIDTH = 18
+MAX_COLUMNS = WIDTH - NAME_WIDTH - 2
+MAX_LINES = 60
+LEGEND = "1-9 + starts  ━ running  ◌ waiting  × skipped, coalesced or missed  ‼ both  · nothing"
 
-    from tenuto.model.schedules import Definition
-    from tenuto.simulation.simulator import Clash, Run, Simulation
-
-
-from typing import TYPE_CHECKING
-
-from tenuto.cli.formatting import one_line
-
-if TYPE_CHECKING:
-    from tenuto.simulation.simulator import Run
-
-
-V = TypeVar("V")
-
-
-def add_to(root: typer.Typer) -> None:
-    """Put the command into the tree."""
-    command(
-        root,
-        "simulate",
-        "tenuto simulate --to 7d",
-        "tenuto simulate --from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
-        "tenuto simulate --file schedules.yaml --slots mail=5 -o json",
-    )(simulate)
+_COLUMN_MINUTES = (
+    1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 4320, 10_080, 43_200, 525_600, 5_256_000,
+)  # fmt: skip
+_TICK_COLUMNS = 8
+"""Columns between two labels of the scale."""
+_COUNTS = ("fired", "waited", "skipped", "coalesced", "missed", "cut")
+_DURATION_NOTES = {"history": "", "given": "(given)", "assumed": "(assumed)"}
+_MAX_SIMULATED_SECONDS = 10 * 366 * 86_400
+_MAX_RUN_SECONDS = 366 * 86_400
 
 
+@command(
+    top_level,
+    "simulate",
+    "tenuto simulate --to 7d",
+    "tenuto simulate --from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
+    "tenuto simulate --file schedules.yaml --slots mail=5 -o json",
+)
 async def simulate(
     session: Session,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help="now, a date or an instant such as 2031-03-29T02:00.")
+        str, typer.Option("--from", metavar="WHEN", help="Start: now, a date, or an instant such as 2031-03-29T02:00.")
     ] = "now",
     end: Annotated[
-        str, typer.Option("--to", metavar="WHEN", help="The same, or how long: 90m, 36h, 7d. Not included.")
+        str,
+        typer.Option("--to", metavar="WHEN", help="End (exclusive): like --from, or a duration such as 7d."),
     ] = "1d",
     schedule: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this one, enabled or not; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Filter by name, also disabled ones; may be repeated.")
     ] = None,
     file: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Schedules of a file, in the place of those of the same name."),
+        typer.Option(metavar="FILE", help="Definition file; its schedules replace those of the same name."),
     ] = None,
     duration: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]SPAN",
-            help="How long a run takes, such as 'Nightly=45m'; without a name, of those nothing is known of.",
+            help="Assumed run duration, e.g. 'Nightly=45m'. Without a name: the default for schedules without history.",
         ),
     ] = None,
     slots: Annotated[
         list[str] | None,
-        typer.Option(metavar="[QUEUE=]N", help="How many tasks run at a time; otherwise what the live workers have."),
+        typer.Option(metavar="[QUEUE=]N", help="Assumed slots of a queue. (default: those of the live workers)"),
     ] = None,
     outage: Annotated[
         list[str] | None,
-        typer.Option(metavar="FROM/TO", help="No scheduler is there: what falls due is decided afterwards."),
+        typer.Option(metavar="FROM/TO", help="Assumed downtime of all schedulers; may be repeated."),
     ] = None,
     zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Whose clock to read and show; otherwise this machine's.")
+        str | None, typer.Option(metavar="ZONE", help="Time zone of input and output. (default: local time zone)")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many runs and clashes to list; -o json has all.")] = 40,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows in the lists; -o json has all.")] = 40,
 ) -> None:
-    """Say what would fire when, and what would get in its way.
+    """Simulate the schedules: which runs would fire when, and which conflicts would occur.
 
-    Plays the schedules through under their rules for runs that meet and for missed ones, with the time runs have taken
-    lately. Names what is skipped, when a queue is asked for more than it has room for, and what a change of the clock
-    does. Nothing is changed, and nothing runs.
+    Applies the overlap and misfire policies, with run durations from the recent history. Reports skipped runs, queues
+    without free slots, and the effect of daylight saving changes. Nothing runs and nothing is changed.
     """
-    from tenuto.cli.output import show_json
-    from tenuto.simulation.inputs import Given
-
     app = session.app
-    with by_option({}):
-        here = _zone(zone)
+    with translate_error_fields({}):
+        display_zone = _display_zone(zone)
     now = (await app.open()).clock.now()
-    begins = _instant(start, here, now, "--from")
-    given = Given(
+    begins = _parse_instant(start, display_zone, now, "--from")
+    options = SimulationOptions(
         tuple(schedule or ()),
-        _declared(session, file or ()),
-        {name: _seconds(text) for name, text in _named(duration or (), "--duration")},
-        {queue: whole_number(text, "--slots", "write it as mail=5") for queue, text in _named(slots or (), "--slots")},
-        [_outage(text, here, now) for text in outage or ()],
+        _definitions_in_files(session, file or ()),
+        {name: _parse_duration(text) for name, text in _split_named(duration or (), "--duration")},
+        {
+            queue: parse_whole_number(text, "--slots", "write it as mail=5")
+            for queue, text in _split_named(slots or (), "--slots")
+        },
+        [_parse_outage(text, display_zone, now) for text in outage or ()],
     )
-    with by_option({}):
-        found = await app.schedules.simulate(begins, _end(end, here, now, begins), given)
+    with translate_error_fields({}):
+        found = await app.schedules.simulate(begins, _parse_end(end, display_zone, now, begins), options)
     if session.as_json:
-        show_json(found)
+        print_json(found)
         return
-    _show(found, here, limit)
+    _print_simulation(found, display_zone, limit)
     for note in found.notes:
-        session.say(f"note: {note}")
+        session.print_message(f"note: {note}")
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- parse ----------------------------------------------------------------------------------------------------------
 
 
-def _zone(named: str | None) -> tzinfo:
-    from tenuto.clock import SystemClock
-    from tenuto.model.triggers.zones import zone_named
-
-    if named is not None:
-        return zone_named(named)
-    here = SystemClock().now().astimezone().tzinfo
-    assert here is not None
-    return here
+def _display_zone(name: str | None) -> tzinfo:
+    if name is not None:
+        return load_zone(name)
+    local_zone = SystemClock().now().astimezone().tzinfo
+    assert local_zone is not None
+    return local_zone
 
 
-def _instant(text: str, zone: tzinfo, now: datetime, field: str) -> datetime:
-    from datetime import UTC
-
+def _parse_instant(text: str, zone: tzinfo, now: datetime, option: str) -> datetime:
     if text == "now":
         return now
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(
-            f"{text!r:.60} is not an instant", field=field, remedy="write it as 2031-03-29 or 2031-03-29T02:00"
+            f"{option} {text!r:.60} is not an instant",
+            code="simulation.instant.invalid",
+            field=option,
+            remedy="write it as 2031-03-29 or 2031-03-29T02:00",
         ) from None
     aware = found.replace(tzinfo=zone) if found.tzinfo is None else found
     if not 1970 <= aware.year < 9000:
-        raise Invalid(f"the year {aware.year} is out of reach", field=field)
+        raise Invalid(
+            f"the year {aware.year} in {option} is not between 1970 and 8999",
+            code="simulation.instant.out_of_range",
+            field=option,
+        )
     return aware.astimezone(UTC)
 
 
-def _end(text: str, zone: tzinfo, now: datetime, begins: datetime) -> datetime:
-    from tenuto.model.tasks import seconds
-
+def _parse_end(text: str, zone: tzinfo, now: datetime, start: datetime) -> datetime:
     if text[-1:] in ("s", "m", "h", "d"):
-        long = seconds(text, field="--to")
-        if long is None or not 0 < long <= 366 * 86_400 * 10:
-            raise Invalid("must be from a second to ten years", field="--to")
-        return begins + timedelta(seconds=long)
-    return _instant(text, zone, now, "--to")
+        seconds = parse_duration_seconds(text, field="--to")
+        if seconds is None or not 0 < seconds <= _MAX_SIMULATED_SECONDS:
+            raise Invalid(
+                f"--to {text!r:.60} is not between one second and ten years",
+                code="simulation.duration.out_of_range",
+                field="--to",
+            )
+        return start + timedelta(seconds=seconds)
+    return _parse_instant(text, zone, now, "--to")
 
 
-def _outage(text: str, zone: tzinfo, now: datetime) -> tuple[datetime, datetime]:
-    begins, slash, ends = text.partition("/")
+def _parse_outage(text: str, zone: tzinfo, now: datetime) -> tuple[datetime, datetime]:
+    start_text, slash, end_text = text.partition("/")
     if not slash:
-        raise Invalid("needs two instants", field="--outage", remedy="write it as 2031-03-29T01:00/2031-03-29T05:00")
-    found = _instant(begins, zone, now, "--outage"), _instant(ends, zone, now, "--outage")
-    if found[1] <= found[0]:
-        raise Invalid("ends before it begins", field="--outage")
-    return found
+        raise Invalid(
+            f"--outage {text!r:.60} does not consist of two instants",
+            code="simulation.outage.invalid",
+            field="--outage",
+            remedy="write it as 2031-03-29T01:00/2031-03-29T05:00",
+        )
+    start, end = (_parse_instant(part, zone, now, "--outage") for part in (start_text, end_text))
+    if end <= start:
+        raise Invalid(f"--outage {text!r:.60} ends before it starts", code="simulation.outage.empty", field="--outage")
+    return start, end
 
 
-def _named(words: Iterable[str], field: str) -> Iterable[tuple[str, str]]:
-    for word in words:
-        name, equals, value = word.rpartition("=")
+def _split_named(texts: Iterable[str], option: str) -> Iterable[tuple[str, str]]:
+    """Split ``NAME=VALUE`` texts; a text without a name applies to ``*``."""
+    for text in texts:
+        name, equals, value = text.rpartition("=")
         if equals and not name:
-            raise Invalid(f"{word!r:.60} names nothing", field=field)
+            raise Invalid(
+                f"{option} {text!r:.60} has no name before the equals sign",
+                code="simulation.option.no_name",
+                field=option,
+            )
         yield name or "*", value
 
 
-def _seconds(text: str) -> float:
-    from tenuto.model.tasks import seconds
-
-    found = seconds(text, field="--duration")
-    if found is None or not 0 <= found <= 366 * 86_400:
-        raise Invalid("must be from 0 s to a year", field="--duration", remedy="write it as 'Nightly=45m'")
-    return found
-
-
-def _declared(session: Session, files: Sequence[str]) -> list[Definition]:
-    """The schedules of files; with an app, each step as its job has it."""
-    from tenuto.cli.definitions.plans import read
-
-    found = [each.definition for each in read(files)] if files else []
-    return [session.app.schedules.resolved(each) for each in found] if session.app_name else found
+def _parse_duration(text: str) -> float:
+    seconds = parse_duration_seconds(text, field="--duration")
+    if seconds is None or not 0 <= seconds <= _MAX_RUN_SECONDS:
+        raise Invalid(
+            f"--duration {text!r:.60} is not between 0 s and one year",
+            code="simulation.duration.out_of_range",
+            field="--duration",
+            remedy="write it as 'Nightly=45m'",
+        )
+    return seconds
 
 
-# --- showing --------------------------------------------------------------------------------------------------------
+def _definitions_in_files(session: Session, files: Sequence[str]) -> list[ScheduleDefinition]:
+    """Return the schedules in files; with an app, steps take the defaults of their jobs."""
+    definitions = [schedule.definition for schedule in read_schedules(files)] if files else []
+    if session.app_name is None:
+        return definitions
+    return [session.app.schedules.resolve_steps(definition) for definition in definitions]
 
 
-def _show(found: Simulation, zone: tzinfo, limit: int) -> None:
-    from rich.text import Text
+# --- print ----------------------------------------------------------------------------------------------------------
 
-    from tenuto.cli.output import fitted, show
 
+def _print_simulation(found: Simulation, zone: tzinfo, limit: int) -> None:
     names = [total.schedule for total in found.totals if total.due]
-    parts: list[RenderableType] = [Text(f"{_when(found.start, zone)} to {_when(found.end, zone)}", style="bold"), ""]
+    parts: list[RenderableType] = [
+        Text(f"{_format_instant(found.start, zone)} to {_format_instant(found.end, zone)}", style="bold"),
+        "",
+    ]
     if names:
-        drawing = drawn(names, found.runs, found.start, found.end, zone)
+        drawing = timeline_lines(names, found.runs, found.start, found.end, zone)
         parts += [Text("\n".join(drawing)), Text(LEGEND, style="dim"), ""]
     parts.append(
-        fitted(
+        fitted_table(
             ("schedule", "due", "fired", "waited", "skipped", "coalesced", "missed", "cut", "takes", "busy"),
             [
                 (
                     total.schedule,
                     f"{total.due:,}",
-                    *(_or_nothing(getattr(total, what)) for what in _COUNTS),
-                    f"{span(total.seconds)} {_KNOWN[total.duration_is]}".strip(),
-                    span(total.busy_seconds) if total.busy_seconds else "",
+                    *(_count_or_blank(getattr(total, count)) for count in _COUNTS),
+                    f"{format_duration(total.seconds)} {_DURATION_NOTES[total.duration_is]}".strip(),
+                    format_duration(total.busy_seconds) if total.busy_seconds else "",
                 )
                 for total in found.totals
             ],
-            spare=("cut", "missed", "coalesced", "busy"),
+            optional=("cut", "missed", "coalesced", "busy"),
             flexible=("schedule",),
         )
     )
     if found.clashes:
-        parts += ["", *_clashes(found.clashes, zone, limit)]
+        parts += ["", *_conflict_lines(found.clashes, zone, limit)]
     if found.clock_changes:
-        parts += ["", Text("changes of the clock", style="bold")]
-        parts += [Text(f"  {each.schedule}: {each.words}") for each in found.clock_changes[: limit or None]]
+        parts += ["", Text("daylight saving changes", style="bold")]
+        parts += [Text(f"  {change.schedule}: {change.words}") for change in found.clock_changes[: limit or None]]
     if found.runs and limit:
-        parts += ["", _title("runs", len(found.runs), limit), _runs(found.runs[:limit], zone)]
-    show(*parts)
+        parts += ["", _list_title("runs", len(found.runs), limit), _runs_table(found.runs[:limit], zone)]
+    print_rich(*parts)
 
 
-_COUNTS = ("fired", "waited", "skipped", "coalesced", "missed", "cut")
-_KNOWN = {"history": "", "given": "(given)", "assumed": "(assumed)"}
+def _list_title(title: str, count: int, limit: int) -> RenderableType:
+    shown = f" (the first {limit:,} of {count:,}; --limit for more)" if count > limit else f" ({count:,})"
+    return Text(f"{title}{shown}", style="bold")
 
 
-def _title(what: str, number: int, limit: int) -> RenderableType:
-    from rich.text import Text
-
-    shown = f" (the first {limit:,} of {number:,}; --limit for more)" if number > limit else f" ({number:,})"
-    return Text(f"{what}{shown}", style="bold")
-
-
-def _clashes(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[RenderableType]:
-    """Those that say the same are told once, with how often they come."""
-    from rich.text import Text
-
-    alike: dict[str, list[Clash]] = {}
+def _conflict_lines(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[RenderableType]:
+    """Return the conflicts; those with the same text are one line with their count."""
+    by_text: dict[str, list[Clash]] = {}
     for clash in clashes:
-        whose = f" ({', '.join(clash.schedules)})" if clash.kind == "slots" else ""
-        alike.setdefault(f"{clash.words}{whose}", []).append(clash)
-    lines: list[RenderableType] = [Text(f"clashes ({len(clashes):,})", style="bold")]
-    for words, same in list(alike.items())[:limit]:
+        schedules = f" ({', '.join(clash.schedules)})" if clash.kind == "slots" else ""
+        by_text.setdefault(f"{clash.words}{schedules}", []).append(clash)
+    lines: list[RenderableType] = [Text(f"conflicts ({len(clashes):,})", style="bold")]
+    for text, same in list(by_text.items())[:limit]:
         first = same[0]
-        until = f" to {_on_the_day(first.until, first.at, zone)}" if first.until is not None else ""
-        often = f" — {len(same):,} times, the last {_when(same[-1].at, zone)}" if len(same) > 1 else ""
-        lines.append(Text(f"  {_when(first.at, zone)}{until}  {words}{often}"))
-    if len(alike) > limit:
-        lines.append(Text(f"  … and {len(alike) - limit:,} more kinds; --limit for more"))
+        until = f" to {_format_time(first.until, first.at, zone)}" if first.until is not None else ""
+        often = f" — {len(same):,} times, the last {_format_instant(same[-1].at, zone)}" if len(same) > 1 else ""
+        lines.append(Text(f"  {_format_instant(first.at, zone)}{until}  {text}{often}"))
+    if len(by_text) > limit:
+        lines.append(Text(f"  … and {len(by_text) - limit:,} more kinds; --limit for more"))
     return lines
 
 
-def _runs(runs: Sequence[Run], zone: tzinfo) -> RenderableType:
-    from tenuto.cli.output import fitted
-
-    return fitted(
-        ("due", "schedule", "decision", "begins", "ends", "reason"),
+def _runs_table(runs: Sequence[SimulatedRun], zone: tzinfo) -> RenderableType:
+    return fitted_table(
+        ("due", "schedule", "decision", "starts", "ends", "reason"),
         [
             (
-                _when(run.due_at, zone),
+                _format_instant(run.due_at, zone),
                 run.schedule,
                 "cut" if run.cut else str(run.decision),
-                _on_the_day(run.starts_at, run.due_at, zone),
-                _on_the_day(run.ends_at, run.due_at, zone),
+                _format_time(run.starts_at, run.due_at, zone),
+                _format_time(run.ends_at, run.due_at, zone),
                 run.reason,
             )
             for run in runs
         ],
-        spare=("ends", "begins"),
+        optional=("ends", "starts"),
         flexible=("schedule", "reason"),
     )
 
 
-def _on_the_day(instant: datetime | None, due_at: datetime, zone: tzinfo) -> str:
-    """The time of day, with the day where that is not the one it was due on."""
+def _format_time(instant: datetime | None, due_at: datetime, zone: tzinfo) -> str:
+    """Format the time of day, with the date if it is not the due date."""
     if instant is None:
         return ""
-    here = instant.astimezone(zone)
-    return f"{here:%H:%M:%S}" if here.date() == due_at.astimezone(zone).date() else f"{here:%Y-%m-%d %H:%M:%S}"
+    local = instant.astimezone(zone)
+    return f"{local:%H:%M:%S}" if local.date() == due_at.astimezone(zone).date() else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
-def _or_nothing(number: int) -> str:
+def _count_or_blank(number: int) -> str:
     return f"{number:,}" if number else ""
 
 
-def _when(instant: datetime, zone: tzinfo) -> str:
+def _format_instant(instant: datetime, zone: tzinfo) -> str:
     return f"{instant.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
 
 
-WIDTH = 80
-NAME = 18
-COLUMNS = WIDTH - NAME - 2
-LINES = 60
-LEGEND = "1-9 + begin  ━ run  ◌ waits  × skipped, coalesced or missed  ‼ both  · nothing"
-
-_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 4320, 10_080, 43_200, 525_600, 5_256_000)
-_A_TICK = 8
-"""Columns between two labels of the scale."""
-
-
-def stretch_of(start: datetime, end: datetime) -> timedelta:
-    """How much time a column stands for: an hour where that fits, otherwise what comes nearest."""
-    if end - start > timedelta(hours=12) and end - start <= timedelta(hours=1) * COLUMNS:
+def column_duration(start: datetime, end: datetime) -> timedelta:
+    """Return the duration of one column: an hour if that fits, otherwise the shortest one that fits."""
+    if end - start > timedelta(hours=12) and end - start <= timedelta(hours=1) * MAX_COLUMNS:
         return timedelta(hours=1)
-    return next(stretch for minutes in _MINUTES if (end - start) / (stretch := timedelta(minutes=minutes)) <= COLUMNS)
+    durations = (timedelta(minutes=minutes) for minutes in _COLUMN_MINUTES)
+    return next(duration for duration in durations if (end - start) / duration <= MAX_COLUMNS)
 
 
-def drawn(names: Sequence[str], runs: Iterable[Run], start: datetime, end: datetime, zone: tzinfo) -> list[str]:
-    """The scale, and a line for each of these schedules."""
-    stretch = stretch_of(start, end)
-    columns = -(-(end - start) // stretch)
-    by_name: dict[str, list[Run]] = {name: [] for name in names[:LINES]}
+def timeline_lines(
+    names: Sequence[str], runs: Iterable[SimulatedRun], start: datetime, end: datetime, zone: tzinfo
+) -> list[str]:
+    """Return the time scale, and one line for each of these schedules."""
+    duration = column_duration(start, end)
+    columns = -(-(end - start) // duration)
+    by_name: dict[str, list[SimulatedRun]] = {name: [] for name in names[:MAX_LINES]}
     for run in runs:
         if run.schedule in by_name:
             by_name[run.schedule].append(run)
-    lines = [*_scale(start, stretch, columns, zone)]
-    for name, its_runs in by_name.items():
-        lines.append(f"{_in_cells(name)}  {_line(its_runs, start, stretch, columns)}")
-    if len(names) > LINES:
-        lines.append(f"… and {len(names) - LINES:,} more schedules")
+    lines = [*_scale_lines(start, duration, columns, zone)]
+    for name, own_runs in by_name.items():
+        lines.append(f"{_fit_name(name)}  {_timeline(own_runs, start, duration, columns)}")
+    if len(names) > MAX_LINES:
+        lines.append(f"… and {len(names) - MAX_LINES:,} more schedules")
     return lines
 
 
-def _in_cells(name: str) -> str:
-    """The name in as many columns of the terminal as there are for it: some letters take two, some none."""
-    from rich.cells import cell_len, set_cell_size
-
+def _fit_name(name: str) -> str:
+    """Pad or truncate the name to its width in terminal cells; some characters take two cells, some none."""
     line = one_line(name)
-    return set_cell_size(line if cell_len(line) <= NAME else f"{set_cell_size(line, NAME - 1).rstrip()}…", NAME)
+    return set_cell_size(
+        line if cell_len(line) <= NAME_WIDTH else f"{set_cell_size(line, NAME_WIDTH - 1).rstrip()}…", NAME_WIDTH
+    )
 
 
-def _scale(start: datetime, stretch: timedelta, columns: int, zone: tzinfo) -> list[str]:
-    form = "%H:%M" if stretch < timedelta(hours=6) else "%m-%d" if stretch < timedelta(days=30) else "%Y-%m"
+def _scale_lines(start: datetime, duration: timedelta, columns: int, zone: tzinfo) -> list[str]:
+    form = "%H:%M" if duration < timedelta(hours=6) else "%m-%d" if duration < timedelta(days=30) else "%Y-%m"
     labels = [" "] * columns
-    for column in range(0, columns, _A_TICK):
-        label = (start + stretch * column).astimezone(zone).strftime(form)
+    for column in range(0, columns, _TICK_COLUMNS):
+        label = (start + duration * column).astimezone(zone).strftime(form)
         if column + len(label) <= columns:
             labels[column : column + len(label)] = label
-    each = _words(stretch)
-    ticks = "".join("|" if column % _A_TICK == 0 else " " for column in range(columns))
-    return [f"{f'a column is {each}':<{NAME}}  {''.join(labels)}".rstrip(), f"{'':<{NAME}}  {ticks}".rstrip()]
+    ticks = "".join("|" if column % _TICK_COLUMNS == 0 else " " for column in range(columns))
+    return [
+        f"{f'1 column = {_format_column_duration(duration)}':<{NAME_WIDTH}}  {''.join(labels)}".rstrip(),
+        f"{'':<{NAME_WIDTH}}  {ticks}".rstrip(),
+    ]
 
 
-def _line(runs: Sequence[Run], start: datetime, stretch: timedelta, columns: int) -> str:
-    begun, lost = [0] * columns, [False] * columns
+def _timeline(runs: Sequence[SimulatedRun], start: datetime, duration: timedelta, columns: int) -> str:
+    started, lost = [0] * columns, [False] * columns
     running, waiting = [False] * columns, [False] * columns
     for run in runs:
         if run.starts_at is None:
-            place = (run.due_at - start) // stretch
+            place = (run.due_at - start) // duration
             if 0 <= place < columns:
                 (waiting if run.decision == "queued" else lost)[place] = True
             continue
-        first = (run.starts_at - start) // stretch
-        begun[first] += 1
+        first = (run.starts_at - start) // duration
+        started[first] += 1
         if run.ends_at is not None and run.ends_at > run.starts_at:
-            last = min(-(-(run.ends_at - start) // stretch), columns)
+            last = min(-(-(run.ends_at - start) // duration), columns)
             running[first:last] = [True] * (last - first)
-    return "".join(map(_sign, begun, running, waiting, lost))
+    return "".join(map(_cell_symbol, started, running, waiting, lost))
 
 
-def _sign(begun: int, running: bool, waiting: bool, lost: bool) -> str:
+def _cell_symbol(started: int, running: bool, waiting: bool, lost: bool) -> str:
     if lost:
-        return "‼" if begun else "×"
-    if begun:
-        return str(begun) if begun < 10 else "+"
+        return "‼" if started else "×"
+    if started:
+        return str(started) if started < 10 else "+"
     return "◌" if waiting else "━" if running else "·"
 
 
-def _words(stretch: timedelta) -> str:
-    minutes = round(stretch.total_seconds() / 60)
+def _format_column_duration(duration: timedelta) -> str:
+    minutes = round(duration.total_seconds() / 60)
     for size, unit in ((1440, "d"), (60, "h")):
         if minutes % size == 0:
             return f"{minutes // size} {unit}"

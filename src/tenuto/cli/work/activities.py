@@ -1,4 +1,4 @@
-"""``tenuto activity``: the past, one record for each attempt."""
+"""``tenuto activity``: list and show activities, the records of past attempts."""
 
 from __future__ import annotations
 
@@ -6,111 +6,94 @@ from typing import Annotated, Literal
 
 import typer
 
-from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import ago, local, span
-from tenuto.cli.option_parsing import Below, Limit, Name, Queue, Tag, say_if_more, where
+from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.formatting import format_duration, format_local_time, format_relative
+from tenuto.cli.listing import Column, current_time, print_list, record_heading
+from tenuto.cli.option_parsing import BelowOption, JobFilter, LimitOption, QueueFilter, TagFilter, build_filters
+from tenuto.cli.output import name_value_table, print_json, print_rich, styled_state
+from tenuto.cli.work import task_report
 
 Status = Literal["completed", "completed_with_warning", "completed_with_error", "failed", "cancelled"]
 
-
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    activities = group(
-        root,
-        "activity",
-        "Look at past attempts.",
-        "tenuto activity list --state failed",
-        "tenuto activity show 019a8b3c --log",
-    )
-    command(
-        activities,
-        "list",
-        "tenuto activity list --state failed",
-        "tenuto activity list --name resize --limit 10 -o json",
-    )(list_activities)
-    command(activities, "show", "tenuto activity show 019a8b3c-1d2e", "tenuto activity show 019a8b3c-1d2e -o json")(
-        show_activity
-    )
+activities = group(
+    top_level,
+    "activity",
+    "List and show past attempts.",
+    "tenuto activity list --state failed",
+    "tenuto activity show 019a8b3c --log",
+)
 
 
+@command(
+    activities,
+    "list",
+    "tenuto activity list --state failed",
+    "tenuto activity list --name resize --limit 10 -o json",
+)
 async def list_activities(
     session: Session,
-    state: Annotated[Status | None, typer.Option(help="Only those that ended so.")] = None,
-    name: Name = None,
-    queue: Queue = None,
-    tag: Tag = None,
-    limit: Limit = 50,
-    below: Below = None,
+    state: Annotated[Status | None, typer.Option(help="Filter by status.")] = None,
+    name: JobFilter = None,
+    queue: QueueFilter = None,
+    tag: TagFilter = None,
+    limit: LimitOption = 50,
+    below: BelowOption = None,
 ) -> None:
-    """List past attempts, the newest first.
+    """List past attempts, newest first.
 
-    An attempt after which its task was tried again is marked with ↻.
+    The sign ↻ marks attempts after which the task was retried.
     """
-    from tenuto.cli.output import show_json, show_table
-    from tenuto.cli.output import state as in_words
-    from tenuto.cli.work.task_report import summary
-
-    narrowed = where(state=state, name=name, queue=queue, tag=tag, limit=limit, below=below)
-    found = await session.app.activities(**narrowed)
-    if session.as_json:
-        show_json(found)
-        return
-    if not found:
-        session.say("no activities yet" if len(narrowed) == 1 else "no activities like that")
-        return
-    now = (await session.app.open()).clock.now()
-    show_table(
-        ("id", "status", "name", "attempt", "ended", "ran", "worker", "error"),
-        [
-            (
-                record["id"],
-                in_words(record["status"]),
-                record["name"],
-                f"{record['attempt']}{'' if record['final'] else ' ↻'}",
-                ago(record["ended_at"], now),
-                span(record["ended_at"] - record["started_at"]) if record["started_at"] else "",
-                record["worker"],
-                summary(record["error"]),
-            )
-            for record in found
-        ],
-        spare=("worker", "ran", "error", "attempt"),
+    filters = build_filters(state=state, name=name, queue=queue, tag=tag, limit=limit, below=below)
+    columns: dict[str, Column] = {
+        "id": "id",
+        "status": lambda row, _: styled_state(row["status"]),
+        "name": "name",
+        "attempt": lambda row, _: f"{row['attempt']}{'' if row['final'] else ' ↻'}",
+        "ended": lambda row, now: format_relative(row["ended_at"], now),
+        "ran": lambda row, _: format_duration(row["ended_at"] - row["started_at"]) if row["started_at"] else "",
+        "worker": "worker",
+        "error": lambda row, _: task_report.error_summary(row["error"]),
+    }
+    await print_list(
+        session,
+        await session.app.activities(**filters),
+        columns,
+        noun="activities",
+        filters=filters,
+        optional=("worker", "ran", "error", "attempt"),
         flexible=("error", "name"),
     )
-    say_if_more(session, found, limit)
 
 
+@command(activities, "show", "tenuto activity show 019a8b3c-1d2e", "tenuto activity show 019a8b3c-1d2e -o json")
 async def show_activity(
     session: Session,
-    activity_id: Annotated[str, typer.Argument(metavar="ID", help="The activity's id, or the beginning of it.")],
-    log: Annotated[bool, typer.Option("--log", help="Show the whole log.")] = False,
+    activity_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the activity, or its beginning.")],
+    log: Annotated[bool, typer.Option("--log", help="The whole log.")] = False,
 ) -> None:
-    """Show one attempt, whether it lies ahead, is in progress or is past."""
-    from tenuto.cli.output import pairs, show, show_json
-    from tenuto.cli.work import task_report
-
+    """Show one attempt: scheduled, running or ended."""
     record = await session.app.activity(await session.app.find(activity_id))
     if session.as_json:
-        show_json(record)
+        print_json(record)
         return
-    now = (await session.app.open()).clock.now()
-    ran = span(record["ended_at"] - record["started_at"]) if record["ended_at"] and record["started_at"] else None
-    about = [
+    now = await current_time(session)
+    started, ended = record["started_at"], record["ended_at"]
+    facts = [
         ("task", f"{record['task_id']}, attempt {record['attempt']}"),
         ("reason", (record["reason"] or "").replace("_", " ")),
-        ("then", "tried again" if record["ended_at"] and not record["final"] else None),
-        *task_report.facts(record, now),
+        ("then", "retried" if ended and not record["final"] else None),
+        *task_report.task_facts(record, now),
         ("worker", record["worker"] or record["worker_id"]),
-        ("started", local(record["started_at"])),
-        ("ended", local(record["ended_at"])),
-        ("ran", ran),
-        ("progress", task_report.progress(record["progress"])),
-        ("error", task_report.summary(record["error"])),
+        ("started", format_local_time(started)),
+        ("ended", format_local_time(ended)),
+        ("ran", format_duration(ended - started) if ended and started else None),
+        ("progress", task_report.progress_text(record["progress"])),
+        ("error", task_report.error_summary(record["error"])),
     ]
-    show(
-        task_report.heading(record, record["status"]),
+    print_rich(
+        record_heading(record["status"], record["name"], record["id"]),
         "",
-        pairs(*about),
-        *task_report.stack_of(record),
-        *task_report.log_of(record, whole=log),
+        name_value_table(*facts),
+        *task_report.stack_section(record),
+        *task_report.log_section(record, whole=log),
     )

@@ -1,227 +1,176 @@
-"""A batch drawn: a bar of what is done, failed, running and waiting, with rate and time left; live, or line by line."""
+"""Progress of a batch: bar, counts, rate and time left; drawn live on a terminal, printed line by line into a pipe."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from rich.console import Group
+from rich.text import Text
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session
-from tenuto.cli.formatting import one_line, plain, span
+from tenuto.cli.formatting import format_duration, one_line, safe_text
+from tenuto.cli.listing import Record, record_heading
+from tenuto.cli.output import state_colour, state_symbol
+from tenuto.cli.work.live_view import LiveView, watch
+from tenuto.clock import SystemClock
+from tenuto.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    from rich.console import RenderableType
 
-    from rich.console import Console, RenderableType
-    from rich.text import Text
-
-    from tenuto.app import Tenuto
-
-Record = dict[str, Any]
-_LOOK_EVERY = 0.3
-_ITEMS_A_SECOND = 100_000
-"""A batch of very many items is looked at less often, so that watching does not become work."""
-_PATIENCE = 6
-"""So many looks at which nothing runs, and the reason is asked for."""
-_STEP = 0.05
-"""Line by line: so much more must be done before it is told again."""
+_POLL_SECONDS = 0.3
+_ITEMS_PER_POLL_SECOND = 100_000
+_MIN_PRINTED_SHARE = 0.05
+"""In a pipe: the share of the items that must finish before the next line."""
 
 
-def bar(found: Record, width: int) -> Text:
-    """One cell for each part of the whole; what there is any of has a cell at least."""
-    from rich.text import Text
-
+def progress_bar(batch: Record, width: int) -> Text:
+    """Draw a bar of the given width; every state that occurs has at least one cell."""
     parts = [
-        (found["done"], "━", "green"),
-        (found["failed"], "━", "red"),
-        (found["cancelled"], "━", "magenta"),
-        (found["running"], "━", "yellow"),
-        (found["left"] - found["running"], "╌", "dim"),
+        (batch["done"], "━", "green"),
+        (batch["failed"], "━", "red"),
+        (batch["cancelled"], "━", "magenta"),
+        (batch["running"], "━", "yellow"),
+        (batch["left"] - batch["running"], "╌", "dim"),
     ]
-    whole = sum(count for count, _, _ in parts)
-    if not whole:
+    total = sum(count for count, _, _ in parts)
+    if not total:
         return Text("╌" * width, style="dim")
-    cells = [max(round(count / whole * width), 1) if count else 0 for count, _, _ in parts]
+    cells = [max(round(count / total * width), 1) if count else 0 for count, _, _ in parts]
     while sum(cells) != width:
-        most = max(range(len(cells)), key=lambda place: cells[place])
-        cells[most] += 1 if sum(cells) < width else -1
-    drawn = Text()
-    for size, (_, sign, style) in zip(cells, parts, strict=True):
-        drawn.append(sign * size, style=style)
-    return drawn
+        largest = max(range(len(cells)), key=lambda place: cells[place])
+        cells[largest] += 1 if sum(cells) < width else -1
+    bar = Text()
+    for size, (_, character, style) in zip(cells, parts, strict=True):
+        bar.append(character * size, style=style)
+    return bar
 
 
-def share(found: Record) -> float:
-    """How much of it has come to its end, from 0 to 1."""
-    over = found["done"] + found["failed"] + found["cancelled"]
-    whole = over + found["left"]
-    return over / whole if whole else float(found["complete_at"] is not None)
+def finished_share(batch: Record) -> float:
+    """Return the finished share of the items, from 0 to 1."""
+    finished = batch["done"] + batch["failed"] + batch["cancelled"]
+    total = finished + batch["left"]
+    return finished / total if total else float(batch["complete_at"] is not None)
 
 
-def counts(found: Record) -> Text:
-    """What has become of its items."""
-    from rich.text import Text
-
-    from tenuto.cli.output import colour_of, glyph
-
-    waiting = found["left"] - found["running"]
-    later = found["open"].get("scheduled", 0)
-    words = [
-        ("completed", f"{found['done']:,} done"),
-        ("failed", f"{found['failed']:,} failed"),
-        ("cancelled", f"{found['cancelled']:,} cancelled"),
-        ("running", f"{found['running']:,} running"),
-        ("queued", f"{waiting:,} waiting" + (f" ({later:,} to be tried again)" if later else "")),
+def count_summary(batch: Record) -> Text:
+    """Return the number of items by state."""
+    waiting = batch["left"] - batch["running"]
+    retrying = batch["open"].get("scheduled", 0)
+    counts = [
+        ("completed", batch["done"], "done"),
+        ("failed", batch["failed"], "failed"),
+        ("cancelled", batch["cancelled"], "cancelled"),
+        ("running", batch["running"], "running"),
+        ("queued", waiting, "waiting" + (f" ({retrying:,} to be retried)" if retrying else "")),
     ]
-    numbers = (found["done"], found["failed"], found["cancelled"], found["running"], waiting)
-    told = Text()
-    for (state, text), number in zip(words, numbers, strict=True):
-        if number or state == "completed":
-            told.append(("  " if told else "") + f"{glyph(state)} {text}", style=colour_of(state))
-    return told
+    summary = Text()
+    for state, count, label in counts:
+        if count or state == "completed":
+            text = f"{state_symbol(state)} {count:,} {label}"
+            summary.append(("  " if summary else "") + text, style=state_colour(state))
+    return summary
 
 
-def pace(found: Record) -> str:
-    """How fast it goes, and how long it will take."""
-    if found["state"] == "paused":
-        return f"paused by {found['paused_by']}"
-    if found["state"] == "filling":
-        return f"{found['total']:,} items so far; more are being taken in"
-    if not found["left"]:
-        took = found["ended_at"] - found["created_at"] if found["ended_at"] else None
-        return "" if took is None else f"took {span(took)}, {_speed(found['total'] / max(took.total_seconds(), 0.001))}"
-    if found["seconds_left"] is None:
-        return "nothing has ended in the last seconds"
-    return (
-        f"{_speed(found['rate'])}, about {span(float(max(round(found['seconds_left']), 1))).replace('.0 s', ' s')} left"
-    )
+def rate_summary(batch: Record) -> str:
+    """Return the rate and the time left, or the total duration."""
+    if batch["state"] == "paused":
+        return f"paused by {batch['paused_by']}"
+    if batch["state"] == "filling":
+        return f"{batch['total']:,} items so far; submission not complete"
+    if not batch["left"]:
+        if batch["ended_at"] is None:
+            return ""
+        duration = batch["ended_at"] - batch["created_at"]
+        return f"took {format_duration(duration)}, {_rate(batch['total'] / max(duration.total_seconds(), 0.001))}"
+    if batch["seconds_left"] is None:
+        return "no item finished in the last seconds"
+    time_left = format_duration(float(max(round(batch["seconds_left"]), 1))).replace(".0 s", " s")
+    return f"{_rate(batch['rate'])}, about {time_left} left"
 
 
-def _speed(rate: float) -> str:
+def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-def heading(found: Record) -> Text:
-    """Its state, what it is of, its name and id."""
-    from rich.text import Text
-
-    from tenuto.cli.output import state
-
-    word = "completed" if found["state"] == "ended" and not found["failed"] else found["state"]
-    if found["state"] == "ended" and found["failed"]:
-        word = "some_failed"
-    named = f"  {one_line(found['name'], 40)}" if found["name"] else ""
-    return Text.assemble(
-        state(word), "  ", (plain(found["external_id"]), "bold"), named, "  ", (str(found["id"]), "dim")
+def render_batch(batch: Record, width: int) -> RenderableType:
+    """Draw a batch in four lines, and below them the reasons if nothing runs."""
+    state = batch["state"]
+    if state == "ended":
+        state = "some_failed" if batch["failed"] else "completed"
+    name = f"  {one_line(batch['name'], 40)}" if batch["name"] else ""
+    percent = f" {finished_share(batch) * 100:3.0f} %"
+    return Group(
+        record_heading(state, batch["external_id"], batch["id"], name),
+        Text.assemble(progress_bar(batch, max(min(width, 100) - len(percent), 10)), percent),
+        count_summary(batch),
+        Text(safe_text(rate_summary(batch)), style="dim"),
+        *(Text(f"  {safe_text(reason)}", style="yellow") for reason in batch.get("why", [])),
     )
 
 
-def drawn(found: Record, width: int) -> RenderableType:
-    """A batch as a picture of four lines."""
-    from rich.console import Group
-    from rich.text import Text
-
-    percent = f" {share(found) * 100:3.0f} %"
-    lines: list[RenderableType] = [
-        heading(found),
-        Text.assemble(bar(found, max(min(width, 100) - len(percent), 10)), percent),
-        counts(found),
-        Text(plain(pace(found)), style="dim"),
-    ]
-    lines += [Text(f"  {plain(words)}", style="yellow") for words in found.get("why", [])]
-    return Group(*lines)
+# --- watch ----------------------------------------------------------------------------------------------------------
 
 
-# --- following ------------------------------------------------------------------------------------------------------
+class BatchView(LiveView):
+    """A batch while it is watched."""
+
+    async def load(self) -> Record:
+        return await self.app.batches.get(self.id)
+
+    async def wait(self) -> Record:
+        return await self.app.batches.wait(self.id)
+
+    async def explain(self) -> list[str]:
+        """Return the reasons of one queued item."""
+        async for item in self.app.batches.items(self.id, status="queued"):
+            try:
+                return [reason.text for reason in (await self.app.why(item["task_id"])).reasons]
+            except NotFound:  # it ended between the two queries
+                break
+        return []
+
+    def is_over(self, snapshot: Record) -> bool:
+        return snapshot["complete_at"] is not None and not snapshot["left"]
+
+    def is_idle(self, snapshot: Record) -> bool:
+        return not (snapshot["running"] or snapshot["rate"]) and snapshot["state"] == "in_progress"
+
+    def poll_delay_seconds(self, snapshot: Record) -> float:
+        return float(max(_POLL_SECONDS, snapshot["total"] / _ITEMS_PER_POLL_SECOND))
+
+    def draw(self, snapshot: Record, width: int, height: int) -> RenderableType:
+        return render_batch(snapshot, width)
+
+    def changes(self, printed: Record | None, current: Record) -> list[str]:
+        share = finished_share(current)
+        if (
+            printed is not None
+            and printed["state"] == current["state"]
+            and (printed.get("why") or not current.get("why"))
+            and share < finished_share(printed) + _MIN_PRINTED_SHARE
+            and not self.is_over(current)
+        ):
+            return []
+        time = SystemClock().now().astimezone().strftime("%H:%M:%S")
+        state = f"{current['state'].replace('_', ' ')} {share * 100:.0f} %"
+        line = f"{time} {state}  {count_summary(current).plain}  {rate_summary(current)}".rstrip()
+        return [line, *(f"  {reason}" for reason in current.get("why", []))]
+
+    def timeout_error(self, timeout: float) -> Conflict:
+        return Conflict(
+            f"batch {self.id} has not ended after {timeout:g} s",
+            code="batch.wait.timeout",
+            remedy=f"continue to watch it: tenuto batch watch {self.id}",
+        )
 
 
-async def follow(session: Session, id: UUID, timeout: float | None = None) -> int:
-    """Draw a batch until all its items have ended; its exit code."""
-    import asyncio
-
-    from tenuto.cli.output import console_for_live, show_json
-
-    app = session.app
-    try:
-        async with asyncio.timeout(timeout):
-            if session.as_json:
-                ended = await app.batches.wait(id)
-            elif (console := console_for_live()) is not None:
-                ended = await _live(app, id, console)
-            else:
-                ended = await _line_by_line(app, id)
-    except TimeoutError:
-        from tenuto.errors import Conflict
-
-        raise Conflict(
-            f"batch {id} has not ended after {timeout:g} s", remedy=f"go on watching: tenuto batch watch {id}"
-        ) from None
-    if session.as_json:
-        show_json(ended)
+async def watch_batch(session: Session, id: UUID, timeout: float | None = None) -> int:
+    """Watch a batch until all its items have ended and return the exit code."""
+    ended = await watch(session, BatchView(session.app, id), timeout)
     if ended["failed"]:
-        session.say(f"see why:      tenuto dead-letter list --group --batch {id}")
-        session.say(f"run it again: tenuto batch retry-failed {id}")
+        session.print_message(f"show the failures: tenuto dead-letter list --group --batch {id}")
+        session.print_message(f"retry them:        tenuto batch retry-failed {id}")
     return exit_codes.FAILED if ended["failed"] or ended["cancelled"] else exit_codes.OK
-
-
-async def _live(app: Tenuto, id: UUID, console: Console) -> Record:
-    from rich.live import Live
-
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        async for look in _looks(app, id):
-            live.update(drawn(look, console.width), refresh=True)
-    return look
-
-
-async def _line_by_line(app: Tenuto, id: UUID) -> Record:
-    from tenuto.cli.output import show_text
-
-    told: tuple[str, float, int] | None = None
-    async for look in _looks(app, id):
-        now = (look["state"], share(look), look["failed"])
-        if told is None or now[0] != told[0] or now[1] >= told[1] + _STEP or _is_over(look):
-            state = f"{look['state'].replace('_', ' ')} {now[1] * 100:.0f} %"
-            show_text(f"{clock()} {state}  {counts(look).plain}  {pace(look)}".rstrip())
-            for words in look.get("why", []):
-                show_text(f"  {words}")
-            told = now
-    return look
-
-
-def clock() -> str:
-    """The time on the wall."""
-    from tenuto.clock import SystemClock
-
-    return SystemClock().now().astimezone().strftime("%H:%M:%S")
-
-
-async def _looks(app: Tenuto, id: UUID) -> AsyncIterator[Record]:
-    """The batch again and again until it is over; with the reason, if for a while nothing of it has run."""
-    import asyncio
-
-    idle = 0
-    while True:
-        look = await app.batches.get(id)
-        busy = look["running"] or look["rate"] or look["state"] != "in_progress"
-        idle = 0 if busy else idle + 1
-        if idle >= _PATIENCE:
-            look["why"] = await _why(app, id)
-        yield look
-        if _is_over(look):
-            return
-        await asyncio.sleep(max(_LOOK_EVERY, look["total"] / _ITEMS_A_SECOND))
-
-
-async def _why(app: Tenuto, id: UUID) -> list[str]:
-    from tenuto.errors import NotFound
-
-    async for item in app.batches.items(id, status="queued"):
-        try:
-            return [reason.words for reason in (await app.why(item["task_id"])).reasons]
-        except NotFound:  # it has ended between the two looks
-            break
-    return []
-
-
-def _is_over(look: Record) -> bool:
-    return look["complete_at"] is not None and not look["left"]

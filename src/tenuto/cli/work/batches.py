@@ -1,145 +1,128 @@
-"""``tenuto batch``: bulk work as one thing: submit it, watch it, pause, resume, cancel it, run what failed again."""
+"""``tenuto batch``: submit, list, watch, pause, resume and cancel batches, retry their failures, export their items."""
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import typer
+from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import ago, escaped, local, one_line, plain, span
-from tenuto.cli.option_parsing import Below, Limit, say_if_more, where
-from tenuto.cli.work.batch_submit import submit
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.formatting import (
+    escape_control_characters,
+    format_duration,
+    format_relative,
+    one_line,
+    safe_text,
+)
+from tenuto.cli.listing import Column, Record, TwoLineColumn, current_time, format_with_age, print_list
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
+from tenuto.cli.output import (
+    compact_json,
+    live_console,
+    name_value_table,
+    print_json,
+    print_rich,
+    print_table,
+    styled_state,
+)
+from tenuto.cli.work.batch_progress import count_summary, render_batch, watch_batch
+from tenuto.cli.work.batch_submit import submit_batch
+from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid
 
-if TYPE_CHECKING:
-    from datetime import datetime
-    from uuid import UUID
-
-Record = dict[str, Any]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The batch's id, the beginning of it, or its key.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch, the beginning of its id, or its key.")]
 ItemStatus = Literal[
     "waiting", "scheduled", "queued", "in_progress",
     "completed", "completed_with_warning", "completed_with_error", "failed", "cancelled",
 ]  # fmt: skip
-Form = Literal["table", "json", "jsonl", "csv"]
-_COLUMNS = ("key", "status", "reason", "attempt", "started_at", "ended_at", "input", "output", "error", "task_id")
-_KINDS_SHOWN = 5
-# So begins what a spreadsheet takes for a formula; the last four are wide forms of the first four.
-_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+Format = Literal["table", "json", "jsonl", "csv"]
+_ITEM_FIELDS = ("key", "status", "reason", "attempt", "started_at", "ended_at", "input", "output", "error", "task_id")
+_SHOWN_FAILURE_KINDS = 5
+_FORMULA_PREFIXES = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""Text that begins so is a formula to a spreadsheet; the last four are full-width forms of the first four."""
+
+batches = group(
+    top_level,
+    "batch",
+    "Run a manifest for many rows, and control them as one batch.",
+    "tenuto batch submit replicate-users --from rows.jsonl --app tasks:app --watch",
+    "tenuto batch list",
+)
+command(
+    batches,
+    "submit",
+    "tenuto batch submit replicate-users --from rows.jsonl --app tasks:app --watch",
+    "tenuto batch submit replicate-users --from rows.csv --key id --batch-key users-2031-05 --app tasks:app",
+    "tenuto batch submit replicate-users --from - --format csv --atomic --app tasks:app",
+)(submit_batch)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    batches = group(
-        root,
-        "batch",
-        "Give a manifest many rows at once, and keep them under control.",
-        "tenuto batch submit replicate-users --from rows.jsonl --app tasks:app --watch",
-        "tenuto batch list",
-    )
-    command(
-        batches,
-        "submit",
-        "tenuto batch submit replicate-users --from rows.jsonl --app tasks:app --watch",
-        "tenuto batch submit replicate-users --from rows.csv --key id --batch-key users-2031-05 --app tasks:app",
-        "tenuto batch submit replicate-users --from - --format csv --atomic --app tasks:app",
-    )(submit)
-    command(batches, "list", "tenuto batch list", "tenuto batch list --manifest replicate-users -o json")(list_batches)
-    command(batches, "watch", "tenuto batch watch 019a8b3c-1d2e", "tenuto batch watch users-2031-05 --timeout 600")(
-        watch
-    )
-    for word, function in (("show", show_batch), ("pause", pause), ("resume", resume), ("cancel", cancel)):
-        command(batches, word, f"tenuto batch {word} 019a8b3c-1d2e", f"tenuto batch {word} users-2031-05 -o json")(
-            function
-        )
-    command(
-        batches,
-        "retry-failed",
-        "tenuto batch retry-failed 019a8b3c-1d2e --watch",
-        "tenuto batch retry-failed 019a8b3c-1d2e --note 'the server is back'",
-    )(retry_failed)
-    command(
-        batches,
-        "items",
-        "tenuto batch items 019a8b3c-1d2e --status failed",
-        "tenuto batch items 019a8b3c-1d2e -o csv > outcomes.csv",
-        shared=("app", "database", "home", "quiet"),
-    )(items)
+# --- list and show --------------------------------------------------------------------------------------------------
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
-
-
+@command(batches, "list", "tenuto batch list", "tenuto batch list --manifest replicate-users -o json")
 async def list_batches(
     session: Session,
-    manifest: Annotated[str | None, typer.Option(metavar="EXTERNAL_ID", help="Only those of this manifest.")] = None,
-    limit: Limit = 50,
-    below: Below = None,
+    manifest: Annotated[str | None, typer.Option(metavar="EXTERNAL_ID", help="Filter by manifest.")] = None,
+    limit: LimitOption = 50,
+    below: BelowOption = None,
 ) -> None:
-    """List batches, the newest first."""
-    from tenuto.cli.output import for_a_person, show, show_json, show_table, stacked
-    from tenuto.cli.output import state as in_words
-
-    narrowed = where(manifest=manifest, limit=limit, below=below)
-    found = await session.app.batches.list(**narrowed)
-    if session.as_json:
-        show_json(found)
-        return
-    if not found:
-        session.say(
-            "no batches yet; make one: tenuto batch submit --help" if len(narrowed) == 1 else "no batches like that"
-        )
-        return
-    now = (await session.app.open()).clock.now()
-    if for_a_person():
-        rows = [_over_and_under(row, now) for row in found]
-        show(stacked(("batch", "state", "items", "made"), rows, flexible="batch"))
-    else:
-        show_table(
-            ("id", "manifest", "name", "key", "state", "items", "open", "failed", "made", "by"),
-            [
-                (
-                    row["id"],
-                    row["external_id"],
-                    row["name"],
-                    row["key"],
-                    in_words(_state(row)),
-                    row["total"],
-                    row["open"],
-                    row["failed"],
-                    ago(row["created_at"], now),
-                    row["initiator_name"],
-                )
-                for row in found
-            ],
-        )
-    say_if_more(session, found, limit)
+    """List batches, newest first."""
+    filters = build_filters(manifest=manifest, limit=limit, below=below)
+    columns: dict[str, Column] = {
+        "id": "id",
+        "manifest": "external_id",
+        "name": "name",
+        "key": "key",
+        "state": lambda row, _: styled_state(_display_state(row)),
+        "items": "total",
+        "open": "open",
+        "failed": "failed",
+        "created": lambda row, now: format_relative(row["created_at"], now),
+        "by": "initiator_name",
+    }
+    await print_list(
+        session,
+        await session.app.batches.list(**filters),
+        columns,
+        noun="batches",
+        hint="create one with: tenuto batch submit --help",
+        filters=filters,
+        two_line_columns=_TWO_LINE_COLUMNS,
+        flexible=("batch",),
+    )
 
 
-def _over_and_under(row: Record, now: datetime) -> list[tuple[Any, Any]]:
-    from tenuto.cli.output import state as in_words
-
-    named = row["name"] or _own_key(row)
-    failed = f"{row['failed']:,} failed" if row["failed"] else ""
-    return [
-        (f"{row['external_id']}{f'  {named}' if named else ''}", row["id"]),
-        (in_words(_state(row)), failed),
-        (f"{row['total']:,}", f"{row['open']:,} open" if row["open"] else None),
-        (ago(row["created_at"], now), f"by {row['initiator_name']}"),
-    ]
+def _batch_cell(row: Record, _: datetime) -> tuple[Any, Any]:
+    name = row["name"] or _chosen_key(row)
+    return f"{row['external_id']}{f'  {name}' if name else ''}", row["id"]
 
 
-def _own_key(row: Record) -> str | None:
-    """Its key, if somebody chose it."""
+_TWO_LINE_COLUMNS: dict[str, TwoLineColumn] = {
+    "batch": _batch_cell,
+    "state": lambda row, _: (
+        styled_state(_display_state(row)),
+        f"{row['failed']:,} failed" if row["failed"] else "",
+    ),
+    "items": lambda row, _: (f"{row['total']:,}", f"{row['open']:,} open" if row["open"] else None),
+    "created": lambda row, now: (format_relative(row["created_at"], now), f"by {row['initiator_name']}"),
+}
+
+
+def _chosen_key(row: Record) -> str | None:
+    """Return the key unless `batch submit` generated it."""
     return None if (row["key"] or "").startswith("cli-") else row["key"]
 
 
-def _state(row: Record) -> str:
+def _display_state(row: Record) -> str:
     if row["cancelled_at"] is not None:
         return "cancelled"
     if row["paused_at"] is not None:
@@ -151,236 +134,229 @@ def _state(row: Record) -> str:
     return "some_failed" if row["failed"] else "completed"
 
 
+@command(batches, "show", "tenuto batch show 019a8b3c-1d2e", "tenuto batch show users-2031-05 -o json")
 async def show_batch(session: Session, batch_id: Id) -> None:
-    """Show a batch: counts by state, rate, time left, and the kinds of failures."""
-    from tenuto.cli.output import pairs, show, show_json
-    from tenuto.cli.work import batch_progress
-
+    """Show a batch: counts by state, rate, time left and the kinds of failures."""
     app = session.app
     id = await app.batches.find(batch_id)
     found = await app.batches.get(id)
     if session.as_json:
-        show_json(found)
+        print_json(found)
         return
-    kinds = await app.dead_letters.groups(batch=id, limit=_KINDS_SHOWN)
-    now = (await app.open()).clock.now()
-    cancelled = f"{local(found['cancelled_at'])} by {found['cancelled_by']}" if found["cancelled_at"] else None
-    about = pairs(
-        ("made", f"{local(found['created_at'])} ({ago(found['created_at'], now)}) by {found['initiator_name']}"),
-        ("key", _own_key(found)),
+    failure_kinds = await app.dead_letters.groups(batch=id, limit=_SHOWN_FAILURE_KINDS)
+    now = await current_time(session)
+    duplicates = f", {found['duplicates']:,} skipped as duplicates" if found["duplicates"] else ""
+    facts = name_value_table(
+        ("created", format_with_age(found["created_at"], now, by=found["initiator_name"])),
+        ("key", _chosen_key(found)),
+        ("items", f"{found['total']:,}{duplicates}"),
+        ("retried", f"{found['retried']:,}" if found["retried"] else None),
         (
-            "items",
-            f"{found['total']:,}"
-            + (f", {found['duplicates']:,} left out as duplicates" if found["duplicates"] else ""),
+            "cancelled",
+            format_with_age(found["cancelled_at"], now, by=found["cancelled_by"]),
         ),
-        ("run again", f"{found['retried']:,}" if found["retried"] else None),
-        ("cancelled", cancelled),
-        ("ended", f"{local(found['ended_at'])} ({ago(found['ended_at'], now)})" if found["ended_at"] else None),
+        ("ended", format_with_age(found["ended_at"], now)),
     )
-    width = _width()
-    show(batch_progress.drawn(found, width), "", about, *_kinds(kinds, id))
+    failures: list[Any] = []
+    if failure_kinds:
+        failures = ["", Text("failures", style="bold")]
+        failures += [
+            Text(f"  {kind['letters']:>6,} × {one_line(kind['reason'], 66)}", style="red") for kind in failure_kinds
+        ]
+        failures.append(Text(f"  see: tenuto dead-letter list --batch {id}", style="dim"))
+    console = live_console()
+    print_rich(render_batch(found, 80 if console is None else console.width), "", facts, *failures)
 
 
-def _width() -> int:
-    from tenuto.cli.output import console_for_live
-
-    console = console_for_live()
-    return 80 if console is None else console.width
-
-
-def _kinds(kinds: Sequence[Record], id: UUID) -> list[Any]:
-    """Of what kinds the failures are, the most frequent first."""
-    from rich.text import Text
-
-    if not kinds:
-        return []
-    told = [Text(f"  {kind['letters']:>6,} × {one_line(kind['reason'], 66)}", style="red") for kind in kinds]
-    see = Text(f"  see: tenuto dead-letter list --batch {id}", style="dim")
-    return ["", Text("why items failed", style="bold"), *told, see]
-
-
-async def watch(
+@command(batches, "watch", "tenuto batch watch 019a8b3c-1d2e", "tenuto batch watch users-2031-05 --timeout 600")
+async def watch_by_id(
     session: Session,
     batch_id: Id,
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait.")] = None,
 ) -> int:
-    """Follow a batch to its end, live: exit 0 if every item is done, 1 if some failed or were cancelled.
+    """Watch a batch until it ends.
 
-    In a pipe, progress is told line by line. As JSON, the one document at the end. Ctrl-C stops the watching only.
+    Exit code 0 if every item completed, 1 if an item failed or was cancelled. In a pipe, progress is printed line by
+    line; as JSON, the final record. Ctrl-C stops watching and leaves the batch running.
     """
-    from tenuto.cli.work.batch_progress import follow
-
-    return await follow(session, await session.app.batches.find(batch_id), timeout)
+    return await watch_batch(session, await session.app.batches.find(batch_id), timeout)
 
 
-# --- doing ----------------------------------------------------------------------------------------------------------
+# --- control --------------------------------------------------------------------------------------------------------
 
 
-async def pause(session: Session, batch_id: Id) -> None:
-    """Let nothing more of a batch begin; what runs goes on to its end."""
+@command(batches, "pause", "tenuto batch pause 019a8b3c-1d2e", "tenuto batch pause users-2031-05 -o json")
+async def pause_batch(session: Session, batch_id: Id) -> None:
+    """Pause a batch: start no more of its items. Running items continue."""
     with session.as_user() as app:
         id = await app.batches.find(batch_id)
         await app.batches.pause(id)
-    await _done(session, id, f"batch {id} is paused, by {login_name()}", f"go on with: tenuto batch resume {id}")
+    await _report_change(session, id, "paused", f"resume with: tenuto batch resume {id}")
 
 
-async def resume(session: Session, batch_id: Id) -> None:
-    """Let a paused batch go on."""
+@command(batches, "resume", "tenuto batch resume 019a8b3c-1d2e", "tenuto batch resume users-2031-05 -o json")
+async def resume_batch(session: Session, batch_id: Id) -> None:
+    """Resume a paused batch."""
     with session.as_user() as app:
         id = await app.batches.find(batch_id)
         await app.batches.resume(id)
-    await _done(session, id, f"batch {id} goes on", f"follow it: tenuto batch watch {id}")
+    await _report_change(session, id, "resumed", f"watch it with: tenuto batch watch {id}")
 
 
-async def cancel(session: Session, batch_id: Id) -> None:
-    """Cancel a batch: what has not begun is removed, what runs is told to stop, what is done stays done."""
+@command(batches, "cancel", "tenuto batch cancel 019a8b3c-1d2e", "tenuto batch cancel users-2031-05 -o json")
+async def cancel_batch(session: Session, batch_id: Id) -> None:
+    """Cancel a batch: remove the items that have not started and stop the running ones."""
     with session.as_user() as app:
         id = await app.batches.find(batch_id)
         await app.batches.cancel(id)
-    await _done(session, id, f"batch {id} is cancelled, by {login_name()}")
+    await _report_change(session, id, "cancelled")
 
 
-async def _done(session: Session, id: UUID, words: str, then: str | None = None) -> None:
-    from tenuto.cli.output import show_json
-    from tenuto.cli.work.batch_progress import counts
-
+async def _report_change(session: Session, id: UUID, change: str, next_step: str | None = None) -> None:
     found = await session.app.batches.get(id)
     if session.as_json:
-        show_json(found)
-    else:
-        session.say(words)
-        session.say(f"  {counts(found).plain}")
-        if then is not None:
-            session.say(f"  {then}")
+        print_json(found)
+        return
+    session.print_message(f"batch {id} {change} by {login_name()}")
+    session.print_message(f"  {count_summary(found).plain}")
+    if next_step is not None:
+        session.print_message(f"  {next_step}")
 
 
-async def retry_failed(
+@command(
+    batches,
+    "retry-failed",
+    "tenuto batch retry-failed 019a8b3c-1d2e --watch",
+    "tenuto batch retry-failed 019a8b3c-1d2e --note 'the server is back'",
+)
+async def retry_failed_items(
     session: Session,
     batch_id: Id,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the record.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end; exit 1 unless all went well.")] = False,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note, stored with the dead letters.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Watch until the end; exit code 1 unless all items completed.")
+    ] = False,
 ) -> int:
-    """Run what failed for good in a batch again, with all its attempts anew; nothing else is touched."""
-    from tenuto.cli.output import show_json
-    from tenuto.cli.work.batch_progress import follow
-
+    """Retry the items of a batch that have open dead letters. Their attempts are counted from one."""
     with session.as_user() as app:
         id = await app.batches.find(batch_id)
-        number = await app.batches.retry_failed(id, note=note)
-    session.say(f"{number:,} items run again, by {login_name()}" if number else "no item has an open dead letter")
-    if watch and number:
-        return await follow(session, id)
+        count = await app.batches.retry_failed(id, note=note)
+    session.print_message(f"{count:,} items retried by {login_name()}" if count else "no item has an open dead letter")
+    if watch and count:
+        return await watch_batch(session, id)
     if session.as_json:
-        show_json({"id": id, "retried": number})
-    elif number:
-        session.say(f"  follow them: tenuto batch watch {id}")
+        print_json({"id": id, "retried": count})
+    elif count:
+        session.print_message(f"  watch them with: tenuto batch watch {id}")
     return exit_codes.OK
 
 
-# --- its items ------------------------------------------------------------------------------------------------------
+# --- items ----------------------------------------------------------------------------------------------------------
 
 
-async def items(
+@command(
+    batches,
+    "items",
+    "tenuto batch items 019a8b3c-1d2e --status failed",
+    "tenuto batch items 019a8b3c-1d2e -o csv > outcomes.csv",
+    shared=("app", "database", "home", "quiet"),
+)
+async def list_items(
     session: Session,
     batch_id: Id,
-    status: Annotated[ItemStatus | None, typer.Option(help="Only those that stand so.")] = None,
+    status: Annotated[ItemStatus | None, typer.Option(help="Filter by status.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many at most. (default: 50 in a table, else all)")
+        int | None, typer.Option(min=1, metavar="N", help="Maximum number of items. (default: 50 in a table, else all)")
     ] = None,
-    form: Annotated[
-        Form,
-        typer.Option("--output", "-o", metavar="table|json|jsonl|csv", show_default=False, help="How to show them."),
+    format: Annotated[
+        Format,
+        typer.Option("--output", "-o", metavar="table|json|jsonl|csv", show_default=False, help="Output format."),
     ] = "table",
     raw: Annotated[
-        bool, typer.Option("--raw", help="With csv: put no apostrophe before text that looks like a formula.")
+        bool, typer.Option("--raw", help="With csv: no apostrophe before text that looks like a formula.")
     ] = False,
 ) -> None:
-    """Show every item of a batch with what became of it: its input, its result or error, its attempts.
+    """List the items of a batch with input, attempts, and result or error.
 
-    As jsonl and csv they are written as they are read, whatever their number. In csv, text that a spreadsheet would
-    take for a formula has an apostrophe before it; --raw is for programs, which want it without.
+    Formats jsonl and csv are written while the items are read, so their number does not matter. In csv, an apostrophe
+    precedes text that a spreadsheet would run as a formula; --raw omits it, for programs.
     """
-    from tenuto.cli.output import show_json
-
-    if raw and form != "csv":
-        raise Invalid("goes with -o csv", field="--raw", remedy="leave it out: in other forms, text is as it is")
+    if raw and format != "csv":
+        raise Invalid("--raw requires -o csv", code="cli.option.requires_other", field="--raw", remedy="omit --raw")
     id = await session.app.batches.find(batch_id)
-    most = limit or (50 if form == "table" else None)
-    found: list[Record] = []
-    write = _csv_writer(raw=raw) if form == "csv" else None
-    number, more = 0, False
+    max_count = limit or (50 if format == "table" else None)
+    rows: list[Record] = []
+    write_csv_row = _csv_writer(raw=raw) if format == "csv" else None
+    count, more = 0, False
     async for item in session.app.batches.items(id, status=status):
-        if most is not None and number == most:
+        if count == max_count:
             more = True
             break
-        number += 1
-        if form == "jsonl":
-            sys.stdout.write(escaped(json.dumps(_item(item), ensure_ascii=False, default=str)) + "\n")
-        elif write is not None:
-            write(_item(item))
+        count += 1
+        if format == "jsonl":
+            document = json.dumps(_item_document(item), ensure_ascii=False, default=str)
+            sys.stdout.write(escape_control_characters(document) + "\n")
+        elif write_csv_row is not None:
+            write_csv_row(_item_document(item))
         else:
-            found.append(item)
-    if form == "json":
-        show_json([_item(each) for each in found])
-    elif form == "table":
-        _show_items(session, found)
+            rows.append(item)
+    if format == "json":
+        print_json([_item_document(item) for item in rows])
+    elif format == "table":
+        _print_item_table(session, rows)
     if more:
-        session.say(f"there may be more: add --limit {number * 10}")
+        session.print_message(f"there may be more: add --limit {count * 10}")
 
 
-def _item(item: Record) -> Record:
-    told = {**item, "key": item["item_key"]}
+def _item_document(item: Record) -> Record:
+    document = {**item, "key": item["item_key"]}
     for name in ("started_at", "ended_at"):
-        told[name] = None if item[name] is None else item[name].isoformat()
-    return {name: told[name] for name in _COLUMNS}
+        document[name] = None if item[name] is None else item[name].isoformat()
+    return {name: document[name] for name in _ITEM_FIELDS}
 
 
-def _csv_writer(*, raw: bool) -> Any:
-    import csv
-
-    from tenuto.cli.work.task_report import summary
-
+def _csv_writer(*, raw: bool) -> Callable[[Record], None]:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    writer.writerow(_ITEM_FIELDS)
 
     def write(item: Record) -> None:
-        cells = {**item, "error": summary(item["error"])}  # on one line; as jsonl, all of it
-        writer.writerow([_cell(cells[name], raw=raw) for name in _COLUMNS])
+        cells = {**item, "error": error_summary(item["error"])}
+        writer.writerow([_csv_cell(cells[name], raw=raw) for name in _ITEM_FIELDS])
 
     return write
 
 
-def _cell(value: Any, *, raw: bool) -> Any:
+def _csv_cell(value: Any, *, raw: bool) -> Any:
     if isinstance(value, str):
-        text = plain(value)
-        return f"'{text}" if text.startswith(_FORMULA) and not raw else text
-    return escaped(json.dumps(value, ensure_ascii=False)) if isinstance(value, dict | list) else value
+        text = safe_text(value)
+        return f"'{text}" if text.startswith(_FORMULA_PREFIXES) and not raw else text
+    if isinstance(value, dict | list):
+        return escape_control_characters(json.dumps(value, ensure_ascii=False))
+    return value
 
 
-def _show_items(session: Session, found: list[Record]) -> None:
-    from tenuto.cli.output import compact, show_table
-    from tenuto.cli.output import state as in_words
-    from tenuto.cli.work.task_report import summary
-
-    if not found:
-        session.say("no items like that")
+def _print_item_table(session: Session, items: list[Record]) -> None:
+    if not items:
+        session.print_message("no matching items")
         return
     rows = [
         {
-            "status": in_words(item["status"]),
+            "status": styled_state(item["status"]),
             "key": item["item_key"],
             "attempt": item["attempt"],
-            "ran": span(item["ended_at"] - item["started_at"]) if item["ended_at"] and item["started_at"] else "",
-            "came to": summary(item["error"]) or compact(item["output"]),
-            "input": compact(item["input"]),
+            "ran": format_duration(item["ended_at"] - item["started_at"])
+            if item["ended_at"] and item["started_at"]
+            else "",
+            "result": error_summary(item["error"]) or compact_json(item["output"]),
+            "input": compact_json(item["input"]),
             "task": item["task_id"],
         }
-        for item in found
+        for item in items
     ]
     columns = [name for name in rows[0] if name != "key" or any(row["key"] for row in rows)]
-    show_table(
+    print_table(
         columns,
         [[row[name] for name in columns] for row in rows],
-        spare=("task", "ran"),
-        flexible=("came to", "input", "key"),
+        optional=("task", "ran"),
+        flexible=("result", "input", "key"),
     )

@@ -1,437 +1,546 @@
-"""``tenuto dead-letter``: what failed for good: look at it, run it again, or say that it has been seen to."""
+"""``tenuto dead-letter``: list and show dead letters, retry or acknowledge them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from uuid import UUID
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import ago, local, one_line, plain
-from tenuto.cli.option_parsing import Below, Limit, say_if_more, where
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.definitions.manifest_options import parse_json_object
+from tenuto.cli.formatting import format_duration, format_local_time, format_relative, one_line, safe_text
+from tenuto.cli.listing import (
+    Column,
+    Record,
+    TwoLineColumn,
+    current_time,
+    format_with_age,
+    print_list,
+    record_heading,
+    table_rows,
+)
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
+from tenuto.cli.output import (
+    compact_json,
+    live_console,
+    name_value_table,
+    print_json,
+    print_message,
+    print_rich,
+    print_table,
+    print_text,
+    state_symbol,
+    styled_state,
+)
+from tenuto.cli.work.jobs import read_text_option, suggest_job_list
+from tenuto.cli.work.task_report import stack_section
 from tenuto.errors import Invalid
+from tenuto.model.triggers.parsing import parse_instant
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from uuid import UUID
+    from rich.console import RenderableType
 
     from tenuto.app import Tenuto
 
-Record = dict[str, Any]
 Status = Literal["awaiting_intervention", "retried", "acknowledged", "all"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The letter's id, or the beginning of it.")]
-Chosen = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID…]", help="The letters' ids, or the beginnings of them.")
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its beginning.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of dead letters, or their beginnings.")]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="All open dead letters, or those --where selects; shown for confirmation first.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All open ones, or those --where names: shown and asked for first.")]
-Where = Annotated[
+WhereOption = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="With --all: manifest=…, fingerprint=…, batch=…, until=… (an instant). Give several, one after the other.",
+        help="With --all: manifest=…, fingerprint=…, batch=…, until=… (an instant). Several may follow each other.",
     ),
 ]
-Note = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the record.")]
-Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
+NoteOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Note, stored with the dead letter.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="With --all: no confirmation.")]
 _CONDITIONS = ("manifest", "fingerprint", "batch", "until")
-_NEXT_CONDITION = re.compile(r"[\s,]+(?=\w+=)")
-"""Between two conditions in one text. What else is between blanks or commas belongs to a value: a key may have them."""
+_CONDITION_SEPARATOR = re.compile(r"[\s,]+(?=\w+=)")
+"""Blanks or commas before the next ``name=``; others belong to a value, since a batch key may contain them."""
+_MIN_ATTEMPT_WIDTH = 20
+_LABEL_WIDTH = 10
+_MAX_SHOWN_ATTEMPTS = 7
+
+dead_letters = group(
+    top_level,
+    "dead-letter",
+    "List dead letters, retry or acknowledge them.",
+    "tenuto dead-letter list --group",
+    "tenuto dead-letter retry 019a8b3c --app tasks:app",
+)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    letters = group(
-        root,
-        "dead-letter",
-        "Work through what failed for good.",
-        "tenuto dead-letter list --group",
-        "tenuto dead-letter retry 019a8b3c --app tasks:app",
-    )
-    command(
-        letters,
-        "list",
-        "tenuto dead-letter list --group",
-        "tenuto dead-letter list --manifest replicate-users --fingerprint f83b834f17bb -o json",
-    )(list_letters)
-    command(letters, "show", "tenuto dead-letter show 019a8b3c-1d2e", "tenuto dead-letter show 019a8b3c-1d2e -o json")(
-        show_letter
-    )
-    command(
-        letters,
-        "retry",
-        "tenuto dead-letter retry 019a8b3c-1d2e --note 'the server is back'",
-        "tenuto dead-letter retry 019a8b3c-1d2e --input @mended.json --app tasks:app",
-        "tenuto dead-letter retry --all --where manifest=replicate-users fingerprint=f83b834f17bb",
-    )(retry)
-    command(
-        letters,
-        "acknowledge",
-        "tenuto dead-letter acknowledge 019a8b3c-1d2e --note 'booked by hand'",
-        "tenuto dead-letter acknowledge --all --where until=2031-05-17T00:00:00Z --note 'test data' --yes",
-    )(acknowledge)
+# --- list and show --------------------------------------------------------------------------------------------------
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
-
-
-async def list_letters(
+@command(
+    dead_letters,
+    "list",
+    "tenuto dead-letter list --group",
+    "tenuto dead-letter list --manifest replicate-users --fingerprint f83b834f17bb -o json",
+)
+async def list_dead_letters(
     session: Session,
-    by_kind: Annotated[bool, typer.Option("--group", help="Count the open ones by the kind of failure.")] = False,
-    manifest: Annotated[str | None, typer.Option(metavar="EXTERNAL_ID", help="Only those of this manifest.")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this batch.")] = None,
-    fingerprint: Annotated[str | None, typer.Option(metavar="TEXT", help="Only failures of this kind.")] = None,
-    status: Annotated[Status, typer.Option(help="Only those that stand so.")] = "awaiting_intervention",
-    limit: Limit = 50,
-    below: Below = None,
+    grouped: Annotated[bool, typer.Option("--group", help="Counts of open dead letters by kind of failure.")] = False,
+    manifest: Annotated[str | None, typer.Option(metavar="EXTERNAL_ID", help="Filter by manifest.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="ID", help="Filter by batch.")] = None,
+    fingerprint: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by kind of failure.")] = None,
+    status: Annotated[Status, typer.Option(help="Filter by status.")] = "awaiting_intervention",
+    limit: LimitOption = 50,
+    below: BelowOption = None,
 ) -> None:
-    """List dead letters, the newest first: those that wait for somebody to decide, unless --status says otherwise.
+    """List dead letters, newest first; without --status, the open ones.
 
-    Failures with the same exception at the same place of your code have the same fingerprint.
+    Failures with the same exception at the same place of the code have the same fingerprint.
     """
-    from tenuto.cli.output import show_json
-
     app = session.app
-    of_batch = None if batch is None else await app.batches.find(batch)
-    now = (await app.open()).clock.now()
-    if by_kind:
-        kinds = await app.dead_letters.groups(manifest=manifest, batch=of_batch, limit=limit)
-        if session.as_json:
-            show_json(kinds)
-        else:
-            _show_kinds(session, kinds, now)
+    batch_id = None if batch is None else await app.batches.find(batch)
+    if grouped:
+        kinds = await app.dead_letters.groups(manifest=manifest, batch=batch_id, limit=limit)
+        await _print_kinds(session, kinds)
         return
-    narrowed = where(manifest=manifest, batch=of_batch, fingerprint=fingerprint, limit=limit, below=below)
-    found = await app.dead_letters.list(**narrowed, status=None if status == "all" else status)
-    if session.as_json:
-        show_json(found)
-    elif not found:
-        session.say("no dead letters" if len(narrowed) == 1 else "no dead letters like that")
-    else:
-        _show_letters(found, now)
-        say_if_more(session, found, limit)
+    filters = build_filters(manifest=manifest, batch=batch_id, fingerprint=fingerprint, limit=limit, below=below)
+    await print_list(
+        session,
+        await app.dead_letters.list(**filters, status=None if status == "all" else status),
+        _COLUMNS,
+        noun="dead letters",
+        filters=filters,
+        two_line_columns=_TWO_LINE_COLUMNS,
+        flexible=("reason",),
+    )
 
 
-def _show_kinds(session: Session, kinds: Sequence[Record], now: datetime) -> None:
-    from rich.text import Text
-
-    from tenuto.cli.output import for_a_person, show, show_table, stacked
-
-    if not kinds:
-        session.say("no dead letters")
-        return
-    if for_a_person():
-        rows: list[list[tuple[Any, Any]]] = [
-            [
-                (Text(f"{kind['letters']:,}"), ""),
-                (Text(one_line(kind["reason"], 160), style="red"), f"{kind['fingerprint']}  {_manifests(kind)}"),
-                (ago(kind["last_at"], now), f"first {ago(kind['first_at'], now)}"),
-            ]
-            for kind in kinds
-        ]
-        show(stacked(("letters", "the newest says", "newest"), rows, flexible="the newest says"))
-    else:
-        show_table(
-            ("fingerprint", "letters", "manifests", "first", "newest", "the newest says"),
-            [
-                (
-                    kind["fingerprint"],
-                    kind["letters"],
-                    _manifests(kind),
-                    ago(kind["first_at"], now),
-                    ago(kind["last_at"], now),
-                    kind["reason"],
-                )
-                for kind in kinds
-            ],
-        )
-    session.say("look at one kind, run it again:")
-    session.say(f"  tenuto dead-letter list --fingerprint {kinds[0]['fingerprint']}")
-    session.say(f"  tenuto dead-letter retry --all --where fingerprint={kinds[0]['fingerprint']}")
+_COLUMNS: dict[str, Column] = {
+    "id": "id",
+    "status": lambda row, _: styled_state(row["status"]),
+    "manifest": "external_id",
+    "item": "item",
+    "attempts": "attempts",
+    "when": lambda row, now: format_relative(row["dead_lettered_at"], now),
+    "fingerprint": "fingerprint",
+    "batch": "batch_id",
+    "reason": "reason",
+}
+_TWO_LINE_COLUMNS: dict[str, TwoLineColumn] = {
+    "dead letter": lambda row, _: (
+        Text.assemble(f"{state_symbol(row['status'])} ", safe_text(row["external_id"]), _item_key(row)),
+        row["id"],
+    ),
+    "reason": lambda row, _: (Text(one_line(row["reason"], 160), style="red"), row["fingerprint"]),
+    "when": lambda row, now: (format_relative(row["dead_lettered_at"], now), _attempt_count(row["attempts"])),
+}
 
 
-def _manifests(kind: Record) -> str:
+async def _print_kinds(session: Session, kinds: Sequence[Record]) -> None:
+    columns: dict[str, Column] = {
+        "fingerprint": "fingerprint",
+        "count": "letters",
+        "manifests": lambda kind, _: _manifest_names(kind),
+        "first": lambda kind, now: format_relative(kind["first_at"], now),
+        "newest": lambda kind, now: format_relative(kind["last_at"], now),
+        "newest reason": "reason",
+    }
+    two_line_columns: dict[str, TwoLineColumn] = {
+        "count": lambda kind, _: (Text(f"{kind['letters']:,}"), ""),
+        "newest reason": lambda kind, _: (
+            Text(one_line(kind["reason"], 160), style="red"),
+            f"{kind['fingerprint']}  {_manifest_names(kind)}",
+        ),
+        "newest": lambda kind, now: (
+            format_relative(kind["last_at"], now),
+            f"first {format_relative(kind['first_at'], now)}",
+        ),
+    }
+    await print_list(
+        session,
+        kinds,
+        columns,
+        noun="dead letters",
+        two_line_columns=two_line_columns,
+        flexible=("newest reason",),
+    )
+    if kinds and not session.as_json:
+        session.print_message("list or retry one kind:")
+        session.print_message(f"  tenuto dead-letter list --fingerprint {kinds[0]['fingerprint']}")
+        session.print_message(f"  tenuto dead-letter retry --all --where fingerprint={kinds[0]['fingerprint']}")
+
+
+def _manifest_names(kind: Record) -> str:
     more = f" and {kind['manifests'] - 1} more" if kind["manifests"] > 1 else ""
     return f"{kind['external_id']}{more}"
 
 
-def _show_letters(found: Sequence[Record], now: datetime) -> None:
-    from rich.text import Text
-
-    from tenuto.cli.output import for_a_person, glyph, show, show_table, stacked
-    from tenuto.cli.output import state as in_words
-
-    if for_a_person():
-        rows: list[list[tuple[Any, Any]]] = [
-            [
-                (Text.assemble(f"{glyph(row['status'])} ", plain(row["external_id"]), _item(row)), row["id"]),
-                (Text(one_line(row["reason"], 160), style="red"), row["fingerprint"]),
-                (ago(row["dead_lettered_at"], now), _attempts(row["attempts"])),
-            ]
-            for row in found
-        ]
-        show(stacked(("letter", "why", "when"), rows, flexible="why"))
-        return
-    show_table(
-        ("id", "status", "manifest", "item", "attempts", "when", "fingerprint", "batch", "reason"),
-        [
-            (
-                row["id"],
-                in_words(row["status"]),
-                row["external_id"],
-                row["item"],
-                row["attempts"],
-                ago(row["dead_lettered_at"], now),
-                row["fingerprint"],
-                row["batch_id"],
-                row["reason"],
-            )
-            for row in found
-        ],
-    )
-
-
-def _item(row: Record) -> str:
-    """The item's key, if it has one of its own."""
+def _item_key(row: Record) -> str:
+    """Return the key of the item unless it is only the id of its task."""
     return "" if row["item"] in ("", str(row["task_id"])) else f"  {one_line(row['item'], 30)}"
 
 
-def _attempts(number: int) -> str:
-    return "1 attempt" if number == 1 else f"{number} attempts"
+def _attempt_count(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"
 
 
-async def show_letter(session: Session, letter_id: Id) -> None:
-    """Show a dead letter and all its attempts side by side: what was the same, and what was different."""
-    from rich.text import Text
-
-    from tenuto.cli.output import console_for_live, pairs, show, show_json
-    from tenuto.cli.output import state as in_words
-    from tenuto.cli.work import attempt_diff, task_report
-
+@command(dead_letters, "show", "tenuto dead-letter show 019a8b3c-1d2e", "tenuto dead-letter show 019a8b3c-1d2e -o json")
+async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
+    """Show a dead letter and compare its attempts side by side."""
     app = session.app
-    found = await app.dead_letters.get(await app.dead_letters.find(letter_id))
+    found = await app.dead_letters.get(await app.dead_letters.find(dead_letter_id))
     if session.as_json:
-        show_json(found)
+        print_json(found)
         return
-    now = (await app.open()).clock.now()
-    console = console_for_live()
-    heading = Text.assemble(
-        in_words(found["status"]), "  ", (plain(found["external_id"]), "bold"), _item(found), "  ",
-        (str(found["id"]), "dim"),
-    )  # fmt: skip
+    console = live_console()
+    heading = record_heading(found["status"], found["external_id"], found["id"], _item_key(found))
     attempts = found["tried"]
-    parts: list[Any] = [heading, "", pairs(*_facts(found, now)), ""]
+    parts: list[Any] = [heading, "", name_value_table(*_facts(found, await current_time(session))), ""]
     if attempts:
-        parts += attempt_diff.compared(attempts, 80 if console is None else console.width)
-        parts += task_report.stack_of(attempts[-1])
+        parts += render_attempt_diff(attempts, 80 if console is None else console.width)
+        parts += stack_section(attempts[-1])
     else:
-        parts.append(Text("its attempts are no longer on record", style="dim"))
-    show(*parts)
+        parts.append(Text("its attempts are no longer stored", style="dim"))
+    print_rich(*parts)
     if found["status"] == "awaiting_intervention":
-        session.say("run it again, or say that it has been seen to:")
-        session.say(f"  tenuto dead-letter retry {found['id']}")
-        session.say(f"  tenuto dead-letter acknowledge {found['id']}")
+        session.print_message("retry or acknowledge it:")
+        session.print_message(f"  tenuto dead-letter retry {found['id']}")
+        session.print_message(f"  tenuto dead-letter acknowledge {found['id']}")
 
 
 def _facts(found: Record, now: datetime) -> list[tuple[str, Any]]:
-    when = f"{local(found['dead_lettered_at'])} ({ago(found['dead_lettered_at'], now)})"
-    resolved = None
-    if found["resolved_at"] is not None:
-        resolved = f"{local(found['resolved_at'])} ({ago(found['resolved_at'], now)}) by {found['resolved_name']}"
     return [
-        ("why", found["reason"]),
-        ("when", f"{when} after {_attempts(found['attempts'])}"),
-        ("kind", found["fingerprint"]),
+        ("reason", found["reason"]),
+        ("when", f"{format_with_age(found['dead_lettered_at'], now)} after {_attempt_count(found['attempts'])}"),
+        ("fingerprint", found["fingerprint"]),
         ("batch", found["batch_id"]),
-        ("resolved", resolved),
+        (
+            "resolved",
+            format_with_age(found["resolved_at"], now, by=found["resolved_name"]),
+        ),
         ("note", found["note"]),
-        ("runs as", found["retry_task_id"] and f"task {found['retry_task_id']}"),
+        ("retried as", found["retry_task_id"] and f"task {found['retry_task_id']}"),
     ]
 
 
-# --- deciding -------------------------------------------------------------------------------------------------------
+# --- comparison of attempts -----------------------------------------------------------------------------------------
 
 
-async def retry(
-    session: Session,
-    ids: Chosen = None,
-    given: Annotated[
-        str | None,
-        typer.Option("--input", metavar="JSON|@FILE|-", help="Run it with this input instead; needs --app."),
-    ] = None,
-    note: Note = None,
-    everything: All = False,
-    conditions: Where = None,
-    yes: Yes = False,
-) -> int:
-    """Run what failed for good again, its attempts counted from nothing. Prints the id of the new task.
+def render_attempt_diff(attempts: Sequence[Record], width: int) -> list[RenderableType]:
+    """Return the values that all attempts share, then a column per attempt with the differing values.
 
-    The letter is closed and names the new task, in one transaction: of two who decide at once, one does. With --all,
-    what is selected is shown and stays selected: letters that come in meanwhile are not touched.
+    As many attempts as fit the width are shown side by side; the others follow below.
     """
-    from tenuto.cli.definitions.manifest_options import json_object
-    from tenuto.cli.output import show_json, show_text
-    from tenuto.cli.work.jobs import pointing_to_the_list, text_given
-
-    if everything or conditions:
-        if given is not None:
-            raise Invalid("is for one letter", field="--input", remedy="leave it out, or name the letter")
-        return await _all(session, ids, conditions, note, "retried", everything=everything, yes=yes)
-    letters = _some(ids)
-    if given is not None and len(letters) > 1:
-        raise Invalid("is for one letter", field="--input", remedy="name one letter")
-    input = None if given is None else json_object(text_given(given, "--input"), "--input")
-    done: list[Record] = []
-    with session.as_user() as app, pointing_to_the_list(session):
-        for each in letters:
-            id = await app.dead_letters.find(each)
-            done.append({"id": id, "task_id": await app.dead_letters.retry(id, input=input, note=note)})
-            if not session.as_json:
-                show_text(str(done[-1]["task_id"]))
-    if session.as_json:
-        show_json(done)
-    else:
-        session.say(f"runs again, by {login_name()}; follow it with:")
-        session.say(f"  tenuto task show {done[-1]['task_id']}")
-    return exit_codes.OK
+    facts = [_attempt_facts(attempt) for attempt in attempts]
+    same = {name for name in facts[0] if len(attempts) > 1 and all(each[name] == facts[0][name] for each in facts)}
+    lines: list[RenderableType] = []
+    if shared := [(name, facts[0][name]) for name in facts[0] if name in same and facts[0][name]]:
+        lines += [Text(f"the same in all {len(attempts)} attempts", style="bold"), name_value_table(*shared), Text("")]
+    if len(attempts) > _MAX_SHOWN_ATTEMPTS:
+        first, *hidden = [attempt["attempt"] for attempt in attempts[1 : 1 - _MAX_SHOWN_ATTEMPTS]]
+        omitted = f"attempts {first} to {hidden[-1]} are" if hidden else f"attempt {first} is"
+        lines += [Text(f"{omitted} omitted; -o json shows all", style="dim")]
+        # From here on only shown attempts count: "as before" refers to the column before.
+        attempts = [attempts[0], *attempts[1 - _MAX_SHOWN_ATTEMPTS :]]
+        facts = [facts[0], *facts[1 - _MAX_SHOWN_ATTEMPTS :]]
+    differing = [name for name in facts[0] if name not in same]
+    column_count = max((width - _LABEL_WIDTH) // (_MIN_ATTEMPT_WIDTH + 2), 1)
+    for start in range(0, len(attempts), column_count):
+        places = range(len(attempts))[start : start + column_count]
+        lines += [*([Text("")] if start else []), _attempt_diff_table(attempts, facts, places, differing, width)]
+    return lines
 
 
-async def acknowledge(
+def _attempt_facts(attempt: Record) -> dict[str, str]:
+    error: Mapping[str, Any] = attempt["error"] or {}
+    return {
+        "input": compact_json(attempt["input"]) or "",
+        "step": str(error.get("step") or ""),
+        "error": str(error.get("type") or ""),
+        "message": str(error.get("message") or ""),
+        "reason": (attempt["reason"] or "").replace("_", " "),
+        "output": compact_json(attempt["output"]) or "",
+        "worker": str(attempt["worker"] or attempt["worker_id"] or ""),
+    }
+
+
+def _attempt_diff_table(
+    attempts: Sequence[Record],
+    facts: Sequence[dict[str, str]],
+    places: Sequence[int],
+    names: Sequence[str],
+    width: int,
+) -> RenderableType:
+    column_width = max((min(width, 160) - _LABEL_WIDTH) // len(places) - 2, _MIN_ATTEMPT_WIDTH)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("", style="dim", no_wrap=True, min_width=_LABEL_WIDTH - 2)
+    for place in places:
+        table.add_column(f"attempt {attempts[place]['attempt']}", overflow="fold", max_width=column_width)
+    table.add_row("", *(styled_state(attempts[place]["status"]) for place in places))
+    table.add_row("started", *(_start_text(attempts, place) for place in places))
+    table.add_row("waited", *(_wait_text(attempts[place]) for place in places))
+    table.add_row("ran", *(_duration_text(attempts, place) for place in places))
+    for name in names:
+        if any(facts[place][name] for place in places):
+            table.add_row(name, *(_diff_cell(facts, place, name) for place in places))
+    return table
+
+
+def _diff_cell(facts: Sequence[dict[str, str]], place: int, name: str) -> Text:
+    value = facts[place][name]
+    if place and value == facts[place - 1][name]:
+        return Text("as before" if value else "", style="dim")
+    return Text(one_line(safe_text(value), 240), style="red" if name in ("error", "message") else "")
+
+
+def _start_text(attempts: Sequence[Record], place: int) -> str:
+    started: datetime | None = attempts[place]["started_at"]
+    if started is None:
+        return "never"
+    first = attempts[0]["started_at"]
+    if place == 0 or first is None:
+        return format_local_time(started)
+    return f"{format_duration(started - first)} after the first"
+
+
+def _wait_text(attempt: Record) -> str:
+    wait_end = attempt["started_at"] or attempt["ended_at"]
+    return format_duration(wait_end - attempt["run_at"]) if wait_end and wait_end >= attempt["run_at"] else ""
+
+
+def _duration_text(attempts: Sequence[Record], place: int) -> str:
+    duration = _duration_seconds(attempts[place])
+    if duration is None:
+        return ""
+    before = _duration_seconds(attempts[place - 1]) if place else None
+    if before is None or max(duration, before) < 0.1 or max(duration, before) < 2 * min(duration, before):
+        return format_duration(duration)
+    return f"{format_duration(duration)} ({'longer' if duration > before else 'shorter'})"
+
+
+def _duration_seconds(attempt: Record) -> float | None:
+    if attempt["started_at"] is None or attempt["ended_at"] is None:
+        return None
+    return float((attempt["ended_at"] - attempt["started_at"]).total_seconds())
+
+
+# --- retry and acknowledge ------------------------------------------------------------------------------------------
+
+
+@command(
+    dead_letters,
+    "retry",
+    "tenuto dead-letter retry 019a8b3c-1d2e --note 'the server is back'",
+    "tenuto dead-letter retry 019a8b3c-1d2e --input @corrected.json --app tasks:app",
+    "tenuto dead-letter retry --all --where manifest=replicate-users fingerprint=f83b834f17bb",
+)
+async def retry_dead_letters(
     session: Session,
-    ids: Chosen = None,
-    note: Note = None,
-    everything: All = False,
-    conditions: Where = None,
-    yes: Yes = False,
+    ids: Ids = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", metavar="JSON|@FILE|-", help="Corrected input for one dead letter; requires --app."),
+    ] = None,
+    note: NoteOption = None,
+    all: AllOption = False,
+    where: WhereOption = None,
+    yes: YesOption = False,
 ) -> int:
-    """Say that somebody has seen to it: the letter is closed, nothing is run, and its manifest may run again."""
-    from tenuto.cli.output import show_json
+    """Retry dead letters, with attempts counted from one. Prints the ids of the new tasks.
 
-    if everything or conditions:
-        return await _all(session, ids, conditions, note, "acknowledged", everything=everything, yes=yes)
-    done: list[UUID] = []
-    with session.as_user() as app:
-        for each in _some(ids):
-            id = await app.dead_letters.find(each)
-            await app.dead_letters.acknowledge(id, note=note)
-            done.append(id)
-            session.say(f"dead letter {id} is acknowledged, by {login_name()}")
+    A dead letter is resolved and its task created in one transaction, so it is resolved only once. With --all, the
+    selection is fixed when it is shown: later dead letters are not affected.
+    """
+    if all or where:
+        if input is not None:
+            raise _single_input_error()
+        return await _resolve_all(session, ids, where, note, "retried", all=all, yes=yes)
+    prefixes = _require_ids(ids)
+    if input is not None and len(prefixes) > 1:
+        raise _single_input_error()
+    new_input = None if input is None else parse_json_object(read_text_option(input, "--input"), "--input")
+    retried: list[Record] = []
+    with session.as_user() as app, suggest_job_list(session):
+        for prefix in prefixes:
+            id = await app.dead_letters.find(prefix)
+            retried.append({"id": id, "task_id": await app.dead_letters.retry(id, input=new_input, note=note)})
+            if not session.as_json:
+                print_text(str(retried[-1]["task_id"]))
     if session.as_json:
-        show_json([{"id": id, "status": "acknowledged"} for id in done])
+        print_json(retried)
+    else:
+        session.print_message(f"retried by {login_name()}; see the task with:")
+        session.print_message(f"  tenuto task show {retried[-1]['task_id']}")
     return exit_codes.OK
 
 
-def _some(ids: list[str] | None) -> list[str]:
+@command(
+    dead_letters,
+    "acknowledge",
+    "tenuto dead-letter acknowledge 019a8b3c-1d2e --note 'booked manually'",
+    "tenuto dead-letter acknowledge --all --where until=2031-05-17T00:00:00Z --note 'test data' --yes",
+)
+async def acknowledge_dead_letters(
+    session: Session,
+    ids: Ids = None,
+    note: NoteOption = None,
+    all: AllOption = False,
+    where: WhereOption = None,
+    yes: YesOption = False,
+) -> int:
+    """Acknowledge dead letters: resolve them without a retry. Their manifests may run again."""
+    if all or where:
+        return await _resolve_all(session, ids, where, note, "acknowledged", all=all, yes=yes)
+    acknowledged: list[UUID] = []
+    with session.as_user() as app:
+        for prefix in _require_ids(ids):
+            id = await app.dead_letters.find(prefix)
+            await app.dead_letters.acknowledge(id, note=note)
+            acknowledged.append(id)
+            session.print_message(f"dead letter {id} acknowledged by {login_name()}")
+    if session.as_json:
+        print_json([{"id": id, "status": "acknowledged"} for id in acknowledged])
+    return exit_codes.OK
+
+
+def _require_ids(ids: list[str] | None) -> list[str]:
     if not ids:
         raise Invalid(
-            "says which letter, and none is there", field="ID", remedy="`tenuto dead-letter list` shows them; or --all"
+            "no dead letter is named",
+            code="cli.argument.missing",
+            field="ID",
+            remedy="name ids from `tenuto dead-letter list`, or use --all",
         )
     return ids
 
 
-# --- many at once ---------------------------------------------------------------------------------------------------
+def _single_input_error() -> Invalid:
+    return Invalid(
+        "--input applies to exactly one dead letter",
+        code="cli.option.conflict",
+        field="--input",
+        remedy="name one dead letter, or omit --input",
+    )
 
 
-async def _all(
+async def _resolve_all(
     session: Session,
-    words: list[str] | None,
+    further_conditions: list[str] | None,
     conditions: list[str] | None,
     note: str | None,
-    becomes: Literal["retried", "acknowledged"],
+    outcome: Literal["retried", "acknowledged"],
     *,
-    everything: bool,
+    all: bool,
     yes: bool,
 ) -> int:
-    """Select, show, ask, and do just that."""
-    from tenuto.cli.output import show_json
+    """Select dead letters, show the selection, ask for confirmation and resolve exactly the selected ones.
 
-    if not everything:
-        raise Invalid("goes with --all", field="--where", remedy="add --all")
+    ``further_conditions`` are those that follow the first after --where; the parser takes them for ids.
+    """
+    if not all:
+        raise Invalid("--where requires --all", code="cli.option.requires_other", field="--where", remedy="add --all")
     with session.as_user() as app:
-        narrowed = await _conditions(app, [*(conditions or []), *(words or [])])
-        chosen = await app.dead_letters.select(**narrowed)
-        if not chosen:
-            session.say("no open dead letters like that" if narrowed else "no open dead letters")
+        filters = await _parse_conditions(app, [*(conditions or []), *(further_conditions or [])])
+        selected = await app.dead_letters.select(**filters)
+        if not selected:
+            session.print_message("no matching open dead letters" if filters else "no open dead letters")
             if session.as_json:
-                show_json({"selected": 0, becomes: 0})
+                print_json({"selected": 0, outcome: 0})
             return exit_codes.OK
         if not session.as_json:
-            _show_selection(await app.dead_letters.summary(chosen), len(chosen), (await app.open()).clock.now())
-        if not yes and not _confirmed(len(chosen), becomes):
-            session.say("nothing was changed")
+            await _print_selection(session, await app.dead_letters.summary(selected), len(selected))
+        if not yes and not _confirm(len(selected), outcome):
+            session.print_message("nothing was changed")
             return exit_codes.FAILED
-        do = app.dead_letters.retry_these if becomes == "retried" else app.dead_letters.acknowledge_these
-        done = await do(chosen, note=note)
+        resolve = app.dead_letters.retry_selected if outcome == "retried" else app.dead_letters.acknowledge_selected
+        count = await resolve(selected, note=note)
     if session.as_json:
-        show_json({"selected": len(chosen), becomes: done})
+        print_json({"selected": len(selected), outcome: count})
         return exit_codes.OK
-    what = "run again" if becomes == "retried" else "are acknowledged"
-    session.say(f"{done:,} {what}, by {login_name()}")
-    if done < len(chosen):
-        session.say(
-            f"  {len(chosen) - done:,} were left out: resolved meanwhile, open already, or their manifest is gone"
+    session.print_message(f"{count:,} {outcome} by {login_name()}")
+    if count < len(selected):
+        session.print_message(
+            f"  {len(selected) - count:,} skipped: already resolved, already open, or their manifest was deleted"
         )
     return exit_codes.OK
 
 
-async def _conditions(app: Tenuto, given: list[str]) -> Record:
-    from tenuto.model.triggers.parsing import instant
-
-    found: Record = {}
-    for each in (part for text in given for part in _NEXT_CONDITION.split(text.strip(", \t\n"))):
-        name, equals, value = each.partition("=")
+async def _parse_conditions(app: Tenuto, texts: list[str]) -> Record:
+    filters: Record = {}
+    for text in (part for each in texts for part in _CONDITION_SEPARATOR.split(each.strip(", \t\n"))):
+        name, equals, value = text.partition("=")
         if not equals:
             raise Invalid(
-                f"{each!r:.60} is no condition", field="--where", remedy="write name=value, in quotes if it has blanks"
+                f"--where {text!r:.60} is not a condition",
+                code="dead_letter.condition.invalid",
+                field="--where",
+                remedy="write name=value, in quotes if the value contains blanks",
             )
         if name not in _CONDITIONS:
-            names = ", ".join(_CONDITIONS)
-            raise Invalid(f"{name!r:.60} is nothing a letter has", field="--where", remedy=f"use one of {names}")
-        if not value:
-            raise Invalid(f"says no {name}", field="--where", remedy=f"write {name}=…, or leave it out")
-        if name in found:
-            raise Invalid(f"says {name} twice", field="--where", remedy="say it once")
-        found[name] = value
-    if "until" in found:
-        found["until"] = instant(found["until"], field="--where until")
-    if "batch" in found:
-        found["batch"] = await app.batches.find(found["batch"])
-    return found
-
-
-def _show_selection(kinds: Sequence[Record], number: int, now: datetime) -> None:
-    from tenuto.cli.output import show_table
-
-    show_table(
-        ("letters", "manifest", "kind", "newest", "the newest says"),
-        [
-            (
-                f"{kind['letters']:,}",
-                kind["external_id"],
-                kind["fingerprint"],
-                ago(kind["last_at"], now),
-                kind["reason"],
+            raise Invalid(
+                f"unknown filter {name!r:.60}; expected one of: {', '.join(_CONDITIONS)}",
+                code="dead_letter.condition.unknown",
+                field="--where",
+                remedy="correct the name of the filter",
             )
-            for kind in kinds
-        ],
-        spare=("kind", "newest"),
-        flexible=("the newest says",),
+        if not value:
+            raise Invalid(
+                f"the filter {name} has no value",
+                code="dead_letter.condition.empty",
+                field="--where",
+                remedy=f"write {name}=…, or omit it",
+            )
+        if name in filters:
+            raise Invalid(
+                f"the filter {name} is given twice",
+                code="dead_letter.condition.duplicate",
+                field="--where",
+                remedy="give each filter once",
+            )
+        filters[name] = value
+    if "until" in filters:
+        filters["until"] = parse_instant(filters["until"], field="--where until")
+    if "batch" in filters:
+        filters["batch"] = await app.batches.find(filters["batch"])
+    return filters
+
+
+async def _print_selection(session: Session, kinds: Sequence[Record], selected_count: int) -> None:
+    columns: dict[str, Column] = {
+        "count": lambda kind, _: f"{kind['letters']:,}",
+        "manifest": "external_id",
+        "fingerprint": "fingerprint",
+        "newest": lambda kind, now: format_relative(kind["last_at"], now),
+        "newest reason": "reason",
+    }
+    print_table(
+        list(columns),
+        table_rows(kinds, columns, await current_time(session)),
+        optional=("fingerprint", "newest"),
+        flexible=("newest reason",),
     )
-    told = sum(kind["letters"] for kind in kinds)
-    if told < number:
-        from tenuto.cli.output import talk
-
-        talk(f"and {number - told:,} of other kinds")
+    shown_count = sum(kind["letters"] for kind in kinds)
+    if shown_count < selected_count:
+        print_message(f"and {selected_count - shown_count:,} of other kinds")
 
 
-def _confirmed(number: int, becomes: str) -> bool:
-    import sys
-
-    letters = "1 dead letter" if number == 1 else f"{number:,} dead letters"
-    question = f"run {letters} again" if becomes == "retried" else f"acknowledge {letters}"
+def _confirm(count: int, outcome: str) -> bool:
+    action = "retry" if outcome == "retried" else "acknowledge"
+    question = f"{action} {'1 dead letter' if count == 1 else f'{count:,} dead letters'}"
     if not sys.stdin.isatty():
-        raise Invalid(f"would {question}, and nobody is there to be asked", field="--all", remedy="add --yes")
+        raise Invalid(
+            f"cannot ask for confirmation to {question}: stdin is not a terminal",
+            code="cli.confirmation.unavailable",
+            field="--all",
+            remedy="add --yes",
+        )
     return typer.confirm(f"{question}?", err=True)

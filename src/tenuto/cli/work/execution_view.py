@@ -1,32 +1,38 @@
-"""The rail: an execution drawn as its step groups, one after the other, those side by side stacked under their number.
+"""Drawing of an execution: its step groups one after the other, parallel steps below the number of their group.
 
-Every state is a sign, a word and a colour; any one of them will do. Draws what it is given and asks nobody.
+Every state has a symbol, a name and a colour; each of them identifies it. The functions draw the record they are given
+and query nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tenuto.cli.formatting import ago, one_line, plain, span
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rich.console import RenderableType
-    from rich.text import Text
 
 Record = dict[str, Any]
 
-_LOOKS = {
+_STYLES = {
     "done": ("●", "green"),
     "done before": ("●", "dim green"),
-    "done, with a warning": ("●", "yellow"),
+    "done with warning": ("●", "yellow"),
     "running": ("◐", "yellow"),
     "waiting": ("○", "dim"),
     "queued": ("○", "blue"),
-    "tried again": ("○", "yellow"),
+    "retrying": ("○", "yellow"),
     "failed": ("✗", "red"),
     "cancelled": ("⊘", "magenta"),
     "not run": ("⊘", "dim"),
@@ -34,22 +40,22 @@ _LOOKS = {
     "stopping": ("◐", "magenta"),
     "completed": ("●", "green"),
 }
-_BAR = 12
-_WORST_FIRST = ("failed", "cancelled", "running", "tried again", "queued", "waiting", "not run")
-_STILL_OPEN = ("running", "tried again", "queued", "waiting")
-_AROUND = 8
-"""Lines beside those of the steps: the head, the rail, blanks, and the reasons why nothing runs."""
-_NARROW = 20
-_REASONS = 2
+_BAR_WIDTH = 12
+_MOST_IMPORTANT_FIRST = ("failed", "cancelled", "running", "retrying", "queued", "waiting", "not run")
+_OPEN_STATES = {"running", "retrying", "queued", "waiting"}
+_LINES_AROUND_STEPS = 8
+"""Heading, group line, blank lines and the reasons why nothing runs."""
+_MIN_NAME_WIDTH = 20
+_MAX_REASONS = 2
 
 
-def word_of(step: Record, execution: Record) -> str:
-    """What has become of a step, in one of a few words."""
+def step_state(step: Record, execution: Record) -> str:
+    """Return the display state of a step."""
     match step["status"]:
         case "completed":
             return "done"
         case "completed_with_warning":
-            return "done, with a warning"
+            return "done with warning"
         case "failed" | "completed_with_error":
             return "failed"
         case "in_progress":
@@ -57,17 +63,17 @@ def word_of(step: Record, execution: Record) -> str:
         case "cancelled":
             return "not run" if step["reason"] == "not_run" else "cancelled"
         case "queued" | "scheduled":
-            return "tried again" if step["attempt"] > 1 else "queued"
+            return "retrying" if step["attempt"] > 1 else "queued"
         case "waiting":
-            # A step that runs another schedule lets its worker go: it waits for the end of that one.
-            begun = step["kind"] == "schedule" and step["group"] == execution["current_group"]
-            return "running" if begun and execution["paused_at"] is None else "waiting"
+            # A schedule step releases its worker while the child execution runs.
+            started = step["kind"] == "schedule" and step["group"] == execution["current_group"]
+            return "running" if started and execution["paused_at"] is None else "waiting"
         case status:
             return str(status).replace("_", " ")
 
 
-def word_of_all(execution: Record) -> str:
-    """What has become of the whole."""
+def execution_state(execution: Record) -> str:
+    """Return the display state of the execution."""
     if execution["state"] == "cancelled" and execution["ended_at"] is None:
         return "stopping"
     if execution["state"] == "in_progress":
@@ -75,203 +81,176 @@ def word_of_all(execution: Record) -> str:
     return str(execution["state"])
 
 
-def sign(word: str) -> str:
-    return _LOOKS.get(word, ("?", ""))[0]
+def symbol(state: str) -> str:
+    """Return the symbol of a display state."""
+    return _STYLES.get(state, ("?", ""))[0]
 
 
-def colour(word: str) -> str:
-    return _LOOKS.get(word, ("", ""))[1]
+def colour(state: str) -> str:
+    """Return the colour of a display state."""
+    return _STYLES.get(state, ("", ""))[1]
 
 
-def told(word: str) -> Text:
-    """Sign and word, in its colour."""
-    from rich.text import Text
-
-    return Text(f"{sign(word)} {word}", style=colour(word))
+def state_text(state: str) -> Text:
+    """Return symbol and name of a display state in its colour."""
+    return Text(f"{symbol(state)} {state}", style=colour(state))
 
 
-# --- the drawing ----------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------------------------
 
 
-def drawn(execution: Record, *, width: int, height: int | None = None) -> RenderableType:
-    """The whole picture, no wider than the terminal and, if it goes on changing, no higher."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
+def render_execution(execution: Record, *, width: int, height: int | None = None) -> RenderableType:
+    """Draw the execution within the width and, if given, the height of the terminal."""
     groups = [list(steps) for _, steps in groupby(execution["steps"], key=lambda step: step["group"])]
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(justify="right", style="dim", no_wrap=True)
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(width // 3, _NARROW))
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(width // 3, _MIN_NAME_WIDTH))
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     grid.add_column(justify="right", style="dim", no_wrap=True)
-    room = None if height is None else max(height - _AROUND, len(groups) and 4)
-    for row in _rows(groups, execution, room):
+    line_count = None if height is None else max(height - _LINES_AROUND_STEPS, len(groups) and 4)
+    for row in _rows(groups, execution, line_count):
         grid.add_row(*row)
-    return Group(_head(execution, groups, width), Text(""), grid, *_reasons(execution))
+    reasons = [
+        Padding(Text(one_line(reason, 150), style="yellow"), (0, 0, 0, 2))
+        for reason in execution.get("why", [])[:_MAX_REASONS]
+    ]
+    return Group(_heading(execution, groups, width), Text(""), grid, *reasons)
 
 
-def _reasons(execution: Record) -> list[RenderableType]:
-    """Why nothing of it runs, if that was asked for."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    told = execution.get("why", [])[:_REASONS]
-    return [Padding(Text(one_line(words, 150), style="yellow"), (0, 0, 0, 2)) for words in told]
-
-
-def _head(execution: Record, groups: Sequence[Sequence[Record]], width: int) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    word = word_of_all(execution)
-    place = f"group {execution['current_group'] + 1} of {execution['total_groups']}"
+def _heading(execution: Record, groups: Sequence[Sequence[Record]], width: int) -> RenderableType:
     title = Text.assemble(
-        told(word), "  ", (plain(execution["schedule_name"]), "bold"), "  ", (str(execution["id"]), "dim")
+        state_text(execution_state(execution)),
+        "  ",
+        (safe_text(execution["schedule_name"]), "bold"),
+        "  ",
+        (str(execution["id"]), "dim"),
     )
     title.truncate(width, overflow="ellipsis")
     line = Text()
     for number, steps in enumerate(groups):
-        of_group = group_word([word_of(step, execution) for step in steps])
+        state = group_state([step_state(step, execution) for step in steps])
         if number:
             line.append("━━" if number <= execution["current_group"] else "──", style="dim")
-        line.append(sign(of_group), style=colour(of_group))
-    facts = f"  {place}  {span(execution['duration'])}"
+        line.append(symbol(state), style=colour(state))
+    place = f"group {execution['current_group'] + 1} of {execution['total_groups']}"
+    facts = f"  {place}  {format_duration(execution['duration'])}"
     if execution["paused_at"] is not None and execution["state"] == "in_progress":
-        facts += f"  paused by {plain(execution['paused_by'])}"
-    if line.cell_len + len(facts) > width:  # too many groups to draw one sign for each
+        facts += f"  paused by {safe_text(execution['paused_by'])}"
+    if line.cell_len + len(facts) > width:  # too many groups for one symbol each
         line = Text()
     line.append(facts.strip() if not line else facts)
     return Group(title, line)
 
 
-def group_word(words: Sequence[str]) -> str:
-    """One word for all the steps of a group: the one that matters most."""
-    present = set(words)
-    if "running" in present or (present & set(_STILL_OPEN) and present - set(_STILL_OPEN)):
+def group_state(states: Sequence[str]) -> str:
+    """Return the most important of the states of a group's steps."""
+    present = set(states)
+    if "running" in present or (present & _OPEN_STATES and present - _OPEN_STATES):
         return "running"
-    return next((word for word in _WORST_FIRST if word in present), words[0])
+    return next((state for state in _MOST_IMPORTANT_FIRST if state in present), states[0])
 
 
-def _rows(groups: Sequence[Sequence[Record]], execution: Record, room: int | None) -> Iterator[tuple[Text | str, ...]]:
-    """A line for each step; if there is no room for all, a line for each group, and in the end for those around."""
+def _rows(
+    groups: Sequence[Sequence[Record]], execution: Record, line_count: int | None
+) -> Iterator[tuple[Text | str, ...]]:
+    """Yield one line per step; if they do not fit, one line per group, and at last only the groups near the current."""
     total = sum(len(steps) for steps in groups)
     current: int = execution["current_group"]
     shown = range(len(groups))
-    if room is not None and total > room and len(groups) > room:
-        first = max(0, min(current - room // 2, len(groups) - room))
-        shown = range(first, first + room)
-    spare = None if room is None else room - len(shown)
+    if line_count is not None and total > line_count and len(groups) > line_count:
+        first = max(0, min(current - line_count // 2, len(groups) - line_count))
+        shown = range(first, first + line_count)
+    free_lines = 0 if line_count is None else line_count - len(shown)
     for number in shown:
         steps = groups[number]
-        folded = room is not None and total > room and (number != current or len(steps) - 1 > (spare or 0))
+        folded = line_count is not None and total > line_count and (number != current or len(steps) - 1 > free_lines)
         if folded and len(steps) > 1:
-            yield _summary(number, steps, execution)
+            yield _group_row(number, steps, execution)
             continue
         for position, step in enumerate(steps):
-            yield _row(str(number + 1) if position == 0 else "", step, execution)
+            yield _step_row(str(number + 1) if position == 0 else "", step, execution)
 
 
-def _row(label: str, step: Record, execution: Record) -> tuple[Text | str, ...]:
-    from rich.text import Text
-
-    word = word_of(step, execution)
-    look = colour(word)
-    took = "" if step["duration"] is None else span(step["duration"])
-    text = _state(step, word)
-    if word == "tried again":
+def _step_row(label: str, step: Record, execution: Record) -> tuple[Text | str, ...]:
+    state = step_state(step, execution)
+    style = colour(state)
+    if state == "retrying":
         now = execution["started_at"] + timedelta(seconds=execution["duration"])
-        text = Text(f"tried again {ago(step['run_at'], now)}, attempt {step['attempt']}", style=look)
-    return label, Text(sign(word), style=look), Text(one_line(step["name"])), text, took
-
-
-def _state(step: Record, word: str) -> Text:
-    from rich.text import Text
-
-    text = Text(word, style=colour(word))
-    if word == "running" and step["progress"]:
-        text = _progress(step["progress"])
-    if step["attempt"] > 1:
-        text.append(f"  attempt {step['attempt']}", style="dim")
-    if step["error"] and word in ("failed", "cancelled"):
-        text.append(f": {_error(step)}")
-    return text
+        text = Text(f"retry {format_relative(step['run_at'], now)}, attempt {step['attempt']}", style=style)
+    else:
+        text = _progress(step["progress"]) if state == "running" and step["progress"] else Text(state, style=style)
+        if step["attempt"] > 1:
+            text.append(f"  attempt {step['attempt']}", style="dim")
+        if step["error"] and state in ("failed", "cancelled"):
+            text.append(f": {_error(step)}")
+    duration = "" if step["duration"] is None else format_duration(step["duration"])
+    return label, Text(symbol(state), style=style), Text(one_line(step["name"])), text, duration
 
 
 def _error(step: Record) -> str:
-    """What went wrong, without saying twice that it was cancelled."""
+    """Return the error without repeating that the step was cancelled."""
     return one_line(step["error"]).removeprefix("cancelled ")
 
 
 def _progress(progress: Record) -> Text:
-    """A bar as far as there is a total, then the figures and the message."""
-    from rich.text import Text
-
+    """Draw a bar if the total is known, then the numbers and the message."""
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
     text = Text()
     if isinstance(done, int | float) and isinstance(total, int | float) and total > 0:
         share = min(max(done / total, 0.0), 1.0)
-        full = int(share * _BAR)
+        full = int(share * _BAR_WIDTH)
         text.append("━" * full, style="yellow")
-        text.append("─" * (_BAR - full), style="dim")
+        text.append("─" * (_BAR_WIDTH - full), style="dim")
         text.append(f" {share:4.0%} {done:,}/{total:,}")
-    elif done is not None:
-        text.append(f"running {done:,}" if isinstance(done, int | float) else "running", style="yellow")
     else:
-        text.append("running", style="yellow")
+        text.append(f"running {done:,}" if isinstance(done, int | float) else "running", style="yellow")
     if message:
         text.append(f" {one_line(message)}")
     return text
 
 
-def _summary(number: int, steps: Sequence[Record], execution: Record) -> tuple[Text | str, ...]:
-    """Many steps on one line."""
-    from rich.text import Text
-
-    counts = Counter(word_of(step, execution) for step in steps)
-    whole = group_word(list(counts))
-    told = ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
+def _group_row(number: int, steps: Sequence[Record], execution: Record) -> tuple[Text | str, ...]:
+    counts = Counter(step_state(step, execution) for step in steps)
+    state = group_state(list(counts))
     longest = max((step["duration"] or 0.0 for step in steps), default=0.0)
     return (
         str(number + 1),
-        Text(sign(whole), style=colour(whole)),
+        Text(symbol(state), style=colour(state)),
         Text(f"{len(steps):,} steps"),
-        Text(told, style=colour(whole)),
-        span(longest) if longest else "",
+        Text(", ".join(f"{count:,} {name}" for name, count in counts.most_common()), style=colour(state)),
+        format_duration(longest) if longest else "",
     )
 
 
-# --- line by line ---------------------------------------------------------------------------------------------------
+# --- lines for a pipe -----------------------------------------------------------------------------------------------
 
 
-def news(before: Record | None, after: Record) -> list[str]:
-    """What has changed between two looks, a line for each change: for a pipe, where nothing can be drawn over."""
-    earlier = {step["number"]: _seen(step, before) for step in before["steps"]} if before is not None else {}
-    lines = []
-    if before is None:
-        lines.append(f"{sign(word_of_all(after))} {after['schedule_name']}: {word_of_all(after)}")
+def describe_changes(before: Record | None, after: Record) -> list[str]:
+    """Return one line for each change between two snapshots."""
+    earlier = {step["number"]: _step_progress(step, before) for step in before["steps"]} if before is not None else {}
+    state_line = f"{symbol(execution_state(after))} {after['schedule_name']}: {execution_state(after)}"
+    lines = [state_line] if before is None else []
     for step in after["steps"]:
-        seen = _seen(step, after)
-        if seen == earlier.get(step["number"], ("waiting", 0)):
-            continue
-        lines.append(_line(step, seen[0], after))
-    if before is not None and word_of_all(before) != word_of_all(after):
-        lines.append(f"{sign(word_of_all(after))} {after['schedule_name']}: {word_of_all(after)}")
+        progress = _step_progress(step, after)
+        if progress != earlier.get(step["number"], ("waiting", 0)):
+            lines.append(_step_line(step, progress[0], after))
+    if before is not None and execution_state(before) != execution_state(after):
+        lines.append(state_line)
     known = [] if before is None else before.get("why", [])
-    lines += [f"… {words}" for words in after.get("why", [])[:_REASONS] if words not in known]
+    lines += [f"… {reason}" for reason in after.get("why", [])[:_MAX_REASONS] if reason not in known]
     return [one_line(line, 500) for line in lines]
 
 
-def _seen(step: Record, execution: Record | None) -> tuple[str, int]:
-    word = word_of(step, execution or {})
-    return ("waiting", 0) if word in ("queued", "waiting") else (word, step["attempt"])
+def _step_progress(step: Record, execution: Record | None) -> tuple[str, int]:
+    state = step_state(step, execution or {})
+    return ("waiting", 0) if state in ("queued", "waiting") else (state, step["attempt"])
 
 
-def _line(step: Record, word: str, execution: Record) -> str:
+def _step_line(step: Record, state: str, execution: Record) -> str:
     attempt = f", attempt {step['attempt']}" if step["attempt"] > 1 else ""
     ended = step["ended_at"] is not None and step["duration"] is not None
-    took = f" after {span(step['duration'])}" if ended else ""
-    why = f": {_error(step)}" if step["error"] and word in ("failed", "cancelled") else ""
+    duration = f" after {format_duration(step['duration'])}" if ended else ""
+    error = f": {_error(step)}" if step["error"] and state in ("failed", "cancelled") else ""
     place = f"{step['group'] + 1} of {execution['total_groups']}"
-    return f"{sign(word)} {place}  {step['name']}: {word}{attempt}{took}{why}"
+    return f"{symbol(state)} {place}  {step['name']}: {state}{attempt}{duration}{error}"

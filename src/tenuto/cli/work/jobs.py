@@ -1,4 +1,4 @@
-"""``tenuto job`` and ``tenuto run``: what an app can do, and having it done."""
+"""``tenuto job`` and ``tenuto run``: list the jobs of an app and enqueue them."""
 
 from __future__ import annotations
 
@@ -7,216 +7,225 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import plain, span
+from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.formatting import format_duration, safe_text
+from tenuto.cli.output import compact_json, print_json, print_table, print_text, styled_state
+from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid, UnknownJob
+from tenuto.model import stored_values
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from tenuto.app import Tenuto
     from tenuto.jobs.registry import Job
 
-_LONGEST_TEXT = 16 * 1024 * 1024
-_WELL = ("completed", "completed_with_warning")
+_MAX_TEXT_LENGTH = 16 * 1024 * 1024
+_SUCCESSFUL = ("completed", "completed_with_warning")
+
+jobs = group(
+    top_level,
+    "job",
+    "List the jobs of an app.",
+    "tenuto job list --app tasks:app",
+    "tenuto job list --app tasks:app -o json",
+)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    jobs = group(
-        root,
-        "job",
-        "Look at the jobs of an app.",
-        "tenuto job list --app tasks:app",
-        "tenuto job list --app tasks:app -o json",
-    )
-    command(
-        jobs,
-        "list",
-        "tenuto job list --app tasks:app",
-        "tenuto job list --app tasks:app -o json",
-        shared=("app", "output", "quiet"),
-    )(list_jobs)
-    command(
-        root,
-        "run",
-        "tenuto run resize --app tasks:app --input '{\"width\": 80}' --wait",
-        "tenuto run resize --app tasks:app --input @picture.json",
-    )(run_job)
-
-
+@command(
+    jobs,
+    "list",
+    "tenuto job list --app tasks:app",
+    "tenuto job list --app tasks:app -o json",
+    shared=("app", "output", "quiet"),
+)
 def list_jobs(session: Session) -> None:
-    """List the jobs of an app and the input each takes; as JSON, with its schema."""
-    from tenuto.cli.output import show_json, show_table
-
-    jobs = [job for _, job in sorted(session.app_with_jobs.jobs.by_name.items())]
+    """List the jobs of an app with their input; as JSON, with the schema of the input."""
+    registered = [job for _, job in sorted(session.app_with_jobs.jobs.jobs_by_name.items())]
     if session.as_json:
-        show_json([_described(job) for job in jobs])
+        print_json([_job_document(job) for job in registered])
         return
-    show_table(
-        ("name", "input", "queue", "attempts", "timeout", "what it does"),
+    print_table(
+        ("name", "input", "queue", "attempts", "timeout", "description"),
         [
             (
                 job.name,
-                ", ".join(_parameters(job.input_schema())) or "nothing",
-                job.using_.queue,
+                ", ".join(_parameters(job.input_schema())) or "none",
+                job.options.queue,
                 max(job.policy.retry.max_retries, 1),
-                span(job.policy.timeout_seconds) if job.policy.timeout_seconds else "none",
+                format_duration(job.policy.timeout_seconds) if job.policy.timeout_seconds else "none",
                 (job.__doc__ or "").strip().partition("\n")[0],
             )
-            for job in jobs
+            for job in registered
         ],
-        spare=("timeout", "attempts", "queue", "what it does"),
-        flexible=("input", "what it does"),
+        optional=("timeout", "attempts", "queue", "description"),
+        flexible=("input", "description"),
     )
 
 
-def _described(job: Job[..., Any]) -> dict[str, Any]:
+def _job_document(job: Job[..., Any]) -> dict[str, Any]:
     return {
         "name": job.name,
         "doc": (job.__doc__ or "").strip() or None,
-        "queue": job.using_.queue,
-        "priority": job.using_.priority,
+        "queue": job.options.queue,
+        "priority": job.options.priority,
         "max_retries": job.policy.retry.max_retries,
         "timeout_seconds": job.policy.timeout_seconds,
         "on_lost": job.policy.on_lost,
         "isolated": job.isolated,
-        "limit_key": job.using_.limit_key,
-        "limit": job.using_.limit,
-        "tags": list(job.using_.tags),
+        "limit_key": job.options.limit_key,
+        "limit": job.options.limit,
+        "tags": list(job.options.tags),
         "input_schema": job.input_schema(),
     }
 
 
 def _parameters(schema: dict[str, Any]) -> list[str]:
-    """The input in the manner of a signature; what may be left out has a question mark."""
+    """Return the input like a signature; optional parameters have a question mark."""
     required = schema.get("required", [])
     return [
-        f"{name}{'' if name in required else '?'}: {_type(described)}"
-        for name, described in schema.get("properties", {}).items()
+        f"{name}{'' if name in required else '?'}: {_type_name(parameter)}"
+        for name, parameter in schema.get("properties", {}).items()
     ]
 
 
-def _type(described: dict[str, Any]) -> str:
-    if "anyOf" in described:
-        return " | ".join(_type(option) for option in described["anyOf"])
-    if "$ref" in described:
-        return str(described["$ref"]).rpartition("/")[2]
-    return str(described.get("format") or described.get("type") or "any")
+def _type_name(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " | ".join(_type_name(option) for option in schema["anyOf"])
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    return str(schema.get("format") or schema.get("type") or "any")
 
 
+@command(
+    top_level,
+    "run",
+    "tenuto run resize --app tasks:app --input '{\"width\": 80}' --wait",
+    "tenuto run resize --app tasks:app --input @picture.json",
+)
 async def run_job(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as `tenuto job list` shows it.")],
-    given: Annotated[
-        str, typer.Option("--input", metavar="JSON|@FILE|-", help="Its arguments as a JSON object; - reads stdin.")
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, as in `tenuto job list`.")],
+    input: Annotated[
+        str, typer.Option("--input", metavar="JSON|@FILE|-", help="Arguments as a JSON object; - reads stdin.")
     ] = "{}",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit 1 unless it ended well.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end; exit code 1 unless the task completed.")
+    ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait; requires --wait.")
     ] = None,
 ) -> int:
-    """Have a job run.
+    """Run a job: put a task into the job's queue.
 
-    A task is put into the job's queue, for a worker to take. Prints the task's id; with --wait, the result.
+    Prints the id of the task; with --wait, its result. A worker must serve the queue.
     """
-    from tenuto.cli.output import show_json, show_text
-
-    only_with_wait(timeout, wait=wait)
-    text = text_given(given, "--input")
-    refuse_names_twice(text)
-    with session.as_user() as app, pointing_to_the_list(session):
-        registered = session.app_with_jobs.jobs.get(job)
+    require_wait(timeout, wait=wait)
+    text = read_text_option(input, "--input")
+    _reject_duplicate_names(text)
+    with session.as_user() as app, suggest_job_list(session):
+        registered = session.app_with_jobs.jobs.get_job(job)
         task = await app.enqueue_json(registered, text)
     if wait:
-        return await wait_for_end(session, app, task.id, timeout)
+        return await wait_for_task(session, app, task.id, timeout)
     if session.as_json:
-        show_json({"id": task.id, "created": task.created})
+        print_json({"id": task.id, "created": task.created})
     else:
-        show_text(str(task.id))
-        session.say(f"in queue {registered.using_.queue}; follow it with: tenuto task show {task.id}")
+        print_text(str(task.id))
+        session.print_message(f"in queue {registered.options.queue}; see its state with: tenuto task show {task.id}")
     return exit_codes.OK
 
 
 @contextmanager
-def pointing_to_the_list(session: Session, *options: str) -> Iterator[None]:
-    """Whoever got the name or the input wrong wants to see what there is; with options, only what was typed there is
-    one of the two."""
+def suggest_job_list(session: Session, *options: str) -> Iterator[None]:
+    """Add `tenuto job list` as remedy to errors about a job or its input; with options, only to errors about these."""
     try:
         yield
     except (Invalid, UnknownJob) as error:
         if isinstance(error, UnknownJob) or not options or (error.field or "").startswith(options):
-            error.remedy = error.remedy or _list_of(session)
+            error.remedy = error.remedy or _job_list_remedy(session)
         raise
 
 
-def _list_of(session: Session) -> str:
+def _job_list_remedy(session: Session) -> str:
     if session.app_name is None:
-        return "name the app that has the job, with --app MODULE:OBJECT"
-    return f"tenuto job list --app {session.app_name} shows each job and its input"
+        return "name the app that has the job with --app MODULE:OBJECT"
+    return f"list the jobs and their input: tenuto job list --app {session.app_name}"
 
 
-def only_with_wait(timeout: float | None, *, wait: bool) -> None:
-    """Refuse a limit on a waiting that is not asked for."""
+def require_wait(timeout: float | None, *, wait: bool) -> None:
+    """Reject --timeout without --wait."""
     if timeout is not None and not wait:
-        raise Invalid("goes with --wait", field="--timeout", remedy="add --wait, or leave it out")
+        raise Invalid(
+            "--timeout requires --wait",
+            code="cli.option.requires_other",
+            field="--timeout",
+            remedy="add --wait, or omit --timeout",
+        )
 
 
-async def wait_for_end(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
-    """Wait until a task has ended, and show what it came to; its exit code."""
-    from tenuto.cli.output import compact, show_json, show_text
-    from tenuto.cli.output import state as in_words
-    from tenuto.cli.work.task_report import summary
-
-    first = (await app.attempts(task_id))[0]
+async def wait_for_task(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
+    """Wait until a task has ended, print its result and return the exit code."""
+    queue = (await app.attempts(task_id))[0]["queue"]
     if not any(
-        worker["service"] == "worker" and worker["state"] == "alive" and first["queue"] in worker["queues"]
+        worker["service"] == "worker" and worker["state"] == "alive" and queue in worker["queues"]
         for worker in await app.workers()
     ):
-        session.say(f"nobody serves queue {first['queue']} yet; start a worker: tenuto worker --app MODULE:OBJECT")
-    session.say(f"task {task_id}")
+        session.print_message(f"no worker serves queue {queue}; start one: tenuto worker --app MODULE:OBJECT")
+    session.print_message(f"task {task_id}")
     record = await app.wait(task_id, timeout)
     if session.as_json:
-        show_json(record)
+        print_json(record)
     elif record["output"] is not None:
-        show_text(compact(record["output"]) or "")
-    well = record["status"] in _WELL
-    ran = span(record["ended_at"] - record["started_at"]) if record["started_at"] else "no time"
-    session.say(f"{in_words(record['status']).plain} at attempt {record['attempt']} after {ran}")
+        print_text(compact_json(record["output"]) or "")
+    duration = record["ended_at"] - record["started_at"] if record["started_at"] else 0.0
+    state = styled_state(record["status"]).plain
+    session.print_message(f"{state} at attempt {record['attempt']} after {format_duration(duration)}")
     if record["error"] is not None:
-        session.say(f"  {summary(record['error'])}")
-    if not well:
-        session.say(f"  see: tenuto task show {task_id}")
-    return exit_codes.OK if well else exit_codes.FAILED
+        session.print_message(f"  {error_summary(record['error'])}")
+    if record["status"] in _SUCCESSFUL:
+        return exit_codes.OK
+    session.print_message(f"  see: tenuto task show {task_id}")
+    return exit_codes.FAILED
 
 
-def text_given(given: str, option: str) -> str:
-    """What was typed, or stands in the file named after an @, or comes from stdin."""
+def read_text_option(value: str, option: str) -> str:
+    """Return the value of an option, the content of the file after ``@``, or for ``-`` the content of stdin."""
+    if value != "-" and not value.startswith("@"):
+        return value
     try:
-        if given != "-" and not given.startswith("@"):
-            return given
-        with nullcontext(sys.stdin) if given == "-" else Path(given[1:]).open(encoding="utf-8") as file:
-            text = file.read(_LONGEST_TEXT + 1)  # a device has no end
+        with nullcontext(sys.stdin) if value == "-" else Path(value[1:]).open(encoding="utf-8") as file:
+            text = file.read(_MAX_TEXT_LENGTH + 1)  # bounded: a device may be endless
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(
-            f"{plain(given)} cannot be read: {error}", field=option, remedy="name a text file in UTF-8 after the @"
+            f"cannot read {safe_text(value)} for {option}: {error}",
+            code="cli.file.not_readable",
+            field=option,
+            remedy="name a UTF-8 text file after the @",
         ) from error
-    if len(text) > _LONGEST_TEXT:
-        raise Invalid(f"is longer than {_LONGEST_TEXT:,} characters", field=option, remedy="pass a reference instead")
+    if len(text) > _MAX_TEXT_LENGTH:
+        raise Invalid(
+            f"the value of {option} is longer than {_MAX_TEXT_LENGTH:,} characters",
+            code="cli.text.too_long",
+            field=option,
+            remedy="pass a reference instead",
+        )
     return text
 
 
-def refuse_names_twice(text: str) -> None:
-    """Of two values under one name the last would count, silently. What else is wrong is told by whoever takes it."""
-    from tenuto.model import stored_values
-
+def _reject_duplicate_names(text: str) -> None:
+    """Reject a JSON object with duplicate names, of which a parser silently takes the last; ignore other errors."""
     try:
-        stored_values.loads(text)
-    except stored_values.NameTwice as error:
-        raise Invalid(str(error), field="--input", remedy="say it once") from None
+        stored_values.parse_strict_json(text)
+    except stored_values.DuplicateKey as error:
+        raise Invalid(
+            f"the value of --input is ambiguous: {error}",
+            code="cli.json.duplicate_key",
+            field="--input",
+            remedy="give each name once",
+        ) from None
     except (ValueError, RecursionError):
         return

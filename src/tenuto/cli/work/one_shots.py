@@ -1,289 +1,263 @@
-"""``tenuto once``: work for one instant: ask for it, see what is to come, stop it."""
+"""``tenuto once``: create, list, show and cancel one-shots, which run once at a given time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import sys
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
 
 import typer
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import ago, local, one_line, span
-from tenuto.cli.option_parsing import by_option
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.definitions.manifest_options import parse_json_object
+from tenuto.cli.formatting import format_duration, format_local_time, format_relative, one_line
+from tenuto.cli.listing import Column, Record, current_time, format_with_age, print_list, record_heading
+from tenuto.cli.option_parsing import translate_error_fields
+from tenuto.cli.output import (
+    compact_json,
+    fitted_table,
+    name_value_table,
+    print_json,
+    print_rich,
+    print_text,
+    styled_state,
+)
+from tenuto.cli.work.jobs import read_text_option
+from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid
+from tenuto.model.policies import RetryPolicy
+from tenuto.model.tasks import parse_duration_seconds
 
-if TYPE_CHECKING:
-    from datetime import datetime
-    from uuid import UUID
-
-Record = dict[str, Any]
 Status = Literal["pending", "running", "completed", "failed", "terminated"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The one-shot's id, or the beginning of it.")]
-_OPTION_OF = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
-_PAST = ("completed", "failed", "terminated")
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the one-shot, or its beginning.")]
+_OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
+_ENDED_STATUSES = ("completed", "failed", "terminated")
+
+one_shots = group(
+    top_level,
+    "once",
+    "Run something once, at a given time.",
+    'tenuto once add log.append --in 2h --payload \'{"message": "Hello"}\'',
+    "tenuto once list",
+)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    once = group(
-        root,
-        "once",
-        "Have something done once, at an instant.",
-        'tenuto once add log.append --in 2h --payload \'{"message": "Hello"}\'',
-        "tenuto once list",
-    )
-    command(
-        once,
-        "add",
-        'tenuto once add log.append --in 2h --payload \'{"message": "Hello"}\'',
-        "tenuto once add resize --at 2031-05-17T12:00:00+02:00 --payload @picture.json --app tasks:app",
-    )(add)
-    command(once, "list", "tenuto once list", "tenuto once list --tag order-7 --search picture -o json")(list_them)
-    command(once, "show", "tenuto once show 019a8b3c-1d2e", "tenuto once show 019a8b3c-1d2e -o json")(show_one)
-    command(once, "cancel", "tenuto once cancel 019a8b3c-1d2e", "tenuto once cancel 019a8b3c-1d2e -q")(cancel)
-    command(once, "wipe", "tenuto once wipe", "tenuto once wipe --yes -o json")(wipe)
+# --- create ---------------------------------------------------------------------------------------------------------
 
 
-# --- asking ---------------------------------------------------------------------------------------------------------
-
-
-async def add(
+@command(
+    one_shots,
+    "add",
+    'tenuto once add log.append --in 2h --payload \'{"message": "Hello"}\'',
+    "tenuto once add resize --at 2031-05-17T12:00:00+02:00 --payload @picture.json --app tasks:app",
+)
+async def create_one_shot(
     session: Session,
     prompt_type: Annotated[
         str, typer.Argument(metavar="TYPE", help="log.append, http.call, or the name of a job of the app.")
     ],
     at: Annotated[
-        str | None, typer.Option(metavar="INSTANT", help="When, with its offset: 2031-05-17T12:00:00+02:00.")
+        str | None, typer.Option(metavar="INSTANT", help="Time with UTC offset: 2031-05-17T12:00:00+02:00.")
     ] = None,
-    after: Annotated[
-        str | None, typer.Option("--in", metavar="SPAN", help="How long from now: 90s, 15m, 2h, 3d.")
-    ] = None,
-    given: Annotated[
-        str,
-        typer.Option("--payload", metavar="JSON|@FILE|-", help="What it is given, as a JSON object; - reads stdin."),
+    delay: Annotated[str | None, typer.Option("--in", metavar="DURATION", help="Delay: 90s, 15m, 2h, 3d.")] = None,
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON|@FILE|-", help="Input as a JSON object; - reads stdin.")
     ] = "{}",
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="A word to find it by. Give several.")
-    ] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag; may be repeated.")] = None,
     retries: Annotated[
-        int | None, typer.Option(min=0, max=1000, metavar="N", help="How many attempts may fail; otherwise one.")
+        int | None, typer.Option(min=0, max=1000, metavar="N", help="Number of attempts. (default: 1)")
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="How long an attempt may take.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Maximum duration of an attempt.")] = None,
 ) -> int:
-    """Have something done once. Prints its id.
+    """Create a one-shot. Prints its id.
 
-    The payload is checked at once against what the type takes. An instant that has passed means: at once.
+    The payload is validated against the type. A time in the past means: run now.
     """
-    from tenuto.cli.definitions.manifest_options import json_object
-    from tenuto.cli.output import show_json, show_text
-    from tenuto.cli.work.jobs import text_given
-    from tenuto.model.policies import RetryPolicy
-
-    if (at is None) == (after is None):
-        raise Invalid("says when, or --in does: give one of them", field="--at", remedy="--in 2h, or --at INSTANT")
-    payload = json_object(text_given(given, "--payload"), "--payload")
-    said_in = {"exec_at": "--in" if at is None else "--at"}
-    with session.as_user() as app, by_option({**_OPTION_OF, **said_in}):
-        now = (await app.open()).clock.now()
-        made = await app.one_shots.create(
-            at if at is not None else _from(now, after or ""),
+    if (at is None) == (delay is None):
+        raise Invalid(
+            "specify exactly one of --at and --in",
+            code="cli.option.conflict",
+            field="--at",
+            remedy="write --in 2h, or --at INSTANT",
+        )
+    arguments = parse_json_object(read_text_option(payload, "--payload"), "--payload")
+    time_option = {"exec_at": "--in" if at is None else "--at"}
+    with session.as_user() as app, translate_error_fields({**_OPTIONS_BY_FIELD, **time_option}):
+        now = await current_time(session)
+        created = await app.one_shots.create(
+            at if at is not None else _add_delay(now, delay or ""),
             prompt_type,
-            payload,
+            arguments,
             tags=tags or (),
             retry=None if retries is None else RetryPolicy(max_retries=retries),
             timeout=timeout,
         )
     if session.as_json:
-        show_json({"id": made.id, "exec_at": made.exec_at})
-    else:
-        show_text(str(made.id))
-        when = "at once" if made.exec_at <= now else f"{local(made.exec_at)} ({ago(made.exec_at, now)})"
-        session.say(f"runs {when}; see it with: tenuto once show {made.id}")
+        print_json({"id": created.id, "exec_at": created.exec_at})
+        return exit_codes.OK
+    print_text(str(created.id))
+    when = "now" if created.exec_at <= now else format_with_age(created.exec_at, now)
+    session.print_message(f"runs {when}; show it with: tenuto once show {created.id}")
     return exit_codes.OK
 
 
-def _from(now: datetime, text: str) -> datetime:
-    from datetime import timedelta
-
-    from tenuto.model.tasks import seconds
-
-    found = seconds(text, field="--in")
-    if found is None or not found >= 0:
-        raise Invalid("must not be less than nothing", field="--in", remedy="write it as 90s, 15m, 2h or 3d")
+def _add_delay(now: datetime, text: str) -> datetime:
+    seconds = parse_duration_seconds(text, field="--in")
+    if seconds is None or not seconds >= 0:
+        raise Invalid(
+            f"--in {text!r:.40} is negative",
+            code="one_shot.delay.negative",
+            field="--in",
+            remedy="write it as 90s, 15m, 2h or 3d",
+        )
     try:
-        return now + timedelta(seconds=found)
+        return now + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
-        raise Invalid(f"{text!r:.40} is too long", field="--in", remedy="name the instant with --at") from None
+        raise Invalid(
+            f"--in {text!r:.40} is too long",
+            code="one_shot.delay.too_long",
+            field="--in",
+            remedy="give the time with --at",
+        ) from None
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
+# --- list and show --------------------------------------------------------------------------------------------------
 
 
-async def list_them(
+@command(one_shots, "list", "tenuto once list", "tenuto once list --tag order-7 --search picture -o json")
+async def list_one_shots(
     session: Session,
-    status: Annotated[Status | None, typer.Option(help="Only those that stand so; an end implies --ended.")] = None,
-    ended: Annotated[bool, typer.Option("--ended", help="Those that have ended, the newest first.")] = False,
-    prompt_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only those of this type.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Filter by status; a final status implies --ended.")] = None,
+    ended: Annotated[bool, typer.Option("--ended", help="Ended one-shots, newest first.")] = False,
+    prompt_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Filter by type.")] = None,
     tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Only those with this tag. Give several.")
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Filter by tag; may be repeated.")
     ] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only those with this in type, tags or payload.")
+    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by text in type, tags or payload.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of rows.")] = 50,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help="Pagination cursor: id of the last row of the page before.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many at most.")] = 50,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Only those after this one: the next page.")] = None,
 ) -> None:
-    """List what is still to end, the next one first; with --ended, what has been."""
-    from tenuto.cli.output import show_json
-
-    shots = session.app.one_shots
-    narrowed: Record = {"status": status, "prompt_type": prompt_type, "tags": tags or (), "search": search}
-    if ended or status in _PAST:
-        last = None if after is None else (await session.app.attempts(await shots.find(after)))[-1]["id"]
-        found = await shots.past(**narrowed, below=last, limit=limit)
+    """List open one-shots, next one first; with --ended, the ended ones."""
+    operations = session.app.one_shots
+    filters: Record = {"status": status, "prompt_type": prompt_type, "tags": tags or (), "search": search}
+    cursor = None if after is None else (await session.app.attempts(await operations.find(after)))[-1]
+    if ended or status in _ENDED_STATUSES:
+        found = await operations.list_ended(**filters, below=None if cursor is None else cursor["id"], limit=limit)
     else:
-        found = await shots.list(**narrowed, after=None if after is None else await _place(session, after), limit=limit)
-    if session.as_json:
-        show_json(found)
-    elif not found:
-        session.say("no one-shots" if not any(narrowed.values()) else "no one-shots like that")
-    else:
-        _show_list(found, (await session.app.open()).clock.now())
-        if len(found) == limit:
-            session.say(f"there may be more: add --after {found[-1]['id']}")
-
-
-async def _place(session: Session, after: str) -> tuple[datetime, UUID]:
-    """Where a one-shot stands in the list, or stood."""
-    id = await session.app.one_shots.find(after)
-    return (await session.app.attempts(id))[-1]["run_at"], id
-
-
-def _show_list(found: Sequence[Record], now: datetime) -> None:
-    from tenuto.cli.output import show_table
-    from tenuto.cli.output import state as in_words
-
-    show_table(
-        ("id", "status", "type", "due", "when", "tags", "by"),
-        [
-            (
-                row["id"],
-                in_words(row["status"].lower()),
-                row["name"],
-                local(row["exec_at"]),
-                ago(row.get("ended_at") or row["run_at"], now),
-                ", ".join(row["tags"] or []),
-                row["initiator_name"],
-            )
-            for row in found
-        ],
-        spare=("by", "due", "tags"),
+        position = None if cursor is None else (cursor["run_at"], cursor["task_id"])
+        found = await operations.list(**filters, after=position, limit=limit)
+    columns: dict[str, Column] = {
+        "id": "id",
+        "status": lambda row, _: styled_state(row["status"].lower()),
+        "type": "name",
+        "due": lambda row, _: format_local_time(row["exec_at"]),
+        "when": lambda row, now: format_relative(row.get("ended_at") or row["run_at"], now),
+        "tags": lambda row, _: ", ".join(row["tags"] or []),
+        "by": "initiator_name",
+    }
+    await print_list(
+        session,
+        found,
+        columns,
+        noun="one-shots",
+        filters={**filters, "limit": limit},
+        optional=("by", "due", "tags"),
         flexible=("type", "tags"),
+        next_page="--after",
     )
 
 
-async def show_one(session: Session, id: Id) -> None:
-    """Show a one-shot, open or ended, and everything that has happened to it."""
-    from rich.text import Text
-
-    from tenuto.cli.output import compact, fitted, pairs, show, show_json
-    from tenuto.cli.output import state as in_words
-
-    shots = session.app.one_shots
-    found = await shots.status(await shots.find(id), history=True)
+@command(one_shots, "show", "tenuto once show 019a8b3c-1d2e", "tenuto once show 019a8b3c-1d2e -o json")
+async def show_one_shot(session: Session, id: Id) -> None:
+    """Show an open or ended one-shot with its history."""
+    operations = session.app.one_shots
+    found = await operations.status(await operations.find(id), history=True)
     if session.as_json:
-        show_json(found)
+        print_json(found)
         return
-    now = (await session.app.open()).clock.now()
-    stopping = found["stopping"] and f"asked to {ago(found['stopping']['at'], now)} by {found['stopping']['by']}"
-    again = found["next_attempt_at"]
+    now = await current_time(session)
+    stopping = found["stopping"]
     facts = [
-        ("due", f"{local(found['exec_at'])} ({ago(found['exec_at'], now)})"),
-        ("next try", again and f"{local(again)} ({ago(again, now)})"),
-        ("created", f"{local(found['created_at'])} ({ago(found['created_at'], now)}) by {found['created_by']}"),
+        ("due", format_with_age(found["exec_at"], now)),
+        ("next attempt", format_with_age(found["next_attempt_at"], now)),
+        ("created", format_with_age(found["created_at"], now, by=found["created_by"])),
         ("tags", ", ".join(found["tags"])),
-        ("payload", compact(found["input"])),
-        ("output", compact(found["output"])),
+        ("payload", compact_json(found["input"])),
+        ("output", compact_json(found["output"])),
         ("error", found["error"] and one_line(f"{found['error']['type']}: {found['error']['message']}", 500)),
-        ("stopping", stopping),
+        ("cancelled", stopping and f"{format_relative(stopping['at'], now)} by {stopping['by']}; stopping"),
     ]
     rows = [
-        (local(event["at"]), event["event"], event["attempt"], _told(event, found["exec_at"]))
+        (format_local_time(event["at"]), event["event"], event["attempt"], _event_detail(event, found["exec_at"]))
         for event in found["history"]
     ]
-    show(
-        Text.assemble(
-            in_words(found["status"].lower()),
-            "  ",
-            (one_line(found["prompt_type"]), "bold"),
-            "  ",
-            (str(found["id"]), "dim"),
-        ),
-        "",
-        pairs(*facts),
-        "",
-        fitted(("when", "what", "attempt", ""), rows, flexible=("",)),
-    )
+    heading = record_heading(found["status"].lower(), one_line(found["prompt_type"]), found["id"])
+    history = fitted_table(("when", "event", "attempt", ""), rows, flexible=("",))
+    print_rich(heading, "", name_value_table(*facts), "", history)
 
 
-def _told(event: Record, due: datetime) -> str | None:
+def _event_detail(event: Record, due_at: datetime) -> str | None:
     if event.get("error"):
-        return one_line(f"{event['error']['type']}: {event['error']['message']}")
+        return error_summary(event["error"])
     if "exec_at" in event:
-        return f"for {local(event['exec_at'])}"
-    if event["event"] == "Started" and event["attempt"] == 1 and event["at"] >= due:
-        return f"{span(event['at'] - due)} after it was due, by {event.get('worker', 'a worker')}"
-    by = event.get("by") or event.get("worker")
-    return f"by {by}" if by else None
+        return f"for {format_local_time(event['exec_at'])}"
+    if event["event"] == "Started" and event["attempt"] == 1 and event["at"] >= due_at:
+        return f"{format_duration(event['at'] - due_at)} after it was due, by {event.get('worker', 'a worker')}"
+    actor = event.get("by") or event.get("worker")
+    return f"by {actor}" if actor else None
 
 
-# --- stopping -------------------------------------------------------------------------------------------------------
+# --- cancel ---------------------------------------------------------------------------------------------------------
 
 
-async def cancel(session: Session, id: Id) -> int:
-    """Stop a one-shot: at once if nobody runs it; otherwise its code is told to stop.
+@command(one_shots, "cancel", "tenuto once cancel 019a8b3c-1d2e", "tenuto once cancel 019a8b3c-1d2e -q")
+async def cancel_one_shot(session: Session, id: Id) -> int:
+    """Cancel a one-shot.
 
-    One that has ended already is left as it is.
+    A one-shot that is not running ends at once; a running one is asked to stop. An ended one stays unchanged.
     """
-    from tenuto.cli.output import show_json
-
     with session.as_user() as app:
         found = await app.one_shots.find(id)
-        how = await app.one_shots.cancel(found)
+        outcome = await app.one_shots.cancel(found)
     if session.as_json:
-        show_json({"id": found, "outcome": how})
-    elif how == "terminated":
-        session.say(f"one-shot {found} is cancelled, by {login_name()}")
-    elif how == "stopping":
-        session.say(f"one-shot {found} is running; it has been told to stop, by {login_name()}")
+        print_json({"id": found, "outcome": outcome})
+    elif outcome == "terminated":
+        session.print_message(f"one-shot {found} cancelled by {login_name()}")
+    elif outcome == "stopping":
+        session.print_message(f"one-shot {found} is running; {login_name()} has asked it to stop")
     else:
-        session.say(f"one-shot {found} has ended already; nothing was changed")
+        session.print_message(f"one-shot {found} has already ended; nothing was changed")
     return exit_codes.OK
 
 
-async def wipe(session: Session, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> int:
-    """Stop all one-shots there are, in one transaction: all of them, or none."""
-    import sys
-
-    from tenuto.cli.output import show_json
-
+@command(one_shots, "wipe", "tenuto once wipe", "tenuto once wipe --yes -o json")
+async def cancel_all_one_shots(
+    session: Session, yes: Annotated[bool, typer.Option("--yes", help="No confirmation.")] = False
+) -> int:
+    """Cancel all one-shots in one transaction."""
     with session.as_user() as app:
         if not yes:
             if not sys.stdin.isatty():
                 raise Invalid(
-                    "would stop all one-shots, and nobody is there to be asked", field="--yes", remedy="add it"
+                    "cannot ask for confirmation to cancel all one-shots: stdin is not a terminal",
+                    code="cli.confirmation.unavailable",
+                    field="--yes",
+                    remedy="add --yes",
                 )
-            waiting = len(await app.one_shots.list(limit=1000))
-            number = "1,000 or more" if waiting == 1000 else f"{waiting:,}"
-            if not typer.confirm(f"stop all one-shots ({number})?", err=True):
-                session.say("nothing was changed")
+            count = len(await app.one_shots.list(limit=1000))
+            shown_count = "1,000 or more" if count == 1000 else f"{count:,}"
+            if not typer.confirm(f"cancel all one-shots ({shown_count})?", err=True):
+                session.print_message("nothing was changed")
                 return exit_codes.FAILED
-        wiped = await app.one_shots.wipe()
+        cancelled = await app.one_shots.cancel_all()
     if session.as_json:
-        show_json({"terminated": wiped.terminated, "total": len(wiped.terminated), "stopping": wiped.stopping})
+        terminated, stopping = cancelled.terminated, cancelled.stopping
+        print_json({"terminated": terminated, "total": len(terminated), "stopping": stopping})
         return exit_codes.OK
-    session.say(f"{len(wiped.terminated):,} one-shots are cancelled, by {login_name()}")
-    if wiped.stopping:
-        session.say(f"  {len(wiped.stopping):,} of them were running, and have been told to stop")
+    session.print_message(f"{len(cancelled.terminated):,} one-shots cancelled by {login_name()}")
+    if cancelled.stopping:
+        session.print_message(f"  {len(cancelled.stopping):,} of them are running and have been asked to stop")
     return exit_codes.OK

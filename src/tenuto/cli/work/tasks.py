@@ -1,163 +1,159 @@
-"""``tenuto task``: the present and the future, and the whole story of one task."""
+"""``tenuto task``: list open tasks, show a task with its attempts, explain why it waits, cancel it."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import ago, span
-from tenuto.cli.option_parsing import Below, Limit, Name, Queue, Tag, say_if_more, where
+from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.formatting import format_duration, format_relative
+from tenuto.cli.listing import Column, Record, current_time, print_list, record_heading
+from tenuto.cli.option_parsing import BelowOption, JobFilter, LimitOption, QueueFilter, TagFilter, build_filters
+from tenuto.cli.output import name_value_table, print_json, print_rich, styled_state
 from tenuto.cli.work import task_report
+from tenuto.errors import NotFound
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 TaskState = Literal["waiting", "scheduled", "queued", "running"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The task's id, or the beginning of it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the task, or its beginning.")]
+
+tasks = group(
+    top_level,
+    "task",
+    "List tasks, explain why they wait, cancel them.",
+    "tenuto task list --state running",
+    "tenuto task show 019a8b3c",
+)
 
 
-def add_to(root: typer.Typer) -> None:
-    """Put the commands into the tree."""
-    tasks = group(
-        root,
-        "task",
-        "Look at tasks, ask why they do not run, cancel them.",
-        "tenuto task list --state running",
-        "tenuto task show 019a8b3c",
-    )
-    command(tasks, "list", "tenuto task list", "tenuto task list --queue mail --state queued -o json")(list_tasks)
-    command(tasks, "show", "tenuto task show 019a8b3c-1d2e", "tenuto task show 019a8b3c-1d2e --log")(show_task)
-    command(tasks, "why", "tenuto task why 019a8b3c-1d2e", "tenuto task why 019a8b3c-1d2e -o json")(
-        task_report.why_task
-    )
-    command(tasks, "cancel", "tenuto task cancel 019a8b3c-1d2e", "tenuto task cancel 019a8b3c-1d2e -q")(cancel_task)
-
-
+@command(tasks, "list", "tenuto task list", "tenuto task list --queue mail --state queued -o json")
 async def list_tasks(
     session: Session,
-    state: Annotated[TaskState | None, typer.Option(help="Only those in this state.", show_choices=True)] = None,
-    name: Name = None,
-    queue: Queue = None,
-    tag: Tag = None,
-    limit: Limit = 50,
-    below: Below = None,
+    state: Annotated[TaskState | None, typer.Option(help="Filter by state.", show_choices=True)] = None,
+    name: JobFilter = None,
+    queue: QueueFilter = None,
+    tag: TagFilter = None,
+    limit: LimitOption = 50,
+    below: BelowOption = None,
 ) -> None:
-    """List open tasks, the newest first.
+    """List open tasks, newest first.
 
-    A task that has ended is no longer here: `tenuto activity list` shows the past.
+    `tenuto activity list` lists the attempts of ended tasks.
     """
-    from tenuto.cli.output import show_json, show_table
-    from tenuto.cli.output import state as in_words
-
-    narrowed = where(state=state, name=name, queue=queue, tag=tag, limit=limit, below=below)
-    found = await session.app.tasks(**narrowed)
-    if session.as_json:
-        show_json(found)
-        return
-    if not found:
-        session.say(
-            "no open tasks; what has ended: tenuto activity list" if len(narrowed) == 1 else "no open tasks like that"
-        )
-        return
-    now = (await session.app.open()).clock.now()
-    show_table(
-        ("id", "state", "name", "queue", "attempt", "when", "worker"),
-        [
-            (
-                task["id"],
-                in_words(task["state"]),
-                task["name"],
-                task["queue"],
-                task["attempt"],
-                _when(task, now),
-                task["worker"],
-            )
-            for task in found
-        ],
-        spare=("worker", "queue", "attempt"),
+    filters = build_filters(state=state, name=name, queue=queue, tag=tag, limit=limit, below=below)
+    columns: dict[str, Column] = {
+        "id": "id",
+        "state": lambda row, _: styled_state(row["state"]),
+        "name": "name",
+        "queue": "queue",
+        "attempt": "attempt",
+        "when": _state_time,
+        "worker": "worker",
+    }
+    await print_list(
+        session,
+        await session.app.tasks(**filters),
+        columns,
+        noun="open tasks",
+        hint="list ended ones with: tenuto activity list",
+        filters=filters,
+        optional=("worker", "queue", "attempt"),
         flexible=("name",),
     )
-    say_if_more(session, found, limit)
 
 
-def _when(task: dict[str, Any], now: datetime) -> str:
+def _state_time(task: Record, now: datetime) -> str:
     match task["state"]:
         case "running":
             stopping = ", stopping" if task["cancel_at"] else ""
-            return f"runs for {span(now - task['claimed_at'])}{stopping}"
+            return f"running for {format_duration(now - task['claimed_at'])}{stopping}"
         case "queued":
-            return f"waits for {span(now - task['run_at'])}"
+            return f"queued for {format_duration(now - task['run_at'])}"
         case "scheduled":
-            return f"due {ago(task['run_at'], now)}"
+            return f"due {format_relative(task['run_at'], now)}"
         case _:
-            return f"created {ago(task['created_at'], now)}"
+            return f"created {format_relative(task['created_at'], now)}"
 
 
+@command(tasks, "show", "tenuto task show 019a8b3c-1d2e", "tenuto task show 019a8b3c-1d2e --log")
 async def show_task(
     session: Session,
     task_id: Id,
-    log: Annotated[bool, typer.Option("--log", help="Show the whole log of every attempt.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="The whole log of every attempt.")] = False,
 ) -> None:
-    """Show a task, open or ended, and all its attempts.
+    """Show an open or ended task with all its attempts.
 
-    The attempts stand side by side in time: when each waited, and when it ran. Of a chain also the steps done so far.
+    A time line shows when each attempt waited and ran. For a chain, the results of the completed steps are shown.
     """
-    from tenuto.cli.output import pairs, show, show_json
-    from tenuto.cli.work import task_report
-    from tenuto.errors import NotFound
-
     app = session.app
     attempts = await app.attempts((await app.activity(await app.find(task_id)))["task_id"])
     last = attempts[-1]
     try:
         task = None if last["final"] else await app.task(last["task_id"])
-    except NotFound:  # it has ended between the two looks
+    except NotFound:  # it ended between the two queries
         task = None
-    reasons, steps = await app.why(last["task_id"]), await app.chain_steps(last["task_id"])
+    why, steps = await app.why(last["task_id"]), await app.chain_steps(last["task_id"])
     if session.as_json:
-        found = {"id": last["task_id"], "task": task, "why": reasons.reasons, "attempts": attempts, "steps": steps}
-        show_json(found)
+        print_json({"id": last["task_id"], "task": task, "why": why.reasons, "attempts": attempts, "steps": steps})
         return
-    now = (await app.open()).clock.now()
-    word = last["status"] if task is None else task["state"]
+    now = await current_time(session)
     record = {**(task or last), "id": last["task_id"]}
-    about = task_report.facts(record, now) + ([] if task is None else task_report.present(task, now))
+    facts = task_report.task_facts(record, now) + ([] if task is None else task_report.open_task_facts(task, now))
     parts: list[RenderableType] = [
-        task_report.heading(record, word),
+        record_heading(last["status"] if task is None else task["state"], record["name"], record["id"]),
         "",
-        pairs(*about),
-        *([] if task is None else task_report.in_brief(reasons, now)),
+        name_value_table(*facts),
+        *([] if task is None else task_report.reasons_section(why, now)),
         "",
-        task_report.attempts(attempts, now),
-        *task_report.chain(steps, now),
+        task_report.attempt_table(attempts, now),
+        *task_report.chain_step_table(steps, now),
     ]
     if task is None:
-        parts += task_report.stack_of(last)
+        parts += task_report.stack_section(last)
     for attempt in attempts if log else attempts[-2:]:
-        parts += task_report.log_of(attempt, whole=log)
-    show(*parts)
+        parts += task_report.log_section(attempt, whole=log)
+    print_rich(*parts)
 
 
+@command(tasks, "why", "tenuto task why 019a8b3c-1d2e", "tenuto task why 019a8b3c-1d2e -o json")
+async def explain_task(session: Session, task_id: Id) -> None:
+    """Explain why a task is not running.
+
+    The reasons that hold it now come first, then those that would hold it next. For a running task the command names
+    its worker, for an ended one its outcome.
+    """
+    app = session.app
+    task = await app.activity(await app.find(task_id))
+    why = await app.why(task["task_id"])
+    if session.as_json:
+        print_json(why)
+        return
+    state = "in_progress" if why.state == "running" else why.state
+    reasons = task_report.reason_lines(why, await current_time(session))
+    print_rich(record_heading(state, task["name"], why.id), "", *reasons)
+
+
+@command(tasks, "cancel", "tenuto task cancel 019a8b3c-1d2e", "tenuto task cancel 019a8b3c-1d2e -q")
 async def cancel_task(session: Session, task_id: Id) -> int:
     """Cancel a task.
 
-    At once if nobody runs it; otherwise its code is told to stop, and it ends as cancelled as soon as it has.
+    A task that is not running ends at once. A running task is asked to stop and ends as cancelled when its code has
+    stopped.
     """
-    from tenuto.cli.output import show_json
-
     with session.as_user() as app:
-        found = (await app.activity(await app.find(task_id)))["task_id"]
-        how = await app.cancel(found)
-    who = login_name()
+        id = (await app.activity(await app.find(task_id)))["task_id"]
+        outcome = await app.cancel(id)
+    user = login_name()
     if session.as_json:
-        show_json({"id": found, "outcome": how, "by": who})
-    elif how == "cancelled":
-        session.say(f"task {found} is cancelled, by {who}")
+        print_json({"id": id, "outcome": outcome, "by": user})
+    elif outcome == "cancelled":
+        session.print_message(f"task {id} cancelled by {user}")
     else:
-        session.say(f"task {found} is running; it has been told to stop, by {who}")
-        session.say(f"  see it stop: tenuto task show {found}")
+        session.print_message(f"task {id} is running; {user} has asked it to stop")
+        session.print_message(f"  see its state with: tenuto task show {id}")
     return exit_codes.OK

@@ -1,27 +1,27 @@
-"""Triggers: when a schedule runs.
+"""Triggers: when a schedule or manifest runs.
 
-`cron`, `at` and `every` make them, `manual` makes the one without a clock. A trigger is a value: it knows its next run
-after any instant, says itself in words, and goes to JSON and back. Nothing here reads a clock, draws a number or does
-input or output; instants are aware, in UTC. What never runs, runs too often or cannot be read is refused when it is
-made, by the name of its field.
+`cron`, `at` and `every` make clock triggers, `manual` makes the trigger without a clock. A trigger is an immutable
+value that computes its next run after any instant, describes itself, and converts to JSON and back. A trigger that
+never runs, runs too often or cannot be parsed is rejected when it is made. The package reads no clock; instants are in
+UTC.
 """
 
 from __future__ import annotations
 
-from tenuto.model.triggers.cron import Cron, cron
-from tenuto.model.triggers.interval import Interval, every
+from tenuto.model.triggers.cron import CronTrigger, cron
+from tenuto.model.triggers.interval import IntervalTrigger, every
 from tenuto.model.triggers.serialization import manual, trigger_from_fields, trigger_from_json
-from tenuto.model.triggers.times_of_day import Times, at
-from tenuto.model.triggers.trigger import Manual, Trigger, check_runs
+from tenuto.model.triggers.times_of_day import TimesTrigger, at
+from tenuto.model.triggers.trigger import ManualTrigger, Trigger, check_has_run_after
 
 __all__ = [
-    "Cron",
-    "Interval",
-    "Manual",
-    "Times",
+    "CronTrigger",
+    "IntervalTrigger",
+    "ManualTrigger",
+    "TimesTrigger",
     "Trigger",
     "at",
-    "check_runs",
+    "check_has_run_after",
     "cron",
     "every",
     "manual",

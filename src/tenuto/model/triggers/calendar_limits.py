@@ -1,4 +1,4 @@
-"""What every trigger with a clock carries: its zone, the dates it keeps to, and how far its runs are spread."""
+"""The options that all clock triggers share: time zone, first and last date, excluded dates and jitter."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tenuto.errors import Invalid
 from tenuto.model.triggers import parsing, zones
 from tenuto.model.triggers.zones import DAY
 
-MAX_JITTER = 86_400
+MAX_JITTER_SECONDS = 86_400
 
 
-class Limits(TypedDict, total=False):
-    """What may be said of any trigger with a clock. Dates are those of the zone; `end` is the last that counts."""
+class CalendarOptions(TypedDict, total=False):
+    """The options as given. Dates are in the time zone; `end` is inclusive."""
 
     zone: str
     start: date | str | None
     end: date | str | None
     excluded: Iterable[date | str]
-    jitter: parsing.Span
+    jitter: parsing.DurationInput
 
 
-@dataclass(frozen=True)  # no slots: it keeps what it has worked out
-class Bounds:
-    """The limits, read."""
+@dataclass(frozen=True)  # no slots: cached properties need a dict
+class CalendarLimits:
+    """The parsed options."""
 
     zone: str
     start: date | None
@@ -38,31 +38,31 @@ class Bounds:
 
     @cached_property
     def zone_info(self) -> ZoneInfo:
-        return zones.zone_named(self.zone)
+        return zones.load_zone(self.zone)
 
     @cached_property
     def starts_at(self) -> datetime | None:
-        return None if self.start is None else zones.midnight(self.zone_info, self.start)
+        return None if self.start is None else zones.start_of_day(self.zone_info, self.start)
 
     @cached_property
     def _excluded(self) -> frozenset[date]:
         return frozenset(self.excluded)
 
     @cached_property
-    def plain(self) -> bool:
-        """Whether every date will do."""
+    def is_unrestricted(self) -> bool:
+        """Whether every date is allowed."""
         return self.start is None and self.end is None and not self.excluded
 
-    def next_kept(self, day: date) -> date | None:
-        """The day itself if something may run on it, or else the next on which it may."""
+    def next_allowed_day(self, day: date) -> date | None:
+        """Return the day itself if it is allowed, or the next allowed day."""
         if self.start is not None and day < self.start:
             day = self.start
         while day in self._excluded:
             day += DAY
         return None if self.end is not None and day > self.end else day
 
-    def fields(self) -> dict[str, Any]:
-        """As stored: the zone, and what was said beside it."""
+    def to_fields(self) -> dict[str, Any]:
+        """Return the stored form: the zone and the options that are set."""
         stored: dict[str, Any] = {"zone": self.zone}
         if self.start is not None:
             stored["start"] = self.start.isoformat()
@@ -75,29 +75,27 @@ class Bounds:
         return stored
 
 
-def bounds_of(
+def parse_calendar_limits(
     zone: str = "UTC",
     start: date | str | None = None,
     end: date | str | None = None,
     excluded: Iterable[date | str] = (),
-    jitter: parsing.Span = 0,
-) -> Bounds:
-    """Read the limits, or refuse the one that is wrong by its name."""
-    if not isinstance(zone, str):
-        raise Invalid(f"{zone!r:.80} is not a name", field="zone", remedy="give an IANA name, such as Europe/London")
-    zones.zone_named(zone)
-    first = None if start is None else parsing.calendar_date(start, field="start")
-    last = None if end is None else parsing.calendar_date(end, field="end")
+    jitter: parsing.DurationInput = 0,
+) -> CalendarLimits:
+    zones.load_zone(zone)
+    first = None if start is None else parsing.parse_date(start, field="start")
+    last = None if end is None else parsing.parse_date(end, field="end")
     if first is not None and last is not None and last < first:
         raise Invalid(
-            f"{last} is before the start, {first}, so it would never run",
+            f"end {last} is before start {first}, so the trigger would never fire",
+            code="trigger.end.before_start",
             field="end",
             remedy="give an end on or after the start",
         )
-    return Bounds(
+    return CalendarLimits(
         zone,
         first,
         last,
-        parsing.calendar_dates(excluded, field="excluded"),
-        parsing.whole_seconds(jitter, field="jitter", least=0, most=MAX_JITTER),
+        parsing.parse_dates(excluded, field="excluded"),
+        parsing.parse_whole_seconds(jitter, field="jitter", least=0, most=MAX_JITTER_SECONDS),
     )

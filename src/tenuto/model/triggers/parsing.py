@@ -1,4 +1,4 @@
-"""Reading what people write for times, days, dates and spans: each becomes a plain value, or is refused by name."""
+"""Parsing of the times, days, dates, instants and durations in trigger options."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 
 from tenuto.errors import Invalid
-from tenuto.model.tasks import seconds
+from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers.zones import FIRST_YEAR, LAST_YEAR
 
-Span = str | int | float | timedelta
-Days = str | Iterable[str] | None
+DurationInput = str | int | float | timedelta
+DaysInput = str | Iterable[str] | None
 
-WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+WEEKDAY_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 EVERY_DAY = tuple(range(7))
 WEEKDAYS, WEEKENDS = EVERY_DAY[:5], EVERY_DAY[5:]
 MAX_TIMES = 24 * 60
@@ -26,61 +26,87 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NAMED_DAYS = {"daily": EVERY_DAY, "weekdays": WEEKDAYS, "weekends": WEEKENDS}
 _TIME_REMEDY = "write it as 06:00 or 18:30, on the 24-hour clock"
 _DATE_REMEDY = "write it as 2031-12-25"
-_DAY_REMEDY = "name days as mon, tue, …, ranges as mon-fri, or say weekdays or weekends"
+_DAY_REMEDY = "write days as mon, tue, …, ranges as mon-fri, or use weekdays or weekends"
+_INSTANT_REMEDY = "give it with its offset, such as 2031-05-17T12:00:00Z"
+_DURATION_REMEDY = "write it as '90s', '15m', '1h' or '2d', in whole seconds"
 
 
-def minute_of_day(value: object, *, field: str) -> int:
-    """A time of day as the minutes since midnight."""
+def parse_minute_of_day(value: object, *, field: str) -> int:
+    """Return a time of day as minutes since midnight."""
     if isinstance(value, time) and value.tzinfo is None and not (value.second or value.microsecond):
         return value.hour * 60 + value.minute
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise Invalid(f"{value!r:.80} is not a time of day", field=field, remedy=_TIME_REMEDY)
+        raise Invalid(
+            f"{field} {value!r:.80} is not a time of day",
+            code="trigger.time_of_day.invalid",
+            field=field,
+            remedy=_TIME_REMEDY,
+        )
     return int(match[1]) * 60 + int(match[2])
 
 
-def minutes_of_day(values: object, *, field: str) -> tuple[int, ...]:
-    """Times of day, in order, each once."""
-    given = listed(values, field=field, most=MAX_TIMES, remedy=_TIME_REMEDY)
+def parse_minutes_of_day(values: object, *, field: str) -> tuple[int, ...]:
+    """Return unique times of day in order."""
+    given = to_list(values, field=field, most=MAX_TIMES, remedy=_TIME_REMEDY)
     if not given:
-        raise Invalid("no time is given, so it would never run", field=field, remedy=_TIME_REMEDY)
-    return tuple(sorted({minute_of_day(value, field=field) for value in given}))
+        raise Invalid(
+            f"{field} is empty, so the trigger would never fire",
+            code="trigger.times.empty",
+            field=field,
+            remedy=_TIME_REMEDY,
+        )
+    return tuple(sorted({parse_minute_of_day(value, field=field) for value in given}))
 
 
-def weekdays(values: object, *, field: str = "days") -> tuple[int, ...]:
-    """Days of the week, Monday being 0, in order, each once; nothing said means every day."""
+def parse_weekdays(values: object, *, field: str = "days") -> tuple[int, ...]:
+    """Return unique days of the week in order, Monday being 0; None means every day."""
     if values is None:
         return EVERY_DAY
     found: set[int] = set()
-    for value in listed(values, field=field, most=MAX_DAYS, remedy=_DAY_REMEDY):
+    for value in to_list(values, field=field, most=MAX_DAYS, remedy=_DAY_REMEDY):
         if not isinstance(value, str):
-            raise Invalid(f"{value!r:.80} is not a day of the week", field=field, remedy=_DAY_REMEDY)
+            raise _not_a_weekday(value, field)
         for item in value.lower().split(",", MAX_DAYS):
-            found.update(_some_days(item.strip(), field))
+            found.update(_parse_days_item(item.strip(), field))
     if not found:
-        raise Invalid("no day is given, so it would never run", field=field, remedy=_DAY_REMEDY)
+        raise Invalid(
+            f"{field} is empty, so the trigger would never fire",
+            code="trigger.days.empty",
+            field=field,
+            remedy=_DAY_REMEDY,
+        )
     return tuple(sorted(found))
 
 
-def _some_days(item: str, field: str) -> Iterable[int]:
+def _parse_days_item(item: str, field: str) -> Iterable[int]:
     if item in _NAMED_DAYS:
         return _NAMED_DAYS[item]
     first, dash, last = item.partition("-")
-    low = _weekday(first, field)
-    high = _weekday(last, field) if dash else low
-    # A range may run over the end of the week: fri-mon is four days.
+    low = _parse_weekday(first, field)
+    high = _parse_weekday(last, field) if dash else low
+    # A range may cross the end of the week: fri-mon is four days.
     return ((low + step) % 7 for step in range((high - low) % 7 + 1))
 
 
-def _weekday(name: str, field: str) -> int:
-    for number, full in enumerate(WEEK):
+def _parse_weekday(name: str, field: str) -> int:
+    for number, full in enumerate(WEEKDAY_NAMES):
         if name in (full, full[:3]):
             return number
-    raise Invalid(f"{name!r:.80} is not a day of the week", field=field, remedy=_DAY_REMEDY)
+    raise _not_a_weekday(name, field)
 
 
-def calendar_date(value: object, *, field: str) -> date:
-    """A date, such as ``2031-12-25``."""
+def _not_a_weekday(value: object, field: str) -> Invalid:
+    return Invalid(
+        f"{field} {value!r:.80} is not a day of the week",
+        code="trigger.days.invalid",
+        field=field,
+        remedy=_DAY_REMEDY,
+    )
+
+
+def parse_date(value: object, *, field: str) -> date:
+    """Return a date, such as ``2031-12-25``."""
     found: date | None = None
     if isinstance(value, date) and not isinstance(value, datetime):
         found = value
@@ -88,64 +114,105 @@ def calendar_date(value: object, *, field: str) -> date:
         try:
             found = date.fromisoformat(value)
         except ValueError:
-            raise Invalid(f"there is no {value}", field=field, remedy=_DATE_REMEDY) from None
+            found = None
     if found is None:
-        raise Invalid(f"{value!r:.80} is not a date", field=field, remedy=_DATE_REMEDY)
+        raise Invalid(
+            f"{field} {value!r:.80} is not a date", code="trigger.date.invalid", field=field, remedy=_DATE_REMEDY
+        )
     if not FIRST_YEAR <= found.year <= LAST_YEAR:
-        raise Invalid(f"the year {found.year} is out of reach", field=field)
+        raise _year_out_of_range(found, field)
     return found
 
 
-def calendar_dates(values: object, *, field: str) -> tuple[date, ...]:
-    """Dates, in order, each once."""
-    given = listed(values, field=field, most=MAX_EXCLUDED, remedy=_DATE_REMEDY)
-    return tuple(sorted({calendar_date(value, field=field) for value in given}))
+def parse_dates(values: object, *, field: str) -> tuple[date, ...]:
+    """Return unique dates in order."""
+    given = to_list(values, field=field, most=MAX_EXCLUDED, remedy=_DATE_REMEDY)
+    return tuple(sorted({parse_date(value, field=field) for value in given}))
 
 
-def instant(value: object, *, field: str) -> datetime:
-    """An aware datetime, or the same in ISO 8601 with its offset, as UTC."""
-    remedy = "give it with its offset, such as 2031-05-17T12:00:00Z"
+def parse_instant(value: object, *, field: str) -> datetime:
+    """Return a datetime with offset, or ISO 8601 text with offset, as UTC."""
+    found = value
     if isinstance(value, str) and len(value) <= 40:
         try:
-            value = datetime.fromisoformat(value)
+            found = datetime.fromisoformat(value)
         except ValueError:
-            raise Invalid(f"{value!r:.80} is not an instant", field=field, remedy=remedy) from None
-    if not isinstance(value, datetime):
-        raise Invalid(f"{value!r:.80} is not an instant", field=field, remedy=remedy)
-    if value.tzinfo is None:
-        raise Invalid("has no time zone", field=field, remedy=remedy)
-    if not FIRST_YEAR <= value.year <= LAST_YEAR:
-        raise Invalid(f"the year {value.year} is out of reach", field=field)
-    return value.astimezone(UTC)
+            found = None
+    if not isinstance(found, datetime):
+        raise Invalid(
+            f"{field} {value!r:.80} is not an instant",
+            code="value.instant.invalid",
+            field=field,
+            remedy=_INSTANT_REMEDY,
+        )
+    if found.tzinfo is None:
+        raise Invalid(
+            f"{field} {found.isoformat()} has no UTC offset",
+            code="value.instant.no_utc_offset",
+            field=field,
+            remedy=_INSTANT_REMEDY,
+        )
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        raise _year_out_of_range(found, field)
+    return found.astimezone(UTC)
 
 
-def whole_seconds(value: object, *, field: str, least: int, most: int) -> int:
-    """A span in seconds, as a timedelta or in words, such as ``"90s"``, ``"15m"``, ``"1h"``."""
-    remedy = "write it as '90s', '15m', '1h' or '2d', in whole seconds"
-    if isinstance(value, bool) or not isinstance(value, (str, int, float, timedelta)):
-        raise Invalid(f"{value!r:.80} is not a span of time", field=field, remedy=remedy)
-    if isinstance(value, str) and len(value) > 20:
-        raise Invalid("is too long for a span of time", field=field, remedy=remedy)
+def _year_out_of_range(value: date, field: str) -> Invalid:
+    return Invalid(
+        f"{field} {value.isoformat()} is not between the years {FIRST_YEAR} and {LAST_YEAR}",
+        code="value.date.out_of_range",
+        field=field,
+    )
+
+
+def parse_whole_seconds(value: object, *, field: str, least: int, most: int) -> int:
+    """Return a duration in whole seconds, from seconds, a timedelta, or text such as ``"90s"``, ``"15m"``, ``"1h"``."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (str, int, float, timedelta))
+        or (isinstance(value, str) and len(value) > 20)
+    ):
+        raise Invalid(
+            f"{field} {value!r:.80} is not a duration",
+            code="value.duration.invalid",
+            field=field,
+            remedy=_DURATION_REMEDY,
+        )
     try:
-        span = seconds(value, field=field)
+        seconds = parse_duration_seconds(value, field=field)
     except OverflowError:
-        span = math.inf
-    if span is None or not math.isfinite(span) or not least <= span <= most:
-        raise Invalid(f"must be from {least:,} to {most:,} seconds", field=field, remedy=remedy)
-    if span != int(span):
-        raise Invalid(f"{span:g} seconds are not whole seconds", field=field, remedy=remedy)
-    return int(span)
+        seconds = math.inf
+    if seconds is None or not math.isfinite(seconds) or not least <= seconds <= most:
+        raise Invalid(
+            f"{field} {seconds:g} s is not from {least:,} to {most:,} seconds",
+            code="value.duration.out_of_range",
+            field=field,
+            remedy=_DURATION_REMEDY,
+        )
+    if seconds != int(seconds):
+        raise Invalid(
+            f"{field} {seconds:g} s is not a whole number of seconds",
+            code="value.duration.not_whole_seconds",
+            field=field,
+            remedy=_DURATION_REMEDY,
+        )
+    return int(seconds)
 
 
-def listed(values: object, *, field: str, most: int, remedy: str) -> list[object]:
-    """One value or several, as a list that is not absurdly long."""
+def to_list(values: object, *, field: str, most: int, remedy: str) -> list[object]:
+    """Return one value or several as a list of bounded length."""
     if isinstance(values, (str, time, date)):
         return [values]
     if not isinstance(values, Iterable) or isinstance(values, (bytes, dict)):
-        raise Invalid(f"{values!r:.80} is not a list", field=field, remedy=remedy)
+        raise Invalid(f"{field} {values!r:.80} is not a list", code="trigger.list.invalid", field=field, remedy=remedy)
     found: list[object] = []
     for value in values:
         found.append(value)
         if len(found) > most:
-            raise Invalid(f"more than {most} are given", field=field, remedy=f"give at most {most}")
+            raise Invalid(
+                f"{field} has more than {most:,} entries",
+                code="trigger.list.too_long",
+                field=field,
+                remedy=f"give at most {most:,}",
+            )
     return found

@@ -1,62 +1,70 @@
-"""What every trigger can do, and the search they share.
+"""The base classes of triggers, the search for the next run within calendar limits, and jitter.
 
-A trigger answers one question: when next, after this instant? The same question has the same answer everywhere and
-always; nothing here reads a clock or draws a number. The search is bounded: what does not run within eight years counts
-as never.
+A trigger answers one question: the next run after an instant. The search is bounded: a trigger without a run within
+eight years counts as never firing.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import jitter, parsing, zones
-from tenuto.model.triggers.calendar_limits import Bounds
-from tenuto.model.triggers.descriptions import bounds_phrase
-from tenuto.model.triggers.zones import DAY, MOMENT
+from tenuto.model.triggers import parsing, zones
+from tenuto.model.triggers.calendar_limits import CalendarLimits
+from tenuto.model.triggers.descriptions import describe_limits
+from tenuto.model.triggers.zones import DAY, MICROSECOND
 
-REACH = DAY * 366 * 8
-"""How far ahead a search looks. The rarest sound date, 29 February around 2100, comes round within eight years."""
+SEARCH_HORIZON = DAY * 366 * 8
+"""How far ahead a search goes. The rarest valid date, 29 February around 2100, recurs within eight years."""
 MAX_PREVIEW = 1000
 
 _EARLIEST = datetime(zones.FIRST_YEAR, 1, 1, tzinfo=UTC)
-_ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
-_SomeTrigger = TypeVar("_SomeTrigger", bound="Trigger")
+_ARBITRARY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_JITTER_BITS = 64
+TriggerT = TypeVar("TriggerT", bound="Trigger")
+DueAfter = Callable[[datetime], datetime | None]
 
 
 class Trigger(ABC):
-    """When a schedule runs."""
+    """When a schedule or manifest runs."""
 
     __slots__ = ()
     kind: ClassVar[str]
 
     @abstractmethod
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        """The first run later than an instant, in UTC; None if there is none within eight years.
+        """Return the first run later than an instant, in UTC; None if there is none within eight years.
 
-        The seed (the id of the schedule, say) places the run within the jitter: the same seed always at the same place,
-        no seed at the very time.
+        The seed, such as the id of the schedule, selects a fixed offset within the jitter. Without a seed there is no
+        jitter.
         """
 
     @abstractmethod
-    def words(self) -> str:
-        """When it runs, in plain words."""
+    def describe(self) -> str:
+        """Return a description in plain English."""
 
     @abstractmethod
-    def fields(self) -> dict[str, Any]:
-        """As plain data, for a file or a database."""
+    def to_fields(self) -> dict[str, Any]:
+        """Return plain data for a file or the database."""
 
     def to_json(self) -> str:
-        return json.dumps(self.fields())
+        return json.dumps(self.to_fields())
 
     def preview(self, after: datetime, n: int, seed: str = "") -> list[datetime]:
-        """The next n runs, or as many as there are."""
+        """Return the next n runs, or fewer if the trigger ends before."""
         if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= MAX_PREVIEW:
-            raise Invalid(f"must be a whole number from 0 to {MAX_PREVIEW:,}", field="n")
+            raise Invalid(
+                f"the number of runs to preview is not a whole number from 0 to {MAX_PREVIEW:,}",
+                code="trigger.preview.out_of_range",
+                field="n",
+            )
         runs: list[datetime] = []
         while len(runs) < n and (run := self.next_after(runs[-1] if runs else after, seed)) is not None:
             runs.append(run)
@@ -64,102 +72,157 @@ class Trigger(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Manual(Trigger):
-    """Runs only when somebody asks for it."""
+class ManualTrigger(Trigger):
+    """Runs only on request."""
 
     kind: ClassVar[str] = "manual"
 
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        parsing.instant(instant, field="after")
+        parsing.parse_instant(instant, field="after")
         return None
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return "Only when started by hand"
 
-    def fields(self) -> dict[str, Any]:
+    def to_fields(self) -> dict[str, Any]:
         return {"kind": self.kind}
 
 
 @dataclass(frozen=True, slots=True)
-class Timed(Trigger):
-    """A trigger with a clock: its kind says at what times, the bounds on which dates."""
+class ClockTrigger(Trigger):
+    """A trigger with a clock: subclasses define the times, the limits define the dates."""
 
-    bounds: Bounds
-    said_in: ClassVar[str]
-    """The field that says at what times: the one to blame if they never come."""
-
-    @abstractmethod
-    def _after(self, instant: datetime) -> datetime | None:
-        """The first time later than an instant and within reach, on whatever date."""
+    limits: CalendarLimits
+    time_field: ClassVar[str]
+    """The field that defines the times, named in the error if the trigger never fires."""
 
     @abstractmethod
-    def _phrase(self) -> str:
-        """The words, without the bounds."""
+    def _time_after(self, instant: datetime) -> datetime | None:
+        """Return the first time later than an instant within the search horizon, on any date."""
 
     @abstractmethod
-    def _own_fields(self) -> dict[str, Any]:
-        """The plain data, without kind and bounds."""
+    def _describe_times(self) -> str:
+        """Return the description without the limits."""
+
+    @abstractmethod
+    def _time_fields(self) -> dict[str, Any]:
+        """Return the plain data without kind and limits."""
 
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        after = parsing.instant(instant, field="after")
-        if self.bounds.jitter and seed:
-            return jitter.next_after(self._due_after, self._day_ends, after, self.bounds.jitter, seed)
+        after = parsing.parse_instant(instant, field="after")
+        if self.limits.jitter and seed:
+            return next_jittered_run(self._due_after, self._end_of_day, after, self.limits.jitter, seed)
         return self._due_after(after)
 
-    def words(self) -> str:
-        return f"{self._phrase()}, {bounds_phrase(self.bounds)}"
+    def describe(self) -> str:
+        return f"{self._describe_times()}, {describe_limits(self.limits)}"
 
-    def fields(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self._own_fields(), **self.bounds.fields()}
+    def to_fields(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self._time_fields(), **self.limits.to_fields()}
 
-    def _day_ends(self, due: datetime) -> datetime:
-        zone = self.bounds.zone_info
-        return zones.midnight(zone, zones.reached(zone, due).date() + DAY)
+    def _end_of_day(self, due: datetime) -> datetime:
+        zone = self.limits.zone_info
+        return zones.start_of_day(zone, zones.latest_wall_time(zone, due).date() + DAY)
 
     def _due_after(self, instant: datetime) -> datetime | None:
-        bounds = self.bounds
-        if bounds.plain:
-            return self._after(instant)
-        search = instant if bounds.starts_at is None else max(instant, bounds.starts_at - MOMENT)
-        horizon = search + REACH
-        while (found := self._after(search)) is not None and found <= horizon:
-            day = zones.reached(bounds.zone_info, found).date()
-            kept = bounds.next_kept(day)
-            if kept == day:
+        limits = self.limits
+        if limits.is_unrestricted:
+            return self._time_after(instant)
+        search_from = instant if limits.starts_at is None else max(instant, limits.starts_at - MICROSECOND)
+        horizon = search_from + SEARCH_HORIZON
+        while (found := self._time_after(search_from)) is not None and found <= horizon:
+            day = zones.latest_wall_time(limits.zone_info, found).date()
+            allowed = limits.next_allowed_day(day)
+            if allowed == day:
                 return found
-            if kept is None:
+            if allowed is None:
                 return None
-            search = zones.midnight(bounds.zone_info, kept) - MOMENT
+            search_from = zones.start_of_day(limits.zone_info, allowed) - MICROSECOND
         return None
 
 
-def check_runs(trigger: _SomeTrigger, after: datetime) -> _SomeTrigger:
-    """The trigger as it is, or a refusal if it has a clock and yet never runs after that instant."""
-    if not isinstance(trigger, Timed) or trigger.next_after(after) is not None:
+def check_has_run_after(trigger: TriggerT, after: datetime) -> TriggerT:
+    """Return the trigger, or raise `Invalid` if it has a clock and never fires after an instant."""
+    if not isinstance(trigger, ClockTrigger) or trigger.next_after(after) is not None:
         return trigger
-    bounds = trigger.bounds
-    if bounds.excluded and _runs(trigger, replace(bounds, excluded=()), after):
+    limits = trigger.limits
+    if limits.excluded and _fires(trigger, replace(limits, excluded=()), after):
         raise Invalid(
-            "every date on which it could run is excluded",
+            "the trigger never fires: every date on which it could run is excluded",
+            code="schedule.trigger.never_fires",
             field="excluded",
             remedy="exclude fewer dates, or change the end",
         )
-    if bounds.end is not None and _runs(trigger, replace(bounds, end=None), after):
-        raise Invalid(f"it never runs up to its end, {bounds.end}", field="end", remedy="give a later end, or none")
-    raise Invalid("it never runs within eight years", field=trigger.said_in, remedy="loosen it, or start it by hand")
+    if limits.end is not None and _fires(trigger, replace(limits, end=None), after):
+        raise Invalid(
+            f"the trigger never fires: it has no run up to its end {limits.end}",
+            code="schedule.trigger.never_fires",
+            field="end",
+            remedy="give a later end, or none",
+        )
+    raise Invalid(
+        "the trigger never fires: it has no run within eight years",
+        code="schedule.trigger.never_fires",
+        field=trigger.time_field,
+        remedy="choose more times or dates, or use a manual trigger",
+    )
 
 
-def check_ever_runs(trigger: _SomeTrigger) -> _SomeTrigger:
-    """The same where there is no instant to start from: judged from the start or, without one, before the end."""
-    if not isinstance(trigger, Timed):
+def check_has_runs(trigger: TriggerT) -> TriggerT:
+    """Like `check_has_run_after`, from the start date or, without one, from before the end date."""
+    if not isinstance(trigger, ClockTrigger):
         return trigger
-    bounds = trigger.bounds
-    if bounds.starts_at is not None:
-        return check_runs(trigger, max(bounds.starts_at - MOMENT, _EARLIEST))
-    if bounds.end is not None:
-        return check_runs(trigger, max(zones.midnight(bounds.zone_info, bounds.end) - REACH, _EARLIEST))
-    return check_runs(trigger, _ANY_DAY)
+    limits = trigger.limits
+    if limits.starts_at is not None:
+        return check_has_run_after(trigger, max(limits.starts_at - MICROSECOND, _EARLIEST))
+    if limits.end is not None:
+        end_at = zones.start_of_day(limits.zone_info, limits.end)
+        return check_has_run_after(trigger, max(end_at - SEARCH_HORIZON, _EARLIEST))
+    return check_has_run_after(trigger, _ARBITRARY_DAY)
 
 
-def _runs(trigger: Timed, bounds: Bounds, after: datetime) -> bool:
-    return replace(trigger, bounds=bounds).next_after(after) is not None
+def _fires(trigger: ClockTrigger, limits: CalendarLimits, after: datetime) -> bool:
+    return replace(trigger, limits=limits).next_after(after) is not None
+
+
+# --- jitter ---------------------------------------------------------------------------------------------------------
+
+
+def next_jittered_run(
+    due_after: DueAfter, end_of_day: Callable[[datetime], datetime], instant: datetime, jitter: int, seed: str
+) -> datetime | None:
+    """Return the first run later than an instant, with each time of ``due_after`` delayed by the seed's jitter.
+
+    The delay is derived from the seed, so that a repeated question gives the same answer. A run is only moved later and
+    stays before the next time of the trigger and within its day, so that runs keep their order and their dates.
+    """
+    fraction = int.from_bytes(sha256(seed.encode("utf-8", "surrogatepass")).digest()[: _JITTER_BITS // 8], "big")
+    # The previous time may have passed while its delayed run has not.
+    for due in (_last_due_within_jitter(due_after, instant, jitter), due_after(instant)):
+        if due is not None:
+            following = due_after(due)
+            choices = jitter + 1 if following is None else min(jitter + 1, (following - due) // _SECOND)
+            choices = min(choices, (end_of_day(due) - due) // _SECOND)
+            run = due + _SECOND * (fraction * choices >> _JITTER_BITS)
+            if run > instant:
+                return run
+    return None
+
+
+def _last_due_within_jitter(due_after: DueAfter, instant: datetime, jitter: int) -> datetime | None:
+    """Return the last time not later than an instant, if it is at most ``jitter`` seconds earlier, by bisection."""
+
+    def due_within(seconds: int) -> datetime | None:
+        due = due_after(instant - _SECOND * seconds)
+        return due if due is not None and due <= instant else None
+
+    if due_within(jitter) is None:
+        return None
+    low, high = 0, jitter
+    while high - low > 1:
+        middle = (low + high) // 2
+        if due_within(middle) is None:
+            low = middle
+        else:
+            high = middle
+    return due_within(high)

@@ -1,11 +1,11 @@
--- Tasks are the present and the future, activities the past. A row's table is its tense.
+-- Tasks are open work, activities are records of ended attempts.
 
 CREATE TABLE tenuto.workers (
     id          uuid PRIMARY KEY,              -- new at every start
     name        text NOT NULL,                 -- the same at every start
     service     text NOT NULL,
     host        text NOT NULL,
-    boot        text NOT NULL,                 -- which boot of the host: after a reboot every older process is dead
+    boot        text NOT NULL,                 -- boot id of the host: after a reboot all older processes are dead
     pid         integer NOT NULL,
     version     text NOT NULL,
     queues      text[] NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE tenuto.queues (
     reason      text
 );
 
--- How often a safety net found something to repair. In normal operation all stand still.
+-- Number of repairs of each kind. In normal operation there are none.
 CREATE TABLE tenuto.repairs (
     net      text PRIMARY KEY,
     count    bigint NOT NULL,
@@ -35,10 +35,10 @@ CREATE TABLE tenuto.repairs (
 
 CREATE TABLE tenuto.tasks (
     id              uuid PRIMARY KEY,
-    activity_id     uuid NOT NULL,             -- the record the current attempt will leave; of the first it is the task's id
+    activity_id     uuid NOT NULL,             -- id of the activity of the current attempt; for the first attempt the task's id
     state           text NOT NULL CHECK (state IN ('waiting', 'scheduled', 'queued', 'running')),
     queue           text NOT NULL,
-    rank            smallint NOT NULL,         -- minus the priority, so that every order ascends
+    rank            smallint NOT NULL,         -- negative priority, so that all sort orders ascend
     run_at          timestamptz NOT NULL DEFAULT now(),
     kind            text NOT NULL,
     name            text NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE tenuto.tasks (
     initiator_name  text NOT NULL,
     correlation_id  text,
     parent_id       uuid,
-    cancel_at       timestamptz,               -- when somebody asked a running task to stop, and who
+    cancel_at       timestamptz,               -- when cancellation of a running task was requested, and by whom
     cancel_type     text,
     cancel_id       text,
     cancel_name     text,
@@ -71,7 +71,7 @@ CREATE TABLE tenuto.tasks (
     CONSTRAINT tasks_first_attempt_is_the_task CHECK ((attempt = 1) = (activity_id = id)),
     CONSTRAINT tasks_limit_is_whole CHECK ((limit_key IS NULL) = (limit_max IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
-        autovacuum_analyze_scale_factor = 0.05);      -- half of each page is free for the version a claim makes
+        autovacuum_analyze_scale_factor = 0.05);      -- half of each page is free for the row version of a claim
 
 CREATE INDEX tasks_to_take ON tenuto.tasks (queue, rank, run_at, id) WHERE state = 'queued' AND limit_key IS NULL;
 CREATE INDEX tasks_to_take_by_key ON tenuto.tasks (queue, limit_key, rank, run_at, id)
@@ -89,7 +89,7 @@ CREATE TABLE tenuto.activities (
     status          text NOT NULL
         CHECK (status IN ('completed', 'completed_with_warning', 'completed_with_error', 'failed', 'cancelled')),
     reason          text,
-    final           boolean NOT NULL,          -- the task ended with this attempt
+    final           boolean NOT NULL,          -- whether the task ended with this attempt
     kind            text NOT NULL,
     name            text NOT NULL,
     queue           text NOT NULL,
@@ -117,9 +117,9 @@ CREATE TABLE tenuto.activities (
     correlation_id  text,
     parent_id       uuid,
     PRIMARY KEY (id)
-) PARTITION BY RANGE (id);                     -- the id carries its instant: one month of ids is one partition
+) PARTITION BY RANGE (id);                     -- ids contain their creation time: a partition is one month of ids
 
--- Records of tasks so old that their month is gone already.
+-- Activities of tasks whose month was already dropped.
 CREATE TABLE tenuto.activities_old PARTITION OF tenuto.activities DEFAULT;
 
 CREATE INDEX activities_later_attempts ON tenuto.activities (task_id) WHERE attempt > 1;
@@ -141,7 +141,7 @@ CREATE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.activities
 CREATE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.activities_old
     FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
 
--- One answer for an activity id before, during and after. A condition on id reaches the right index in every arm.
+-- Planned, running and ended activities. A condition on id uses the index of every branch.
 CREATE VIEW tenuto.all_activities AS
 SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,

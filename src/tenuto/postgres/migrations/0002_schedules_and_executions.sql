@@ -1,4 +1,4 @@
--- Schedules say what is to run and when; executions are their runs; occurrences are the ledger of every due instant.
+-- Schedules, executions (their runs), and occurrences (the ledger of due instants and decisions).
 
 CREATE TABLE tenuto.schedules (
     id           uuid PRIMARY KEY,
@@ -10,13 +10,13 @@ CREATE TABLE tenuto.schedules (
     overlap      text NOT NULL CHECK (overlap IN ('skip', 'queue_one', 'allow', 'cancel_previous')),
     misfire      jsonb NOT NULL,
     version      integer NOT NULL,
-    origin       text NOT NULL,                -- who keeps it: code, a file, or somebody by hand
-    declared     jsonb,                        -- what code or file said last: what an operator changed since stays
+    origin       text NOT NULL,                -- source of the definition: code, a file, or an operator
+    declared     jsonb,                        -- last declaration of code or file; later changes of an operator are kept
     created_at   timestamptz NOT NULL,
     updated_at   timestamptz NOT NULL,
     last_run_at  timestamptz,
     next_run_at  timestamptz,
-    planned      boolean NOT NULL DEFAULT false,   -- the next run has been worked out, even if there is none
+    planned      boolean NOT NULL DEFAULT false,   -- whether the next run was computed, even if there is none
     CONSTRAINT schedules_next_run_is_planned CHECK (planned OR next_run_at IS NULL)
 );
 CREATE INDEX schedules_due ON tenuto.schedules (next_run_at, id) WHERE enabled AND next_run_at IS NOT NULL;
@@ -40,13 +40,13 @@ CREATE INDEX schedule_versions_by_name ON tenuto.schedule_versions (name, at);
 
 CREATE TABLE tenuto.executions (
     id              uuid PRIMARY KEY,
-    schedule_id     uuid NOT NULL,             -- no reference: the trail outlives the schedule
+    schedule_id     uuid NOT NULL,             -- no foreign key: executions outlive the schedule
     schedule_name   text NOT NULL,
     version         integer NOT NULL,
     origin          text NOT NULL CHECK (origin IN ('trigger', 'manual', 'step', 'retry')),
     state           text NOT NULL CHECK (state IN ('in_progress', 'completed', 'failed', 'cancelled')),
-    alone           boolean NOT NULL,          -- no other of the same schedule beside it
-    plan            jsonb NOT NULL,            -- the snapshot it follows
+    alone           boolean NOT NULL,          -- whether runs of the schedule must not overlap
+    plan            jsonb NOT NULL,            -- snapshot of the plan
     current_group   integer NOT NULL,
     first_group     integer NOT NULL DEFAULT 0,
     total_groups    integer NOT NULL,
@@ -55,11 +55,11 @@ CREATE TABLE tenuto.executions (
     error           text,
     due_at          timestamptz NOT NULL,
     started_at      timestamptz NOT NULL,
-    ended_at        timestamptz,               -- when nothing of it was left; a cancelled one may still be stopping
+    ended_at        timestamptz,               -- when the last step ended; steps of a cancelled execution may still be running
     initiator_type  text NOT NULL,
     initiator_id    text,
     initiator_name  text NOT NULL,
-    parent_task_id  uuid,                      -- the step of another execution that waits for this one
+    parent_task_id  uuid,                      -- step of the parent execution
     retry_of        uuid,
     paused_at       timestamptz,
     paused_by       text,
@@ -90,15 +90,15 @@ CREATE TABLE tenuto.occurrences (
     schedule_id    uuid NOT NULL,
     schedule_name  text NOT NULL,
     due_at         timestamptz NOT NULL,
-    until          timestamptz,                -- the row stands for every due instant up to here
+    until          timestamptz,                -- the decision covers all due instants up to here
     origin         text NOT NULL CHECK (origin IN ('trigger', 'manual')),
     decision       text NOT NULL CHECK (decision IN ('fired', 'queued', 'coalesced', 'skipped', 'missed')),
-    turn           text CHECK (turn IN ('overlap', 'catch_up')),   -- why a queued one waits
+    turn           text CHECK (turn IN ('overlap', 'catch_up')),   -- why the run is queued
     reason         text,
     execution_id   uuid,
     decided_at     timestamptz NOT NULL,
     decided_by     text NOT NULL,
-    request        jsonb,                      -- of a queued manual run: what to run, and on whose account
+    request        jsonb,                      -- of a queued manual run: overrides and initiator
     CONSTRAINT occurrences_fired_means_run CHECK ((decision = 'fired') = (execution_id IS NOT NULL)),
     CONSTRAINT occurrences_queued_has_a_turn CHECK (decision <> 'queued' OR turn IS NOT NULL)
 );
@@ -117,13 +117,13 @@ CREATE TRIGGER occurrences_are_decided_once BEFORE UPDATE ON tenuto.occurrences 
     WHEN (OLD.decision <> 'queued')
     EXECUTE FUNCTION tenuto.refuse_to_change_the_ledger();
 
--- A step of an execution is a task like any other; these say which.
+-- Steps of executions are tasks.
 ALTER TABLE tenuto.tasks
     ADD COLUMN execution_id uuid,
     ADD COLUMN group_index  integer,
     ADD COLUMN step_index   integer,
-    ADD COLUMN waits_for    uuid,              -- the execution a suspended task waits for
-    ADD COLUMN began_at     timestamptz,       -- when an attempt began that has been put aside since
+    ADD COLUMN waits_for    uuid,              -- the execution that a deferred task waits for
+    ADD COLUMN began_at     timestamptz,       -- when the attempt of a deferred task began
     ADD CONSTRAINT tasks_step_is_whole
         CHECK ((execution_id IS NULL) = (group_index IS NULL) AND (execution_id IS NULL) = (step_index IS NULL));
 CREATE INDEX tasks_of_execution ON tenuto.tasks (execution_id, group_index) WHERE execution_id IS NOT NULL;

@@ -1,7 +1,7 @@
--- Manifests say what can run, batches are many inputs for one of them, dead letters what failed for good.
+-- Manifests (job definitions), batches (many inputs for one manifest) and dead letters (final failures).
 
 CREATE TABLE tenuto.manifest_groups (
-    name        text PRIMARY KEY,              -- '*' stands for all manifests together
+    name        text PRIMARY KEY,              -- '*' contains all manifests
     max_active  integer CHECK (max_active >= 1),
     priority    smallint NOT NULL DEFAULT 0,
     enabled     boolean NOT NULL DEFAULT true,
@@ -54,14 +54,14 @@ CREATE INDEX manifest_versions_by_external_id ON tenuto.manifest_versions (exter
 
 CREATE TABLE tenuto.batches (
     id              uuid PRIMARY KEY,
-    key             text UNIQUE,               -- asking twice with the same key is asking once
+    key             text UNIQUE,               -- idempotency key
     manifest_id     uuid NOT NULL,
     external_id     text NOT NULL,
     name            text,
-    total           bigint NOT NULL DEFAULT 0, -- items created; duplicates of an item's key are not
+    total           bigint NOT NULL DEFAULT 0, -- created items, without duplicates of an item key
     duplicates      bigint NOT NULL DEFAULT 0,
-    chunks          bigint NOT NULL DEFAULT 0, -- how many parts are in: where an interrupted submission goes on
-    complete_at     timestamptz,               -- when the last part was in
+    chunks          bigint NOT NULL DEFAULT 0, -- number of added parts: an interrupted submission continues there
+    complete_at     timestamptz,               -- when the last part was added
     created_at      timestamptz NOT NULL,
     paused_at       timestamptz,
     paused_by       text,
@@ -77,7 +77,7 @@ CREATE TABLE tenuto.dead_letters (
     id               uuid PRIMARY KEY,
     manifest_id      uuid NOT NULL,
     external_id      text NOT NULL,
-    item             text NOT NULL,            -- the item's key; of one without, its task's id; of the manifest's own run ''
+    item             text NOT NULL,            -- item key, otherwise task id of the item; '' for a run of the manifest
     batch_id         uuid,
     task_id          uuid NOT NULL,
     activity_id      uuid NOT NULL,            -- the last attempt
@@ -115,7 +115,7 @@ CREATE TRIGGER dead_letters_resolve_once BEFORE UPDATE ON tenuto.dead_letters FO
     WHEN (OLD.status <> 'awaiting_intervention')
     EXECUTE FUNCTION tenuto.refuse_to_resolve_twice();
 
--- What the manager did, each time it looked.
+-- Polls of the manifest manager.
 CREATE TABLE tenuto.polls (
     id             uuid PRIMARY KEY,
     at             timestamptz NOT NULL,
@@ -124,16 +124,16 @@ CREATE TABLE tenuto.polls (
     enqueued       integer NOT NULL,
     dead_lettered  integer NOT NULL,
     timed_out      integer NOT NULL,
-    skipped        jsonb NOT NULL,             -- by reason: how many, and some of them
+    skipped        jsonb NOT NULL,             -- number and examples by reason
     error          text
 );
 
--- What the steps of a chain came to: a retry goes on after the last. (No reference to tasks: it would cost every task's
--- end a look here. Housekeeping lets go what belongs to no open task.)
+-- Results of chain steps: a retry continues after the last one. (No foreign key to tasks: it would cost a lookup at the end
+-- of every task. Housekeeping deletes rows without an open task.)
 CREATE TABLE tenuto.chain_steps (
     task_id   uuid NOT NULL,
-    name      text NOT NULL,                   -- its place and name in the chain, such as "2 load"
-    output    jsonb NOT NULL,                  -- its value, or with which one it stopped the chain; of a sleep: until when
+    name      text NOT NULL,                   -- position and name in the chain, such as "2 load"
+    output    jsonb NOT NULL,                  -- result of the step, or value that stopped the chain; of a sleep: its end
     fence     bigint NOT NULL,
     ended_at  timestamptz NOT NULL,
     PRIMARY KEY (task_id, name)

@@ -1,15 +1,15 @@
--- Who may ask for what (keys, sessions), what was asked (requests, audit), secrets, named logs, and one-shot jobs.
+-- API keys, sessions, idempotency keys, the audit log, secrets, named logs and one-shots.
 
 CREATE TABLE tenuto.api_keys (
     id            uuid PRIMARY KEY,
     name          text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
-    prefix        text NOT NULL UNIQUE,               -- what people see of it; it also finds the row
+    prefix        text NOT NULL UNIQUE,               -- visible part of the key; identifies the row
     digest        bytea NOT NULL,                     -- SHA-256 of the whole key, which is random and long
     role          text NOT NULL CHECK (role IN ('viewer', 'operator', 'editor', 'admin')),
     created_at    timestamptz NOT NULL,
     created_by    text NOT NULL,
     expires_at    timestamptz,
-    last_used_at  timestamptz,                        -- about: written at most once a minute
+    last_used_at  timestamptz,                        -- updated at most once a minute
     revoked_at    timestamptz,
     revoked_by    text
 );
@@ -18,10 +18,10 @@ CREATE UNIQUE INDEX api_keys_one_in_use_per_name ON tenuto.api_keys (name) WHERE
 CREATE TABLE tenuto.sessions (
     id          uuid PRIMARY KEY,
     key_id      uuid NOT NULL REFERENCES tenuto.api_keys (id),
-    link        bytea UNIQUE,                         -- SHA-256 of the one-time link; null once it was followed
-    token       bytea UNIQUE,                         -- SHA-256 of what the browser holds
+    link        bytea UNIQUE,                         -- SHA-256 of the single-use login link; null after its use
+    token       bytea UNIQUE,                         -- SHA-256 of the session cookie
     created_at  timestamptz NOT NULL,
-    expires_at  timestamptz NOT NULL,                 -- of the link first, then of the session
+    expires_at  timestamptz NOT NULL,                 -- of the link, later of the session
     ended_at    timestamptz
 );
 CREATE INDEX sessions_by_end ON tenuto.sessions (expires_at);
@@ -31,9 +31,9 @@ CREATE TABLE tenuto.requests (
     actor        text NOT NULL,
     key          text NOT NULL CHECK (length(key) BETWEEN 1 AND 255),
     fingerprint  bytea NOT NULL,                      -- SHA-256 of method, path and body
-    subject      uuid NOT NULL,                       -- the id of what the request makes
+    subject      uuid NOT NULL,                       -- id of the object that the request creates
     at           timestamptz NOT NULL,
-    answer       jsonb,                               -- status, headers and body, once it was given
+    answer       jsonb,                               -- stored response: status, headers and body
     PRIMARY KEY (actor, key)
 );
 CREATE INDEX requests_by_age ON tenuto.requests (at);
@@ -44,25 +44,25 @@ CREATE TABLE tenuto.audit (
     actor_type   text NOT NULL,
     actor_id     text,
     actor_name   text NOT NULL,
-    source       text NOT NULL,                       -- from where: an address, 'cli', 'code'
+    source       text NOT NULL,                       -- IP address, 'cli' or 'code'
     request_id   text,
     action       text NOT NULL,                       -- 'schedule.change', 'task.cancel'
-    target       text,                                -- name or id of what was changed
+    target       text,                                -- name or id of the changed object
     reason       text,
-    before       jsonb,                               -- both with secrets masked
+    before       jsonb,                               -- both with secrets redacted
     after        jsonb
 );
 CREATE INDEX audit_of_target ON tenuto.audit (target, id);
 
 CREATE TABLE tenuto.audit_unsealed (
-    audit_id  uuid PRIMARY KEY                        -- written with its entry, gone once that is in the chain
+    audit_id  uuid PRIMARY KEY                        -- written with its entry, deleted when the entry is sealed
 );
 
 CREATE TABLE tenuto.audit_chain (
     position  bigint PRIMARY KEY CHECK (position > 0),
     audit_id  uuid NOT NULL UNIQUE,
     sealed_at timestamptz NOT NULL,
-    seal      bytea NOT NULL                          -- over the seal before and the whole row; says with which key
+    seal      bytea NOT NULL                          -- covers the previous seal and the whole entry; contains the key id
 );
 
 CREATE FUNCTION tenuto.refuse_to_change_the_audit() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -81,9 +81,9 @@ CREATE TRIGGER kept BEFORE TRUNCATE ON tenuto.audit_chain
 CREATE TABLE tenuto.secrets (
     name         text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
     version      integer NOT NULL DEFAULT 1,
-    key_id       text NOT NULL,                       -- which master key wraps the data key
-    wrapped      bytea NOT NULL,                      -- nonce and data key, sealed by the master key
-    sealed       bytea NOT NULL,                      -- nonce and value, sealed by the data key; name and version bound in
+    key_id       text NOT NULL,                       -- master key that wraps the data key
+    wrapped      bytea NOT NULL,                      -- nonce and data key, encrypted with the master key
+    sealed       bytea NOT NULL,                      -- nonce and value, encrypted with the data key; authenticates name and version
     created_at   timestamptz NOT NULL,
     updated_at   timestamptz NOT NULL,
     updated_by   text NOT NULL
@@ -95,9 +95,9 @@ CREATE TABLE tenuto.log_entries (
     at           timestamptz NOT NULL,
     message      text NOT NULL,
     fields       jsonb,
-    key          uuid NOT NULL UNIQUE,                -- of the task, which appends once however often it is tried
+    key          uuid NOT NULL UNIQUE,                -- of the task, which appends once even if it is retried
     task_id      uuid,
-    PRIMARY KEY (log, id)                             -- none on id alone: a page of a rare log is never sought by it
+    PRIMARY KEY (log, id)                             -- no index on id alone, which would be slow for a rarely used log
 );
 CREATE INDEX log_entries_by_age ON tenuto.log_entries (at);
 
@@ -112,7 +112,7 @@ CREATE INDEX activities_children ON tenuto.activities (parent_id, id) WHERE pare
 CREATE INDEX tasks_children ON tenuto.tasks (parent_id) WHERE parent_id IS NOT NULL;
 
 ALTER TABLE tenuto.dead_letters
-    ADD COLUMN resolved_request uuid;                 -- of what resolved it, perhaps together with many others
+    ADD COLUMN resolved_request uuid;                 -- request that resolved it, possibly together with others
 CREATE INDEX dead_letters_of_request ON tenuto.dead_letters (resolved_request) WHERE resolved_request IS NOT NULL;
 CREATE INDEX dead_letters_by_age ON tenuto.dead_letters (dead_lettered_at) WHERE status = 'awaiting_intervention';
 CREATE INDEX schedule_versions_by_age ON tenuto.schedule_versions (at);

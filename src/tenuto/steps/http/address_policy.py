@@ -1,8 +1,8 @@
-"""Which addresses a step may call: pure; names are resolved elsewhere, and nothing is dialled here.
+"""Which addresses a step may call. Pure: no name resolution and no connections here.
 
-A server that calls whatever it is told to is a door into its own network. So only public addresses may be called, and
-of the others those that somebody who runs the service has listed. What counts is the address that is dialled, not
-how it was written: every address a name stands for is looked at, in its plain form.
+A server that calls any address on request opens its own network to attackers. Steps may therefore call public addresses
+only, and others that the operator has listed. The policy applies to the address that is connected to, not to its
+spelling: every address of a host name is checked in its effective form.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ Network = IPv4Network | IPv6Network
 
 LOOPBACK = "a loopback address"
 PRIVATE = "a private address"
-OWN = "an address of this machine"
-_OPENED_BY_NAME = frozenset({PRIVATE, OWN})
-"""What listing a host name opens; the rest is opened by listing the network itself."""
+LOCAL = "an address of this machine"
+_ALLOWED_BY_NAME = frozenset({PRIVATE, LOCAL})
+"""Categories that a listed host name allows; all others need a listed network."""
 
-_CLOSED: tuple[tuple[str, str], ...] = (
-    ("0.0.0.0/8", "an address of no machine"),
+_BLOCKED: tuple[tuple[str, str], ...] = (
+    ("0.0.0.0/8", "an unspecified address"),
     ("10.0.0.0/8", PRIVATE),
-    ("100.64.0.0/10", PRIVATE),  # shared by a provider's customers; some clouds answer questions about machines here
+    ("100.64.0.0/10", PRIVATE),  # carrier-grade NAT; some clouds have metadata services here
     ("127.0.0.0/8", LOOPBACK),
-    ("168.63.129.16/32", "an address at which a cloud speaks to its machines"),
+    ("168.63.129.16/32", "the address of a cloud metadata service"),
     ("169.254.0.0/16", "a link-local address"),
     ("172.16.0.0/12", PRIVATE),
     ("192.0.0.0/24", "a reserved address"),
-    ("192.0.2.0/24", "an address of documentation"),
+    ("192.0.2.0/24", "a documentation address"),
     ("192.88.99.0/24", "a reserved address"),
     ("192.168.0.0/16", PRIVATE),
     ("198.18.0.0/15", "a reserved address"),
-    ("198.51.100.0/24", "an address of documentation"),
-    ("203.0.113.0/24", "an address of documentation"),
+    ("198.51.100.0/24", "a documentation address"),
+    ("203.0.113.0/24", "a documentation address"),
     ("224.0.0.0/4", "a multicast address"),
     ("240.0.0.0/4", "a reserved address"),
-    ("::/128", "an address of no machine"),
+    ("::/128", "an unspecified address"),
     ("::1/128", LOOPBACK),
-    ("2001::/23", "a reserved address"),  # among them tunnels to anywhere
-    ("2001:db8::/32", "an address of documentation"),
-    ("3fff::/20", "an address of documentation"),
+    ("2001::/23", "a reserved address"),  # includes tunnels to arbitrary addresses
+    ("2001:db8::/32", "a documentation address"),
+    ("3fff::/20", "a documentation address"),
     ("fc00::/7", PRIVATE),
     ("fe80::/10", "a link-local address"),
     ("fec0::/10", PRIVATE),
     ("ff00::/8", "a multicast address"),
 )
-_CLOSED_NETWORKS: tuple[tuple[Network, str], ...] = tuple((ip_network(network), what) for network, what in _CLOSED)
+_BLOCKED_NETWORKS: tuple[tuple[Network, str], ...] = tuple((ip_network(each), category) for each, category in _BLOCKED)
 _PUBLIC_V6 = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
@@ -59,63 +59,76 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """What may be called although it is not public."""
+class AllowList:
+    """Addresses that may be called although they are not public."""
 
     names: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, entries: Collection[str]) -> Allowance:
-        """From host names and networks, as the setting ``http_allow`` lists them."""
+    def parse(cls, entries: Collection[str]) -> AllowList:
+        """Read host names and networks of the setting ``http_allow``."""
         names, networks = set(), []
         for entry in entries:
             try:
-                networks.append(ip_network(without_brackets(entry)))
+                networks.append(ip_network(strip_brackets(entry)))
             except ValueError:
-                names.add(host_name(entry))
+                names.add(parse_host_name(entry))
         return cls(frozenset(names), tuple(networks))
 
-    def opens(self, host: str, address: Address, closed_as: str) -> bool:
-        """Whether a closed address may be called after all."""
+    def permits(self, host: str, address: Address, category: str) -> bool:
+        """Whether an address of a blocked category may be called."""
         if any(address in network for network in self.networks):
             return True
-        named = host.lower().rstrip(".")
-        if named not in self.names:
+        name = host.lower().rstrip(".")
+        if name not in self.names:
             return False
-        return closed_as in _OPENED_BY_NAME or (closed_as == LOOPBACK and named == "localhost")
+        return category in _ALLOWED_BY_NAME or (category == LOOPBACK and name == "localhost")
 
 
-def without_brackets(host: str) -> str:
-    """An address as it is, not as it stands in a URL."""
+def strip_brackets(host: str) -> str:
+    """Return an IPv6 address without the brackets of a URL."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
-def host_name(text: str) -> str:
-    """A host name in its plain form, or a refusal; numbers that could be taken for an address are none."""
+def parse_host_name(text: str) -> str:
+    """Return a host name in normalized form. Numbers that could be read as an address are rejected."""
     name = text.lower()
     if not _HOST_NAME.fullmatch(name):
-        raise Invalid(f"{text!r:.80} is not a host", field="url", remedy="write a host name or an address")
+        raise Invalid(
+            f"{text!r:.80} is not a host name or an address",
+            code="step.http.url.host_invalid",
+            field="url",
+            remedy="write a host name or an address",
+        )
     if _NUMBER.fullmatch(name.rstrip(".").rpartition(".")[2]):
         raise Invalid(
-            f"{text!r:.80} is an address in an odd spelling", field="url", remedy="write it as four decimal numbers"
+            f"{text!r:.80} is an unusual spelling of an address",
+            code="step.http.url.host_invalid",
+            field="url",
+            remedy="write the address as four decimal numbers",
         )
     return name.rstrip(".")
 
 
-def literal(host: str) -> Address | None:
-    """The address a host is, or None if it is a name; odd spellings of addresses are refused."""
+def parse_address(host: str) -> Address | None:
+    """Return the address that a host is, or None if it is a name. Unusual spellings of addresses are rejected."""
     if "%" in host:
-        raise Invalid("names a network interface", field="url", remedy="leave out what comes after the %")
+        raise Invalid(
+            f"host {host!r:.80} names a network interface",
+            code="step.http.url.host_invalid",
+            field="url",
+            remedy="remove the % and the text after it",
+        )
     try:
-        return ip_address(without_brackets(host))
+        return ip_address(strip_brackets(host))
     except ValueError:
-        host_name(host)
+        parse_host_name(host)
         return None
 
 
-def plain(address: Address) -> Address:
-    """The address that is reached in the end: those of the old kind come wrapped in several ways."""
+def effective_address(address: Address) -> Address:
+    """Return the address that is reached: IPv6 addresses may contain an IPv4 address in several ways."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -126,28 +139,33 @@ def plain(address: Address) -> Address:
     return address
 
 
-def closed_as(address: Address, own: Collection[Address] = ()) -> str | None:
-    """What an address is, if it is not public."""
-    reached = plain(address)
-    for network, what in _CLOSED_NETWORKS:
+def blocked_category(address: Address, local: Collection[Address] = ()) -> str | None:
+    """Return the category of an address that is not public; ``local``: the addresses of this machine."""
+    reached = effective_address(address)  # guard: http_call.plain_address
+    for network, category in _BLOCKED_NETWORKS:
         if reached in network:
-            return what
+            return category
     if isinstance(reached, IPv6Address) and reached not in _PUBLIC_V6:
         return "a reserved address"
-    return OWN if reached in own or address in own else None
+    return LOCAL if reached in local or address in local else None
 
 
-def callable_ones(
-    host: str, addresses: Sequence[Address], allowance: Allowance, own: Collection[Address] = ()
+def check_addresses(
+    host: str, addresses: Sequence[Address], allow_list: AllowList, local: Collection[Address] = ()
 ) -> Sequence[Address]:
-    """The addresses of a host, if each of them may be called: one that may not is reason to trust none."""
-    for address in addresses:
-        what = closed_as(address, own)
-        if what is not None and not allowance.opens(host, plain(address), what):
-            leads = f"{host} is {what}" if literal(host) == address else f"{host} leads to {address}, {what}"
+    """Return the addresses of a host if all of them may be called; a single blocked one rejects the host."""
+    for address in addresses:  # guard: http_call.every_address
+        category = blocked_category(address, local)
+        if category is not None and not allow_list.permits(host, effective_address(address), category):
+            reason = (
+                f"{host} is {category}"
+                if parse_address(host) == address
+                else f"{host} resolves to {address}, {category}"
+            )
             raise Forbidden(
-                f"{leads}, and such are not called",
+                f"the call is not allowed: {reason}",
+                code="step.http.url.not_allowed",
                 field="url",
-                remedy="if it may be called, list it in TENUTO_HTTP_ALLOW",
+                remedy="list the host or its network in TENUTO_HTTP_ALLOW if steps may call it",
             )
     return addresses

@@ -1,8 +1,8 @@
-"""The step kind ``http.call``: one request, sent to an address that may be called, and what came back.
+"""The step kind ``http.call``: send one request to an allowed address and store the response.
 
-The same idempotency key goes out with every attempt, so that a receiver can act once. An answer of another status than
-expected fails the attempt: for now if it may be otherwise later, for good if not. Whatever the other side does, time
-and memory stay bounded. Which addresses may be called is decided in `addresses`.
+Every attempt sends the same idempotency key, so that the receiver can act once. An unexpected status fails the attempt:
+with a retry if the status may change, else permanently. Time and memory stay limited whatever the server does.
+`address_policy` decides which addresses may be called.
 """
 
 from __future__ import annotations
@@ -16,134 +16,182 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tenuto.clock import steady
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import EngineError, Forbidden, Invalid
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater
-from tenuto.jobs.registry import Job, Using
-from tenuto.model.policies import Policy
-from tenuto.model.secrets import SecretRef, Text
+from tenuto.jobs.registry import Job, TaskOptions
+from tenuto.model.policies import TaskPolicy
+from tenuto.model.secrets import SecretRef, TextOrSecret
 from tenuto.model.steps import HTTP_CALL
-from tenuto.model.tasks import seconds
-from tenuto.steps.http import response as httpanswers
-from tenuto.steps.http.address_policy import Allowance, literal
-from tenuto.steps.http.response import Answer, ExpectedStatus, expects
+from tenuto.model.tasks import parse_duration_seconds
+from tenuto.steps.http.address_policy import AllowList, parse_address
+from tenuto.steps.http.response import (
+    MAX_STORED_BODY_BYTES,
+    ExpectedStatus,
+    HttpResponse,
+    is_expected,
+    read_response,
+)
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
     import httpx2
 
     from tenuto.steps.http.transport import Resolve
-    from tenuto.steps.step_kinds import Means
+    from tenuto.steps.step_kinds import StepServices
 
 KIND = HTTP_CALL
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-MAX_SECONDS = 3600.0
-MAX_HOPS = 3
-MAX_HEADERS = 100
-MAX_HEADER = 16 * 1024
-MAX_URL = 8 * 1024
+MAX_TIMEOUT_SECONDS = 3600.0
+MAX_REDIRECTS = 3
+MAX_HEADER_COUNT = 100
+MAX_HEADER_BYTES = 16 * 1024
+MAX_URL_CHARACTERS = 8 * 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
-_NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
-_NOT_IN_A_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_OF_THE_CONNECTION = frozenset({
+_FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_FORBIDDEN_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CLIENT_HEADERS = frozenset({
     "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te",
     "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
-"""What the client itself says; said twice, two readers could see two different requests."""
-_GO_ALONG = frozenset({"accept", "content-type", "idempotency-key", "tenuto-attempt", "tenuto-fence", "user-agent"})
-"""What is said to another host too, when a redirect leads there: nothing that could be a credential."""
+"""Headers that the client sets. If sent twice, two servers could read two different requests."""
+_REDIRECTED_HEADERS = frozenset({
+    "accept", "content-type", "idempotency-key", "tenuto-attempt", "tenuto-fence", "user-agent",
+})  # fmt: skip
+"""Headers that follow a redirect to another origin: none that could be a credential."""
 
 
 class CallFailed(EngineError):
-    """A call did not come to the answer that was wanted, and may yet."""
+    """A call did not get an expected response, but a retry may."""
 
 
-# --- the arguments --------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _method(text: str) -> str:
+def _check_method(text: str) -> str:
     if text.upper() not in METHODS:
-        raise Invalid(f"{text!r:.40} is not a method", field="method", remedy=f"use one of {', '.join(METHODS)}")
+        raise Invalid(
+            f"{text!r:.40} is not an HTTP method that a step can use",
+            code="step.http.method.unknown",
+            field="method",
+            remedy=f"use one of {', '.join(METHODS)}",
+        )
     return text.upper()
 
 
-def _url(given: Text) -> Text:
-    if isinstance(given, str):
-        parsed_url(given)
-    return given
-
-
-def parsed_url(text: str) -> httpx2.URL:
-    """A URL that could be called, as the client reads it."""
-    import httpx2
-
-    if len(text) > MAX_URL or _NOT_IN_A_URL.search(text):
-        raise Invalid("is too long, or holds a blank, a control character or a backslash", field="url")
-    try:
-        url = httpx2.URL(text)
-    except (httpx2.InvalidURL, ValueError):
-        raise Invalid("is not a URL", field="url", remedy="write it as https://host/path") from None
-    if url.scheme not in ("http", "https"):
-        raise Invalid(f"has the scheme {url.scheme!r:.20}", field="url", remedy="only http and https are called")
-    if url.userinfo or "@" in re.split("[/?#]", text.partition("//")[2])[0]:
-        raise Invalid("holds a user name", field="url", remedy="put credentials into a header, as a secret")
-    if not url.host:
-        raise Invalid("names no host", field="url", remedy="write it as https://host/path")
-    if url.port is not None and not 0 < url.port < 65_536:
-        raise Invalid(f"has the port {url.port}", field="url", remedy="ports go from 1 to 65535")
-    literal(url.raw_host.decode("ascii"))
+def _check_url(url: TextOrSecret) -> TextOrSecret:
+    if isinstance(url, str):
+        parse_url(url)
     return url
 
 
-def _headers(given: dict[str, Text]) -> dict[str, Text]:
-    if len(given) > MAX_HEADERS:
-        raise Invalid(f"are more than {MAX_HEADERS}", field="headers")
+def _invalid_url(problem: str, remedy: str) -> Invalid:
+    """Return an error that does not show the URL, which may be a secret."""
+    return Invalid(problem, code="step.http.url.invalid", field="url", remedy=remedy)
+
+
+def parse_url(text: str) -> httpx2.URL:
+    """Return a valid URL as the HTTP client reads it."""
+    import httpx2
+
+    if len(text) > MAX_URL_CHARACTERS or _FORBIDDEN_IN_URL.search(text):
+        raise _invalid_url(
+            "the URL is too long, or contains a space, a control character or a backslash",
+            f"use at most {MAX_URL_CHARACTERS:,} characters and encode special ones with %",
+        )
+    try:
+        url = httpx2.URL(text)
+    except (httpx2.InvalidURL, ValueError):
+        raise _invalid_url("the URL is not valid", "write it as https://host/path") from None
+    if url.scheme not in ("http", "https"):
+        raise _invalid_url(f"the URL has the scheme {url.scheme!r:.20}", "use http or https")
+    if url.userinfo or "@" in re.split("[/?#]", text.partition("//")[2])[0]:
+        raise _invalid_url("the URL contains a user name", "put credentials into a header, as a secret")
+    if not url.host:
+        raise _invalid_url("the URL has no host", "write it as https://host/path")
+    if url.port is not None and not 0 < url.port < 65_536:
+        raise _invalid_url(f"the URL has the port {url.port}", "use a port from 1 to 65535")
+    parse_address(url.raw_host.decode("ascii"))
+    return url
+
+
+def _check_headers(headers: dict[str, TextOrSecret]) -> dict[str, TextOrSecret]:
+    if len(headers) > MAX_HEADER_COUNT:
+        raise Invalid(
+            f"the request has {len(headers)} headers; at most {MAX_HEADER_COUNT} are allowed",
+            code="step.http.headers.too_many",
+            field="headers",
+        )
     seen: set[str] = set()
-    for name, value in given.items():
+    for name, value in headers.items():
         field = f"headers.{name:.40}"
         if not _TOKEN.fullmatch(name):
-            raise Invalid("is not the name of a header", field=field, remedy="use letters, digits and -")
-        if name.lower() in _OF_THE_CONNECTION:
-            raise Invalid("is set by the client itself", field=field, remedy="leave it out")
+            raise Invalid(
+                f"{name!r:.40} is not a valid header name",
+                code="step.http.headers.name_invalid",
+                field=field,
+                remedy="use letters, digits and -",
+            )
+        if name.lower() in _CLIENT_HEADERS:
+            raise Invalid(
+                f"header {name!r:.40} is set by the HTTP client",
+                code="step.http.headers.reserved",
+                field=field,
+                remedy="remove it",
+            )
         if name.lower() in seen:
-            raise Invalid("is given twice", field=field, remedy="names of headers are the same in upper and lower case")
+            raise Invalid(
+                f"header {name!r:.40} is given twice",
+                code="step.http.headers.duplicate",
+                field=field,
+                remedy="remove one of them; header names are not case-sensitive",
+            )
         seen.add(name.lower())
         if isinstance(value, str):
-            header_value(name, value)
-    return given
+            encode_header(name, value)
+    return headers
 
 
-def header_value(name: str, value: str) -> bytes:
-    """A header's value as it is sent, or a refusal that does not show it."""
+def encode_header(name: str, value: str) -> bytes:
+    """Return the value of a header as it is sent. Errors do not show the value, which may be a secret."""
     encoded = value.encode("utf-8", "surrogatepass")
-    if len(encoded) > MAX_HEADER:
-        raise Invalid(f"is longer than {MAX_HEADER} bytes", field=f"headers.{name:.40}")
-    if _NOT_IN_A_HEADER.search(value) or value != value.strip():
+    if len(encoded) > MAX_HEADER_BYTES:
         raise Invalid(
-            "holds a line break or another control character, or begins or ends with a blank",
+            f"the value of header {name!r:.40} is longer than {MAX_HEADER_BYTES} bytes",
+            code="step.http.headers.value_too_long",
+            field=f"headers.{name:.40}",
+        )
+    if _FORBIDDEN_IN_HEADER.search(value) or value != value.strip():
+        raise Invalid(
+            f"the value of header {name!r:.40} contains a control character, or begins or ends with a space",
+            code="step.http.headers.value_invalid",
             field=f"headers.{name:.40}",
             remedy="remove it; a secret read from a file often ends with a line break",
         )
     return encoded
 
 
-def _timeout(given: Any) -> float:
-    span = seconds(given, field="timeout")
-    if span is None or not 0 < span <= MAX_SECONDS:
-        raise Invalid(f"must be more than 0 s and at most {MAX_SECONDS:g} s", field="timeout")
-    return span
+def _parse_timeout(timeout: Any) -> float:
+    seconds = parse_duration_seconds(timeout, field="timeout")
+    if seconds is None or not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise Invalid(
+            f"timeout {timeout!r:.40} is not between 0 s and {MAX_TIMEOUT_SECONDS:g} s",
+            code="step.http.timeout.out_of_range",
+            field="timeout",
+        )
+    return seconds
 
 
-Method = Annotated[str, AfterValidator(_method)]
-Url = Annotated[Text, AfterValidator(_url)]
-Headers = Annotated[dict[str, Text], AfterValidator(_headers)]
-Timeout = Annotated[float, BeforeValidator(_timeout)]
-ResponseLimit = Annotated[int, Field(ge=0, le=httpanswers.MAX_KEPT)]
+Method = Annotated[str, AfterValidator(_check_method)]
+Url = Annotated[TextOrSecret, AfterValidator(_check_url)]
+Headers = Annotated[dict[str, TextOrSecret], AfterValidator(_check_headers)]
+Timeout = Annotated[float, BeforeValidator(_parse_timeout)]
+ResponseLimit = Annotated[int, Field(ge=0, le=MAX_STORED_BODY_BYTES)]
 
 
-def job(means: Means, resolve: Resolve | None = None) -> Job[..., Any]:
-    """What runs the steps of this kind; ``resolve`` finds the addresses of a name, if not the system is to."""
+def create_job(services: StepServices, resolve: Resolve | None = None) -> Job[..., Any]:
+    """Create the handler of this kind; ``resolve`` replaces the name resolution of the system."""
 
     async def http_call(
         ctx: Context,
@@ -156,82 +204,99 @@ def job(means: Means, resolve: Resolve | None = None) -> Job[..., Any]:
         response_limit: ResponseLimit = 64 * 1024,
         follow_redirects: bool = False,
     ) -> dict[str, Any]:
-        """Send one HTTP request and keep what came back."""
-        call = await _prepared(means, ctx, url, method, headers, body)
-        began = steady()
+        """Send one HTTP request and store the response."""
+        request = await _prepare(services, ctx, url, method, headers, body)
+        started_at = monotonic_seconds()
         try:
             async with asyncio.timeout(timeout):
-                answer = await _sent(call, means, resolve, response_limit, MAX_HOPS if follow_redirects else 0)
+                response = await _send(
+                    request, services, resolve, response_limit, MAX_REDIRECTS if follow_redirects else 0
+                )
         except TimeoutError:
-            raise CallFailed(f"{call} was not answered in full within {timeout:g} s") from None
-        if not expects(expected_status, answer.status):
-            _refuse(ctx, call, answer, expected_status)
-        return answer.result(round(steady() - began, 3))
+            raise CallFailed(
+                f"{request} got no complete response within {timeout:g} s", code="step.http.timed_out"
+            ) from None
+        if not is_expected(expected_status, response.status):
+            _fail(ctx, request, response, expected_status)
+        return response.to_output(round(monotonic_seconds() - started_at, 3))
 
-    return Job(http_call, KIND, Policy(), Using(), isolated=False)
+    return Job(http_call, KIND, TaskPolicy(), TaskOptions(), isolated=False)
 
 
-# --- the request ----------------------------------------------------------------------------------------------------
+# --- request --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpRequest:
     """A request that is ready to be sent."""
 
     method: str
     url: httpx2.URL
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes | None
-    body_is_secret: bool = False
-    place: str = ""
-    """Where it goes, as may be told: without the query, and without the path if the URL is a secret."""
+    body_has_secret: bool = False
+    display_url: str = ""
+    """The URL for messages: without the query, and without the path if the URL is a secret."""
 
     def __str__(self) -> str:
-        return f"{self.method} {self.place}"
+        return f"{self.method} {self.display_url}"
 
-    def redirected(self, status: int, location: str) -> Call:
-        """The request a redirect asks for, or a refusal."""
-        url = parsed_url(_joined(self.url, location))
+    def redirect(self, status: int, location: str) -> HttpRequest:
+        """Return the request that follows a redirect."""
+        url = parse_url(_join(self.url, location))
         if url.scheme != "https" and self.url.scheme == "https":
-            raise Forbidden("the redirect leads from https to http", field="url")
+            raise Forbidden("the redirect leads from https to http", code="step.http.redirect.insecure", field="url")
         method, body, headers = self.method, self.body, self.headers
         if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
             method, body = "GET", None
             headers = tuple(each for each in headers if each[0].lower() != b"content-type")
-        if _origin(url) != _origin(self.url):
-            if body is not None and self.body_is_secret:
-                raise Forbidden("the redirect would carry a secret to another host", field="url")
-            headers = tuple(each for each in headers if each[0].lower().decode("ascii") in _GO_ALONG)
-        return replace(self, method=method, url=url, headers=headers, body=body, place=_place(url, whole=False))
+        if _origin(url) != _origin(self.url):  # guard: http_call.credentials
+            if body is not None and self.body_has_secret:
+                raise Forbidden(
+                    "the redirect would send a secret to another host", code="step.http.redirect.secret", field="url"
+                )
+            headers = tuple(each for each in headers if each[0].lower().decode("ascii") in _REDIRECTED_HEADERS)
+        return replace(
+            self, method=method, url=url, headers=headers, body=body, display_url=_display_url(url, with_path=False)
+        )
 
 
-def _joined(url: httpx2.URL, location: str) -> str:
+def _join(url: httpx2.URL, location: str) -> str:
     import httpx2
 
     try:
         return str(url.join(location))
     except (httpx2.InvalidURL, ValueError):
-        raise Invalid("the redirect leads to what is no URL", field="url") from None
+        raise Invalid("the redirect leads to an invalid URL", code="step.http.redirect.invalid", field="url") from None
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-def _place(url: httpx2.URL, *, whole: bool) -> str:
-    return str(url.copy_with(query=None, fragment=None)) if whole else f"{url.scheme}://{url.netloc.decode('ascii')}"
+def _display_url(url: httpx2.URL, *, with_path: bool) -> str:
+    if with_path:
+        return str(url.copy_with(query=None, fragment=None))
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
-async def _prepared(means: Means, ctx: Context, url: Text, method: str, headers: Mapping[str, Text], body: Any) -> Call:
-    """The request with its secrets looked up."""
-    revealing = _Revealing(means, ctx)
+async def _prepare(
+    services: StepServices,
+    ctx: Context,
+    url: TextOrSecret,
+    method: str,
+    headers: Mapping[str, TextOrSecret],
+    body: Any,
+) -> HttpRequest:
+    """Return the request with its secrets revealed."""
+    body_encoder = _BodyEncoder(services, ctx)
     try:
-        target = parsed_url(await means.reveal(ctx, url))
-        sent = {name: header_value(name, await means.reveal(ctx, value)) for name, value in headers.items()}
-    except Invalid as error:  # only what was a secret can fail here: the rest was looked at when it was stored
-        raise PermanentFailure(str(error)) from None
-    content = await revealing.body(body)
-    said = {name.lower() for name in sent}
+        target = parse_url(await services.reveal_secret(ctx, url))
+        sent = {name: encode_header(name, await services.reveal_secret(ctx, value)) for name, value in headers.items()}
+    except Invalid as error:  # only revealed secrets can be invalid here: the rest was checked when it was stored
+        raise PermanentFailure(str(error), code=error.code, field=error.field) from None
+    content = await body_encoder.encode(body)
+    given_names = {name.lower() for name in sent}
     for name, value in {
         "Accept": "*/*",
         "Accept-Encoding": "gzip, deflate",
@@ -241,110 +306,117 @@ async def _prepared(means: Means, ctx: Context, url: Text, method: str, headers:
         "Tenuto-Fence": str(ctx.fence),
         **({} if content is None else {"Content-Type": _content_type(body)}),
     }.items():
-        if name.lower() not in said:
+        if name.lower() not in given_names:
             sent[name] = value.encode("ascii")
-    return Call(
+    return HttpRequest(
         method,
         target,
         tuple((name.encode("ascii"), value) for name, value in sent.items()),
         content,
-        revealing.found,
-        _place(target, whole=isinstance(url, str)),
+        body_encoder.has_secret,
+        _display_url(target, with_path=isinstance(url, str)),
     )
 
 
 def _content_type(body: Any) -> str:
-    return "text/plain; charset=utf-8" if isinstance(body, str) or _reference(body) else "application/json"
+    return "text/plain; charset=utf-8" if isinstance(body, str) or _secret_reference(body) else "application/json"
 
 
-def _reference(value: Any) -> SecretRef | None:
-    """The secret an object in a body speaks of, if it is such an object."""
+def _secret_reference(value: Any) -> SecretRef | None:
+    """Return the secret that an object in a body refers to, if it is a reference."""
     if not isinstance(value, Mapping) or "secret" not in value or not value.keys() <= {"secret", "prefix"}:
         return None
     return SecretRef(**value) if all(isinstance(each, str) for each in value.values()) else None
 
 
-class _Revealing:
-    """Puts secrets in the place of the references to them, at any depth of a body."""
+class _BodyEncoder:
+    """Encodes a body and replaces references to secrets at any depth."""
 
-    def __init__(self, means: Means, ctx: Context) -> None:
-        self._means = means
+    def __init__(self, services: StepServices, ctx: Context) -> None:
+        self._services = services
         self._ctx = ctx
-        self.found = False
+        self.has_secret = False
 
-    async def body(self, body: Any) -> bytes | None:
+    async def encode(self, body: Any) -> bytes | None:
         if body is None:
             return None
-        known = await self._revealed(body)
-        text = known if isinstance(known, str) else json.dumps(known, ensure_ascii=False, allow_nan=False)
+        revealed = await self._reveal(body)
+        text = revealed if isinstance(revealed, str) else json.dumps(revealed, ensure_ascii=False, allow_nan=False)
         return text.encode("utf-8")
 
-    async def _revealed(self, value: Any) -> Any:
-        reference = _reference(value)
+    async def _reveal(self, value: Any) -> Any:
+        reference = _secret_reference(value)
         if reference is not None:
-            self.found = True
-            return await self._means.reveal(self._ctx, reference)
+            self.has_secret = True
+            return await self._services.reveal_secret(self._ctx, reference)
         if isinstance(value, Mapping):
-            return {name: await self._revealed(each) for name, each in value.items()}
-        return [await self._revealed(each) for each in value] if isinstance(value, list) else value
+            return {name: await self._reveal(each) for name, each in value.items()}
+        return [await self._reveal(each) for each in value] if isinstance(value, list) else value
 
 
 # --- sending --------------------------------------------------------------------------------------------------------
 
 
-async def _sent(call: Call, means: Means, resolve: Resolve | None, keep: int, hops: int) -> Answer:
-    """The answer to a request; redirects are followed so many times, and each place is checked anew."""
+async def _send(
+    request: HttpRequest, services: StepServices, resolve: Resolve | None, body_limit: int, redirects: int
+) -> HttpResponse:
+    """Send a request and follow up to ``redirects`` redirects; the target of each redirect is checked."""
     import httpx2
 
-    from tenuto.steps.http import transport as dialling
+    from tenuto.steps.http import transport as http_transport
 
-    allowance = Allowance.of(means.settings().http_allow)
+    allow_list = AllowList.parse(services.get_settings().http_allow)
     try:
-        own = dialling.own_addresses()
-    except dialling.OwnAddressesUnknown as error:
-        raise CallFailed(f"{call} was not sent: {error.message}", remedy=error.remedy) from None
-    dialler = dialling.Dialler(allowance, resolve or dialling.resolve, own)
-    first = call
+        local = http_transport.local_addresses()
+    except http_transport.LocalAddressesUnknown as error:
+        raise CallFailed(f"{request} was not sent: {error.message}", code=error.code, remedy=error.remedy) from None
+    backend = http_transport.CheckedNetworkBackend(allow_list, resolve or http_transport.resolve, local)
+    first = request
     try:
         while True:
-            async with dialling.CheckedTransport(dialler) as transport:
-                answer = await _exchanged(transport, call, keep)
-            location = answer.location if hops or call is not first else None
+            async with http_transport.CheckedTransport(backend) as transport:
+                response = await _exchange(transport, request, body_limit)
+            location = response.location if redirects or request is not first else None
             if location is None:
-                return answer
-            if not hops:
-                raise PermanentFailure(f"{first} was redirected more than {MAX_HOPS} times")
-            hops -= 1
-            call = call.redirected(answer.status, location)
+                return response
+            if not redirects:
+                raise PermanentFailure(
+                    f"{first} was redirected more than {MAX_REDIRECTS} times", code="step.http.redirect.too_many"
+                )
+            redirects -= 1
+            request = request.redirect(response.status, location)
     except (Forbidden, Invalid) as error:
-        raise PermanentFailure(f"{call}: {error}") from None
+        raise PermanentFailure(f"{request}: {error}", code=error.code) from None
     except httpx2.HTTPError as error:
-        raise CallFailed(f"{call} failed: {str(error)[:500] or type(error).__name__}") from None
+        raise CallFailed(
+            f"{request} failed: {str(error)[:500] or type(error).__name__}", code="step.http.connection_failed"
+        ) from None
 
 
-async def _exchanged(transport: httpx2.AsyncHTTPTransport, call: Call, keep: int) -> Answer:
-    """One request and its answer, straight through the transport: no cookies, no netrc, no log of addresses."""
+async def _exchange(transport: httpx2.AsyncHTTPTransport, request: HttpRequest, body_limit: int) -> HttpResponse:
+    """Send one request through the transport itself: no cookies, no netrc, no log of URLs."""
     import httpx2
 
-    request = httpx2.Request(call.method, call.url, headers=list(call.headers), content=call.body)
-    request.extensions["timeout"] = {}
-    response = await transport.handle_async_request(request)
+    message = httpx2.Request(request.method, request.url, headers=list(request.headers), content=request.body)
+    message.extensions["timeout"] = {}
+    response = await transport.handle_async_request(message)
     try:
-        return await httpanswers.read(response, keep)
+        return await read_response(response, body_limit)
     finally:
         await response.aclose()
 
 
-def _refuse(ctx: Context, call: Call, answer: Answer, expected: list[int | str]) -> None:
-    """Fail the attempt: for good, unless the status says that it may be otherwise later."""
-    wanted = ", ".join(str(each) for each in expected)
-    message = f"{call} answered {answer.status}, not {wanted}"
-    if answer.body:
-        ctx.log.warning("the answer began with: %s", answer.beginning())
-    if not answer.may_pass:
-        remedy = "set follow_redirects, or call the address it leads to" if answer.location else None
-        raise PermanentFailure(message, remedy=remedy)
-    wait = answer.retry_after()
-    if wait is not None:
-        raise RetryLater(message, after=wait)
-    raise CallFailed(message)
+def _fail(ctx: Context, request: HttpRequest, response: HttpResponse, expected: list[int | str]) -> None:
+    """Fail the attempt: permanently, unless the status may change later."""
+    expected_text = ", ".join(str(each) for each in expected)
+    message = f"{request} responded with status {response.status}, expected {expected_text}"
+    if response.body:
+        ctx.log.warning("beginning of the response: %s", response.excerpt())
+    code = "step.http.status.unexpected"
+    if not response.is_transient:
+        remedy = "set follow_redirects, or call the URL that the redirect leads to" if response.location else None
+        raise PermanentFailure(message, code=code, remedy=remedy)
+    delay = response.retry_after()
+    if delay is not None:
+        raise RetryLater(message, after=delay, code=code)
+    raise CallFailed(message, code=code)

@@ -1,7 +1,6 @@
-"""What a called server answered, read within bounds and kept as data: what is expected, what is stored of it.
+"""Responses of HTTP calls: read within limits, compared with the expected status, and stored.
 
-Sends nothing. Of the headers only those are kept that tell of the answer; cookies and whatever else might open a door
-are not.
+Of the headers only those that describe the response are stored; cookies and other possible credentials are not.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from tenuto.model import stored_values
 if TYPE_CHECKING:
     import httpx2
 
-MAX_KEPT = 512 * 1024
-"""How much of a body a result can hold."""
-MAX_READ = 1024 * 1024
-"""How much is read, unpacked: so that a server may end its answer although not all of it is kept. Then we hang up."""
-LONGEST_RETRY_AFTER = timedelta(hours=1)
-_SHORTEST_RETRY_AFTER = timedelta(seconds=1)
+MAX_STORED_BODY_BYTES = 512 * 1024
+"""How much of a body can be stored as a result."""
+MAX_READ_BYTES = 1024 * 1024
+"""How much of a decompressed body is read, so that the server can complete it; then the connection is closed."""
+MAX_RETRY_AFTER = timedelta(hours=1)
+_MIN_RETRY_AFTER = timedelta(seconds=1)
 _MAX_ENCODINGS = 2
-_MAX_PIECES = 10_000
-"""A body sent byte by byte costs its reader a thousand times as much: everybody on the same loop would wait."""
-_MAX_VALUE = 1000
-_MAX_STORED = stored_values.MAX_OUTPUT - 64 * 1024  # beside it stand the headers
-_BEGINNING = 2000
+_MAX_CHUNKS = 10_000
+"""A body in one-byte chunks costs a thousand times as much and would delay everything on the event loop."""
+_MAX_HEADER_CHARACTERS = 1000
+_MAX_RESULT_BYTES = stored_values.MAX_OUTPUT_BYTES - 64 * 1024  # leaves space for the headers
+_EXCERPT_CHARACTERS = 2000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_PASSING = frozenset({408, 425, 429})
+_TRANSIENT = frozenset({408, 425, 429})
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})|([1-5])xx")
-_KEPT = frozenset({
+_STORED_HEADERS = frozenset({
     "age", "allow", "cache-control", "content-disposition", "content-encoding", "content-language", "content-length",
     "content-location", "content-type", "correlation-id", "date", "deprecation", "etag", "expires", "last-modified",
     "location", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "request-id", "retry-after", "server",
@@ -46,38 +45,50 @@ _KEPT = frozenset({
 })  # fmt: skip
 
 
-def _bounds(given: int | str) -> tuple[int, int]:
-    if isinstance(given, int) and not isinstance(given, bool) and 100 <= given <= 599:
-        return given, given
-    found = _RANGE.fullmatch(str(given)) if isinstance(given, str) else None
+def _parse_range(status: int | str) -> tuple[int, int]:
+    if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
+        return status, status
+    found = _RANGE.fullmatch(str(status)) if isinstance(status, str) else None
     if found is None:
-        raise Invalid(f"{given!r:.40} is not a status", field="expected_status", remedy="write 204, '200-299' or '2xx'")
+        raise Invalid(
+            f"{status!r:.40} is not an HTTP status or a range",
+            code="step.http.expected_status.invalid",
+            field="expected_status",
+            remedy="write 204, '200-299' or '2xx'",
+        )
     low, high, hundreds = found.groups()
     return (int(hundreds) * 100, int(hundreds) * 100 + 99) if hundreds else (int(low), int(high))
 
 
-def _expected(given: list[int | str]) -> list[int | str]:
-    if not 1 <= len(given) <= 50:
-        raise Invalid("must name 1 to 50 codes or ranges", field="expected_status")
-    for each in given:
-        low, high = _bounds(each)
+def _check_expected(expected: list[int | str]) -> list[int | str]:
+    if not 1 <= len(expected) <= 50:
+        raise Invalid(
+            f"expected_status has {len(expected)} entries, not 1 to 50",
+            code="step.http.expected_status.count",
+            field="expected_status",
+        )
+    for each in expected:
+        low, high = _parse_range(each)
         if low > high:
-            raise Invalid(f"{each!r} ends before it begins", field="expected_status")
-    return given
+            raise Invalid(
+                f"the range {each!r} of expected_status ends before it begins",
+                code="step.http.expected_status.invalid",
+                field="expected_status",
+            )
+    return expected
 
 
-ExpectedStatus = Annotated[list[int | str], AfterValidator(_expected)]
-"""Codes and ranges of codes."""
+ExpectedStatus = Annotated[list[int | str], AfterValidator(_check_expected)]
+"""Status codes and ranges."""
 
 
-def expects(expected: Sequence[int | str], status: int) -> bool:
-    """Whether a status is among those that were expected."""
-    return any(low <= status <= high for low, high in map(_bounds, expected))
+def is_expected(expected: Sequence[int | str], status: int) -> bool:
+    return any(low <= status <= high for low, high in map(_parse_range, expected))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back."""
+class HttpResponse:
+    """A response with the stored part of its headers and body."""
 
     status: int
     headers: dict[str, str]
@@ -86,39 +97,39 @@ class Answer:
 
     @property
     def location(self) -> str | None:
-        """Where it leads to, if it is a redirect."""
+        """The target of a redirect."""
         return self.headers.get("location") if self.status in _REDIRECTS else None
 
     @property
-    def may_pass(self) -> bool:
-        """Whether the same request may be answered otherwise later."""
-        return self.status in _PASSING or self.status >= 500
+    def is_transient(self) -> bool:
+        """Whether the same request may get another status later."""
+        return self.status in _TRANSIENT or self.status >= 500
 
     def retry_after(self) -> timedelta | None:
-        """How long the server asks to wait, within reason."""
-        given = self.headers.get("retry-after", "").strip()
-        if given.isascii() and given.isdigit():
-            wait = timedelta(seconds=min(int(given[:9]), LONGEST_RETRY_AFTER.total_seconds()))
+        """Return the delay that the server asks for, within limits."""
+        text = self.headers.get("retry-after", "").strip()
+        if text.isascii() and text.isdigit():
+            delay = timedelta(seconds=min(int(text[:9]), MAX_RETRY_AFTER.total_seconds()))
         else:
-            until, now = _instant(given), _instant(self.headers.get("date", ""))
+            until, server_time = _parse_http_date(text), _parse_http_date(self.headers.get("date", ""))
             if until is None:
                 return None
-            wait = until - (now or SystemClock().now())  # by the clock of the server, if it tells
-        return max(_SHORTEST_RETRY_AFTER, min(wait, LONGEST_RETRY_AFTER))
+            delay = until - (server_time or SystemClock().now())
+        return max(_MIN_RETRY_AFTER, min(delay, MAX_RETRY_AFTER))
 
-    def beginning(self) -> str:
-        """The first words of the body, for people."""
-        return stored_values.kept_text(self._text()[:_BEGINNING], _BEGINNING)
+    def excerpt(self) -> str:
+        """Return the beginning of the body as text."""
+        return stored_values.truncate_text(self._text()[:_EXCERPT_CHARACTERS], _EXCERPT_CHARACTERS)
 
-    def result(self, duration: float) -> dict[str, Any]:
-        """As the output of a step."""
-        body = self._data()
-        text = "" if body is not None else stored_values.kept_text(self._text(), len(self.body))
-        fits = _size(text) <= _MAX_STORED
+    def to_output(self, duration: float) -> dict[str, Any]:
+        """Return the response as the output of a step."""
+        body = self._parse_json()
+        text = "" if body is not None else stored_values.truncate_text(self._text(), len(self.body))
+        fits = _size(text) <= _MAX_RESULT_BYTES
         return {
             "status": self.status,
-            "headers": {name: _told(name, value) for name, value in self.headers.items()},
-            "body": body if body is not None else text if fits else text[: _MAX_STORED // 6],
+            "headers": {name: _redact_header(name, value) for name, value in self.headers.items()},
+            "body": body if body is not None else text if fits else text[: _MAX_RESULT_BYTES // 6],
             "truncated": self.truncated or not fits,
             "duration": duration,
         }
@@ -127,55 +138,56 @@ class Answer:
         charset = re.search(r"charset=\"?([A-Za-z0-9_.:-]{1,40})", self.headers.get("content-type", ""))
         try:
             return self.body.decode(charset[1] if charset else "utf-8", "replace")
-        except (LookupError, ValueError):  # no such charset, or one that is not for text
+        except (LookupError, ValueError):  # unknown charset, or not a text encoding
             return self.body.decode("utf-8", "replace")
 
-    def _data(self) -> Any:
-        """The body as data, if it is JSON, whole, and can be stored."""
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if self.truncated or not (kind == "application/json" or kind.endswith("+json")):
+    def _parse_json(self) -> Any:
+        """Return the body as data, if it is complete JSON that can be stored."""
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if self.truncated or not (media_type == "application/json" or media_type.endswith("+json")):
             return None
         try:
             data = from_json(
-                stored_values.storable_json(self._text(), field="body", limit=MAX_READ), allow_inf_nan=False
+                stored_values.check_json_text(self._text(), field="body", limit=MAX_READ_BYTES), allow_inf_nan=False
             )
-        except (Invalid, ValueError):  # then as the text it came as
+        except (Invalid, ValueError):  # stored as text instead
             return None
-        return data if _size(data) <= _MAX_STORED else None
+        return data if _size(data) <= _MAX_RESULT_BYTES else None
 
 
 def _size(value: Any) -> int:
-    """How long it is when it is stored: a control character grows six-fold, and 1e15 is written out."""
+    """Return the stored size: a control character takes six bytes, and 1e15 is written out."""
     return len(to_json(value))
 
 
-async def read(response: httpx2.Response, keep: int) -> Answer:
-    """What a response holds, up to so many bytes of its body."""
+async def read_response(response: httpx2.Response, body_limit: int) -> HttpResponse:
+    """Read a response and keep up to ``body_limit`` bytes of its body."""
     import httpx2
 
-    packed = response.headers.get("content-encoding", "")
-    if packed.count(",") >= _MAX_ENCODINGS:
-        raise httpx2.DecodingError("its body is packed many times over")
-    body, seen, pieces, ended = bytearray(), 0, 0, True
-    async for piece in response.aiter_bytes():
-        body += piece[: max(keep - len(body), 0)]
-        seen += len(piece)
-        pieces += 1
-        if seen > MAX_READ or response.num_bytes_downloaded > MAX_READ or pieces >= _MAX_PIECES:
-            ended = False
+    encodings = response.headers.get("content-encoding", "")
+    if encodings.count(",") >= _MAX_ENCODINGS:
+        raise httpx2.DecodingError("the body of the response is compressed several times")
+    body, read_count, chunk_count, is_complete = bytearray(), 0, 0, True
+    async for chunk in response.aiter_bytes():
+        body += chunk[: max(body_limit - len(body), 0)]
+        read_count += len(chunk)
+        chunk_count += 1
+        # guard: http_call.bounded_body
+        if read_count > MAX_READ_BYTES or response.num_bytes_downloaded > MAX_READ_BYTES or chunk_count >= _MAX_CHUNKS:
+            is_complete = False
             break
-    kept = {name.lower(): value for name, value in response.headers.items() if name.lower() in _KEPT}
-    return Answer(response.status_code, kept, bytes(body), not ended or seen > len(body))
+    stored = {name.lower(): value for name, value in response.headers.items() if name.lower() in _STORED_HEADERS}
+    return HttpResponse(response.status_code, stored, bytes(body), not is_complete or read_count > len(body))
 
 
-def _told(name: str, value: str) -> str:
-    """A header as it is stored; where a redirect leads to may carry a token after the question mark."""
+def _redact_header(name: str, value: str) -> str:
+    """Return a header as it is stored: the query of a redirect may contain a token."""
     if name in ("location", "content-location"):
         value = re.sub(r"[?#].*", "?…", re.sub(r"//[^/?#]*@", "//", value), flags=re.DOTALL)
-    return stored_values.kept_text(value, _MAX_VALUE)
+    return stored_values.truncate_text(value, _MAX_HEADER_CHARACTERS)
 
 
-def _instant(text: str) -> datetime | None:
+def _parse_http_date(text: str) -> datetime | None:
     try:
         found = parsedate_to_datetime(text)
     except (TypeError, ValueError, IndexError, OverflowError):

@@ -1,8 +1,8 @@
-"""Dials for the calls of steps: a name is resolved once, what it stands for is checked, and the checked address itself
-is dialled. Host, SNI and certificate go by the name all the same.
+"""Connections for HTTP calls: resolve a host name once, check its addresses, and connect to a checked address.
 
-So a name that answers otherwise when it is asked again leads nowhere: nobody asks again. Decides nothing about
-addresses (see `addresses`) and knows nothing about steps. Imported only when a call is made: HTTP is heavy.
+The Host header, SNI and the certificate check still use the name. Because the name is not resolved again, a DNS server
+that answers differently the second time gains nothing. `address_policy` decides which addresses are allowed. Imported
+only when a call is made, because the HTTP libraries are slow to import.
 """
 
 from __future__ import annotations
@@ -24,90 +24,91 @@ import httpx2
 
 from tenuto.errors import EngineError
 from tenuto.steps.http import address_policy
-from tenuto.steps.http.address_policy import Address, Allowance
+from tenuto.steps.http.address_policy import Address, AllowList
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses a host name stands for."""
+"""Returns the addresses of a host name."""
 
-_SHARE_SECONDS = 5.0
-"""How long one of several addresses may keep silent before the next is tried."""
-
-
-_LOOKUP_SECONDS = 20.0
-_MOST_LOOKUPS = 32
-Found = Sequence[tuple[Any, ...]]
+_CONNECT_TIMEOUT_SECONDS = 5.0
+"""How long one of several addresses may not respond before the next is tried."""
+_RESOLVE_TIMEOUT_SECONDS = 20.0
+_MAX_RESOLVER_THREADS = 32
+AddressInfos = Sequence[tuple[Any, ...]]
 
 
-class Lookups:
-    """Asks the system for addresses, on a few threads of its own.
+class NameResolver:
+    """Resolves host names with the functions of the system, on a few threads of its own.
 
-    Not on those everybody on the loop shares: asking blocks, for as long as a name server keeps silent, and nothing
-    can break it off. Whoever asks while all are busy waits for his turn, and for no longer than he likes. The threads
-    keep no process from ending.
+    The shared threads of the event loop are not used: a lookup blocks for as long as a name server does not answer, and
+    cannot be cancelled. Callers wait while all threads are busy, up to their own time limit. The threads are daemons.
     """
 
-    def __init__(self, most: int = _MOST_LOOKUPS) -> None:
-        self._most = most
-        self._asked: SimpleQueue[tuple[Future[Found], str, int]] = SimpleQueue()
-        self._counting = threading.Lock()
-        self._threads = 0
-        self._free = 0
-        """Threads that have nothing to do, and for which nothing is meant that waits to be fetched."""
-        self._behind = 0
-        """What came while there was none, and no more could be had."""
+    def __init__(
+        self, max_threads: int = _MAX_RESOLVER_THREADS, timeout_seconds: float = _RESOLVE_TIMEOUT_SECONDS
+    ) -> None:
+        self._max_threads = max_threads
+        self._timeout_seconds = timeout_seconds
+        self._requests: SimpleQueue[tuple[Future[AddressInfos], str, int]] = SimpleQueue()
+        self._count_lock = threading.Lock()
+        self._thread_count = 0
+        self._idle_count = 0
+        """Threads without work for which no queued request is intended."""
+        self._backlog_count = 0
+        """Requests queued while no thread was idle and no more could be started."""
 
-    async def find(self, host: str, port: int) -> Sequence[str]:
-        answer: Future[Found] = Future()
-        with self._counting:
-            if self._free:
-                self._free -= 1
-            elif self._threads < self._most:
-                threading.Thread(target=self._serve, name="tenuto-lookup", daemon=True).start()
-                self._threads += 1
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        answer: Future[AddressInfos] = Future()
+        with self._count_lock:
+            if self._idle_count:
+                self._idle_count -= 1
+            elif self._thread_count < self._max_threads:
+                threading.Thread(target=self._serve, name="tenuto-resolver", daemon=True).start()
+                self._thread_count += 1
             else:
-                self._behind += 1
-            self._asked.put((answer, host, port))
-        async with asyncio.timeout(_LOOKUP_SECONDS):
+                self._backlog_count += 1
+            self._requests.put((answer, host, port))
+        async with asyncio.timeout(self._timeout_seconds):
             found = await asyncio.wrap_future(answer)
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
     def _serve(self) -> None:
         while True:
-            answer, host, port = self._asked.get()
-            if answer.set_running_or_notify_cancel():  # else nobody waits for it any more
+            answer, host, port = self._requests.get()
+            if answer.set_running_or_notify_cancel():  # else the caller has given up
                 try:
                     answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-                except BaseException as error:  # noqa: BLE001 — whatever it is, it is for whoever asked
+                except BaseException as error:  # noqa: BLE001 — the caller gets every error
                     answer.set_exception(error)
-            with self._counting:
-                if self._behind:
-                    self._behind -= 1
+            with self._count_lock:
+                if self._backlog_count:
+                    self._backlog_count -= 1
                 else:
-                    self._free += 1
+                    self._idle_count += 1
 
 
-_lookups = Lookups()
+_resolver = NameResolver()
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Ask the system."""
-    return await _lookups.find(host, port)
+    """Resolve a host name with the functions of the system."""
+    return await _resolver.resolve(host, port)
 
 
-class OwnAddressesUnknown(EngineError):
-    """The system does not say which addresses this machine has."""
+class LocalAddressesUnknown(EngineError):
+    """The system does not list the addresses of this machine."""
 
 
-def own_addresses() -> frozenset[Address]:
-    """The addresses of this machine. Whoever cannot have them must not call: one that is not known is not closed."""
+def local_addresses() -> frozenset[Address]:
+    """Return the addresses of this machine. Without them no call is allowed: an unknown one would not be blocked."""
     import psutil
 
     try:
         interfaces = psutil.net_if_addrs()
     except OSError as error:
-        raise OwnAddressesUnknown(
-            f"the system does not list the addresses of this machine: {_reason(error)}",
-            remedy="let the worker use AF_NETLINK sockets; under systemd it belongs into RestrictAddressFamilies",
+        raise LocalAddressesUnknown(
+            f"the system does not list the addresses of this machine: {_root_cause(error)}",
+            code="step.http.local_addresses_unknown",
+            remedy="allow AF_NETLINK sockets for the worker; under systemd add it to RestrictAddressFamilies",
         ) from error
     found = set()
     for interface in interfaces.values():
@@ -117,14 +118,14 @@ def own_addresses() -> frozenset[Address]:
     return frozenset(found)
 
 
-class Dialler(httpcore2.AsyncNetworkBackend):
-    """Opens connections to addresses that may be called, and to no others."""
+class CheckedNetworkBackend(httpcore2.AsyncNetworkBackend):
+    """Opens connections to allowed addresses only."""
 
-    def __init__(self, allowance: Allowance, resolve: Resolve, own: Collection[Address]) -> None:
-        self._allowance = allowance
+    def __init__(self, allow_list: AllowList, resolve: Resolve, local: Collection[Address]) -> None:
+        self._allow_list = allow_list
         self._resolve = resolve
-        self._own = own
-        self._wire = httpcore2.AnyIOBackend()
+        self._local = local
+        self._backend = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -135,49 +136,52 @@ class Dialler(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         found = await self._addresses(host, port)
-        *others, last = address_policy.callable_ones(host, found, self._allowance, self._own)
+        *others, last = address_policy.check_addresses(host, found, self._allow_list, self._local)
         for address in others:
             try:
-                return await self._wire.connect_tcp(str(address), port, timeout=_SHARE_SECONDS)
+                return await self._backend.connect_tcp(str(address), port, timeout=_CONNECT_TIMEOUT_SECONDS)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
         try:
-            return await self._wire.connect_tcp(str(last), port)
+            return await self._backend.connect_tcp(str(last), port)  # guard: http_call.checked_address
         except httpcore2.ConnectError as error:
-            raise httpcore2.ConnectError(_reason(error)) from None
+            raise httpcore2.ConnectError(_root_cause(error)) from None
 
     async def _addresses(self, host: str, port: int) -> Sequence[Address]:
-        given = address_policy.literal(host)
-        if given is not None:
-            return [given]
+        literal = address_policy.parse_address(host)
+        if literal is not None:
+            return [literal]
         try:
             answer = await self._resolve(host, port)
         except TimeoutError:
-            raise httpcore2.ConnectError("its name could not be resolved in time") from None
+            raise httpcore2.ConnectError("the host name could not be resolved in time") from None
         except (OSError, UnicodeError):
-            raise httpcore2.ConnectError("its name cannot be resolved") from None
+            raise httpcore2.ConnectError("the host name cannot be resolved") from None
         if not answer:
-            raise httpcore2.ConnectError("its name stands for no address")
+            raise httpcore2.ConnectError("the host name has no address")
         return [ipaddress.ip_address(each) for each in answer]
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost reason; the outer ones say that all attempts failed."""
+def _root_cause(error: BaseException) -> str:
+    """Return the text of the innermost error; the outer ones only say that all attempts failed."""
     while error.__cause__ is not None:
         error = error.__cause__
     return os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
 
 
 class CheckedTransport(httpx2.AsyncHTTPTransport):
-    """HTTP over what a `Dialler` opens: certificates verified, no proxies, nothing kept from call to call."""
+    """HTTP over a `CheckedNetworkBackend`: certificates are verified, no proxies, no reuse of connections."""
 
-    def __init__(self, dialler: Dialler, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, backend: CheckedNetworkBackend, ssl_context: ssl.SSLContext | None = None) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=trust or _trust(), max_connections=1, max_keepalive_connections=0, network_backend=dialler
+            ssl_context=ssl_context or _default_ssl_context(),
+            max_connections=1,
+            max_keepalive_connections=0,
+            network_backend=backend,
         )
 
 
 @lru_cache(maxsize=1)
-def _trust() -> ssl.SSLContext:
-    """Whose certificates are taken: those the system trusts, or SSL_CERT_FILE. Reading them takes a while."""
+def _default_ssl_context() -> ssl.SSLContext:
+    """Return the certificates that the system trusts, or SSL_CERT_FILE. Cached, because reading them is slow."""
     return httpx2.create_ssl_context()

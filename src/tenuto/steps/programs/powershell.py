@@ -1,7 +1,6 @@
-"""Steps that run a PowerShell script: `-NoProfile -NonInteractive -File SCRIPT`, never `-Command` made from data.
+"""The step kind ``powershell``: run a script with `-NoProfile -NonInteractive -File SCRIPT`, never with `-Command`.
 
-The script is a file of the machine, or text that is written to a file nobody else can read or change, and taken away
-afterwards. Only what is particular to the kind is here; `programs` runs it.
+The script is a file of the machine, or text that is written to a private file and removed afterwards.
 """
 
 from __future__ import annotations
@@ -16,57 +15,71 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from tenuto.errors import Invalid
 from tenuto.jobs.context import Context, PermanentFailure
-from tenuto.jobs.registry import Job, Using
-from tenuto.model.policies import Policy, RetryPolicy
-from tenuto.model.secrets import Text
+from tenuto.jobs.registry import Job, TaskOptions
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.secrets import TextOrSecret
 from tenuto.model.steps import POWERSHELL
 from tenuto.settings import Settings
 from tenuto.steps.programs import program as programs
-from tenuto.steps.programs.arguments import (
+from tenuto.steps.programs.program import (
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_OUTPUT_BYTES,
     Arguments,
+    Command,
     Digest,
     Environment,
     Folder,
-    Grace,
-    Kept,
+    GraceSeconds,
+    NoSuchProgram,
+    OutputLimit,
     Program,
+    ProgramResult,
+    RunOptions,
     SuccessCodes,
     WarningCodes,
-    absolute,
+    check_absolute_path,
 )
-from tenuto.steps.programs.program import GRACE, KEPT, Command, NoSuchProgram, ProgramResult, Rules
-from tenuto.steps.step_kinds import Means
+from tenuto.steps.step_kinds import StepServices
 
 KIND = POWERSHELL
-_NAMES = ("pwsh", "powershell", "powershell.exe")
-_QUIET = {"NO_COLOR": "1", "POWERSHELL_TELEMETRY_OPTOUT": "1", "POWERSHELL_UPDATECHECK": "Off"}
+_PROGRAM_NAMES = ("pwsh", "powershell", "powershell.exe")
+_QUIET_VARIABLES = {"NO_COLOR": "1", "POWERSHELL_TELEMETRY_OPTOUT": "1", "POWERSHELL_UPDATECHECK": "Off"}
 _BOM = b"\xef\xbb\xbf"
-"""Windows PowerShell takes a script without it for one in the machine's own code page."""
+"""Windows PowerShell reads a script without it in the code page of the machine."""
 
 
-def _script(text: str | None) -> str | None:
+def _check_script(text: str | None) -> str | None:
     if text is not None:
-        absolute(text, "script")
+        check_absolute_path(text, "script")
         if not text.lower().endswith(".ps1"):
-            raise Invalid(f"{text!r:.80} is not a script", field="script", remedy="name a file that ends with .ps1")
+            raise Invalid(
+                f"script {text!r:.80} is not a PowerShell script",
+                code="step.powershell.script.not_ps1",
+                field="script",
+                remedy="name a file that ends with .ps1",
+            )
     return text
 
 
-def _one_of_two(text: str | None, info: ValidationInfo) -> str | None:
+def _check_script_or_text(text: str | None, info: ValidationInfo) -> str | None:
     if info.data is not None and (text is None) == (info.data.get("field_script") is None):
-        why = "is missing" if text is None else "is given beside text"
-        raise Invalid(why, field="script", remedy="give script (a file of the machine) or text (the script itself)")
+        raise Invalid(
+            "neither script nor text is given" if text is None else "both script and text are given",
+            code="step.powershell.script.not_exactly_one",
+            field="script",
+            remedy="give script (a file of the machine) or text (the script itself)",
+        )
     return text
 
 
-Script = Annotated[str | None, AfterValidator(_script)]
+Script = Annotated[str | None, AfterValidator(_check_script)]
 ScriptText = Annotated[
-    Annotated[str, Field(min_length=1)] | None, AfterValidator(_one_of_two), Field(validate_default=True)
+    Annotated[str, Field(min_length=1)] | None, AfterValidator(_check_script_or_text), Field(validate_default=True)
 ]
 
 
-def job(means: Means) -> Job[..., Any]:
-    """What runs the steps of this kind. A script is not tried again unless its step says so: it may not bear it."""
+def create_job(services: StepServices) -> Job[..., Any]:
+    """Create the handler of this kind. By default a script is not retried, because it may not be idempotent."""
 
     async def powershell(
         ctx: Context,
@@ -75,57 +88,60 @@ def job(means: Means) -> Job[..., Any]:
         args: Arguments = [],  # noqa: B006 — never changed; pydantic copies it
         env: Environment = {},  # noqa: B006
         folder: Folder = None,
-        stdin: Text | None = None,
+        stdin: TextOrSecret | None = None,
         success_codes: SuccessCodes = [0],  # noqa: B006
         warning_codes: WarningCodes = [],  # noqa: B006
-        output_limit: Kept = KEPT,
-        grace_seconds: Grace = GRACE,
+        output_limit: OutputLimit = DEFAULT_OUTPUT_BYTES,
+        grace_seconds: GraceSeconds = DEFAULT_GRACE_SECONDS,
         sha256: Digest = None,
         program: Program | None = None,
     ) -> ProgramResult:
-        named, path = _find(program, means.settings())
-        surroundings = {**_QUIET, **await programs.environment(ctx, means, env)}
-        given = None if stdin is None else await programs.reveal(ctx, means, stdin, field="stdin")
-        texts = [await programs.reveal(ctx, means, each, field="args") for each in args]
+        named, path = _find_powershell(program, services.get_settings())
+        given = await programs.reveal_input(ctx, services, env, stdin, args)
+        options = RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
         with programs.scratch_folder() as scratch:
-            file = await asyncio.to_thread(_prepared, script, text, sha256, scratch, means.settings())
-            argv = [named, "-NoProfile", "-NonInteractive", "-File", file, *texts]
-            command = Command(path, argv, surroundings, folder or scratch, scratch, given)
-            return await programs.run(ctx, command, Rules(success_codes, warning_codes, output_limit, grace_seconds))
+            file = await asyncio.to_thread(_prepare_file, script, text, sha256, scratch, services.get_settings())
+            argv = [named, "-NoProfile", "-NonInteractive", "-File", file, *given.args]
+            command = Command(path, argv, {**_QUIET_VARIABLES, **given.env}, folder or scratch, scratch, given.stdin)
+            return await programs.run(ctx, command, options)
 
-    return Job(powershell, KIND, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
+    return Job(powershell, KIND, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
 
 
-def _find(program: str | None, settings: Settings) -> tuple[str, str]:
+def _find_powershell(program: str | None, settings: Settings) -> tuple[str, str]:
     if program is not None:
-        return programs.find(program, settings)
-    for name in _NAMES:
+        return programs.find_program(program, settings)
+    for name in _PROGRAM_NAMES:
         with contextlib.suppress(NoSuchProgram):
-            return programs.find(name, settings)
+            return programs.find_program(name, settings)
     raise NoSuchProgram(
-        f"there is no PowerShell ({', '.join(_NAMES)}) in {programs.search_path(settings)}",
+        f"there is no PowerShell ({', '.join(_PROGRAM_NAMES)}) in {programs.search_path(settings)}",
+        code="step.powershell.not_found",
         field="program",
         remedy="install PowerShell on this machine, or give its whole path as program",
     )
 
 
-def _prepared(script: str | None, text: str | None, sha256: str | None, folder: str, settings: Settings) -> str:
-    """The file to run: the script where it stands, or one of our own."""
+def _prepare_file(script: str | None, text: str | None, sha256: str | None, folder: str, settings: Settings) -> str:
+    """Return the file to run: the script itself, or a private copy of checked or given text."""
     if script is None:
-        return _written(folder, _BOM + (text or "").removeprefix("\ufeff").encode())
+        return _write_script(folder, _BOM + (text or "").removeprefix("\ufeff").encode())
     try:
         real = Path(script).resolve(strict=True)
-        programs.refuse_outside(script, real, settings, field="script")
+        programs.check_allowed(script, real, settings, field="script")
         content = programs.check_digest(real, sha256, field="script")
     except (OSError, RuntimeError) as error:
         raise PermanentFailure(
-            f"{script} cannot be read: {error}", field="script", remedy="see whether it is on this machine"
+            f"script {script} cannot be read: {error}",
+            code="step.powershell.script.unreadable",
+            field="script",
+            remedy="check whether it exists on this machine",
         ) from error
-    # What was checked is what runs: a copy, which nobody can change in between.
-    return str(real) if content is None else _written(folder, content)
+    # Checked content runs from a private copy, which cannot be changed in between.
+    return str(real) if content is None else _write_script(folder, content)
 
 
-def _written(folder: str, content: bytes) -> str:
+def _write_script(folder: str, content: bytes) -> str:
     file = Path(folder, "script.ps1")
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as opened:

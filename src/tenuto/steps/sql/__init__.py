@@ -1,1 +1,1 @@
-"""The step kind ``sql``: scripts on PostgreSQL, SQLite and registered drivers."""
+"""The step kind ``sql``."""

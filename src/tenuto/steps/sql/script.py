@@ -1,8 +1,12 @@
-"""The step kind ``sql``: a script on a database that the settings name, or on a SQLite file.
+"""The step kind ``sql``: run a script on a configured database or on a SQLite file.
 
-The script runs with the login of its connection and nothing of Tenuto's. What becomes of it (rows per statement, how
-long each took) is its result; what the database says on the way goes into the log. Drivers do the work: those for
-PostgreSQL and SQLite come with Tenuto, others are registered with ``app.register_driver``.
+The script runs with the login of its connection and has no access to Tenuto. Its result lists rows and duration of each
+statement; notices of the database go into the log. Drivers run scripts: those for PostgreSQL and SQLite are built in,
+others are registered with ``app.register_driver``.
+
+Files that a step names (scripts and SQLite databases) must be inside one folder, after all links are resolved: the
+setting ``files_folder``, by default ``files`` in the home folder. Files of Tenuto itself are rejected, even if they are
+inside that folder or have a hard link in it.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -19,31 +23,33 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pydantic
 from pydantic import Field, TypeAdapter
 
-from tenuto.clock import steady
+from tenuto import paths
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Forbidden, Invalid, NotFound
 from tenuto.jobs.context import Context, PermanentFailure
-from tenuto.jobs.redaction import SHORTEST
-from tenuto.jobs.registry import Job, Using
-from tenuto.model.policies import MAX_TIMEOUT_SECONDS, Policy, RetryPolicy
-from tenuto.model.secrets import SecretRef, Text
-from tenuto.model.sql_scripts import Driver, Ran, Script, Value
+from tenuto.jobs.redaction import MIN_LENGTH
+from tenuto.jobs.registry import Job, TaskOptions
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS, RetryPolicy, TaskPolicy
+from tenuto.model.secrets import SecretRef, TextOrSecret
+from tenuto.model.sql_scripts import ParameterValue, Script, ScriptDriver, StatementResult
 from tenuto.model.steps import SQL
-from tenuto.model.tasks import seconds
+from tenuto.model.tasks import parse_duration_seconds
 from tenuto.settings import ConnectionSettings, Settings
-from tenuto.steps.sql import file_sandbox, sqlite
-from tenuto.steps.step_kinds import Means
+from tenuto.steps.sql import sqlite
+from tenuto.steps.step_kinds import StepServices
 from tenuto.store import postgres_scripts
 
 KIND = SQL
-POSTGRESQL = ("postgresql", "postgres")
-_LARGEST_FILE = 16 * 1024 * 1024
-_LISTED = 1000
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
-_address = TypeAdapter[Text](Text)
+POSTGRESQL_SCHEMES = ("postgresql", "postgres")
+DEFAULT_FOLDER_NAME = "files"
+_MAX_FILE_BYTES = 16 * 1024 * 1024
+_MAX_LISTED_STATEMENTS = 1000
+_LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+_url_type = TypeAdapter[TextOrSecret](TextOrSecret)
 
-BUILT_IN: dict[str, Driver] = {
-    **dict.fromkeys(POSTGRESQL, postgres_scripts.run),
-    sqlite.SCHEME: sqlite.run,
+BUILT_IN_DRIVERS: dict[str, ScriptDriver] = {
+    **dict.fromkeys(POSTGRESQL_SCHEMES, postgres_scripts.run_script),
+    sqlite.SCHEME: sqlite.run_script,
 }
 
 ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
@@ -51,24 +57,27 @@ Parameter = SecretRef | bool | int | float | str | None
 
 
 class _SqlJob(Job[..., Any]):
-    """Checks also what no argument alone can tell."""
+    """Also validates arguments that depend on each other."""
 
-    def check_input(self, text: str) -> str:
-        checked = super().check_input(text)
-        given = self.load_input(checked)
-        _one_of(given["script"], given["script_file"])
-        _seconds(given["timeout"])
-        if given["connection"].startswith(f"{sqlite.SCHEME}:"):
-            sqlite.path_in(given["connection"])
-        elif "://" in given["connection"]:
+    def validate_input(self, text: str) -> str:
+        checked = super().validate_input(text)
+        arguments = self.load_input(checked)
+        _check_script_or_file(arguments["script"], arguments["script_file"])
+        _parse_timeout(arguments["timeout"])
+        if arguments["connection"].startswith(f"{sqlite.SCHEME}:"):
+            sqlite.parse_path(arguments["connection"])
+        elif "://" in arguments["connection"]:
             raise Invalid(
-                "is an address", field="connection", remedy="name it in the settings, under [connections.NAME]"
+                "connection is a URL, not the name of a connection",
+                code="step.sql.connection.is_url",
+                field="connection",
+                remedy="name the connection in the settings, under [connections.NAME]",
             )
         return checked
 
 
-def job(means: Means) -> Job[..., Any]:
-    """What runs the steps of this kind."""
+def create_job(services: StepServices) -> Job[..., Any]:
+    """Create the handler of this kind. By default a script is not retried."""
 
     async def sql(
         ctx: Context,
@@ -81,124 +90,160 @@ def job(means: Means) -> Job[..., Any]:
     ) -> dict[str, Any]:
         """Run a SQL script."""
         try:
-            _one_of(script, script_file)
-            text = await asyncio.to_thread(_read, means.settings(), script_file or "") if script is None else script
-            url, driver, login = await _reach(ctx, connection, means)
-            given, secret = await _revealed(ctx, parameters or {}, means)
-            told = Script(url, text, given, secret, _seconds(timeout), transaction, _notices(ctx), login)
+            _check_script_or_file(script, script_file)
+            text = script
+            if text is None:
+                text = await asyncio.to_thread(_read_file, services.get_settings(), script_file or "")
+            url, driver, login = await _find_connection(ctx, connection, services)
+            values, secret_names = await _reveal_parameters(ctx, parameters or {}, services)
+            prepared = Script(
+                url, text, values, secret_names, _parse_timeout(timeout), transaction, _notice_logger(ctx), login
+            )
         except (Forbidden, Invalid, NotFound) as error:
-            raise PermanentFailure(error.message, field=error.field, remedy=error.remedy) from error
-        return await _run(ctx, told, driver)
+            raise PermanentFailure(error.message, code=error.code, field=error.field, remedy=error.remedy) from error
+        return await _run_script(ctx, prepared, driver)
 
-    return _SqlJob(sql, KIND, Policy(RetryPolicy(max_retries=1)), Using(), isolated=False)
+    return _SqlJob(sql, KIND, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
 
 
-async def _run(ctx: Context, script: Script, driver: Driver) -> dict[str, Any]:
+async def _run_script(ctx: Context, script: Script, driver: ScriptDriver) -> dict[str, Any]:
     listed: list[dict[str, Any]] = []
-    count, rows = 0, 0
-    began = steady()
+    statement_count, row_count = 0, 0
+    started_at = monotonic_seconds()
     try:
-        # A driver is an async generator: closing it stops what it does.
-        async with aclosing(cast(Any, driver(script))) as running:
-            ran: Ran
-            async for ran in running:
-                ended = steady()
-                count, rows = count + 1, rows + (ran.rows or 0)
-                if count <= _LISTED:
-                    taken = round(ended - began, 6)
-                    listed.append({"command": ran.command, "rows": ran.rows, "seconds": taken})
-                began = ended
-                ctx.progress(count, message=f"{count} statements, {rows} rows")
-    except (Forbidden, Invalid) as error:  # the script itself or its login is wrong, and will be
-        raise PermanentFailure(error.message, field=error.field, remedy=error.remedy) from None
-    return {"count": count, "rows": rows, "statements": listed}
+        # A driver is an async generator: closing it stops its work.
+        async with aclosing(cast(Any, driver(script))) as results:
+            result: StatementResult
+            async for result in results:
+                ended_at = monotonic_seconds()
+                statement_count, row_count = statement_count + 1, row_count + (result.row_count or 0)
+                if statement_count <= _MAX_LISTED_STATEMENTS:
+                    seconds = round(ended_at - started_at, 6)
+                    listed.append({"command": result.command, "rows": result.row_count, "seconds": seconds})
+                started_at = ended_at
+                ctx.progress(statement_count, message=f"{statement_count} statements, {row_count} rows")
+    except (Forbidden, Invalid) as error:  # script or login are wrong: a retry cannot help
+        raise PermanentFailure(error.message, code=error.code, field=error.field, remedy=error.remedy) from None
+    return {"count": statement_count, "rows": row_count, "statements": listed}
 
 
-def _notices(ctx: Context) -> Callable[[str, str], None]:
-    def heard(level: str, words: str) -> None:
-        ctx.log.line(logging.getLevelName(_LEVELS.get(level, logging.INFO)), words)
+def _notice_logger(ctx: Context) -> Callable[[str, str], None]:
+    def log_notice(level: str, text: str) -> None:
+        ctx.log.add_line(logging.getLevelName(_LOG_LEVELS.get(level, logging.INFO)), text)
 
-    return heard
-
-
-# --- what is run ----------------------------------------------------------------------------------------------------
+    return log_notice
 
 
-def _one_of(script: str | None, script_file: str | None) -> None:
+# --- script and parameters --------------------------------------------------------------------------------------------
+
+
+def _check_script_or_file(script: str | None, script_file: str | None) -> None:
     if (script is None) == (script_file is None):
-        raise Invalid("either this or script_file is needed", field="script", remedy="give one of the two")
+        raise Invalid(
+            "exactly one of script and script_file is required",
+            code="step.sql.script.not_exactly_one",
+            field="script",
+            remedy="give one of the two",
+        )
     if script is not None and not script.strip():
-        raise Invalid("holds no statement", field="script")
+        raise Invalid("script contains no statement", code="step.sql.script.empty", field="script")
 
 
-def _read(settings: Settings, script_file: str) -> str:
-    file = file_sandbox.inside(settings, Path(script_file), "script_file")
+def _read_file(settings: Settings, script_file: str) -> str:
+    file = resolve_file(settings, Path(script_file), "script_file")
     try:
-        state = file.stat()
-        if not stat.S_ISREG(state.st_mode):
-            raise Invalid(f"{script_file!r:.200} is not a file", field="script_file")
-        if state.st_size > _LARGEST_FILE:
-            raise Invalid(f"{script_file!r:.200} is larger than {_LARGEST_FILE} bytes", field="script_file")
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise Invalid(
+                f"script file {script_file!r:.200} is not a file",
+                code="step.sql.script_file.not_a_file",
+                field="script_file",
+            )
+        if status.st_size > _MAX_FILE_BYTES:
+            raise Invalid(
+                f"script file {script_file!r:.200} is larger than {_MAX_FILE_BYTES} bytes",
+                code="step.sql.script_file.too_large",
+                field="script_file",
+            )
         return file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Invalid(f"{script_file!r:.200} is not UTF-8 text", field="script_file", remedy="save it so") from None
+        raise Invalid(
+            f"script file {script_file!r:.200} is not UTF-8 text",
+            code="step.sql.script_file.not_utf8",
+            field="script_file",
+            remedy="save it as UTF-8",
+        ) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "its name is not valid"
-        raise NotFound(f"{script_file!r:.200} cannot be read: {why}", field="script_file") from None
+        reason = getattr(error, "strerror", None) or "its name is not valid"
+        raise NotFound(
+            f"script file {script_file!r:.200} cannot be read: {reason}",
+            code="step.sql.script_file.unreadable",
+            field="script_file",
+        ) from None
 
 
-def _seconds(timeout: float | str) -> float:
-    limit = seconds(timeout, field="timeout")
-    if limit is None or not 0 < limit <= MAX_TIMEOUT_SECONDS:
-        raise Invalid("must be more than 0", field="timeout", remedy="give seconds, or a span such as 10m")
-    return limit
+def _parse_timeout(timeout: float | str) -> float:
+    seconds = parse_duration_seconds(timeout, field="timeout")
+    if seconds is None or not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise Invalid(
+            f"timeout {timeout!r:.40} is not between 0 s and {MAX_TIMEOUT_SECONDS:g} s",
+            code="step.sql.timeout.out_of_range",
+            field="timeout",
+            remedy="give seconds, or a duration such as 10m",
+        )
+    return seconds
 
 
-async def _revealed(
-    ctx: Context, parameters: Mapping[str, Parameter], means: Means
-) -> tuple[dict[str, Value], frozenset[str]]:
-    given: dict[str, Value] = {}
+async def _reveal_parameters(
+    ctx: Context, parameters: Mapping[str, Parameter], services: StepServices
+) -> tuple[dict[str, ParameterValue], frozenset[str]]:
+    """Return the parameters with secrets revealed, and the names of the secret ones."""
+    revealed: dict[str, ParameterValue] = {}
     for name, value in parameters.items():
-        given[name] = await means.reveal(ctx, value) if isinstance(value, SecretRef) else value
-    return given, frozenset(name for name, value in parameters.items() if isinstance(value, SecretRef))
+        revealed[name] = await services.reveal_secret(ctx, value) if isinstance(value, SecretRef) else value
+    return revealed, frozenset(name for name, value in parameters.items() if isinstance(value, SecretRef))
 
 
-# --- where it is run ------------------------------------------------------------------------------------------------
+# --- connection -------------------------------------------------------------------------------------------------------
 
 
-async def _reach(ctx: Context, connection: str, means: Means) -> tuple[str, Driver, str | None]:
-    """The address a step means, the driver for it, and the login it must not have."""
-    settings = means.settings()
+async def _find_connection(
+    ctx: Context, connection: str, services: StepServices
+) -> tuple[str, ScriptDriver, str | None]:
+    """Return the URL of a connection, its driver, and the login that it must not use."""
+    settings = services.get_settings()
     if connection.startswith(f"{sqlite.SCHEME}:"):
-        file = await asyncio.to_thread(file_sandbox.inside, settings, sqlite.path_in(connection), "connection")
-        return f"{sqlite.SCHEME}:///{quote(str(file))}", sqlite.run, None
+        file = await asyncio.to_thread(resolve_file, settings, sqlite.parse_path(connection), "connection")
+        return f"{sqlite.SCHEME}:///{quote(str(file))}", sqlite.run_script, None
     found = settings.connections.get(connection)
     if found is None:
         known = ", ".join(sorted(settings.connections)) or "none"
         raise NotFound(
-            f"there is no connection named {connection!r:.80} in this worker's settings",
+            f"there is no connection named {connection!r:.80} in the settings of this worker",
+            code="step.sql.connection.not_found",
             field="connection",
-            remedy=f"known here: {known}; add it under [connections.NAME]",
+            remedy=f"known connections: {known}; add others under [connections.NAME]",
         )
-    url = await means.reveal(ctx, _text(found, connection))
-    _conceal_password(ctx, url)
-    login = None if found.any_login else await postgres_scripts.own_login(await means.open())
-    return url, _driver(found, url, connection, means), login
+    url = await services.reveal_secret(ctx, _parse_url(found, connection))
+    _redact_password(ctx, url)
+    login = None if found.any_login else await postgres_scripts.load_own_login(await services.open_database())
+    return url, _find_driver(found, url, connection, services), login
 
 
-def _text(found: ConnectionSettings, connection: str) -> Text:
+def _parse_url(found: ConnectionSettings, connection: str) -> TextOrSecret:
     try:
-        return _address.validate_python(found.url)
+        return _url_type.validate_python(found.url)
     except pydantic.ValidationError:
         raise Invalid(
-            "is neither an address nor a reference to a secret",
+            f"the url of connection {connection!r} is neither a URL nor a reference to a secret",
+            code="step.sql.connection.url_invalid",
             field=f"connections.{connection}.url",
             remedy='write url = "postgresql://…" or url = { secret = "NAME" }',
         ) from None
 
 
-def _conceal_password(ctx: Context, url: str) -> None:
-    """Drivers and servers speak of the password alone, if at all, and not of the address."""
+def _redact_password(ctx: Context, url: str) -> None:
+    """Redact the password itself: messages of drivers and servers may contain it without the rest of the URL."""
     try:
         parts = urlsplit(url)
         options = parse_qs(parts.query)
@@ -207,20 +252,83 @@ def _conceal_password(ctx: Context, url: str) -> None:
         return
     for password in passwords:
         for form in {password, unquote(password)}:
-            if len(form.strip()) >= SHORTEST:
-                ctx.conceal(form)
+            if len(form.strip()) >= MIN_LENGTH:
+                ctx.redact(form)
 
 
-def _driver(found: ConnectionSettings, url: str, connection: str, means: Means) -> Driver:
+def _find_driver(found: ConnectionSettings, url: str, connection: str, services: StepServices) -> ScriptDriver:
     name = found.driver or url.partition(":")[0]
-    driver = means.drivers.get(name) or BUILT_IN.get(name)
+    driver = services.drivers.get(name) or BUILT_IN_DRIVERS.get(name)
     if driver is None:
-        known = ", ".join(sorted({*BUILT_IN, *means.drivers}))
-        # Without a word of its own the name comes from the address, which may be a secret and no address at all.
-        named = repr(name) if found.driver else "what its address begins with"
+        known = ", ".join(sorted({*BUILT_IN_DRIVERS, *services.drivers}))
+        # A name taken from the URL is not shown, because the URL may be a secret.
+        shown = f"driver {found.driver!r}" if found.driver else "driver for the scheme of its URL"
         raise NotFound(
-            f"there is no driver for {named}",
+            f"connection {connection!r}: there is no {shown}",
+            code="step.sql.driver.not_found",
             field=f"connections.{connection}.driver",
-            remedy=f"known here: {known}; add others with app.register_driver",
+            remedy=f"known drivers: {known}; add others with app.register_driver",
         )
     return driver
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _files_folder(settings: Settings) -> Path:
+    """Return the folder for files of steps. The default folder is created."""
+    if settings.files_folder is not None:
+        return settings.files_folder.resolve()
+    folder = settings.home / DEFAULT_FOLDER_NAME
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # guard: step_files.private_folder
+    return folder.resolve()
+
+
+def resolve_file(settings: Settings, path: Path, field: str) -> Path:
+    """Return the file behind all links, if a step may use it."""
+    folder = _files_folder(settings)
+    try:
+        file = (folder / path).resolve()  # guard: step_files.resolved_path
+    except (OSError, ValueError, RuntimeError):
+        raise Invalid(f"{str(path)!r:.200} is not a valid path", code="step.file.path_invalid", field=field) from None
+    if not file.is_relative_to(folder):  # guard: step_files.inside_folder
+        raise Invalid(
+            f"{str(path)!r:.200} is outside of the folder {folder}",
+            code="step.file.outside_folder",
+            field=field,
+            remedy="name a file in that folder, or set TENUTO_FILES_FOLDER",
+        )
+    if _is_own_file(settings, file):  # guard: step_files.own_files
+        raise Forbidden(
+            f"{str(path)!r:.200} is a file of Tenuto itself",
+            code="step.file.forbidden",
+            field=field,
+            remedy=f"keep the files of steps in a separate folder, such as {settings.home / DEFAULT_FOLDER_NAME}",
+        )
+    return file
+
+
+def _is_own_file(settings: Settings, file: Path) -> bool:
+    home = settings.home.resolve()
+    # guard: step_files.home_folder
+    if file.is_relative_to(home) and not file.is_relative_to(home / DEFAULT_FOLDER_NAME):
+        return True
+    return any(_is_same_file(file, each) for each in _key_files(settings))
+
+
+def _key_files(settings: Settings) -> Iterator[Path]:
+    """Yield the files with keys and passwords, which may be anywhere or have hard links."""
+    # guard: step_files.key_files
+    yield from (each for each in (settings.master_key_file, settings.web_tls_key) if each is not None)
+    yield paths.settings_file_path()  # guard: step_files.settings_file
+    if settings.home.is_dir():
+        yield from (each for each in settings.home.iterdir() if each.is_file())
+
+
+def _is_same_file(file: Path, other: Path) -> bool:
+    if file == other.resolve():
+        return True
+    try:
+        return file.samefile(other)  # guard: step_files.hard_links
+    except OSError:  # one of them does not exist
+        return False

@@ -1,4 +1,4 @@
-"""API keys and browser sessions as rows: made, found, ended. Of a secret only its digest is ever given to this room."""
+"""Rows of API keys and browser sessions. Only digests of secrets are stored."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from uuid import UUID
 from tenuto.errors import Conflict
 from tenuto.model.actors import Role
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 Record = dict[str, Any]
-Place = tuple[bool, str, UUID]
-"""Of a key in the list of all: whether it is revoked, its name, its id."""
+KeyPosition = tuple[bool, str, UUID]
+"""Position in the list of keys: whether it is revoked, its name, its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that is about to be made."""
+    """An API key that is to be created."""
 
     id: UUID
     name: str
@@ -34,97 +34,100 @@ class NewKey:
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
-    """A key that is good at this moment."""
+class ActiveKey:
+    """A key that is neither revoked nor expired."""
 
     id: UUID
     name: str
     role: Role
     digest: bytes
-    to_be_marked: bool
-    """Its last use is more than a minute ago."""
+    needs_use_update: bool
+    """Whether the stored last use is more than a minute ago."""
 
 
-async def make(connection: Connection, new: NewKey) -> Record | None:
-    """Make a key; None if its prefix is taken, which another one puts right."""
+async def insert_key(connection: Connection, new: NewKey) -> Record | None:
+    """Insert a key and return it; None if its prefix exists, and the caller must choose another."""
     await connection.execute(
-        SQL.make_key, new.id, new.name, new.prefix, new.digest, new.role.word, new.by, new.expires_at
+        SQL.insert_key, new.id, new.name, new.prefix, new.digest, new.role.key, new.by, new.expires_at
     )
-    made = await connection.fetchrow(SQL.key, new.id)
+    made = await connection.fetchrow(SQL.load_key, new.id)
     if made is not None:
         return dict(made)
-    if await connection.fetchval(SQL.name_in_use, new.name) is not None:
+    if await connection.fetchval(SQL.find_active_key_by_name, new.name) is not None:
         raise Conflict(
-            f"there is a key named {new.name}", field="name", remedy="choose another name, or revoke that key first"
+            f"an API key named {new.name} exists",
+            code="api_key.name.taken",
+            field="name",
+            remedy="choose another name, or revoke that key first",
         )
     return None
 
 
-async def there_is_none(connection: Connection) -> bool:
-    """Whether there never was a key. From here on until the transaction ends, nobody else makes the first one."""
-    await connection.execute(SQL.one_at_a_time)
-    return not await connection.fetchval(SQL.any_key)
+async def lock_if_no_key_exists(connection: Connection) -> bool:
+    """Return whether no key ever existed. Until the transaction ends, no other transaction creates the first one."""
+    await connection.execute(SQL.lock_first_key)  # guard: api_keys.one_first_key
+    return not await connection.fetchval(SQL.has_any_key)
 
 
-async def list_keys(database: Database, after: Place | None, limit: int) -> list[Record]:
-    """Keys, those in use first, by name."""
-    return [dict(row) for row in await database.all(SQL.list_keys, limit, *(after or (None, None, None)))]
+async def list_keys(database: Database, after: KeyPosition | None, limit: int) -> list[Record]:
+    """Return keys, unrevoked ones first, by name."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_keys, limit, *(after or (None, None, None)))]
 
 
-async def called(database: Database, name: str, prefix: str) -> list[Record]:
-    """The keys somebody may mean by a name or a prefix."""
-    return [dict(row) for row in await database.all(SQL.keys_called, name, prefix)]
+async def find_keys(database: Database, name: str, prefix: str) -> list[Record]:
+    """Return the keys that match a name or a prefix."""
+    return [dict(row) for row in await database.fetch_all(SQL.find_keys, name, prefix)]
 
 
-async def in_force(database: Database, prefix: str) -> InForce | None:
-    """The key with this prefix, if it is neither revoked nor expired."""
-    row = await database.one(SQL.key_in_force, prefix)
+async def load_active_key(database: Database, prefix: str) -> ActiveKey | None:
+    """Return the key with this prefix, if it is neither revoked nor expired."""
+    row = await database.fetch_one(SQL.load_active_key, prefix)
     if row is None:
         return None
-    return InForce(row["id"], row["name"], Role.named(row["role"]), row["digest"], row["to_be_marked"])
+    return ActiveKey(row["id"], row["name"], Role.from_key(row["role"]), row["digest"], row["to_be_marked"])
 
 
-async def mark_used(database: Database, id: UUID) -> None:
-    """Remember that a key was used about now."""
-    await database.once(SQL.mark_used, id)
+async def record_use(database: Database, id: UUID) -> None:
+    """Store that a key was used about now."""
+    await database.fetch_once(SQL.record_use, id)
 
 
-async def revoke(connection: Connection, id: UUID, by: str) -> bool:
-    """End a key and all its sessions; False if somebody has before."""
+async def revoke_key(connection: Connection, id: UUID, by: str) -> bool:
+    """Revoke a key and end its sessions; return False if it was revoked before."""
     ended = await connection.fetchval(SQL.revoke_key, id, by)
     if ended is not None:
-        await connection.execute(SQL.end_sessions_of, id)
+        await connection.execute(SQL.end_sessions_of_key, id)
     return ended is not None
 
 
-async def make_link(connection: Connection, id: UUID, key: UUID, digest: bytes, lasts: timedelta) -> bool:
-    """A link that opens a session once; False if the key is no longer in force."""
-    await connection.execute(SQL.make_link, id, key, digest, lasts)
-    return bool(await connection.fetchval(SQL.link_made, id))
+async def create_login_link(connection: Connection, id: UUID, key: UUID, digest: bytes, lifetime: timedelta) -> bool:
+    """Create a single-use login link; return False if the key is not active."""
+    await connection.execute(SQL.insert_login_link, id, key, digest, lifetime)
+    return bool(await connection.fetchval(SQL.has_login_link, id))
 
 
-async def follow(database: Database, link: bytes, token: bytes, lasts: timedelta) -> None:
-    """Turn a link into a session, if it is one."""
+async def redeem_login_link(database: Database, link: bytes, token: bytes, lifetime: timedelta) -> None:
+    """Turn a login link into a session, if it is valid."""
 
-    async def follow_it(connection: Connection) -> None:
-        name = await connection.fetchval(SQL.follow_link, link, token, lasts)
+    async def redeem(connection: Connection) -> None:
+        name = await connection.fetchval(SQL.redeem_login_link, link, token, lifetime)
         if name is not None:
-            audit_recorder.tell(target=name)
+            audit_recorder.add_audit_details(target=name)
 
-    await database.transaction(follow_it)
+    await database.transaction(redeem)
 
 
-async def of_session(database: Database, token: bytes) -> tuple[UUID, str, Role] | None:
-    """The key whose session this is, if neither has ended."""
-    row = await database.one(SQL.session_in_force, token)
-    return None if row is None else (row["id"], row["name"], Role.named(row["role"]))
+async def load_session_key(database: Database, token: bytes) -> tuple[UUID, str, Role] | None:
+    """Return the key of a session, if neither has ended."""
+    row = await database.fetch_one(SQL.load_session_key, token)
+    return None if row is None else (row["id"], row["name"], Role.from_key(row["role"]))
 
 
 async def end_session(database: Database, token: bytes) -> None:
-    """End a session, if it is one."""
-    await database.all(SQL.end_session, token)
+    """End a session."""
+    await database.fetch_all(SQL.end_session, token)
 
 
-async def forget_sessions(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of sessions that ran out before the cut-off; how many."""
-    return len(await database.all(SQL.forget_sessions, cutoff, limit))
+async def delete_old_sessions(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of sessions that expired before the cut-off; return their number."""
+    return len(await database.fetch_all(SQL.delete_old_sessions, cutoff, limit))

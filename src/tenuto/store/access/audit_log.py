@@ -1,4 +1,4 @@
-"""The audit trail as rows: read, and linked into the chain. Entries are written elsewhere (`store.access.audit_recorder`)."""
+"""Rows of the audit log: read entries and link them into the audit chain. `audit_recorder` writes the entries."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.model.audit_chain import BEGINNING
+from tenuto.model.audit_chain import GENESIS_SEAL
 from tenuto.postgres.database import Connection, Database, Row
-from tenuto.postgres.sql_loader import beside
-from tenuto.store.bulk_copy import columns_of
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.bulk_copy import to_columns
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 Record = dict[str, Any]
-ENTRY = (
+ENTRY_FIELDS = (
     "id", "at", "actor_type", "actor_id", "actor_name", "source", "request_id", "action", "target", "reason", "before",
     "after",
 )  # fmt: skip
-"""What belongs to an entry: all of it is sealed."""
+"""All fields of an entry; the seal covers them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The last link of the chain; position 0 while there is none."""
+class ChainHead:
+    """The last link of the audit chain; position 0 if it is empty."""
 
     position: int = 0
-    seal: bytes = BEGINNING
+    seal: bytes = GENESIS_SEAL
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One link, and the entry it stands for, if that is there."""
+class ChainLink:
+    """One link with its entry, if that exists."""
 
     position: int
     audit_id: UUID
@@ -44,72 +44,75 @@ class Link:
     at: datetime | None
 
 
-async def is_waiting(database: Database) -> bool:
-    """Whether an entry waits to be sealed."""
-    return bool(await database.value(SQL.is_waiting))
+async def has_unsealed_entries(database: Database) -> bool:
+    """Return whether an entry waits to be sealed."""
+    return bool(await database.fetch_value(SQL.has_unsealed_entries))
 
 
-async def may_seal(connection: Connection) -> bool:
-    """Whether we are the one who seals, until the transaction ends."""
-    return bool(await connection.fetchval(SQL.one_sealer))
+async def try_sealer_lock(connection: Connection) -> bool:
+    """Try to become the only sealer until the transaction ends."""
+    return bool(await connection.fetchval(SQL.try_sealer_lock))
 
 
-async def head(connection: Connection) -> Head:
-    """Where the chain ends."""
-    row = await connection.fetchrow(SQL.head)
-    return Head() if row is None else Head(row["position"], row["seal"])
+async def load_head_in_transaction(connection: Connection) -> ChainHead:
+    """Return the last link, in a transaction."""
+    row = await connection.fetchrow(SQL.load_head)
+    return ChainHead() if row is None else ChainHead(row["position"], row["seal"])
 
 
-async def head_now(database: Database) -> Head:
-    """Where the chain ends at this moment."""
-    row = await database.one(SQL.head)
-    return Head() if row is None else Head(row["position"], row["seal"])
+async def load_head(database: Database) -> ChainHead:
+    """Return the last link."""
+    row = await database.fetch_one(SQL.load_head)
+    return ChainHead() if row is None else ChainHead(row["position"], row["seal"])
 
 
-async def unsealed(connection: Connection, limit: int) -> list[Record]:
-    """Entries that wait to be sealed, the oldest first."""
-    return [dict(row) for row in await connection.fetch(SQL.unsealed, limit)]
+async def load_unsealed_entries(connection: Connection, limit: int) -> list[Record]:
+    """Return entries that wait to be sealed, oldest first."""
+    return [dict(row) for row in await connection.fetch(SQL.load_unsealed_entries, limit)]
 
 
-async def append(connection: Connection, links: Sequence[tuple[int, UUID, bytes]]) -> None:
-    """New links: (position, entry, seal). Their entries wait no longer."""
-    positions, ids, seals = columns_of(links)
-    await connection.execute(SQL.append, positions, ids, seals)
-    await connection.execute(SQL.sealed, ids)
+async def append_links(connection: Connection, links: Sequence[tuple[int, UUID, bytes]]) -> None:
+    """Append links (position, entry, seal) and mark their entries as sealed."""
+    positions, ids, seals = to_columns(links)
+    await connection.execute(SQL.insert_links, positions, ids, seals)
+    await connection.execute(SQL.delete_pending, ids)
 
 
-async def links(database: Database, after: int, limit: int) -> list[Link]:
-    """Links after a position, in order, each with its entry."""
-    return [_link(row) for row in await database.all(SQL.links, after, limit)]
+async def list_links(database: Database, after: int, limit: int) -> list[ChainLink]:
+    """Return links after a position, in order, each with its entry."""
+    return [_to_link(row) for row in await database.fetch_all(SQL.list_links, after, limit)]
 
 
-def _link(row: Row) -> Link:
-    entry = {name: row[name] for name in ENTRY} if row["there"] else None
-    return Link(row["position"], row["audit_id"], row["sealed_at"], row["seal"], entry, row["instant"])
+def _to_link(row: Row) -> ChainLink:
+    entry = {name: row[name] for name in ENTRY_FIELDS} if row["there"] else None
+    return ChainLink(row["position"], row["audit_id"], row["sealed_at"], row["seal"], entry, row["instant"])
 
 
-async def waiting(database: Database, limit: int) -> list[Record]:
-    """Entries that have no link yet, the oldest first."""
-    return [dict(row) for row in await database.all(SQL.waiting, limit)]
+async def list_unsealed_entries(database: Database, limit: int) -> list[Record]:
+    """Return entries without a link, oldest first."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_unsealed_entries, limit)]
 
 
-async def astray(
+async def find_unchained_entries(
     database: Database, too_long: timedelta, below: UUID | None, last: UUID | None, limit: int
 ) -> list[Record]:
-    """Entries that are neither in the chain nor waiting as they should, from below one down to the last; None stands
-    for the ends. With the newest come those that were announced and are gone."""
-    return [dict(row) for row in await database.all(SQL.astray, too_long, below, last, below is None, limit)]
+    """Return entries that are neither linked nor waiting as they should, below one id and down to another (None: no
+    bound). The newest page includes pending entries that were removed."""
+    return [
+        dict(row)
+        for row in await database.fetch_all(SQL.find_unchained_entries, too_long, below, last, below is None, limit)
+    ]
 
 
-async def nth_below(database: Database, below: UUID | None, number: int) -> UUID | None:
-    """Of the entries below one (None: of all), the newest first, the n-th; None if there are not so many."""
-    found: UUID | None = await database.value(SQL.nth_below, below, number - 1)
+async def find_nth_entry_below(database: Database, below: UUID | None, number: int) -> UUID | None:
+    """Return the n-th entry below an id (None: of all), newest first; None if there are fewer."""
+    found: UUID | None = await database.fetch_value(SQL.find_nth_entry_below, below, number - 1)
     return found
 
 
-async def identity(database: Database) -> str:
-    """Which database this is."""
-    found: str = await database.value(SQL.database_identity)
+async def load_database_identity(database: Database) -> str:
+    """Return an identifier of the database."""
+    found: str = await database.fetch_value(SQL.load_database_identity)
     return found
 
 
@@ -124,21 +127,21 @@ async def list_entries(
     until: datetime | None,
     limit: int,
 ) -> list[Record]:
-    """Entries, the newest first."""
-    rows = await database.all(SQL.list_entries, below, actor, action, target, since, until, limit)
-    return [_readable(row) for row in rows]
+    """Return audit entries, newest first."""
+    rows = await database.fetch_all(SQL.list_entries, below, actor, action, target, since, until, limit)
+    return [_to_record(row) for row in rows]
 
 
-async def entry(database: Database, id: UUID) -> Record | None:
-    """One entry."""
-    row = await database.one(SQL.entry, id)
-    return None if row is None else _readable(row)
+async def load_entry(database: Database, id: UUID) -> Record | None:
+    """Return one audit entry."""
+    row = await database.fetch_one(SQL.load_entry, id)
+    return None if row is None else _to_record(row)
 
 
-def _readable(row: Row) -> Record:
-    told = dict(row)
+def _to_record(row: Row) -> Record:
+    record = dict(row)
     for name in ("before", "after"):
-        told[name] = None if told[name] is None else json.loads(told[name])
-    if told.get("seal") is not None:
-        told["seal"] = told["seal"].hex()
-    return told
+        record[name] = None if record[name] is None else json.loads(record[name])
+    if record.get("seal") is not None:
+        record["seal"] = record["seal"].hex()
+    return record

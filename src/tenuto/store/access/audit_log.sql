@@ -1,20 +1,21 @@
--- name: one_sealer
--- Whether we are the one who seals, until the transaction ends. Asked alone: what is read must be read after it.
+-- name: try_sealer_lock
+-- Try to become the only sealer until the transaction ends. A separate statement, because entries must be read after
+-- it.
 SELECT pg_try_advisory_xact_lock(hashtext('tenuto audit chain')) AS ours;
 
--- name: is_waiting
--- Whether an entry waits to be sealed.
+-- name: has_unsealed_entries
+-- Return whether an entry waits to be sealed.
 SELECT EXISTS (SELECT FROM tenuto.audit_unsealed) AS found;
 
--- name: head
--- The last link of the chain.
+-- name: load_head
+-- Return the last link of the audit chain.
 SELECT position, seal
 FROM tenuto.audit_chain
 ORDER BY position DESC
 LIMIT 1;
 
--- name: unsealed
--- Entries that wait to be sealed, the oldest first, each in the form that is sealed.
+-- name: load_unsealed_entries
+-- Return unsealed entries, oldest first, in the form that is sealed.
 SELECT id::text AS id, to_json(at AT TIME ZONE 'UTC') #>> '{}' AS at, actor_type, actor_id, actor_name, source,
        request_id, action, target, reason, before::text AS before, after::text AS after
 FROM tenuto.audit_unsealed
@@ -22,19 +23,19 @@ JOIN tenuto.audit ON audit.id = audit_unsealed.audit_id
 ORDER BY audit_unsealed.audit_id
 LIMIT $1;
 
--- name: append
--- New links.
+-- name: insert_links
+-- Insert links.
 INSERT INTO tenuto.audit_chain (position, audit_id, sealed_at, seal)
 SELECT position, audit_id, clock_timestamp(), seal
 FROM unnest($1::bigint[], $2::uuid[], $3::bytea[]) AS link (position, audit_id, seal);
 
--- name: sealed
--- What was sealed waits no longer.
+-- name: delete_pending
+-- Remove sealed entries from the pending list.
 DELETE FROM tenuto.audit_unsealed
 WHERE audit_id = ANY ($1::uuid[]);
 
--- name: links
--- Links from a position on, each with its entry in the form that was sealed; the entry is null if it is gone.
+-- name: list_links
+-- Return links after a position with their entries in the sealed form; the entry is null if it was removed.
 SELECT link.position, link.audit_id, link.sealed_at, link.seal, audit.id IS NOT NULL AS there, audit.at AS instant,
        audit.id::text AS id, to_json(audit.at AT TIME ZONE 'UTC') #>> '{}' AS at, actor_type, actor_id, actor_name,
        source, request_id, action, target, reason, before::text AS before, after::text AS after
@@ -44,8 +45,8 @@ WHERE link.position > $1
 ORDER BY link.position
 LIMIT $2;
 
--- name: waiting
--- Entries that have no link yet, the oldest first, each in the form that is to be sealed.
+-- name: list_unsealed_entries
+-- Return entries without a link, oldest first, in the form that is sealed.
 SELECT audit.id::text AS id, to_json(audit.at AT TIME ZONE 'UTC') #>> '{}' AS at, actor_type, actor_id, actor_name,
        source, request_id, action, target, reason, before::text AS before, after::text AS after
 FROM tenuto.audit
@@ -53,9 +54,9 @@ WHERE NOT EXISTS (SELECT FROM tenuto.audit_chain WHERE audit_chain.audit_id = au
 ORDER BY audit.id
 LIMIT $1;
 
--- name: astray
--- What is neither in the chain nor waiting as it should: entries nobody announced, entries that wait for too long, and
--- announced ones that are gone. Of the entries, those below $2 and not below $3; what is gone if $4 says so.
+-- name: find_unchained_entries
+-- Return irregular entries: neither linked nor pending, pending for too long, or pending but removed. Entries below
+-- $2 and not below $3; removed ones if $4.
 SELECT audit.id, audit.action, audit.actor_name, audit.at,
        CASE WHEN waiting.audit_id IS NULL THEN 'inserted' ELSE 'unsealed' END AS how
 FROM tenuto.audit
@@ -71,8 +72,8 @@ WHERE $4 AND NOT EXISTS (SELECT FROM tenuto.audit WHERE audit.id = waiting.audit
 ORDER BY id
 LIMIT $5;
 
--- name: nth_below
--- The n-th entry below an id, counted from 0.
+-- name: find_nth_entry_below
+-- Return the n-th entry below an id, counted from 0.
 SELECT id
 FROM tenuto.audit
 WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
@@ -80,13 +81,13 @@ ORDER BY id DESC
 OFFSET $2
 LIMIT 1;
 
--- name: database_identity
--- Which database this is: the same after a restart, another one after a copy.
+-- name: load_database_identity
+-- Return an identifier of the database that survives restarts but differs in a copy.
 SELECT system_identifier::text || '/' || (SELECT oid FROM pg_database WHERE datname = current_database()) AS identity
 FROM pg_control_system();
 
 -- name: list_entries
--- Entries, the newest first, with their place in the chain.
+-- Return audit entries, newest first, with their positions in the chain.
 SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
        audit.action, audit.target, audit.reason, audit.before, audit.after, link.position
 FROM tenuto.audit
@@ -100,8 +101,8 @@ WHERE ($1::uuid IS NULL OR audit.id < $1)
 ORDER BY audit.id DESC
 LIMIT $7;
 
--- name: entry
--- One entry, with its place in the chain and its seal.
+-- name: load_entry
+-- Return one audit entry with its position and seal.
 SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
        audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at, link.seal
 FROM tenuto.audit

@@ -1,8 +1,9 @@
-"""What somebody asked for, on the record: written in the very transaction that does it.
+"""Write audit entries in the transactions of the audited changes.
 
-Whoever acts for a person or a key says so with `on_record`. From then on the database writes the entry together with
-the first thing that is changed; what changes nothing leaves no entry, and no change is kept without its entry. The
-entry is linked into the chain a moment later (`store.access.audit_log`), because a chain all wait for would make all slow.
+An operation of a person or an API key runs inside `audited`. `Database` then writes the entry in the first
+transaction that changes anything: an operation without changes leaves no entry, and no change is committed without
+its entry. The entry is linked into the audit chain shortly afterwards (`audit_log`), because a chain in the
+transaction would serialise all writes.
 """
 
 from __future__ import annotations
@@ -20,53 +21,53 @@ from uuid import UUID
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.secrets import masked
-from tenuto.postgres.sql_loader import beside
+from tenuto.model.secrets import redact_sensitive_fields
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
-_NAMED = 5
-_LONGEST_TARGET = 500
-"""In characters: entries are found by their target, and what an index can hold is bounded."""
-_WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.", re.IGNORECASE)
+_MAX_NAMED_TARGETS = 5
+_MAX_TARGET_LENGTH = 500
+"""In characters: targets are indexed, and index entries are limited in size."""
+_WRITE_PATTERN = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class Deed:
-    """Something that is being done, and by whom."""
+class AuditContext:
+    """One audited operation: actor, action and the details of its entry."""
 
     actor: Actor
     action: str
     source: str
-    """From where: an address, ``cli``, ``code``."""
+    """Origin: an IP address, ``cli`` or ``code``."""
     target: str | None = None
     reason: str | None = None
     request_id: str | None = None
     before: Any = None
     after: Any = None
-    request_key: RequestKey | None = None
+    idempotency_key: IdempotencyKey | None = None
     id: UUID = field(default_factory=new_id)
-    """Of the entry: should it be written twice because a reply was lost, it is there once."""
+    """Id of the entry, so that a repeated transaction writes it once."""
     written: bool = False
-    changed_nothing: bool = False
-    """Said by who does it: what was asked for was so already. A row that was only held is no change."""
-    parts: list[tuple[str, Any, Any]] = field(default_factory=list)
-    """Of one that changes several things at once: each with what it was and what it became."""
+    is_unchanged: bool = False
+    """Set by the operation if nothing had to be changed; locked rows are no change."""
+    changes: list[tuple[str, Any, Any]] = field(default_factory=list)
+    """Changes of an operation on several objects: target, before, after."""
 
-    def begin_anew(self) -> None:
-        """The next thing that the same person does in the same breath: an entry of its own."""
-        self.id, self.written, self.request_key = new_id(), False, None
+    def start_next_entry(self) -> None:
+        """Reset the details for the next object of the same operation, which gets its own entry."""
+        self.id, self.written, self.idempotency_key = new_id(), False, None
         self.target = self.before = self.after = None
 
-    def begin(self) -> None:
-        """A transaction begins, perhaps for the second time: what was said in the last one does not count."""
-        self.changed_nothing = False
-        self.parts.clear()
+    def begin_transaction(self) -> None:
+        """Discard the changes of an earlier attempt at the transaction."""
+        self.is_unchanged = False
+        self.changes.clear()
 
 
 @dataclass(frozen=True, slots=True)
-class RequestKey:
-    """What makes a request that is sent twice be done once: kept in the transaction that does it."""
+class IdempotencyKey:
+    """Idempotency key of a request, stored in the transaction of its change."""
 
     actor: str
     key: str
@@ -74,120 +75,128 @@ class RequestKey:
     subject: UUID
 
 
-_under_way: ContextVar[Deed | None] = ContextVar("tenuto_deed", default=None)
+_current_context: ContextVar[AuditContext | None] = ContextVar("tenuto_audit_context", default=None)
 
 
 @contextmanager
-def on_record(deed: Deed) -> Iterator[Deed]:
-    """Whatever is changed inside the block goes on the record as this deed."""
-    token = _under_way.set(deed)
+def audited(context: AuditContext) -> Iterator[AuditContext]:
+    """Audit the changes inside the block."""
+    token = _current_context.set(context)
     try:
-        yield deed
+        yield context
     finally:
-        _under_way.reset(token)
+        _current_context.reset(token)
 
 
-def is_asked_for() -> bool:
-    """Whether what is done here goes on somebody's record."""
-    return _under_way.get() is not None
+def is_audited() -> bool:
+    """Return whether the current operation is audited."""
+    return _current_context.get() is not None
 
 
-def tell(*, target: str | None = None, before: Any = None, after: Any = None, reason: str | None = None) -> None:
-    """Add what only those know who do it. Before it is committed; does nothing if nobody asked for a record.
+def add_audit_details(
+    *, target: str | None = None, before: Any = None, after: Any = None, reason: str | None = None
+) -> None:
+    """Add details to the entry of the current operation before it is committed; without one, do nothing.
 
-    Whoever is on record with one thing and goes on to the next (``dead-letter retry A B``) has an entry for each.
+    An operation on several targets (``dead-letter retry A B``) has an entry for each.
     """
-    deed = _under_way.get()
-    if deed is None:
+    context = _current_context.get()
+    if context is None:
         return
-    if deed.written:
-        if target is None or target == deed.target:
+    if context.written:
+        if target is None or target == context.target:
             return
-        deed.begin_anew()
-    deed.target = target or deed.target
-    deed.before = deed.before if before is None else before
-    deed.after = deed.after if after is None else after
-    deed.reason = reason or deed.reason
+        context.start_next_entry()
+    context.target = target or context.target
+    context.before = context.before if before is None else before
+    context.after = context.after if after is None else after
+    context.reason = reason or context.reason
 
 
-def tell_part(target: str, before: Any, after: Any, reason: str | None = None) -> None:
-    """Add one thing that is changed, of perhaps several. Inside the transaction that changes it."""
-    if (deed := to_be_written()) is not None:
-        deed.parts.append((target, before, after))
-        deed.reason = reason or deed.reason
+def add_audit_change(target: str, before: Any, after: Any, reason: str | None = None) -> None:
+    """Add one changed object, inside the transaction that changes it."""
+    if (context := pending_entry()) is not None:
+        context.changes.append((target, before, after))
+        context.reason = reason or context.reason
 
 
 @contextmanager
-def off_record() -> Iterator[None]:
-    """What is changed inside the block is nobody's deed, such as bringing the schema up to date on the way."""
-    token = _under_way.set(None)
+def unaudited() -> Iterator[None]:
+    """Do not audit the changes inside the block, such as a migration of the schema."""
+    token = _current_context.set(None)
     try:
         yield
     finally:
-        _under_way.reset(token)
+        _current_context.reset(token)
 
 
-def changed_nothing() -> None:
-    """Say that in this transaction nothing is changed, though rows are held in it: it leaves no entry."""
-    if (deed := to_be_written()) is not None:
-        deed.changed_nothing = True
+def mark_unchanged() -> None:
+    """Mark the current operation as unchanged, so that it leaves no entry."""
+    if (context := pending_entry()) is not None:
+        context.is_unchanged = True
 
 
-def to_be_written() -> Deed | None:
-    """The deed whose entry is still to be written."""
-    deed = _under_way.get()
-    return None if deed is None or deed.written else deed
+def pending_entry() -> AuditContext | None:
+    """Return the current audit context if its entry is not written yet."""
+    context = _current_context.get()
+    return None if context is None or context.written else context
 
 
 @lru_cache(maxsize=1024)
-def changes_something(statement: str) -> bool:
-    """Whether a statement writes."""
-    return _WRITES.search(statement) is not None
+def is_write(statement: str) -> bool:
+    """Return whether a statement writes."""
+    return _WRITE_PATTERN.search(statement) is not None
 
 
-async def write_down(connection: Any, deed: Deed) -> bool:
-    """Write the entry in the transaction that is open; False if nothing was changed in it."""
-    if deed.changed_nothing:
+async def write_entry(connection: Any, context: AuditContext) -> bool:
+    """Write the entry in the open transaction; return False if nothing was changed in it."""
+    if context.is_unchanged:  # guard: audit.no_entry_without_change
         return False
-    written = await connection.fetchval(SQL.write_audit, *entry_of(deed))
-    if written and deed.request_key is not None:
-        key = deed.request_key
-        kept = await connection.fetchval(SQL.keep_request, key.actor, key.key, key.fingerprint, key.subject)
-        if kept is None:  # and with it goes whatever was about to be done
-            raise done_elsewhere()
+    written = await connection.fetchval(SQL.write_entry, *entry_row(context))
+    if written and context.idempotency_key is not None:
+        key = context.idempotency_key
+        stored = await connection.fetchval(SQL.store_idempotency_key, key.actor, key.key, key.fingerprint, key.subject)
+        # guard: idempotency.done_elsewhere
+        if stored is None:  # rolls back the transaction
+            raise duplicate_request_error()
     return bool(written)
 
 
-def entry_of(deed: Deed) -> tuple[Any, ...]:
-    """An entry as the statements that write one take it."""
-    target, before, after = _summed_up(deed)
-    deed.target = target
-    actor = deed.actor
+def entry_row(context: AuditContext) -> tuple[Any, ...]:
+    """Return an entry as parameters of the statements that write one."""
+    target, before, after = _summarise_changes(context)
+    context.target = target
+    actor = context.actor
     return (
-        deed.id, actor.type, actor.id, actor.name, deed.source, deed.request_id, deed.action, target, deed.reason,
+        context.id, actor.type, actor.id, actor.name, context.source, context.request_id, context.action,
+        target, context.reason,
         _json(before), _json(after),
     )  # fmt: skip
 
 
-def done_elsewhere() -> Conflict:
-    """Somebody was quicker with the same request."""
+def duplicate_request_error() -> Conflict:
+    """Return the error for a concurrent request with the same idempotency key."""
     return Conflict(
-        "a request with this key has just been done", field="Idempotency-Key", remedy="send it again for its answer"
+        "another request with this idempotency key has just been completed",
+        code="idempotency_key.in_use",
+        field="Idempotency-Key",
+        remedy="send the request again to get its response",
     )
 
 
-def _summed_up(deed: Deed) -> tuple[str | None, Any, Any]:
-    """Target, before and after of the whole."""
-    if not deed.parts:
-        return deed.target, deed.before, deed.after
-    if len(deed.parts) == 1:
-        return deed.parts[0]
-    named = [target for target, _, _ in deed.parts]
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    before = [{"target": target, "is": was} for target, was, _ in deed.parts]
-    after = [{"target": target, "is": now} for target, _, now in deed.parts]
-    return ", ".join(named[:_NAMED])[:_LONGEST_TARGET] + more, before, after
+def _summarise_changes(context: AuditContext) -> tuple[str | None, Any, Any]:
+    """Return target, before and after of all changes."""
+    if not context.changes:
+        return context.target, context.before, context.after
+    if len(context.changes) == 1:
+        return context.changes[0]
+    targets = [target for target, _, _ in context.changes]
+    more = f" and {len(targets) - _MAX_NAMED_TARGETS} more" if len(targets) > _MAX_NAMED_TARGETS else ""
+    before = [{"target": target, "is": was} for target, was, _ in context.changes]
+    after = [{"target": target, "is": now} for target, _, now in context.changes]
+    return ", ".join(targets[:_MAX_NAMED_TARGETS])[:_MAX_TARGET_LENGTH] + more, before, after
 
 
 def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(masked(value), ensure_ascii=False, default=str)
+    # guard: audit.redaction
+    return None if value is None else json.dumps(redact_sensitive_fields(value), ensure_ascii=False, default=str)

@@ -1,5 +1,5 @@
--- name: write_audit
--- One entry of the audit trail, if anything has been written in this transaction; whether it has. It waits to be sealed.
+-- name: write_entry
+-- Insert one audit entry and mark it as pending, if this transaction has written anything; return whether it has.
 WITH entry AS (
     INSERT INTO tenuto.audit (
         id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
@@ -12,15 +12,16 @@ WITH entry AS (
 waiting AS (
     INSERT INTO tenuto.audit_unsealed (audit_id)
     SELECT id
-    FROM entry
+    FROM entry -- guard: audit.entry_is_announced
 )
 SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS changed;
 
--- name: keep_request
--- A request by its key, once; whether it is this very one. One that is being done elsewhere is waited for.
+-- name: store_idempotency_key
+-- Store an idempotency key once, and return whether it belongs to this request. Waits for a concurrent transaction
+-- with the same key.
 INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
 VALUES ($1, $2, $3, $4, clock_timestamp())
 ON CONFLICT (actor, key) DO UPDATE
 SET at = requests.at
-WHERE requests.subject = excluded.subject
+WHERE requests.subject = excluded.subject -- guard: idempotency.one_request_per_key
 RETURNING key;

@@ -1,6 +1,6 @@
-"""Requests by their keys: so that one that is sent twice is done once, and answered alike.
+"""Rows of idempotency keys: a repeated request has no second effect and gets the same response.
 
-The row is written in the transaction that does what was asked (`store.access.audit_recorder`); the answer is added afterwards.
+`audit_recorder` stores the key in the transaction of the request; the response is added afterwards.
 """
 
 from __future__ import annotations
@@ -12,33 +12,35 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.postgres.database import Database
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """A request that came before."""
+class StoredRequest:
+    """An earlier request with the same key."""
 
     fingerprint: bytes
     subject: UUID
-    answer: dict[str, Any] | None
+    response: dict[str, Any] | None
 
 
-async def find(database: Database, actor: str, key: str) -> Earlier | None:
-    """The request somebody made with this key."""
-    row = await database.one(SQL.find_request, actor, key)
+async def find_request(database: Database, actor: str, key: str) -> StoredRequest | None:
+    """Return the request that an actor made with this key."""
+    row = await database.fetch_one(SQL.find_request, actor, key)
     if row is None:
         return None
-    return Earlier(row["fingerprint"], row["subject"], None if row["answer"] is None else json.loads(row["answer"]))
+    return StoredRequest(
+        row["fingerprint"], row["subject"], None if row["answer"] is None else json.loads(row["answer"])
+    )
 
 
-async def answered(database: Database, actor: str, key: str, answer: str) -> None:
-    """What was answered, if it has done anything."""
-    await database.all(SQL.answer_request, actor, key, answer)
+async def store_response(database: Database, actor: str, key: str, response: str) -> None:
+    """Store the response of a request that changed something."""
+    await database.fetch_all(SQL.store_response, actor, key, response)
 
 
-async def forget(database: Database, cutoff: datetime, limit: int) -> int:
-    """Let go a small batch of requests made before the cut-off; how many."""
-    return len(await database.all(SQL.forget_requests, cutoff, limit))
+async def delete_old_requests(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of requests made before the cut-off; return their number."""
+    return len(await database.fetch_all(SQL.delete_old_requests, cutoff, limit))

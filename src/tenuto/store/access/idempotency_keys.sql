@@ -1,18 +1,18 @@
 -- name: find_request
--- A request by its key.
+-- Return a request by its idempotency key.
 SELECT fingerprint, subject, answer
 FROM tenuto.requests
 WHERE actor = $1 AND key = $2;
 
--- name: answer_request
--- What was answered to it.
+-- name: store_response
+-- Store the response to a request.
 UPDATE tenuto.requests
 SET answer = $3
 WHERE actor = $1 AND key = $2 AND answer IS NULL
 RETURNING key;
 
--- name: forget_requests
--- A small batch of old requests: nobody sends those again.
+-- name: delete_old_requests
+-- Delete a small batch of old requests.
 DELETE FROM tenuto.requests
 WHERE (actor, key) IN (
     SELECT actor, key

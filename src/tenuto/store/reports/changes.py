@@ -1,7 +1,7 @@
-"""What has changed since an instant, in few words: for whoever watches. Reads only.
+"""Changes since an instant, for the event feed. Read-only.
 
-Every question goes by an index but one: how much is in each queue is counted, which takes as long as there is work. Who
-looks often must look less often then, as the feed does.
+Every query uses an index except the task counts of queues, whose cost grows with the backlog; the feed runs it less
+often then.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.postgres.database import Database
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
 Record = dict[str, Any]
 
 
-async def executions_under_way(database: Database, limit: int) -> list[Record]:
-    """Executions that have not ended, the newest first."""
-    return [dict(row) for row in await database.all(SQL.executions_under_way, limit)]
+async def list_open_executions(database: Database, limit: int) -> list[Record]:
+    """Return open executions, newest first."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_open_executions, limit)]
 
 
-async def executions_ended(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
-    """Executions that ended after an instant, or at it with a higher id; the first of them first."""
-    return [dict(row) for row in await database.all(SQL.executions_ended, since, above, limit)]
+async def list_ended_executions(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
+    """Return executions that ended after a cursor of instant and id, oldest first."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_ended_executions, since, above, limit)]
 
 
-async def activities_ended(database: Database, since: datetime, span: timedelta, limit: int) -> list[Record]:
-    """How many attempts ended from an instant on, by span of time, job, and how."""
-    return [dict(row) for row in await database.all(SQL.activities_ended, since, span, limit)]
+async def count_ended_activities(database: Database, since: datetime, span: timedelta, limit: int) -> list[Record]:
+    """Count attempts that ended since an instant, by time span, job and outcome."""
+    return [dict(row) for row in await database.fetch_all(SQL.count_ended_activities, since, span, limit)]
 
 
-async def letters_changed(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
-    """Dead letters that came, or were resolved, after an instant, or at it with a higher id."""
-    return [dict(row) for row in await database.all(SQL.letters_changed, since, above, limit)]
+async def list_changed_dead_letters(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
+    """Return dead letters that were written or resolved after a cursor of instant and id."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_changed_dead_letters, since, above, limit)]
 
 
-async def definitions_changed(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
-    """Changes of schedules and manifests after an instant, or at it with a higher id."""
-    return [dict(row) for row in await database.all(SQL.definitions_changed, since, above, limit)]
+async def list_definition_changes(database: Database, since: datetime, above: UUID, limit: int) -> list[Record]:
+    """Return changes of schedules and manifests after a cursor of instant and id."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_definition_changes, since, above, limit)]
 
 
-async def standing(database: Database) -> dict[str, Any]:
-    """What is there right now: queues with their counts, and the workers that are alive."""
-    row = await database.one(SQL.standing)
+async def load_queues_and_workers(database: Database) -> dict[str, Any]:
+    """Return the current task counts of the queues and the live workers."""
+    row = await database.fetch_one(SQL.load_queues_and_workers)
     assert row is not None
     return {"queues": json.loads(row["queues"]), "workers": json.loads(row["workers"])}

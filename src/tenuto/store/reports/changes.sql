@@ -1,21 +1,21 @@
--- name: executions_under_way
--- Executions that have not ended.
+-- name: list_open_executions
+-- Return open executions.
 SELECT id, schedule_name, state, current_group, total_groups, total_steps, failed_steps, started_at, ended_at, paused_at
 FROM tenuto.executions
 WHERE ended_at IS NULL
 ORDER BY id DESC
 LIMIT $1;
 
--- name: executions_ended
--- Executions that ended after an instant, or at it with a higher id; the first of them first.
+-- name: list_ended_executions
+-- Return executions that ended after a cursor of instant and id, oldest first.
 SELECT id, schedule_name, state, current_group, total_groups, total_steps, failed_steps, started_at, ended_at, paused_at
 FROM tenuto.executions
 WHERE ended_at >= $1 AND (ended_at, id) > ($1::timestamptz, $2::uuid)
 ORDER BY ended_at, id
 LIMIT $3;
 
--- name: activities_ended
--- How many attempts ended from an instant on, by span of time.
+-- name: count_ended_activities
+-- Count attempts that ended since an instant, by time span.
 SELECT date_bin($2::interval, ended_at, '2000-01-01') AS span, name, status, count(*) AS count
 FROM tenuto.activities
 WHERE ended_at >= $1
@@ -23,8 +23,8 @@ GROUP BY span, name, status
 ORDER BY span, count(*) DESC, name, status
 LIMIT $3;
 
--- name: letters_changed
--- Dead letters that came, or were resolved, after an instant, or at it with a higher id; the first of them first.
+-- name: list_changed_dead_letters
+-- Return dead letters that were written or resolved after a cursor of instant and id, oldest first.
 (
     SELECT id, external_id AS name, status, dead_lettered_at AS at
     FROM tenuto.dead_letters
@@ -44,8 +44,8 @@ UNION ALL
 ORDER BY at, id
 LIMIT $3;
 
--- name: definitions_changed
--- Changes of schedules and manifests after an instant, or at it with a higher id; the first of them first.
+-- name: list_definition_changes
+-- Return changes of schedules and manifests after a cursor of instant and id, oldest first.
 (
     SELECT schedule_id AS id, 'schedule' AS what, name, change, version, at
     FROM tenuto.schedule_versions
@@ -64,8 +64,9 @@ UNION ALL
 ORDER BY at, id
 LIMIT $3;
 
--- name: standing
--- What is there right now. All that is open is counted: no index would be quicker than the table, which holds nothing else.
+-- name: load_queues_and_workers
+-- Return the current task counts of the queues and the live workers. Counts all open tasks: the table holds nothing
+-- else, so no index would be faster.
 SELECT (
            SELECT coalesce(json_object_agg(queue, states), '{}')
            FROM (

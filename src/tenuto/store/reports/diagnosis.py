@@ -1,4 +1,4 @@
-"""What may hold a task up, read in a few bounded look-ups by index. Nothing is judged here and no row is changed."""
+"""Facts that explain why a task waits, by bounded index lookups. Read-only."""
 
 from __future__ import annotations
 
@@ -10,76 +10,80 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.postgres.database import Database
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
-MOST_WORKERS = 1000
+MAX_LISTED_WORKERS = 1000
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
-    """The first few of something, and how many there are in all."""
+class Sample:
+    """The first few rows of a result, and their total."""
 
-    first: list[Record]
-    in_all: int
+    rows: list[Record]
+    total_count: int
 
     @property
     def ids(self) -> tuple[UUID, ...]:
-        return tuple(each["id"] for each in self.first)
+        return tuple(each["id"] for each in self.rows)
 
 
-async def tasks(database: Database, ids: Sequence[UUID]) -> list[Record]:
-    """Open tasks with their execution, the execution they wait for, their queue, manifest, groups, batch and holder."""
+async def load_tasks(database: Database, ids: Sequence[UUID]) -> list[Record]:
+    """Return open tasks with everything that may delay them."""
     return [
         {**row, "progress": None if row["progress"] is None else json.loads(row["progress"])}
-        for row in map(dict, await database.all(SQL.tasks, list(ids)))
+        for row in map(dict, await database.fetch_all(SQL.load_tasks, list(ids)))
     ]
 
 
-async def open_steps(database: Database, execution_id: UUID, group: int, limit: int) -> Some:
-    """What is left of one group of an execution."""
-    return _some(await database.all(SQL.open_steps, execution_id, group, limit))
+async def list_open_steps(database: Database, execution_id: UUID, group: int, limit: int) -> Sample:
+    """Return the open steps of one group of an execution."""
+    return _to_sample(await database.fetch_all(SQL.list_open_steps, execution_id, group, limit))
 
 
-async def held_in_queue(database: Database, queue: str, limit: int) -> Some:
-    """The tasks of a queue that run."""
-    return _some(await database.all(SQL.held_in_queue, queue, limit))
+async def list_running_in_queue(database: Database, queue: str, limit: int) -> Sample:
+    """Return the running tasks of a queue."""
+    return _to_sample(await database.fetch_all(SQL.list_running_in_queue, queue, limit))
 
 
-async def held_by_key(database: Database, key: str, queue: str, limit: int) -> Some:
-    """The tasks with a limited key that run; each row has the limit that counts for the queue."""
-    return _some(await database.all(SQL.held_by_key, key, queue, limit))
+async def list_running_with_limit_key(database: Database, key: str, queue: str, limit: int) -> Sample:
+    """Return the running tasks with a limit key; each row has the limit that applies to the queue."""
+    return _to_sample(await database.fetch_all(SQL.list_running_with_limit_key, key, queue, limit))
 
 
-async def held_alone(database: Database, limit: int) -> Some:
-    """The task that runs on its last chance."""
-    return _some(await database.all(SQL.held_alone, limit))
+async def list_running_on_last_chance(database: Database, limit: int) -> Sample:
+    """Return the running last-chance task."""
+    return _to_sample(await database.fetch_all(SQL.list_running_on_last_chance, limit))
 
 
-async def held_of_manifests(database: Database, manifest_id: UUID | None, group: str | None, limit: int) -> Some:
-    """The active runs of a manifest, or of a group; of neither: of all manifests."""
-    return _some(await database.all(SQL.held_of_manifests, manifest_id, group, limit))
+async def list_running_of_manifests(
+    database: Database, manifest_id: UUID | None, group: str | None, limit: int
+) -> Sample:
+    """Return the active runs of a manifest, of a group, or (neither given) of all manifests."""
+    return _to_sample(await database.fetch_all(SQL.list_running_of_manifests, manifest_id, group, limit))
 
 
-async def before(database: Database, queue: str, place: tuple[int, datetime, UUID], key: str | None, most: int) -> int:
-    """How many are taken before a task; ``most`` stands for that many or more."""
-    found: int = await database.value(SQL.before, queue, *place, key, most)
-    return min(found, most)
+async def count_tasks_ahead(
+    database: Database, queue: str, place: tuple[int, datetime, UUID], key: str | None, max_count: int
+) -> int:
+    """Count the tasks ahead of one, up to ``max_count``."""
+    found: int = await database.fetch_value(SQL.count_tasks_ahead, queue, *place, key, max_count)
+    return min(found, max_count)
 
 
-async def workers_of(database: Database, queue: str) -> list[Record]:
-    """The workers that serve a queue, also those that leave or are silent."""
-    return [dict(row) for row in await database.all(SQL.workers_of_queue, queue, MOST_WORKERS)]
+async def list_workers_of_queue(database: Database, queue: str) -> list[Record]:
+    """Return the live workers of a queue, including draining and silent ones."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS)]
 
 
-async def capacity(database: Database, silence: timedelta) -> list[Record]:
-    """The slots and the bound of every queue that has either."""
-    return [dict(row) for row in await database.all(SQL.capacity, silence)]
+async def list_queue_capacities(database: Database, silence_limit: timedelta) -> list[Record]:
+    """Return the slots and the limit of every queue that has either."""
+    return [dict(row) for row in await database.fetch_all(SQL.list_queue_capacities, silence_limit)]
 
 
-def _some(rows: Sequence[Any]) -> Some:
+def _to_sample(rows: Sequence[Any]) -> Sample:
     found = [dict(row) for row in rows]
-    return Some(found, found[0]["in_all"] if found else 0)
+    return Sample(found, found[0]["in_all"] if found else 0)

@@ -1,6 +1,6 @@
--- name: tasks
--- Open tasks with whatever may hold them up: their execution, the execution they wait for, their queue, their manifest
--- with its group and all manifests together, their batch, their holder.
+-- name: load_tasks
+-- Return open tasks with everything that may delay them: execution, awaited execution, queue, manifest, manifest
+-- group, all manifests, batch, worker.
 SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.kind, task.name, task.policy, task.attempt,
        task.failures, task.losses, task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
        task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for, task.standby,
@@ -34,27 +34,27 @@ WHERE task.id = ANY ($1::uuid[])
 ORDER BY task.step_index, task.id
 LIMIT 1000;
 
--- name: open_steps
--- What is left of one group of an execution, the first few in the order of the plan. How many there are is counted up to
--- the largest plan there may be.
+-- name: list_open_steps
+-- Return the first open steps of one group of an execution in plan order, and their total, counted up to the maximum
+-- plan size.
 SELECT id, step_index, state, count(*) OVER () AS in_all
 FROM tenuto.tasks
 WHERE execution_id = $1 AND group_index = $2
 ORDER BY step_index, id
 LIMIT $3;
 
--- name: held_in_queue
--- The tasks of a queue that run, as its limit counts them, the longest first. (Ordered by queue too, so that the planner
--- takes the index of what is held.)
+-- name: list_running_in_queue
+-- Return the running tasks of a queue as its limit counts them, longest first. Ordered by queue too, so that the
+-- planner uses the index of running tasks.
 SELECT id, name, claimed_at, count(*) OVER () AS in_all
 FROM tenuto.tasks
 WHERE state = 'running' AND NOT standby AND queue = $1 AND lease_until > clock_timestamp()
 ORDER BY queue, claimed_at, id
 LIMIT $2;
 
--- name: held_by_key
--- The tasks with a limited key that run, wherever, as the limit counts them; and the limit that counts for the queue $2:
--- that of the first in line.
+-- name: list_running_with_limit_key
+-- Return the running tasks with a limit key, in any queue, as the limit counts them, and the limit that applies to
+-- queue $2: that of its first task.
 SELECT held.id, held.name, held.claimed_at, count(*) OVER () AS in_all,
        (SELECT limit_max
         FROM tenuto.tasks
@@ -66,17 +66,17 @@ WHERE held.state = 'running' AND NOT held.standby AND held.limit_key = $1 AND he
 ORDER BY held.limit_key, held.claimed_at, held.id
 LIMIT $3;
 
--- name: held_alone
--- The task that runs on its last chance.
+-- name: list_running_on_last_chance
+-- Return the running last-chance task.
 SELECT id, name, claimed_at, count(*) OVER () AS in_all
 FROM tenuto.tasks
 WHERE last_chance AND state = 'running' AND lease_until > clock_timestamp()
 ORDER BY claimed_at, id
 LIMIT $1;
 
--- name: held_of_manifests
--- The runs of a manifest $1, of a group $2, or (both null) of all manifests that are active, as their limits count them,
--- the longest first. (Ordered by manifest too, so that the planner takes the index of what is held of them.)
+-- name: list_running_of_manifests
+-- Return the active runs of manifest $1, of group $2, or of all manifests (both null), as their limits count them,
+-- longest first. Ordered by manifest too, so that the planner uses the index of running tasks of manifests.
 SELECT id, name, claimed_at, count(*) OVER () AS in_all
 FROM tenuto.tasks
 WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
@@ -85,9 +85,9 @@ WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_un
 ORDER BY manifest_id, claimed_at, id
 LIMIT $3;
 
--- name: before
--- How many are taken before a task: those without a limited key, and those with its own; each counted no further than
--- the bound $6. (Ordered, so that the planner reads the index in its order and not the table until it has enough.)
+-- name: count_tasks_ahead
+-- Count the tasks ahead of one: without a limit key, and with its own limit key; each counted up to $6. Ordered, so
+-- that the planner reads the index in order instead of the table.
 SELECT (
     SELECT count(*)
     FROM (
@@ -108,8 +108,8 @@ SELECT (
     ) AS with_its_key
 ) AS before;
 
--- name: workers_of_queue
--- The workers that have not ended and serve a queue, with what each holds of any queue in a slot: what stands by has none.
+-- name: list_workers_of_queue
+-- Return the live workers of a queue with the number of their occupied slots; standby tasks occupy none.
 SELECT workers.id, workers.name, workers.service, workers.slots, workers.draining_at, workers.ended_at,
        clock_timestamp() - workers.seen_at AS silent_for, coalesce(held.running, 0) AS running
 FROM tenuto.workers
@@ -123,9 +123,9 @@ WHERE workers.ended_at IS NULL AND workers.service = 'worker' AND $1 = ANY (work
 ORDER BY workers.name, workers.id
 LIMIT $2;
 
--- name: capacity
--- For every queue that some worker which has not ended serves, or that is bounded or paused: the slots of those heard of
--- within $1, and the bound.
+-- name: list_queue_capacities
+-- For every queue that has a live worker, a limit or a pause, return the slots of the workers seen within $1, and the
+-- limit.
 SELECT coalesce(served.queue, queues.name) AS queue, coalesce(served.slots, 0) AS slots, queues.max_running,
        queues.paused_at IS NOT NULL AS paused
 FROM (

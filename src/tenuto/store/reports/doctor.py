@@ -1,4 +1,4 @@
-"""What the doctor asks the database: each question by its name, the rows that answer it. Nothing here judges."""
+"""Queries of the doctor checks. Read-only."""
 
 from __future__ import annotations
 
@@ -10,65 +10,65 @@ from uuid import UUID
 
 import asyncpg
 
-from tenuto.clock import steady
-from tenuto.postgres.database import DRIVER_ERRORS, Database, translate
-from tenuto.postgres.sql_loader import beside
+from tenuto.clock import monotonic_seconds
+from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
-_LITTLE_PATIENCE = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'"
-_PATIENCE_FOR_ALL = 20.0
-_TEXTS_AT_ONCE = 20
-"""Each may have an input, an output and a log of a megabyte or so."""
+_SET_SHORT_TIMEOUTS = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'"
+_SCAN_TIMEOUT_SECONDS = 20.0
+_TEXTS_PER_FETCH = 20
+"""Each may have an input, an output and a log of about a megabyte."""
 
 
-async def ask(database: Database, question: str, *values: Any) -> list[dict[str, Any]] | None:
-    """The rows that offend against one rule, an empty list if it holds; None if the answer took too long.
+async def run_check_query(database: Database, question: str, *values: Any) -> list[dict[str, Any]] | None:
+    """Return the rows that violate a rule; None if the query took too long.
 
-    Asked once and with little patience: a database in trouble is not to be pressed further.
+    Without retries and with short timeouts, to spare a database in trouble.
     """
     try:
         async with database.connection() as connection, connection.transaction(readonly=True):
-            await connection.execute(_LITTLE_PATIENCE)
+            await connection.execute(_SET_SHORT_TIMEOUTS)
             return [dict(row) for row in await connection.fetch(getattr(SQL, question), *values)]
     except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
         return None
     except DRIVER_ERRORS as error:
-        raise translate(error) from error
+        raise translate_driver_error(error) from error
 
 
-async def server(database: Database) -> dict[str, Any]:
-    """Version, settings that decide whether a commit lasts, and the time by the server's clock."""
-    row = await database.one(SQL.server)
+async def load_server_info(database: Database) -> dict[str, Any]:
+    """Return the server version, the settings that affect durability, and the server's time."""
+    row = await database.fetch_one(SQL.server)
     assert row is not None
     return dict(row)
 
 
-async def history_begins(database: Database, horizon: UUID, most: int) -> UUID:
-    """The task from which on histories are looked at, so that the cost does not grow with the past."""
-    begins: UUID = await database.value(SQL.history_begins, horizon, most)
+async def find_history_start(database: Database, horizon: UUID, max_count: int) -> UUID:
+    """Return the task from which on histories are checked, so that the cost does not grow with the past."""
+    begins: UUID = await database.fetch_value(SQL.history_begins, horizon, max_count)
     return begins
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """What the ledger says of one schedule, the oldest first, and what is due next."""
+class ScheduleLedger:
+    """Recent ledger entries of one schedule, oldest first, and its next run."""
 
     schedule_id: UUID
     name: str
     trigger: str
     next_run_at: datetime | None
-    told: list[tuple[datetime, datetime | None]]
-    """Each due instant, and until when it stands for others."""
+    occurrences: list[tuple[datetime, datetime | None]]
+    """Each due instant, and the end of the period that its decision covers."""
 
 
-async def ledgers(database: Database, schedules: int, rows: int) -> list[Ledger] | None:
-    """The newest part of the ledger of enabled schedules, since each was last changed; None if it took too long."""
-    found = await ask(database, "ledgers", schedules, rows)
+async def load_ledgers(database: Database, schedules: int, rows: int) -> list[ScheduleLedger] | None:
+    """Return recent ledger entries of enabled schedules since their last change; None if it took too long."""
+    found = await run_check_query(database, "ledgers", schedules, rows)
     if found is None:
         return None
     return [
-        Ledger(
+        ScheduleLedger(
             row["id"], row["name"], row["trigger"], row["next_run_at"],
             list(zip(row["instants"], row["untils"], strict=True)),
         )
@@ -76,31 +76,31 @@ async def ledgers(database: Database, schedules: int, rows: int) -> list[Ledger]
     ]  # fmt: skip
 
 
-async def enabled(database: Database, most: int) -> dict[str, list[dict[str, Any]]] | None:
-    """Enabled schedules and manifests as they are stored, those without a next run first; None if it took too long."""
-    schedules = await ask(database, "enabled_schedules", most)
-    manifests = await ask(database, "enabled_manifests", most)
+async def load_enabled_definitions(database: Database, max_count: int) -> dict[str, list[dict[str, Any]]] | None:
+    """Return enabled schedules and manifests, those without a next run first; None if it took too long."""
+    schedules = await run_check_query(database, "enabled_schedules", max_count)
+    manifests = await run_check_query(database, "enabled_manifests", max_count)
     if schedules is None or manifests is None:
         return None
     return {"schedule": schedules, "manifest": manifests}
 
 
-async def read_texts(
-    database: Database, most: int, look: Callable[[Sequence[tuple[str, str]]], Awaitable[None]]
+async def scan_texts(
+    database: Database, max_count: int, inspect: Callable[[Sequence[tuple[str, str]]], Awaitable[None]]
 ) -> bool:
-    """Have the newest texts that anybody may read looked at, a few (where, what) at a time: together they may be larger
-    than the memory. False if it took too long, and not all were."""
-    until = steady() + _PATIENCE_FOR_ALL
+    """Pass the newest readable texts to ``inspect``, a few (place, text) at a time to limit memory. Return False if it
+    took too long."""
+    until = monotonic_seconds() + _SCAN_TIMEOUT_SECONDS
     try:
         async with database.connection() as connection, connection.transaction(readonly=True):
-            await connection.execute(_LITTLE_PATIENCE)
-            cursor = await connection.cursor(SQL.texts, most)
-            while rows := await cursor.fetch(_TEXTS_AT_ONCE):
-                if steady() > until:
+            await connection.execute(_SET_SHORT_TIMEOUTS)
+            cursor = await connection.cursor(SQL.texts, max_count)
+            while rows := await cursor.fetch(_TEXTS_PER_FETCH):
+                if monotonic_seconds() > until:
                     return False
-                await look([(row["place"], row["text"]) for row in rows])
+                await inspect([(row["place"], row["text"]) for row in rows])
             return True
     except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
         return False
     except DRIVER_ERRORS as error:
-        raise translate(error) from error
+        raise translate_driver_error(error) from error

@@ -1,8 +1,8 @@
--- Each statement answers with what is wrong, a few rows of it, and with nothing if all is well. They run beside live
--- work, so each is one statement: one look, at one instant.
+-- Each statement returns a few offending rows, and none if the rule holds. The statements run beside live work, so each
+-- is a single statement with one snapshot.
 
 -- name: server
--- What the server is and how careful it is.
+-- Return the server version and the settings that affect durability.
 SELECT current_setting('server_version') AS version,
        current_setting('fsync') AS fsync,
        current_setting('full_page_writes') AS full_page_writes,
@@ -10,7 +10,7 @@ SELECT current_setting('server_version') AS version,
        clock_timestamp() AS now;
 
 -- name: history_begins
--- From which task on its history is looked at: none older than $1, and no more than about $2 later attempts.
+-- Return the task from which on histories are checked: not older than $1, and followed by at most about $2 attempts.
 SELECT greatest($1::uuid, (
     SELECT task_id
     FROM tenuto.activities
@@ -20,9 +20,9 @@ SELECT greatest($1::uuid, (
     LIMIT 1
 )) AS id;
 
--- name: triggers_off
--- Where the past can be rewritten: a guard of activities, executions, the ledger, letters or the audit trail that is
--- missing or off.
+-- name: triggers_missing
+-- Triggers that protect activities, executions, the ledger, dead letters or the audit log from changes and are
+-- missing or disabled.
 WITH guarded AS (
     SELECT relation, guard
     FROM (
@@ -51,8 +51,8 @@ WHERE found.oid IS NULL OR found.tgenabled IN ('D', 'R')
 ORDER BY 1, 2
 LIMIT $1;
 
--- name: keys_missing
--- What must be there once is made so by a unique key: keys that are gone, not unique, or not valid.
+-- name: unique_keys_missing
+-- Unique indexes that are missing, not unique or not valid.
 SELECT wanted.key
 FROM unnest(ARRAY[
     'tasks_one_per_key', 'workers_one_alive_per_name', 'executions_one_active', 'occurrences_once',
@@ -66,8 +66,7 @@ ORDER BY wanted.key
 LIMIT $1;
 
 -- name: constraints_missing
--- What a row must not contradict is refused by the database: conditions that are gone or were never checked, and columns
--- that may be empty though they must not be (who did it, the plan of a run).
+-- Constraints that are missing or not validated, and columns that allow null although they must not (actor, plan).
 SELECT wanted.name AS what
 FROM unnest(ARRAY[
     'tasks_running_means_held', 'tasks_first_attempt_is_the_task', 'tasks_limit_is_whole', 'tasks_step_is_whole',
@@ -94,8 +93,8 @@ WHERE NOT EXISTS (
 ORDER BY 1
 LIMIT $1;
 
--- name: held_by_nobody
--- Held tasks whose holder is not in the register, or left it longer than $1 ago.
+-- name: task_held_by_missing_worker
+-- Running tasks whose worker is not registered, or ended longer than $1 ago.
 SELECT task.id, task.name, task.worker_id, workers.name AS worker, workers.ended_at
 FROM tenuto.tasks AS task
 LEFT JOIN tenuto.workers ON workers.id = task.worker_id
@@ -104,8 +103,8 @@ WHERE task.state = 'running'
 ORDER BY task.id
 LIMIT $2;
 
--- name: lease_run_out
--- Held tasks whose lease ended longer than $1 ago and that nobody has taken back.
+-- name: lease_expired
+-- Running tasks whose lease expired longer than $1 ago and that were not recovered.
 SELECT id, name, worker_id, lease_until,
        round(extract(epoch FROM clock_timestamp() - lease_until))::bigint AS seconds
 FROM tenuto.tasks
@@ -114,7 +113,7 @@ ORDER BY lease_until, id
 LIMIT $2;
 
 -- name: attempt_missing
--- Recorded attempts whose predecessor is not recorded. The first attempt is the record that has the task's own id.
+-- Recorded attempts without a recorded predecessor. The activity of a first attempt has the id of its task.
 WITH later AS (
     SELECT task_id, name, attempt, lag(attempt) OVER (PARTITION BY task_id ORDER BY attempt) AS earlier
     FROM tenuto.activities
@@ -127,8 +126,8 @@ WHERE attempt > coalesce(earlier, 1) + 1
 ORDER BY task_id, attempt
 LIMIT $2;
 
--- name: attempt_missing_before_open
--- Open tasks whose last attempt is not recorded.
+-- name: attempt_missing_of_open_task
+-- Open tasks whose previous attempt is not recorded.
 SELECT task.id, task.name, task.attempt
 FROM (
     SELECT id, name, attempt
@@ -148,7 +147,7 @@ ORDER BY task.id
 LIMIT $3;
 
 -- name: attempt_recorded_twice
--- One attempt, two records.
+-- Attempts with two activities.
 SELECT task_id AS id, min(name) AS name, attempt, count(*) AS records
 FROM tenuto.activities
 WHERE attempt > 1 AND task_id > $1
@@ -157,8 +156,8 @@ HAVING count(*) > 1
 ORDER BY task_id, attempt
 LIMIT $2;
 
--- name: first_attempt_misnamed
--- Among the $1 newest records: first attempts that do not have their task's id, and later ones that have it.
+-- name: first_attempt_id_wrong
+-- Among the $1 newest activities: first attempts without the id of their task, and later ones with it.
 SELECT id, task_id, name, attempt
 FROM (
     SELECT id, task_id, name, attempt
@@ -170,8 +169,8 @@ WHERE (attempt = 1) <> (id = task_id)
 ORDER BY id
 LIMIT $2;
 
--- name: ended_twice
--- Tasks of which several attempts are marked as the last.
+-- name: task_ended_twice
+-- Tasks with several final attempts.
 SELECT id, name, ends
 FROM (
     SELECT later.task_id AS id,
@@ -187,8 +186,8 @@ WHERE ends > 1
 ORDER BY id
 LIMIT $2;
 
--- name: tried_after_success
--- Attempts recorded after one that had completed.
+-- name: attempt_after_success
+-- Attempts after a completed one.
 WITH later AS (
     SELECT task_id, name, attempt,
            lag(status LIKE 'completed%') OVER (PARTITION BY task_id ORDER BY attempt) AS done_before
@@ -204,8 +203,8 @@ WHERE done_before
 ORDER BY task_id, attempt
 LIMIT $2;
 
--- name: fence_not_grown
--- Attempts that somebody held under a fence no later than the one before had. (What nobody held keeps its fence.)
+-- name: fence_not_increased
+-- Claimed attempts whose fence is not larger than that of the attempt before. (An unclaimed attempt keeps its fence.)
 WITH later AS (
     SELECT task_id, name, attempt, fence, worker_id,
            coalesce(
@@ -221,8 +220,8 @@ WHERE worker_id IS NOT NULL AND fence <= earlier
 ORDER BY task_id, attempt
 LIMIT $2;
 
--- name: went_on_after_its_end
--- Attempts recorded after one that was marked as the last.
+-- name: attempt_after_end
+-- Attempts after a final one.
 WITH later AS (
     SELECT task_id, name, attempt, lag(final) OVER (PARTITION BY task_id ORDER BY attempt) AS ended_before
     FROM tenuto.activities
@@ -237,9 +236,9 @@ WHERE ended_before
 ORDER BY task_id, attempt
 LIMIT $2;
 
--- name: open_and_ended
--- Open tasks that have ended, or whose present attempt is recorded already. Of the open ones the $2 newest. (Each
--- LIMIT 1 makes it a look-up by index; the planner would read all activities instead.)
+-- name: task_open_and_ended
+-- Open tasks that have ended, or whose current attempt is already recorded; among the $2 newest. (LIMIT 1 makes each
+-- subquery an index lookup; otherwise the planner would read all activities.)
 WITH open AS MATERIALIZED (
     SELECT id, activity_id, name, attempt
     FROM tenuto.tasks
@@ -262,9 +261,9 @@ WHERE past.attempt > 1 AND past.task_id > $1 AND past.final
 ORDER BY 1, 3
 LIMIT $3;
 
--- name: vanished
--- Tasks that were to be tried again and are neither open nor recorded any further. Of the records that are not plain
--- successes the $2 newest.
+-- name: task_lost
+-- Tasks with a recorded retry that are neither open nor recorded further; among the $2 newest activities that are not
+-- plain successes.
 SELECT past.task_id AS id, past.name, past.attempt
 FROM (
     SELECT task_id, name, attempt, final
@@ -284,8 +283,8 @@ WHERE NOT past.final
 ORDER BY past.task_id, past.attempt
 LIMIT $3;
 
--- name: not_set_aside
--- Open tasks that have lost $1 workers or more, of the later attempts the $2 newest.
+-- name: poison_task_open
+-- Open tasks that have lost $1 workers or more; among the $2 newest later attempts.
 SELECT id, name, losses, state
 FROM (
     SELECT id, name, losses, state
@@ -298,8 +297,8 @@ WHERE losses >= $1
 ORDER BY id
 LIMIT $3;
 
--- name: key_over_limit
--- Keys of which more tasks run than any of them allows, counting live leases.
+-- name: key_limit_exceeded
+-- Limit keys with more running tasks than allowed, counting live leases.
 SELECT limit_key AS key, count(*) AS running, max(limit_max) AS most
 FROM tenuto.tasks
 WHERE state = 'running' AND NOT standby AND limit_key IS NOT NULL AND lease_until > clock_timestamp()
@@ -308,8 +307,8 @@ HAVING count(*) > max(limit_max)
 ORDER BY limit_key
 LIMIT $1;
 
--- name: queue_over_limit
--- Queues of which more tasks run than allowed, counting live leases.
+-- name: queue_limit_exceeded
+-- Queues with more running tasks than allowed, counting live leases.
 SELECT queues.name AS queue, count(*) AS running, queues.max_running AS most
 FROM tenuto.queues
 JOIN tenuto.tasks ON tasks.queue = queues.name
@@ -320,9 +319,9 @@ HAVING count(*) > queues.max_running
 ORDER BY queues.name
 LIMIT $1;
 
--- name: queue_unserved
--- Queues with tasks free to take, and no worker that takes them: none that was heard of within $1. The queues are
--- found by hopping along the indexes, and counting stops at a thousand.
+-- name: queue_without_worker
+-- Queues with queued tasks but without a worker seen within $1. The queues are found by loose index scans, and
+-- counting stops at a thousand.
 WITH RECURSIVE plain AS (
     SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL
     UNION ALL
@@ -361,11 +360,11 @@ WHERE found.queue IS NOT NULL
 ORDER BY found.queue
 LIMIT $2;
 
--- name: waiting_beside_idle_workers
--- Queues whose foremost task, the next to be taken, has been free to take for longer than $1 while a worker of that queue,
--- heard of within $2, has slots to spare. Paused queues, full ones and tasks with a limited key have a reason to wait.
--- Under load each of several tasks is foremost for a moment, and a worker has slots to spare for a moment: only what is
--- still foremost when this is asked again has been left lying.
+-- name: task_waits_beside_idle_worker
+-- Queues whose first task has been queued for longer than $1 while a worker of the queue, seen within $2, has free
+-- slots. Paused queues, full queues and tasks with a limit key have a reason to wait. Under load several tasks are
+-- first for a moment while a worker has free slots; only a task that is still first when the query is repeated was
+-- left waiting.
 WITH idle AS (
     SELECT workers.name, workers.queues, workers.slots
     FROM tenuto.workers
@@ -401,8 +400,8 @@ WHERE queues.paused_at IS NULL
 ORDER BY served.queue
 LIMIT $3;
 
--- name: overdue
--- Scheduled tasks that fell due longer than $1 ago and were not made free to take.
+-- name: task_overdue
+-- Scheduled tasks that were due longer than $1 ago and were not promoted.
 SELECT id, name, run_at, round(extract(epoch FROM clock_timestamp() - run_at))::bigint AS seconds
 FROM tenuto.tasks
 WHERE state = 'scheduled' AND run_at < clock_timestamp() - $1::interval
@@ -410,7 +409,7 @@ ORDER BY run_at
 LIMIT $2;
 
 -- name: queue_paused
--- Queues somebody has paused.
+-- Paused queues.
 SELECT name AS queue, paused_at, coalesce(paused_by, 'somebody') AS paused_by,
        coalesce(reason, 'no reason given') AS reason
 FROM tenuto.queues
@@ -418,9 +417,9 @@ WHERE paused_at IS NOT NULL
 ORDER BY name
 LIMIT $1;
 
--- name: execution_stands_still
--- Open executions that nothing moves: no task of their current group is left, or all of them wait without a reason. Of
--- the open ones $1.
+-- name: execution_stuck
+-- Open executions without progress: no task is left in the current group, or all of them wait without a reason; among
+-- $1 open ones.
 SELECT execution.id, execution.schedule_name AS name, execution.state, execution.current_group AS place
 FROM (
     SELECT id, schedule_name, state, current_group, paused_at
@@ -439,9 +438,9 @@ WHERE NOT EXISTS (
 ORDER BY execution.id
 LIMIT $2;
 
--- name: step_out_of_turn
--- Steps that can be taken, or are held, though another group is the current one; and steps left behind in a group that
--- is over. Of the steps of the newest executions $1.
+-- name: step_before_its_group
+-- Queued or running steps of another group than the current one, and steps left in a finished group; among the steps
+-- of the newest executions $1.
 SELECT step.id, step.name, step.state, step.group_index AS place, execution.current_group AS current
 FROM (
     SELECT id, name, state, execution_id, group_index
@@ -457,8 +456,8 @@ WHERE execution.ended_at IS NULL
 ORDER BY step.id
 LIMIT $2;
 
--- name: group_before_its_turn
--- Executions that have ended, the $2 newest since $1, of which a step was taken before one of an earlier group ended.
+-- name: step_started_too_early
+-- Ended executions, the $2 newest since $1, with a step that was claimed before a step of an earlier group ended.
 SELECT execution.id, execution.schedule_name AS name, later.step_index AS step, later.group_index AS place,
        earlier.step_index AS earlier
 FROM (
@@ -489,7 +488,7 @@ ORDER BY execution.id, later.step_index
 LIMIT $3;
 
 -- name: step_without_execution
--- Steps whose execution is not there. Of the steps of the newest executions $1.
+-- Steps without an execution; among the steps of the newest executions $1.
 SELECT step.id, step.name, step.execution_id
 FROM (
     SELECT id, name, execution_id
@@ -502,8 +501,8 @@ WHERE NOT EXISTS (SELECT FROM tenuto.executions WHERE executions.id = step.execu
 ORDER BY step.id
 LIMIT $2;
 
--- name: step_after_the_end
--- Open steps of executions that have ended. Of the steps of the newest executions $1.
+-- name: step_after_execution_end
+-- Open steps of ended executions; among the steps of the newest executions $1.
 SELECT step.id, step.name, step.state, execution.id AS execution, execution.state AS ended
 FROM (
     SELECT id, name, state, execution_id
@@ -517,8 +516,8 @@ WHERE execution.ended_at IS NOT NULL
 ORDER BY step.id
 LIMIT $2;
 
--- name: step_not_told_to_stop
--- What goes on of executions that are cancelled, and has not been asked to stop.
+-- name: cancelled_step_not_stopping
+-- Running steps of cancelled executions without a cancellation request.
 SELECT step.id, step.name, step.state, execution.id AS execution
 FROM tenuto.executions AS execution
 JOIN tenuto.tasks AS step ON step.execution_id = execution.id
@@ -528,8 +527,8 @@ WHERE execution.ended_at IS NULL
 ORDER BY step.id
 LIMIT $1;
 
--- name: step_recorded_otherwise
--- Executions that have ended, the $2 newest since $1, of which a step has left no last record, or more than one.
+-- name: step_end_not_recorded_once
+-- Ended executions, the $2 newest since $1, with a step that has no final activity, or more than one.
 SELECT execution.id, execution.schedule_name AS name, execution.steps, ended.records
 FROM (
     SELECT id, schedule_name,
@@ -558,8 +557,8 @@ WHERE ended.records <> execution.steps OR ended.steps <> execution.steps
 ORDER BY execution.id
 LIMIT $3;
 
--- name: plan_not_as_begun
--- Executions, the $2 newest since $1, whose plan is not as long as it was when they began.
+-- name: plan_changed
+-- Executions, the $2 newest since $1, whose plan does not have the number of steps they were started with.
 SELECT newest.id, newest.schedule_name AS name, counted.groups, counted.steps, newest.total_groups, newest.total_steps
 FROM (
     SELECT id, schedule_name, plan, total_groups, total_steps
@@ -577,7 +576,7 @@ ORDER BY newest.id
 LIMIT $3;
 
 -- name: fired_without_execution
--- Due instants that fired, within the last $1, whose execution is not there. The $2 newest.
+-- Fired occurrences within the last $1 without an execution; the $2 newest.
 SELECT fired.schedule_name AS name, fired.due_at, fired.execution_id
 FROM (
     SELECT schedule_name, due_at, execution_id
@@ -590,9 +589,8 @@ WHERE NOT EXISTS (SELECT FROM tenuto.executions WHERE executions.id = fired.exec
 ORDER BY fired.due_at, fired.execution_id
 LIMIT $3;
 
--- name: run_not_in_the_ledger
--- Executions started by a trigger or by hand, the $3 newest since $1 and within the last $2, of which the ledger knows
--- nothing.
+-- name: execution_without_occurrence
+-- Executions started by a trigger or manually, the $3 newest since $1 and within the last $2, without a ledger entry.
 SELECT run.id, run.schedule_name AS name, run.origin
 FROM (
     SELECT id, schedule_id, schedule_name, origin, due_at
@@ -611,8 +609,8 @@ WHERE NOT EXISTS (
 ORDER BY run.id
 LIMIT $4;
 
--- name: run_not_alone
--- Schedules of which more than one run is active though each was to be alone.
+-- name: overlapping_executions
+-- Schedules with more than one active run although their runs must not overlap.
 SELECT min(schedule_name) AS name, count(*) AS running
 FROM tenuto.executions
 WHERE ended_at IS NULL AND alone
@@ -621,8 +619,8 @@ HAVING count(*) > 1
 ORDER BY 1
 LIMIT $1;
 
--- name: step_waits_for_nothing
--- Steps that wait for an execution which has ended, or which never was.
+-- name: step_waits_for_ended_execution
+-- Steps that wait for an execution that has ended or never existed.
 SELECT step.id, step.name, step.waits_for
 FROM tenuto.tasks AS step
 WHERE step.waits_for IS NOT NULL
@@ -631,8 +629,8 @@ ORDER BY step.id
 LIMIT $1;
 
 -- name: schedule_overdue
--- Schedules that fell due longer than $1 ago and were not fired, though a scheduler that was heard of within $2 has been
--- there as long.
+-- Schedules that were due longer than $1 ago and were not fired, although a scheduler seen within $2 has been running
+-- as long.
 SELECT schedule.name, alive.name AS scheduler,
        round(extract(epoch FROM clock_timestamp() - schedule.next_run_at))::bigint AS seconds
 FROM tenuto.schedules AS schedule
@@ -651,7 +649,7 @@ ORDER BY schedule.next_run_at, schedule.name
 LIMIT $3;
 
 -- name: scheduler_missing
--- Schedules that fell due longer than $1 ago, while no scheduler has been heard of within $2.
+-- Schedules that were due longer than $1 ago while no scheduler was seen within $2.
 SELECT schedule.name, round(extract(epoch FROM clock_timestamp() - schedule.next_run_at))::bigint AS seconds
 FROM tenuto.schedules AS schedule
 WHERE schedule.enabled
@@ -664,16 +662,16 @@ WHERE schedule.enabled
 ORDER BY schedule.next_run_at, schedule.name
 LIMIT $3;
 
--- name: schedule_not_planned
--- Enabled schedules whose next run nobody has worked out, changed longer than $1 ago.
+-- name: schedule_without_next_run
+-- Enabled schedules without a next run, changed longer than $1 ago.
 SELECT name
 FROM tenuto.schedules
 WHERE enabled AND NOT planned AND updated_at < clock_timestamp() - $1::interval
 ORDER BY id
 LIMIT $2;
 
--- name: turn_not_taken
--- Runs queued longer than $1 ago though nothing of their schedule is active.
+-- name: queued_run_not_started
+-- Runs queued longer than $1 ago although no execution of their schedule is active.
 SELECT waiting.schedule_name AS name, waiting.due_at,
        round(extract(epoch FROM clock_timestamp() - waiting.decided_at))::bigint AS seconds
 FROM tenuto.occurrences AS waiting
@@ -688,9 +686,9 @@ WHERE waiting.decision = 'queued'
 ORDER BY waiting.due_at, waiting.id
 LIMIT $2;
 
--- name: letter_missing
--- Failures of manifests, the newest $2 of failed records since $1, that left no letter: neither of their own task nor a
--- later one of the same item. What ended just now may not have been looked at by the net.
+-- name: dead_letter_missing
+-- Final failures of manifests, the newest $2 since $1, without a dead letter of their task and without a later one of
+-- the same item. Very recent failures are left out, because the repair may not have checked them.
 SELECT failed.task_id AS id, failed.name, failed.ended_at
 FROM (
     SELECT id, task_id, name, status, final, manifest_id, batch_id, item_key, ended_at
@@ -715,8 +713,8 @@ WHERE failed.status = 'failed'
 ORDER BY failed.task_id
 LIMIT $3;
 
--- name: cap_overrun
--- Manifests, groups of them, and all of them ('*'), of which more is held under a living lease than may be.
+-- name: manifest_cap_exceeded
+-- Manifests, groups, and all manifests ('*') with more live leases than allowed.
 WITH held AS MATERIALIZED (
     SELECT manifest_id, limit_group, count(*) AS active
     FROM tenuto.tasks
@@ -743,8 +741,8 @@ WHERE caps.active > caps.most
 ORDER BY caps.what
 LIMIT $1;
 
--- name: manifest_runs_twice
--- Manifests of which more than one run of their own is open.
+-- name: manifest_runs_overlap
+-- Manifests with more than one open run outside batches.
 SELECT coalesce(min(manifests.external_id), manifest_id::text) AS name, count(*) AS runs
 FROM tenuto.tasks
 LEFT JOIN tenuto.manifests ON manifests.id = tasks.manifest_id
@@ -754,8 +752,8 @@ HAVING count(*) > 1
 ORDER BY 1
 LIMIT $1;
 
--- name: manifest_gone
--- Open tasks of manifests that are not there, among the $1 newest of manifests.
+-- name: run_without_manifest
+-- Open tasks of manifests that do not exist; among the $1 newest.
 SELECT task.id, task.name, task.manifest_id
 FROM (
     SELECT id, name, manifest_id
@@ -768,8 +766,8 @@ WHERE NOT EXISTS (SELECT FROM tenuto.manifests WHERE manifests.id = task.manifes
 ORDER BY task.id
 LIMIT $2;
 
--- name: batch_does_not_add_up
--- Batches, the 100 newest since $1, whose items are neither open nor on record, or twice.
+-- name: batch_counts_wrong
+-- Batches, the 100 newest since $1, with items that are neither open nor recorded, or both.
 SELECT sums.id, sums.name, sums.total, sums.open, sums.ended, sums.again
 FROM (
     SELECT batch.id, coalesce(batch.name, batch.external_id) AS name, batch.total,
@@ -783,10 +781,10 @@ WHERE sums.total <> sums.open + sums.ended - sums.again
 ORDER BY sums.id
 LIMIT $2;
 
--- name: batch_half_done
--- Items that wait in a batch which is not paused, or go on in one that was cancelled: whoever did it was interrupted, or
--- is at it still. Resuming and cancelling go by the order of ids, so whoever is at it has got past the first such item
--- when this is asked again.
+-- name: batch_change_incomplete
+-- Waiting items of a batch that is not paused, or open items of a cancelled one: the operation was interrupted or is
+-- in progress. Resuming and cancelling proceed by id, so an operation in progress has passed the first such item when
+-- the query is repeated.
 SELECT batch.id, coalesce(batch.name, batch.external_id) AS name,
        CASE WHEN batch.cancelled_at IS NULL THEN 'resume' ELSE 'cancel' END AS verb,
        (
@@ -805,16 +803,16 @@ WHERE (batch.cancelled_at IS NULL
 ORDER BY batch.id
 LIMIT $1;
 
--- name: manifest_not_planned
--- Enabled manifests whose next run nobody has worked out, changed longer than $1 ago.
+-- name: manifest_without_next_run
+-- Enabled manifests without a next run, changed longer than $1 ago.
 SELECT external_id AS name
 FROM tenuto.manifests
 WHERE enabled AND NOT planned AND updated_at < clock_timestamp() - $1::interval
 ORDER BY id
 LIMIT $2;
 
--- name: old_snapshot
--- Who keeps rows from being cleaned away: transactions open for longer than $1, here or prepared and forgotten.
+-- name: long_transaction
+-- Transactions that keep dead rows from being vacuumed: open for longer than $1, or prepared and not finished.
 SELECT backend.pid::text AS who,
        coalesce(nullif(backend.application_name, ''), 'unnamed') || ', ' || backend.state AS what,
        round(extract(epoch FROM clock_timestamp() - backend.xact_start))::bigint AS seconds,
@@ -832,8 +830,8 @@ WHERE database = current_database() AND prepared < clock_timestamp() - $1::inter
 ORDER BY 3 DESC, 1
 LIMIT $2;
 
--- name: repaired
--- What the nets beneath the workers have found so far.
+-- name: repairs_made
+-- Number of repairs of each kind.
 SELECT net, count, last_at
 FROM tenuto.repairs
 WHERE count > 0
@@ -841,8 +839,7 @@ ORDER BY net
 LIMIT $1;
 
 -- name: ledgers
--- Of enabled schedules, $1 of them, the newest $2 rows of the ledger since their last change: what is due comes from the
--- trigger, so this is held against it.
+-- The newest $2 ledger entries of $1 enabled schedules since their last change, to be compared with their triggers.
 SELECT schedule.id, schedule.name, schedule.trigger, schedule.next_run_at, told.instants, told.untils
 FROM (
     SELECT id, name, trigger, next_run_at, updated_at
@@ -866,7 +863,7 @@ WHERE told.instants IS NOT NULL
 ORDER BY schedule.name;
 
 -- name: enabled_schedules
--- Enabled schedules: $1 that have a clock and no next run, and of the others $1, those that are due first.
+-- Enabled schedules: $1 that have a time trigger and no next run, and $1 of the others, those due first.
 (
     SELECT id, name, trigger, plan, overlap, misfire, next_run_at, planned
     FROM tenuto.schedules
@@ -884,7 +881,7 @@ UNION ALL
 );
 
 -- name: enabled_manifests
--- The same of manifests.
+-- The same for manifests.
 (
     SELECT id, external_id AS name, definition, next_run_at, planned
     FROM tenuto.manifests
@@ -902,7 +899,7 @@ UNION ALL
 );
 
 -- name: queued_requests
--- Runs by hand that wait for their turn, $1 of them.
+-- Queued manual runs, $1 of them.
 SELECT schedule_name AS name, due_at, request
 FROM tenuto.occurrences
 WHERE decision = 'queued' AND request IS NOT NULL
@@ -910,8 +907,8 @@ ORDER BY schedule_id, due_at, id
 LIMIT $1;
 
 -- name: texts
--- What stands in the open, where a secret must not: the $1 newest records, open tasks, entries of the audit trail,
--- executions, definitions and lines of logs.
+-- Stored texts that must not contain secrets: the $1 newest activities, open tasks, audit entries, executions,
+-- definitions and log entries.
 SELECT 'activity ' || id AS place, concat_ws(' ', input, output, error, log, progress) AS text
 FROM (SELECT * FROM tenuto.activities ORDER BY id DESC LIMIT $1) AS newest
 UNION ALL

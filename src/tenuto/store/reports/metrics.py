@@ -1,7 +1,4 @@
-"""What the database can tell of the whole installation, in figures: each by index, none by reading a whole table.
-
-Nothing here judges, and nothing is kept: who asks how often is decided above (`observability.cached_query`).
-"""
+"""Metrics of the whole installation, by index lookups only. `observability.cached_query` limits how often they run."""
 
 from __future__ import annotations
 
@@ -10,82 +7,84 @@ from datetime import timedelta
 from typing import Any
 
 from tenuto.postgres.database import Connection, Database, Row
-from tenuto.postgres.sql_loader import beside
+from tenuto.postgres.sql_loader import load_statements
 
-SQL = beside(__file__)
+SQL = load_statements(__file__)
 
-_LITTLE_PATIENCE = (
+_SET_SHORT_TIMEOUTS = (
     "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s';"
     " SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 )
-LATELY = timedelta(minutes=1)
+RECENT_WINDOW = timedelta(minutes=1)
 SILENT_AFTER = timedelta(seconds=120)
-"""A service nobody has heard of for so long is not counted as alive."""
+"""A service without a heartbeat for this long does not count as live."""
 
 Figures = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """All figures, as they were at one moment."""
+class DatabaseMetrics:
+    """All metrics at one instant."""
 
     waiting: list[Figures]
     running: list[Figures]
     scheduled: int
     held_back: int
-    letters: int
+    dead_letters: int
     executions: Figures
     due: list[Figures]
     services: list[Figures]
     repairs: list[Figures]
-    lately: list[Figures]
+    recent: list[Figures]
 
 
-async def gather(database: Database) -> Gathered:
-    """All figures at once, asked once and with little patience: a database in trouble is not to be pressed further."""
-    return await database.transaction(_gather, tries=1)
+async def load_metrics(database: Database) -> DatabaseMetrics:
+    """Return all metrics, without retries and with short timeouts, to spare a database in trouble."""
+    return await database.transaction(_load_metrics, tries=1)
 
 
-async def _gather(connection: Connection) -> Gathered:
-    await connection.execute(_LITTLE_PATIENCE)
-    return Gathered(
-        waiting=_all(await connection.fetch(SQL.waiting_by_queue)),
-        running=_all(await connection.fetch(SQL.running_by_queue)),
-        scheduled=await connection.fetchval(SQL.not_due),
-        held_back=await connection.fetchval(SQL.held_back),
-        letters=await connection.fetchval(SQL.letters),
-        executions=_all(await connection.fetch(SQL.executions))[0],
-        due=_all(await connection.fetch(SQL.due)),
-        services=_all(await connection.fetch(SQL.services, SILENT_AFTER)),
-        repairs=_all(await connection.fetch(SQL.repairs)),
-        lately=_all(await connection.fetch(SQL.lately, LATELY)),
+async def _load_metrics(connection: Connection) -> DatabaseMetrics:
+    await connection.execute(_SET_SHORT_TIMEOUTS)
+    return DatabaseMetrics(
+        waiting=_to_records(await connection.fetch(SQL.count_queued_by_queue)),
+        running=_to_records(await connection.fetch(SQL.count_running_by_queue)),
+        scheduled=await connection.fetchval(SQL.count_scheduled),
+        held_back=await connection.fetchval(SQL.count_waiting),
+        dead_letters=await connection.fetchval(SQL.count_open_dead_letters),
+        executions=_to_records(await connection.fetch(SQL.count_open_executions))[0],
+        due=_to_records(await connection.fetch(SQL.count_due_definitions)),
+        services=_to_records(await connection.fetch(SQL.list_services, SILENT_AFTER)),
+        repairs=_to_records(await connection.fetch(SQL.list_repairs)),
+        recent=_to_records(await connection.fetch(SQL.summarise_recent_attempts, RECENT_WINDOW)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
-    """What tells whether work gets done."""
+class LivenessSigns:
+    """Facts that show whether work gets done."""
 
-    latest_schedule: Figures | None
-    """Of the schedules that are due the one that has waited longest: its name, and how late it is."""
+    most_overdue_schedule: Figures | None
+    """Name and delay of the most overdue schedule."""
     services: list[Figures]
 
 
-async def knock(database: Database) -> None:
-    """An error if the database does not answer. Asked once."""
-    await database.once(SQL.knock)
+async def ping(database: Database) -> None:
+    """Raise an error if the database does not answer. Without retries."""
+    await database.fetch_once(SQL.ping)
 
 
-async def signs(database: Database) -> Signs:
-    """Asked once and with little patience, as `gather`."""
+async def load_liveness_signs(database: Database) -> LivenessSigns:
+    """Return the liveness signs, without retries and with short timeouts."""
 
-    async def look(connection: Connection) -> Signs:
-        await connection.execute(_LITTLE_PATIENCE)
-        latest = _all(await connection.fetch(SQL.latest_schedule))
-        return Signs(latest[0] if latest else None, _all(await connection.fetch(SQL.services, SILENT_AFTER)))
+    async def load(connection: Connection) -> LivenessSigns:
+        await connection.execute(_SET_SHORT_TIMEOUTS)
+        latest = _to_records(await connection.fetch(SQL.find_most_overdue_schedule))
+        return LivenessSigns(
+            latest[0] if latest else None, _to_records(await connection.fetch(SQL.list_services, SILENT_AFTER))
+        )
 
-    return await database.transaction(look, tries=1)
+    return await database.transaction(load, tries=1)
 
 
-def _all(rows: list[Row]) -> list[Figures]:
+def _to_records(rows: list[Row]) -> list[Figures]:
     return [dict(row) for row in rows]

@@ -1,8 +1,8 @@
--- (now() throughout, not clock_timestamp(): only what stands still within a statement can be looked up in an index.)
+-- now() instead of clock_timestamp() throughout: only a value that is stable within a statement can use an index.
 
--- name: waiting_by_queue
--- Of each queue how many tasks are free to be taken, and for how long the one that waits longest has been due. Two arms,
--- because what has a limited key stands in an index of its own.
+-- name: count_queued_by_queue
+-- Count the queued tasks of each queue, and how long the oldest has been due. Two branches, because tasks with a
+-- limit key have their own index.
 SELECT queue, sum(waiting)::bigint AS waiting,
        greatest(0, extract(epoch FROM now() - min(oldest)))::double precision AS oldest_seconds
 FROM (
@@ -20,8 +20,8 @@ GROUP BY queue
 ORDER BY waiting DESC, queue
 LIMIT 200;
 
--- name: running_by_queue
--- Of each queue how many tasks are held under a lease that is live, and how many under one that has run out.
+-- name: count_running_by_queue
+-- Count the running tasks of each queue with a live lease and with an expired one.
 SELECT queue,
        count(*) FILTER (WHERE lease_until > now()) AS live,
        count(*) FILTER (WHERE lease_until <= now()) AS overdue
@@ -31,15 +31,15 @@ GROUP BY queue
 ORDER BY live DESC, queue
 LIMIT 200;
 
--- name: not_due
--- How many tasks are scheduled for later. One that is due and was not let go yet counts too.
+-- name: count_scheduled
+-- Count scheduled tasks, including due ones that were not promoted yet.
 SELECT count(*) AS scheduled
 FROM tenuto.tasks
 WHERE state = 'scheduled';
 
--- name: held_back
--- How many tasks wait for an earlier step group, for another execution, or for a paused batch to go on. What waits has an
--- execution or belongs to a paused batch, so nothing else is looked at.
+-- name: count_waiting
+-- Count tasks that wait for a step group, an execution or a paused batch. Waiting tasks belong to an execution or a
+-- paused batch, so only those are read.
 SELECT (
     SELECT count(*)
     FROM tenuto.tasks
@@ -55,20 +55,20 @@ SELECT (
     WHERE batches.paused_at IS NOT NULL
 ) AS waiting;
 
--- name: letters
--- How many dead letters wait for somebody.
+-- name: count_open_dead_letters
+-- Count open dead letters.
 SELECT count(*) AS open
 FROM tenuto.dead_letters
 WHERE status = 'awaiting_intervention';
 
--- name: executions
--- How many executions have not ended, and how many of them are paused.
+-- name: count_open_executions
+-- Count open executions, and how many of them are paused.
 SELECT count(*) AS in_progress, count(paused_at) AS paused
 FROM tenuto.executions
 WHERE ended_at IS NULL;
 
--- name: due
--- How many schedules and manifests are due, and how late the latest of each is.
+-- name: count_due_definitions
+-- Count due schedules and manifests, and the largest delay of each.
 SELECT 'schedule' AS what, count(*) AS due,
        coalesce(extract(epoch FROM now() - min(next_run_at)), 0)::double precision AS late_seconds
 FROM tenuto.schedules
@@ -79,17 +79,17 @@ SELECT 'manifest', count(*),
 FROM tenuto.manifests
 WHERE enabled AND next_run_at IS NOT NULL AND next_run_at <= now();
 
--- name: latest_schedule
--- How late the scheduler is: of all that is due, the schedule that has waited longest, by name.
+-- name: find_most_overdue_schedule
+-- Return the most overdue schedule.
 SELECT name, extract(epoch FROM now() - next_run_at)::double precision AS late_seconds
 FROM tenuto.schedules
 WHERE enabled AND next_run_at IS NOT NULL AND next_run_at <= now()
 ORDER BY next_run_at, id
 LIMIT 1;
 
--- name: services
--- Of each kind of service how many are in the register, the slots of those that take work, and for how long nobody has
--- heard of the one heard of last.
+-- name: list_services
+-- Return for each kind of service the number of processes, the slots of those that claim tasks, and the time since
+-- the latest heartbeat.
 SELECT service,
        count(*) FILTER (WHERE seen_at > now() - $1::interval) AS alive,
        count(*) FILTER (WHERE seen_at <= now() - $1::interval) AS silent,
@@ -101,16 +101,16 @@ GROUP BY service
 ORDER BY service
 LIMIT 10;
 
--- name: repairs
--- How often each net has found something, since the schema was made.
+-- name: list_repairs
+-- Return the number of repairs of each kind since the schema was created.
 SELECT net, count
 FROM tenuto.repairs
 ORDER BY net
 LIMIT 100;
 
--- name: lately
--- What attempts that ended within the last $1 came to: how many, how long they ran, and how late they began. The summary of
--- each stretch of records leads to the few that are recent.
+-- name: summarise_recent_attempts
+-- Summarise attempts that ended within the last $1: number, duration and start delay. The BRIN index leads to the few
+-- recent pages.
 SELECT status, coalesce(reason, '') AS reason, count(*) AS attempts,
        coalesce(sum(extract(epoch FROM ended_at - started_at)), 0)::double precision AS run_seconds,
        coalesce(max(extract(epoch FROM ended_at - started_at)), 0)::double precision AS longest_seconds,
@@ -121,6 +121,6 @@ GROUP BY status, reason
 ORDER BY status, reason
 LIMIT 100;
 
--- name: knock
--- Whether anybody answers.
+-- name: ping
+-- Check that the database answers.
 SELECT 1;

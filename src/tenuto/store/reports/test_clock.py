@@ -1,6 +1,6 @@
-"""What only somebody with a clock of their own needs to see and set right: for tests, never for a service.
+"""Queries for tests with a controlled clock; services do not use them.
 
-The database compares the instant of a retry with its own clock, which a test may have left behind.
+The database compares the instant of a retry with its own clock, which may differ from the test clock.
 """
 
 from __future__ import annotations
@@ -9,51 +9,55 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tenuto.postgres.database import Database
-from tenuto.postgres.sql_loader import beside
-from tenuto.store.bulk_copy import Excluded, ids_and_versions
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.bulk_copy import ExcludedVersions, split_ids_and_versions
 
-SQL = beside(__file__)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What there is, and when more is due."""
-
-    next_schedule: datetime | None
-    next_task: datetime | None
-    next_manifest: datetime | None
-    turns: bool
-    """Some run waits for an earlier one of its schedule."""
-    unplanned: bool
-    """Of some schedule nobody knows the next run."""
-    unplanned_manifests: bool
-    """The same of some manifest."""
+SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class ToTake:
-    """The queues in which something is due."""
+class DueWork:
+    """When more work is due."""
+
+    next_schedule_at: datetime | None
+    next_task_at: datetime | None
+    next_manifest_at: datetime | None
+    has_queued_run: bool
+    """Whether a run of a schedule is queued."""
+    has_unplanned_schedule: bool
+    """Whether a schedule has no next run yet."""
+    has_unplanned_manifest: bool
+    """Whether a manifest has no next run yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimableQueues:
+    """The queues with claimable tasks."""
 
     queues: list[str]
-    to_promote: bool
-    limited: bool
+    has_due_tasks: bool
+    has_limits: bool
 
 
-async def look(database: Database, schedules: Excluded = (), manifests: Excluded = ()) -> Look:
-    """What there is to do, and when there is more, but for schedules and manifests that are left out."""
-    row = await database.one(SQL.look, *ids_and_versions(schedules), *ids_and_versions(manifests))
+async def load_due_work(
+    database: Database, schedules: ExcludedVersions = (), manifests: ExcludedVersions = ()
+) -> DueWork:
+    """Return what is due next, except excluded schedules and manifests."""
+    row = await database.fetch_one(
+        SQL.load_due_work, *split_ids_and_versions(schedules), *split_ids_and_versions(manifests)
+    )
     assert row is not None
-    return Look(*row)
+    return DueWork(*row)
 
 
-async def to_take(database: Database, now: datetime) -> ToTake:
-    """Where something may be taken by the given clock."""
-    rows = await database.all(SQL.to_take, now)
-    return ToTake(
+async def find_claimable_queues(database: Database, now: datetime) -> ClaimableQueues:
+    """Return the queues with claimable tasks by the given clock."""
+    rows = await database.fetch_all(SQL.find_claimable_queues, now)
+    return ClaimableQueues(
         [row["queue"] for row in rows], any(row["to_promote"] for row in rows), any(row["limited"] for row in rows)
     )
 
 
-async def not_due_yet(database: Database, now: datetime) -> int:
-    """Have what is to be tried again later wait until then by the given clock; how many."""
-    return len(await database.all(SQL.not_due_yet, now))
+async def reschedule_future_retries(database: Database, now: datetime) -> int:
+    """Set queued tasks that are due later by the given clock back to scheduled; return their number."""
+    return len(await database.fetch_all(SQL.reschedule_future_retries, now))

@@ -1,8 +1,8 @@
--- name: look
--- What is due by a clock that may not be the database's, and when something is due next: a schedule, a task, a manifest;
--- but for the schedules $1 and the manifests $3, which in their versions $2 and $4 cannot be dealt with.
--- A manifest that runs after another, and cannot, is passed over: a service looks at it every half minute, and whatever
--- sets it free (a run ends, a letter is seen to, a group is switched on) happens at an instant that is looked at anyway.
+-- name: load_due_work
+-- Return what is due by a clock that may differ from the database's, and when the next schedule, task and manifest is
+-- due, except the schedules $1 and manifests $3 while they have the versions $2 and $4. A dependent manifest that
+-- cannot run is skipped: a service checks it every half minute, and the events that release it (end of a run,
+-- resolved dead letter, enabled group) happen at instants that are processed anyway.
 SELECT (
            SELECT min(next_run_at)
            FROM tenuto.schedules
@@ -41,9 +41,8 @@ SELECT (
        EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND NOT planned) AS unplanned,
        EXISTS (SELECT FROM tenuto.manifests WHERE enabled AND NOT planned) AS unplanned_manifests;
 
--- name: to_take
--- The queues in which something may be taken, whether something of them has still to be called due, and whether a claim
--- must heed limits.
+-- name: find_claimable_queues
+-- Return the queues with claimable tasks, whether due tasks must be promoted, and whether a claim must check limits.
 SELECT queue,
        bool_or(state = 'scheduled') AS to_promote,
        bool_or(limit_key IS NOT NULL)
@@ -56,8 +55,8 @@ GROUP BY queue
 ORDER BY queue
 LIMIT 1000;
 
--- name: not_due_yet
--- What is to be tried again later, but not later than the database's own clock: back to those that are to come.
+-- name: reschedule_future_retries
+-- Set queued tasks that are due in the future of the given clock back to scheduled.
 UPDATE tenuto.tasks
 SET state = 'scheduled'
 WHERE state = 'queued' AND run_at > $1

@@ -1,0 +1,132 @@
+"""The web service itself: probes, metrics, registered jobs and step kinds, settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel, Field
+
+from tenuto.api.auth import ApiCall, RequiredRole, requires
+from tenuto.api.strict_route import StrictRoute
+from tenuto.api.wire_format import Name, example
+from tenuto.app import Tenuto
+from tenuto.errors import NotFound, UnknownJob
+from tenuto.jobs.registry import Job
+from tenuto.model.actors import Role
+from tenuto.observability.prometheus import CONTENT_TYPE
+from tenuto.version import __version__
+
+router = APIRouter(prefix="/api/v1", tags=["about"], route_class=StrictRoute)
+
+JOB = {
+    "name": "send_mail",
+    "description": "Send one mail.",
+    "queue": "default",
+    "priority": 0,
+    "required": ["to"],
+    "input_schema": {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]},
+}
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "job.read")]
+
+
+@router.get("/jobs", responses=example({"items": [JOB]}))
+async def list_jobs(call: Viewer) -> dict[str, Any]:
+    """List the jobs of this web service with the JSON schema of their input. Workers may have other jobs."""
+    return {"items": [_job_to_wire(name, job) for name, job in sorted(call.app.jobs.jobs_by_name.items())]}
+
+
+@router.get("/jobs/{name:name}", responses=example(JOB))
+async def get_job(call: Viewer, name: Name) -> dict[str, Any]:
+    """Get a job with the JSON schema of its input."""
+    try:
+        return _job_to_wire(name, call.app.jobs.get_job(name))
+    except UnknownJob as error:
+        raise NotFound(error.message, code=error.code, remedy="list jobs with GET /api/v1/jobs") from None
+
+
+@router.get("/step-kinds", responses=example({"items": [{"name": "schedule", "input_schema": {}}]}))
+async def list_step_kinds(call: Viewer) -> dict[str, Any]:
+    """List step kinds other than jobs, with the JSON schema of their arguments."""
+    return {"items": [_job_to_wire(name, job) for name, job in sorted(call.app.jobs.handlers_by_kind.items())]}
+
+
+@router.get("/settings", responses=example({"version": "1.0.0", "settings": {"retention_days": 90.0}}))
+async def get_settings(call: Annotated[ApiCall, requires(Role.ADMIN, "settings.read")]) -> dict[str, Any]:
+    """Get the settings of this web service, with secrets redacted."""
+    return {"version": __version__, "settings": call.app.settings.redacted()}
+
+
+def _job_to_wire(name: str, job: Job[..., Any]) -> dict[str, Any]:
+    retry = job.policy.retry
+    return {
+        "name": name,
+        "description": (job.__doc__ or "").strip() or None,
+        "queue": job.options.queue,
+        "priority": job.options.priority,
+        "timeout": job.policy.timeout_seconds,
+        "max_retries": retry.max_retries,
+        "isolated": job.isolated,
+        "required": sorted(job.required_parameters),
+        "input_schema": job.input_schema(),
+    }
+
+
+probe_router = APIRouter(route_class=StrictRoute, tags=["about"])
+
+_NO_KEY_REQUIRED: dict[str, Any] = {"security": []}
+
+
+class ReadinessCheck(BaseModel):
+    """Result of one check."""
+
+    name: str = Field(examples=["database"])
+    ok: bool
+    detail: str = Field(examples=["responds"])
+
+
+class Readiness(BaseModel):
+    """Whether the service can handle requests."""
+
+    ready: bool
+    checks: list[ReadinessCheck]
+
+
+class RequiredRoleUnlessOpen(RequiredRole):
+    """Required role that the setting ``metrics_open`` lifts. Metrics name queues and failures."""
+
+    async def __call__(self, request: Request) -> Any:
+        tenuto: Tenuto = request.app.state.tenuto
+        return None if tenuto.settings.metrics_open else await super().__call__(request)
+
+
+@probe_router.get("/healthz", openapi_extra=_NO_KEY_REQUIRED, response_class=PlainTextResponse)
+async def check_health() -> PlainTextResponse:
+    """Check that the process is alive. Does not use the database."""
+    return PlainTextResponse("ok\n")
+
+
+@probe_router.get(
+    "/readyz",
+    openapi_extra=_NO_KEY_REQUIRED,
+    response_model=Readiness,
+    responses={503: {"model": Readiness, "description": "The service is not ready; the checks say why."}},
+)
+async def check_readiness(request: Request) -> JSONResponse:
+    """Check that the service is ready: database, schema, claims of workers, and schedules on time."""
+    tenuto: Tenuto = request.app.state.tenuto
+    readiness = await tenuto.status.readiness()
+    checks = [ReadinessCheck(name=check.name, ok=check.ok, detail=check.detail) for check in readiness.checks]
+    return JSONResponse(Readiness(ready=readiness.ready, checks=checks).model_dump(), 200 if readiness.ready else 503)
+
+
+@probe_router.get(
+    "/metrics",
+    dependencies=[Depends(RequiredRoleUnlessOpen(Role.VIEWER, "metrics.read"))],
+    response_class=PlainTextResponse,
+)
+async def get_metrics(request: Request) -> Response:
+    """Get all metrics in the Prometheus text format."""
+    tenuto: Tenuto = request.app.state.tenuto
+    return Response(await tenuto.status.metrics(), media_type=CONTENT_TYPE)

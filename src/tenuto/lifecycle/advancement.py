@@ -1,0 +1,88 @@
+"""Advance executions: when no task of the current step group is left, start the next group or end the execution.
+
+`model.executions.decide_advance` decides, `store.executions` writes. The SQL statement ``finish_group`` of
+store/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all of
+tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_ways``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from tenuto.model.executions import (
+    AdvanceDecision,
+    CompleteExecution,
+    FailedStep,
+    FailExecution,
+    StartNextGroup,
+    decide_advance,
+    describe_step_failure,
+)
+from tenuto.model.schedules import plan_from_json
+from tenuto.model.tasks import Settlement, not_run_outcome
+from tenuto.postgres.database import Connection
+from tenuto.store import executions
+from tenuto.store.executions import FinishedGroup, NextGroupClaim
+from tenuto.store.task_outcomes import end_tasks
+
+
+async def advance_executions(
+    connection: Connection, ids: Iterable[UUID], now: datetime | None, next_claim: NextGroupClaim | None = None
+) -> int:
+    """Advance those of these executions whose current group is finished; return their number.
+
+    The caller holds the locks of the executions and has written their tasks. Steps that a failed execution does not
+    reach are ended as not run.
+    """
+    not_reached: list[Settlement] = []
+    advanced_count, empty = await _advance_once(connection, sorted(ids), now, not_reached, next_claim)
+    while empty:  # guard: executions.empty_group
+        # No task will end in these groups, so nothing else would advance their executions
+        _, empty = await _advance_once(connection, sorted(empty), now, not_reached)
+    await end_tasks(connection, not_reached)
+    return advanced_count
+
+
+async def _advance_once(
+    connection: Connection,
+    ids: Sequence[UUID],
+    now: datetime | None,
+    not_reached: list[Settlement],
+    next_claim: NextGroupClaim | None = None,
+) -> tuple[int, list[UUID]]:
+    """Advance by one group; return how many executions advanced, and those whose next group has no task."""
+    decided = [(group.execution_id, _decide(group)) for group in await executions.list_finished_groups(connection, ids)]
+    starts = [
+        (id, decision.group, decision.failed_step_count)
+        for id, decision in decided
+        if isinstance(decision, StartNextGroup)
+    ]
+    ends = [(id, *_final_state(decision)) for id, decision in decided if not isinstance(decision, StartNextGroup)]
+    empty = await executions.start_groups(connection, starts, now, next_claim) if starts else []
+    if ends:
+        await executions.end_executions(connection, ends, now)
+    if errors := {id: decision.error for id, decision in decided if isinstance(decision, FailExecution)}:
+        not_reached += [
+            Settlement(task, not_run_outcome(task, now or task.run_at, errors[task.execution_id]))
+            for task in await executions.lock_unclaimed_steps(connection, errors)
+            if task.execution_id is not None
+        ]
+    return len(decided), empty
+
+
+def _decide(group: FinishedGroup) -> AdvanceDecision:
+    failures = [
+        FailedStep(number, describe_step_failure(status, reason, message))
+        for number, status, reason, message in group.failures
+    ]
+    if group.execution_state != "in_progress":  # cancelled, and its last running step has stopped
+        return CompleteExecution(group.failed_before + len(failures))
+    return decide_advance(plan_from_json(group.plan_json), group.group, failures, group.failed_before)
+
+
+def _final_state(decision: CompleteExecution | FailExecution) -> tuple[str, int, str | None]:
+    if isinstance(decision, FailExecution):
+        return "failed", decision.failed_step_count, decision.error
+    return "completed", decision.failed_step_count, None

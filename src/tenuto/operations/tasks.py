@@ -1,0 +1,239 @@
+"""Task operations of the app: enqueue, cancel, wait for, inspect and diagnose tasks and their activities."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any, Literal
+from uuid import UUID
+
+from tenuto.clock import monotonic_seconds
+from tenuto.diagnostics.why import Diagnosis, diagnose_task
+from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.ids import new_id
+from tenuto.jobs.context import current_context
+from tenuto.jobs.registry import Job
+from tenuto.lifecycle import task_cancellation
+from tenuto.model.actors import Actor
+from tenuto.model.tasks import NewTask
+from tenuto.operations.batch_inputs import PipelinedWriter
+from tenuto.operations.listing import Record, check_instant, check_limit, require_single_match
+from tenuto.operations.one_shots import OneShots
+from tenuto.postgres.database import Connection, Database
+from tenuto.store import activities, step_checkpoints, tasks
+from tenuto.store.access import audit_recorder
+from tenuto.store.activities import ListFilters
+
+_ENQUEUE_CHUNK_SIZE = 1000
+_FIRST_POLL_SECONDS = 0.01
+_MAX_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Result of an enqueue. ``created`` is False if an open task already had the same key."""
+
+    id: UUID
+    created: bool = True
+
+
+class TaskOperations(ABC):
+    """The methods of an app that handle tasks."""
+
+    one_shots: OneShots
+
+    @abstractmethod
+    async def open(self) -> Database:
+        """Return the database of the app."""
+
+    @abstractmethod
+    def _current_actor(self) -> Actor:
+        """Return the actor on whose behalf the operation runs."""
+
+    # --- enqueue and cancel -----------------------------------------------------------------------------------------
+
+    async def enqueue(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
+        """Enqueue a task with this input, checked against the job's signature. Set options with ``job.using(...)``."""
+        database = await self.open()
+        task = self._new_task(job, job.dump_input(args, kwargs), database.clock.now())
+        return _enqueued(task, await tasks.enqueue_or_find(database, task))
+
+    async def enqueue_json(self, job: Job[..., Any], text: str, *, request_id: UUID | None = None) -> Enqueued:
+        """Enqueue a task with untrusted JSON input. Calls with the same ``request_id`` create one task."""
+        database = await self.open()
+        task = self._new_task(job, job.validate_input(text), database.clock.now(), request_id)
+        return _enqueued(task, await tasks.enqueue_or_find(database, task, may_exist=request_id is not None))
+
+    async def once(self, job: Job[..., Any], /, *args: Any, at: datetime | str, **kwargs: Any) -> Enqueued:
+        """Enqueue a one-shot: the job runs once, at this instant."""
+        database = await self.open()
+        now = database.clock.now()
+        task = self.one_shots.as_one_shot(self._new_task(job, job.dump_input(args, kwargs), now), at, now)
+        return _enqueued(task, await tasks.enqueue_or_find(database, task))
+
+    async def enqueue_within(self, connection: Connection, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
+        """Enqueue a task in the caller's transaction on the same database."""
+        database = await self.open()
+        task = self._new_task(job, job.dump_input(args, kwargs), database.clock.now())
+        return _enqueued(task, await tasks.enqueue_or_find_in_transaction(connection, task))
+
+    async def enqueue_many(self, job: Job[..., Any], inputs: Iterable[Any]) -> int:
+        """Enqueue a task for each input and return the number of tasks created.
+
+        An input is a mapping of arguments, or the single argument. Inputs are read as needed, a thousand per
+        transaction, so memory use stays constant. The next thousand are prepared while the database stores the last.
+        No transaction is open while the iterator is read, so it may be slow. If an input is invalid, the earlier
+        thousands remain stored.
+        """
+        if job.options.key is not None:
+            raise Invalid(
+                f"enqueue_many cannot give the key {job.options.key!r:.80} to several tasks",
+                code="task.key.not_allowed",
+                field="key",
+                remedy="enqueue the tasks one by one",
+            )
+        database = await self.open()
+        rows = iter(inputs)
+        async with PipelinedWriter() as writer:
+            while chunk := list(islice(rows, _ENQUEUE_CHUNK_SIZE)):
+                await writer.start_pending()
+                dumped = [_dump_row(job, row) for row in chunk]
+                template = self._new_task(job, "{}", database.clock.now())
+                await writer.submit(partial(tasks.enqueue_bulk, database, template, dumped))
+        return writer.created_count
+
+    async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
+        """Cancel a task: at once if it is not running, otherwise by asking its code to stop."""
+        audit_recorder.add_audit_details(target=str(task_id))
+        return await task_cancellation.cancel_task(await self.open(), task_id, self._current_actor())
+
+    async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> Record:
+        """Wait until a task has ended and return the activity of its last attempt."""
+        task_id = task.id if isinstance(task, Enqueued) else task
+        deadline = None if timeout is None else monotonic_seconds() + timeout
+        database, pause = await self.open(), _FIRST_POLL_SECONDS
+        while True:
+            if await activities.has_task_ended(database, task_id) is not False:
+                return (await self.attempts(task_id))[-1]
+            left = pause if deadline is None else deadline - monotonic_seconds()
+            if left <= 0:
+                raise Conflict(
+                    f"task {task_id} has not ended after {timeout:g} s",
+                    code="task.wait.timeout",
+                    remedy=f"see the reason with `tenuto task why {task_id}`",
+                )
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _MAX_POLL_SECONDS)
+
+    # --- inspect ----------------------------------------------------------------------------------------------------
+
+    async def task(self, task_id: UUID) -> Record:
+        """Return an open task."""
+        found = await activities.load_task(await self.open(), task_id)
+        if found is None:
+            raise NotFound(
+                f"there is no open task {task_id}",
+                code="task.not_found",
+                remedy="see its activities if the task has ended",
+            )
+        return found
+
+    async def tasks(self, **filters: Any) -> list[Record]:
+        """List open tasks, newest first. Filter by state, name, queue or tag; page with ``below``."""
+        return await activities.list_tasks(await self.open(), ListFilters(**filters))
+
+    async def activity(self, activity_id: UUID) -> Record:
+        """Return the record of one attempt, whether waiting, running or ended."""
+        found = await activities.load_activity(await self.open(), activity_id)
+        if found is None:
+            raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
+        return found
+
+    async def activities(self, **filters: Any) -> list[Record]:
+        """List ended attempts, newest first. Filter by state, name, queue or tag; page with ``below``."""
+        return await activities.list_activities(await self.open(), ListFilters(**filters))
+
+    async def attempts(self, task_id: UUID) -> list[Record]:
+        """List all attempts of a task, first attempt first; the last one may not have started."""
+        found = await activities.list_attempts(await self.open(), task_id)
+        if not found:
+            raise NotFound(f"there is no task {task_id}", code="task.not_found")
+        return found
+
+    async def children(self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50) -> list[Record]:
+        """List the attempts of tasks that a running job enqueued, oldest first; page with ``above``."""
+        await self.activity(activity_id)
+        return await activities.list_children(await self.open(), activity_id, above, check_limit(limit))
+
+    async def chain_steps(self, task_id: UUID) -> list[dict[str, Any]]:
+        """List the stored results and sleeps of a chain's steps, in order; empty for other tasks."""
+        return await step_checkpoints.list_steps_and_sleeps(await self.open(), task_id)
+
+    async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> list[Record]:
+        """Return, by name, the outcome counts, wait times and durations of attempts ended since an instant."""
+        check_instant(since, field="since")
+        return await activities.list_job_statistics(await self.open(), since, name, check_limit(limit))
+
+    async def outcome_counts(self, *, tag: str | None = None, initiator_id: str | None = None) -> dict[str, int]:
+        """Count the tasks of a tag or an initiator: attempts, done, failed, open, doubled, lost_attempts."""
+        return await activities.count_outcomes(await self.open(), tag, initiator_id)
+
+    async def why(self, task_id: UUID) -> Diagnosis:
+        """Explain why a task is not running, as text and codes, or describe its run or its end."""
+        return await diagnose_task(await self.open(), task_id)
+
+    async def find(self, prefix: str) -> UUID:
+        """Return the only task or activity id that begins with this prefix."""
+        found = await activities.find_ids_by_prefix(await self.open(), prefix)
+        return require_single_match(
+            found, prefix, noun="task or activity", list_command="`tenuto task list` or `tenuto activity list`"
+        )
+
+    def _new_task(self, job: Job[..., Any], input: str, now: datetime, id: UUID | None = None) -> NewTask:
+        task = new_task(job, input, now, self._current_actor())
+        task.id = id or task.id
+        if audit_recorder.is_audited():
+            audit_recorder.add_audit_details(target=task.name, after={"task_id": str(task.id)})
+        context = current_context.get()
+        if context is not None:  # enqueued by a running task: link the new task to it
+            task.parent_id = context.activity_id
+            task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
+        return task
+
+
+def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> NewTask:
+    """Build a task of a job with the options of the job."""
+    options = job.options
+    run_at = options.run_at if options.delay is None else now + options.delay
+    return NewTask(
+        new_id(),
+        job.name,
+        input,
+        now,
+        actor,
+        run_at,
+        "job",
+        options.queue,
+        options.priority,
+        job.policy_json,
+        options.key,
+        options.limit_key,
+        options.limit,
+        list(options.tags) or None,
+        options.correlation_id,
+    )
+
+
+def _enqueued(task: NewTask, stored_id: UUID) -> Enqueued:
+    return Enqueued(stored_id, created=stored_id == task.id)
+
+
+def _dump_row(job: Job[..., Any], row: Any) -> str:
+    if type(row) is dict:  # the common case; checking isinstance Mapping takes as long as validating a row
+        return job.dump_input((), row)
+    return job.dump_input((), dict(row)) if isinstance(row, Mapping) else job.dump_input((row,), {})

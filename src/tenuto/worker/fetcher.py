@@ -1,0 +1,139 @@
+"""Fetches tasks from the queues of one worker: refreshes, claims, and schedules rescans as the claim policy says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from tenuto.clock import DatabaseClock, monotonic_seconds
+from tenuto.model.tasks import Task
+from tenuto.observability.process_metrics import process_metrics
+from tenuto.postgres.database import Database
+from tenuto.postgres.listener import RECONNECTED
+from tenuto.store import tasks as store
+from tenuto.worker.claim_policy import ClaimPolicy, ClaimState
+from tenuto.worker.prefetch import PrefetchEstimator
+
+_RESCAN_DELAY_SECONDS = 0.01
+"""Claimed tasks start first: an immediate rescan would compete with their code for the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Result of one claim."""
+
+    tasks: Sequence[Task]
+    limit: int
+    sent_at: float
+    """On the monotonic timer: leases of the claimed tasks run from here."""
+
+
+class Fetcher:
+    """Claims tasks for one worker."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker_id: UUID,
+        queues: Sequence[str],
+        lease: timedelta,
+        poll_seconds: float,
+        wake: asyncio.Event,
+        estimator: PrefetchEstimator,
+    ) -> None:
+        self._database = database
+        self._clock: DatabaseClock = database.clock
+        self._worker_id = worker_id
+        self._queues = queues
+        self._lease = lease
+        self._wake = wake
+        self._estimator = estimator
+        self._rescan_timer: asyncio.TimerHandle | None = None
+        self.policy = ClaimPolicy(poll_seconds)
+
+    def on_notification(self, kind: str, details: str) -> None:
+        """Apply a notification about queued or scheduled tasks, or about changed limits."""
+        if kind in ("queued", "limited"):
+            queue, *rank = details.split()
+            if queue not in self._queues:
+                return
+            self.policy.announce_tasks(queue, int(rank[0]) if rank else None, limited=kind == "limited")
+        elif kind in ("scheduled", "limits", RECONNECTED):
+            self.policy.request_refresh()
+        else:
+            return
+        self._wake.set()
+
+    async def refresh_if_due(self) -> None:
+        """Promote due tasks, and read when the next one is due and whether limits apply."""
+        if not self.policy.is_refresh_due(self._clock.now()):
+            return
+        self.policy.begin_refresh()
+        try:
+            result = await store.promote_due_tasks(self._database, self._clock.now(), self._queues)
+        except BaseException:
+            self.policy.fail_refresh()
+            raise
+        process_metrics.record_poll()
+        self.policy.finish_refresh(result)
+
+    async def claim(self, limit: int, excluded: Collection[UUID]) -> Claim:
+        """Claim up to ``limit`` tasks, most urgent first."""
+        policy, sent_at = self.policy, monotonic_seconds()
+        policy.begin_claim(limit)
+        try:
+            tasks = await (self._claim_limited if policy.is_limited else self._claim_unlimited)(limit, excluded)
+        except BaseException:
+            policy.fail_claim()
+            raise
+        self._estimator.record_claim(monotonic_seconds() - sent_at)
+        return Claim(tasks, limit, sent_at)
+
+    async def _claim_limited(self, limit: int, excluded: Collection[UUID]) -> list[Task]:
+        cursor = self.policy.limit_cursor
+        tasks = await store.claim_limited_tasks(
+            self._database, self._worker_id, self._queues, limit, self._lease, cursor, excluded
+        )
+        self.policy.finish_limited_claim(tasks, limit)
+        return tasks
+
+    async def _claim_unlimited(self, limit: int, excluded: Collection[UUID]) -> list[Task]:
+        start = self.policy.start_position()
+        tasks = await store.claim_tasks(
+            self._database, self._worker_id, self._queues, limit, self._lease, start, excluded
+        )
+        self.policy.finish_claim(tasks, limit, start)
+        return tasks
+
+    def should_claim_again(self, claim: Claim) -> bool:
+        """Return whether the next claim follows at once; schedule a pending rescan for a moment later."""
+        if claim.tasks and self.policy.is_rescan_pending:
+            self._schedule_rescan(few=len(claim.tasks) <= max(claim.limit // 10, 2))
+            return False
+        return self.policy.wants_claim
+
+    def _schedule_rescan(self, *, few: bool) -> None:
+        """Schedule a rescan, so that the claimed tasks start first. After a claim of few tasks, wake-ups do not
+        trigger it earlier."""
+        if few:
+            self.policy.postpone_rescan()
+        if self._rescan_timer is None:
+            self._rescan_timer = asyncio.get_running_loop().call_later(_RESCAN_DELAY_SECONDS, self.rescan)
+
+    def rescan(self) -> None:
+        """Claim from the head of the queues at the next opportunity."""
+        self._rescan_timer = None
+        self.policy.request_rescan()
+        self._wake.set()
+
+    def seconds_until_refresh(self) -> float:
+        """Return how long the worker may wait for a wake-up before tasks become due or the poll is due."""
+        if self.policy.state is ClaimState.REFRESH:
+            return 0
+        wait = self.policy.refreshed_at + self.policy.poll_seconds - monotonic_seconds()
+        if self.policy.next_due_at is not None:
+            wait = min(wait, (self.policy.next_due_at - self._clock.now()).total_seconds())
+        return wait

@@ -1,0 +1,292 @@
+"""Guards of access, the audit log, idempotent requests, one-shots, events and secrets."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Condition, Remove, Replace, Value, guard
+
+GUARDS = (
+    # --- access
+    guard(
+        "access.step_override",
+        "Overriding a step that is no job needs the permission to edit definitions.",
+        Condition("False"),
+        "api/test_overrides.py::test_an_operator_cannot_say_what_a_step_does_that_is_no_job",
+    ),
+    guard(
+        "access.secret_in_one_shot",
+        "Naming a secret in a one-shot needs the permission to edit definitions.",
+        Condition("False"),
+        "api/test_one_shots.py::test_who_may_not_edit_definitions_cannot_have_a_secret_sent_anywhere",
+    ),
+    guard(
+        "access.idle_upload_ends_with_key",
+        "An idle upload ends when its API key is revoked.",
+        Replace("_CHECKED_EVERY", "None"),
+        "api/test_routes.py::test_a_stream_of_lines_that_falls_silent_ends_with_its_key",
+    ),
+    guard(
+        "access.upload_ends_with_key",
+        "An upload ends when its API key is revoked.",
+        Condition("False"),
+        "api/test_routes.py::test_no_more_lines_are_taken_in_once_their_key_is_revoked",
+    ),
+    # --- api_keys
+    guard(
+        "api_keys.revoked",
+        "A revoked API key gives no access.",
+        Remove(),
+        "store/test_api_keys.py::test_revoked_key_and_its_sessions_end_within_a_second",
+    ),
+    guard(
+        "api_keys.expired",
+        "An expired API key gives no access.",
+        Remove(),
+        "store/test_api_keys.py::test_key_and_its_sessions_end_at_expiry",
+    ),
+    guard(
+        "api_keys.short_cache",
+        "A cached API key is forgotten within a second.",
+        Replace("0.8", "60.0"),
+        "store/test_api_keys.py::test_revoked_key_and_its_sessions_end_within_a_second",
+    ),
+    guard(
+        "api_keys.whole_key",
+        "The whole API key is compared, not only its prefix.",
+        Condition("False"),
+        "store/test_api_keys.py::test_invalid_api_key_is_rejected",
+    ),
+    guard(
+        "api_keys.link_works_once",
+        "A login link opens one session.",
+        Replace("link = NULL,", ""),
+        "store/test_api_keys.py::test_login_link_creates_one_session_for_concurrent_requests",
+    ),
+    guard(
+        "api_keys.link_expiry",
+        "An expired login link opens no session.",
+        Remove(),
+        "store/test_api_keys.py::test_login_links_and_sessions_expire_and_are_deleted",
+    ),
+    guard(
+        "api_keys.session_ends_with_key",
+        "A session ends when its API key expires.",
+        Remove(),
+        "store/test_api_keys.py::test_key_and_its_sessions_end_at_expiry",
+    ),
+    guard(
+        "api_keys.one_first_key",
+        "The first API key is created once.",
+        Remove(),
+        "store/test_api_keys.py::test_first_start_creates_one_admin_key_file_for_the_owner",
+    ),
+    guard(
+        "api_keys.last_use_is_not_audited",
+        "Recording the last use of an API key makes no audit entry.",
+        Replace(", context=contextvars.Context()", ""),
+        "store/test_api_keys.py::test_last_use_of_a_key_is_stored_once_a_minute_without_audit_entry",
+    ),
+    # --- audit
+    guard(
+        "audit.one_sealer",
+        "One process at a time seals audit entries.",
+        Replace("):", ") and False:"),
+        "races/test_sealing_races.py::test_two_who_seal_at_once_make_one_chain",
+    ),
+    guard(
+        "audit.seal_covers_previous",
+        "A seal covers the seal before it.",
+        Replace("previous +", ""),
+        "audit/test_audit_trail.py::test_every_tampering_is_found",
+    ),
+    guard(
+        "audit.keyed_chain",
+        "A chain that was sealed with a key is continued with a key.",
+        Remove(),
+        "audit/test_audit_trail.py::test_a_chain_with_a_key_is_not_continued_without_and_one_without_goes_on_with_it",
+    ),
+    guard(
+        "audit.remembered_head",
+        "The end of the chain is compared with the remembered head.",
+        Remove(),
+        "audit/test_audit_trail.py::test_every_tampering_is_found",
+    ),
+    guard(
+        "audit.remembered_seals",
+        "Seals are compared with the remembered ones.",
+        Condition("False"),
+        "audit/test_audit_trail.py::test_a_trail_made_anew_without_a_key_disagrees_with_the_remembered_heads",
+    ),
+    guard(
+        "audit.entry_is_announced",
+        "Each audit entry is announced for sealing in its own transaction.",
+        Replace("entry", "entry WHERE false"),
+        "audit/test_audit_trail.py::test_what_is_tampered_with_before_it_is_sealed_is_found_too",
+    ),
+    guard(
+        "audit.write_once",
+        "An audit entry is not changed.",
+        Replace("UPDATE OR", ""),
+        "audit/test_audit_trail.py::test_the_trail_is_written_once",
+        schema="CREATE TRIGGER written_once BEFORE UPDATE OR DELETE ON tenuto.audit",
+    ),
+    guard(
+        "audit.connecting_is_not_audited",
+        "Opening the database makes no audit entry.",
+        Value("suppress()"),
+        "audit/test_audit_trail.py::test_opening_the_database_is_nobodys_deed",
+    ),
+    guard(
+        "audit.no_entry_without_change",
+        "An operation that changes nothing makes no audit entry.",
+        Remove(),
+        "cli/test_audit_entries.py::test_every_change_has_one_audit_entry_with_the_command_name",
+    ),
+    guard(
+        "audit.redaction",
+        "Secrets are redacted in audit entries.",
+        Replace("masked(value)", "value"),
+        "audit/test_audit_trail.py::test_what_sounds_secret_is_masked_in_the_trail",
+    ),
+    guard(
+        "audit.export_ends_with_key",
+        "An audit export ends when its API key is revoked.",
+        Condition("False"),
+        "api/test_long_responses.py::test_an_export_ends_in_the_middle_once_its_key_is_revoked",
+    ),
+    # --- idempotency
+    guard(
+        "idempotency.one_request_per_key",
+        "An idempotency key is used for one request.",
+        Remove(),
+        "api/test_idempotency.py::test_a_key_that_was_used_meanwhile_lets_nothing_be_done",
+    ),
+    guard(
+        "idempotency.done_elsewhere",
+        "A request that another process has done meanwhile is rolled back.",
+        Remove(),
+        "api/test_idempotency.py::test_a_key_that_was_used_meanwhile_lets_nothing_be_done",
+    ),
+    guard(
+        "idempotency.own_resolution",
+        "A replayed request recognises the dead letters it has resolved.",
+        Replace("request or", ""),
+        "api/test_idempotency.py::test_a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole",
+    ),
+    guard(
+        "idempotency.later_failures",
+        "A replayed request leaves out what has failed since.",
+        Replace("is not None", "is not None and not before"),
+        "api/test_idempotency.py::test_a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole",
+    ),
+    guard(
+        "idempotency.past_instant",
+        "A replayed one-shot is accepted although its instant has passed.",
+        Condition("True"),
+        "api/test_idempotency.py::test_a_one_shot_whose_instant_has_passed_answers_as_the_first_time",
+    ),
+    # --- one_shots
+    guard(
+        "one_shots.cancel_all_locks_running_last",
+        "Cancelling all one-shots locks the running ones last, so that their leases are renewed meanwhile.",
+        Replace("AND worker_id IS NULL", ""),
+        "races/test_guards.py::test_a_wipe_holds_what_runs_only_at_its_end",
+    ),
+    guard(
+        "one_shots.equal_ids",
+        "Of two one-shots with one id in a request, the first is created.",
+        Replace("allowed.place =", "allowed.place >="),
+        "store/test_one_shots.py::test_two_one_shots_with_one_id_create_and_audit_one",
+    ),
+    guard(
+        "one_shots.replayed_request",
+        "A replayed request creates no one-shot.",
+        Replace("WHERE is_new", ""),
+        "store/test_one_shots.py::test_one_shot_that_ends_during_a_repeated_request_is_not_created_again",
+    ),
+    guard(
+        "one_shots.ended_meanwhile",
+        "A one-shot that ends while it is sent again is not created a second time.",
+        Condition("False"),
+        "races/test_lost_one_shot_replies.py::test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew",
+    ),
+    guard(
+        "one_shots.ended_meanwhile_by_caller_id",
+        "The same holds when the caller has chosen the id.",
+        Replace("id is not None", "False"),
+        "races/test_lost_one_shot_replies.py::test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending_is_not_made_anew",
+    ),
+    guard(
+        "one_shots.existing_is_read",
+        "A one-shot that exists is read and not sent again.",
+        Replace("again and id is not None", "False"),
+        "api/test_idempotency.py::test_a_one_shot_that_was_made_before_is_looked_for_and_not_sent_again",
+    ),
+    guard(
+        "one_shots.replayed_request_for_many",
+        "A replayed request for many creates no one-shot.",
+        Condition("true"),
+        "store/test_one_shots.py::test_one_shot_that_ends_during_a_repeated_request_is_not_created_again",
+    ),
+    guard(
+        "one_shots.cancelled_is_not_listed",
+        "A one-shot that was asked to stop is not in the list of open ones.",
+        Replace("AND cancel_at IS NULL", ""),
+        "races/test_lost_one_shot_replies.py::test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped",
+    ),
+    guard(
+        "one_shots.ended",
+        "A one-shot that has ended is not created again.",
+        Remove(),
+        "operations/test_one_shots.py::test_one_shot_with_same_id_is_created_once_even_after_its_end",
+    ),
+    guard(
+        "one_shots.done_elsewhere",
+        "A request that another process has done creates no one-shot.",
+        Remove(),
+        "races/test_lost_one_shot_replies.py::test_a_one_shot_is_made_once_and_is_on_record_once",
+    ),
+    guard(
+        "one_shots.cancel_all_after_lost_reply",
+        "Cancelling all one-shots reports what it did before a lost reply.",
+        Replace("-1", "0"),
+        "races/test_lost_one_shot_replies.py::test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped",
+    ),
+    guard(
+        "one_shots.allowed_kinds",
+        "A one-shot runs a program only if its kind is allowed for one-shots.",
+        Replace("PROMPTS", "PROMPTS | {prompt_type}"),
+        "operations/test_one_shots.py::test_invalid_one_shot_is_an_error_and_stores_nothing",
+    ),
+    # --- events
+    guard(
+        "events.late_commit",
+        "An event that is committed late is still delivered.",
+        Replace("- OVERLAP", ""),
+        "observability/test_event_feed.py::test_an_end_that_is_committed_late_is_told_and_once",
+    ),
+    guard(
+        "events.shared_query",
+        "Clients that reconnect at the same time share one query.",
+        Condition("True"),
+        "observability/test_event_feed.py::test_those_who_come_back_together_ask_once_and_later_nobody_asks",
+    ),
+    guard(
+        "events.stream_count",
+        "Event streams are counted when they are granted.",
+        Remove(),
+        "api/test_events.py::test_of_more_streams_than_may_be_open_the_rest_are_refused",
+    ),
+    # --- secrets
+    guard(
+        "secrets.bound_to_name",
+        "An encrypted value is bound to the name of its secret.",
+        Replace("name,", ""),
+        "test_secret_encryption.py::test_changed_secret_row_cannot_be_decrypted",
+    ),
+    guard(
+        "secrets.bound_to_version",
+        "An encrypted value is bound to the version of its secret.",
+        Replace(", version", ""),
+        "test_secret_encryption.py::test_changed_secret_row_cannot_be_decrypted",
+    ),
+)

@@ -1,0 +1,113 @@
+"""Guards of housekeeping, partitions and retention."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Condition, Remove, Replace, Value, guard
+
+GUARDS = (
+    # --- housekeeping
+    guard(
+        "housekeeping.own_services",
+        "A process does not close its own services.",
+        Replace("one.id for one in self._own", ""),
+        "maintenance/test_housekeeping.py::test_suspended_process_does_not_end_its_own_services",
+    ),
+    guard(
+        "housekeeping.partitions",
+        "Each round creates the partitions of the coming months.",
+        Remove(),
+        "maintenance/test_housekeeping.py::test_housekeeping_cycle_creates_coming_partitions",
+    ),
+    guard(
+        "housekeeping.short_round",
+        "The number of batches in one round is bounded.",
+        Replace("for _ in range(self._max_batches_per_cycle)", "while True"),
+        "maintenance/test_housekeeping.py::test_retention_deletes_many_rows_in_small_batches",
+    ),
+    guard(
+        "housekeeping.next_round",
+        "A round that has not finished is followed by another one soon.",
+        Value("True"),
+        "maintenance/test_housekeeping.py::test_retention_deletes_many_rows_in_small_batches",
+    ),
+    guard(
+        "housekeeping.retention_setting",
+        "Records are kept as long as the setting says.",
+        Replace("self._settings.retention_days", "1"),
+        "maintenance/test_housekeeping.py::test_retention_drops_old_partitions_and_keeps_recent_ones",
+    ),
+    # --- partitions
+    guard(
+        "partitions.recent_record",
+        "A partition with a recent record is kept.",
+        Condition("False"),
+        "store/test_partitions.py::test_old_partition_with_a_recent_activity_is_kept",
+    ),
+    guard(
+        "partitions.lock_before_drop",
+        "A partition is locked between the check and the drop.",
+        Remove(),
+        "store/test_partitions.py::test_activity_written_during_the_check_keeps_its_partition",
+    ),
+    guard(
+        "partitions.dropped_by_another",
+        "A partition that another process has dropped is skipped.",
+        Remove(),
+        "store/test_partitions.py::test_concurrent_processes_drop_each_partition_once",
+    ),
+    guard(
+        "partitions.whole_months",
+        "Only partitions that are past as a whole are dropped.",
+        Replace("_month_after(month, 1)", "month"),
+        "store/test_partitions.py::test_partitions_before_the_cutoff_are_dropped",
+    ),
+    guard(
+        "partitions.records_in_default",
+        "A month whose records are in the default partition gets no partition.",
+        Condition("True"),
+        "store/test_partitions.py::test_partition_is_not_created_over_rows_in_the_default_partition",
+    ),
+    # --- retention
+    guard(
+        "retention.recent_activities",
+        "Recently ended activities are kept in the default partition.",
+        Condition("$1::timestamptz IS NOT NULL"),
+        "store/test_partitions.py::test_default_partition_is_cleaned_in_batches_by_end",
+    ),
+    guard(
+        "retention.dead_letter_with_activity",
+        "A dead letter is kept as long as its activity.",
+        Remove(),
+        "store/test_dead_letters.py::test_resolved_dead_letters_are_deleted_with_their_activity",
+    ),
+    guard(
+        "retention.steps_of_open_tasks",
+        "Chain steps of open tasks are kept.",
+        Remove(),
+        "worker/test_chains.py::test_housekeeping_deletes_checkpoints_of_ended_tasks",
+    ),
+    guard(
+        "retention.children_of_open_steps",
+        "Executions started by open steps are kept.",
+        Remove(),
+        "store/test_executions.py::test_child_execution_of_an_open_step_is_not_deleted",
+    ),
+    guard(
+        "retention.records_of_open_executions",
+        "Records that an open execution still needs are kept.",
+        Value("cutoff"),
+        "maintenance/test_housekeeping.py::test_retention_keeps_activities_of_open_executions_and_logs_it",
+    ),
+    guard(
+        "retention.batch_with_open_items",
+        "A batch with open items is kept.",
+        Remove(),
+        "maintenance/test_housekeeping.py::test_retention_deletes_dead_letters_polls_checkpoints_and_batches",
+    ),
+    guard(
+        "retention.batch_with_dead_letters",
+        "A batch with dead letters is kept.",
+        Remove(),
+        "maintenance/test_housekeeping.py::test_retention_deletes_dead_letters_polls_checkpoints_and_batches",
+    ),
+)

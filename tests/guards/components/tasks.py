@@ -1,0 +1,546 @@
+"""Guards of tasks, from enqueueing to the record of their attempts."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Condition, Insert, Remove, Replace, Value, guard
+
+GUARDS = (
+    # --- enqueue
+    guard(
+        "enqueue.existing_task",
+        "Enqueueing a task whose id or unique key is taken creates nothing.",
+        Remove(),
+        "store/test_enqueue.py::test_unique_key_allows_one_open_task",
+    ),
+    guard(
+        "enqueue.existing_tasks",
+        "Enqueueing many tasks creates only those that do not exist yet.",
+        Remove(),
+        "store/test_enqueue.py::test_enqueue_creates_only_the_missing_tasks",
+    ),
+    guard(
+        "enqueue.no_blind_retry",
+        "The insert of a task is not repeated blindly after a lost reply, because the task may have ended meanwhile.",
+        Replace("once", "all"),
+        "races/test_lost_replies.py::test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created_again",
+    ),
+    guard(
+        "enqueue.ended_tasks",
+        "Enqueueing many tasks again creates none that has ended already.",
+        Remove(),
+        "races/test_guards.py::test_what_has_ended_takes_no_key_from_what_is_started_with_it",
+    ),
+    guard(
+        "enqueue.no_blind_copy_retry",
+        "COPY of many tasks is not repeated blindly after a lost reply.",
+        Replace(", tries=1", ""),
+        "races/test_lost_replies.py::test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_are_not_created_again",
+    ),
+    guard(
+        "enqueue.one_open_task_per_key",
+        "At most one open task has a unique key.",
+        Replace("UNIQUE", ""),
+        "races/test_guards.py::test_an_open_task_has_its_key_to_itself",
+        schema="tasks_one_per_key",
+    ),
+    guard(
+        "enqueue.one_task_per_id",
+        "At most one task has an id.",
+        Insert(
+            "ALTER TABLE tenuto.tasks DROP CONSTRAINT tasks_pkey, ADD CONSTRAINT tasks_pkey UNIQUE (id, worker_id);"
+        ),
+        "races/test_guards.py::test_a_task_started_twice_is_there_once",
+        schema="tasks_one_per_key",
+    ),
+    guard(
+        "enqueue.freed_key",
+        "A unique key that becomes free while a caller asks for it is used by the new task.",
+        Value("True"),
+        "races/test_keys.py::test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task",
+    ),
+    guard(
+        "enqueue.ended_meanwhile",
+        "A task that ends while it is enqueued again is not created a second time.",
+        Remove(),
+        "store/test_enqueue.py::test_task_that_ends_during_a_repeated_enqueue_is_not_created_again",
+    ),
+    # --- claim
+    guard(
+        "claim.skip_locked",
+        "A claim skips tasks that another transaction has locked.",
+        Replace("SKIP LOCKED", ""),
+        "races/test_guards.py::test_a_claim_passes_over_what_another_one_has_in_hand",
+    ),
+    guard(
+        "claim.row_lock",
+        "A claim locks the tasks it takes, so that no other claim takes them.",
+        Remove(),
+        "races/test_guards.py::test_what_one_claim_has_taken_no_other_takes",
+    ),
+    guard(
+        "claim.dead_worker",
+        "A worker declared dead claims nothing.",
+        Remove(),
+        "races/test_guards.py::test_a_worker_declared_dead_claims_nothing",
+        places=3,
+    ),
+    guard(
+        "claim.new_fence",
+        "Every claim increments the fence of the task.",
+        Remove(),
+        "store/test_claim.py::test_fence_grows_with_every_claim",
+        places=3,
+    ),
+    guard(
+        "claim.no_blind_retry",
+        "A claim is not repeated blindly after a lost reply.",
+        Replace("once", "all"),
+        "races/test_lost_replies.py::test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends",
+    ),
+    guard(
+        "claim.limited_queues",
+        "A plain claim takes nothing from limited or paused queues.",
+        Condition("false"),
+        "store/test_claim.py::test_unlimited_claim_ignores_limited_and_paused_queues_and_limit_keys",
+    ),
+    guard(
+        "claim.limited_claims_take_turns",
+        "Claims under limits run one at a time.",
+        Replace("pg_advisory_xact_lock(hashtext('tenuto limits'))", "1"),
+        "races/test_guards.py::test_a_claim_under_limits_waits_for_the_one_before_it",
+    ),
+    guard(
+        "claim.stalled_limited_claim",
+        "A session that stalls during a claim under limits is ended by the server.",
+        Replace("set_config('idle_in_transaction_session_timeout', '2000', true),", ""),
+        "races/test_guards.py::test_who_stalls_while_nobody_else_may_claim_is_thrown_out",
+    ),
+    guard(
+        "claim.paused_queue",
+        "Nothing is claimed from a paused queue.",
+        Condition("false"),
+        "store/test_claim.py::test_paused_queue_is_not_claimed_until_resumed",
+    ),
+    guard(
+        "claim.promotion_lock",
+        "A task that falls due is promoted by one transaction, and the others do not wait for it.",
+        Remove(),
+        "races/test_guards.py::test_what_falls_due_is_let_in_by_one_and_nobody_waits_for_it",
+    ),
+    guard(
+        "claim.late_reply",
+        "Tasks whose claim took most of the lease to arrive are released and not started.",
+        Value("False"),
+        "races/test_zombies.py::test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back",
+    ),
+    guard(
+        "claim.poll_under_load",
+        "A fully loaded worker still polls its queues at the poll interval.",
+        Value("False"),
+        "races/test_database_away.py::test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a_poll",
+    ),
+    guard(
+        "claim.one_last_chance_task",
+        "One claim takes at most one task that is on its last chance.",
+        Remove(),
+        "maintenance/test_recovery.py::test_last_chance_tasks_run_one_at_a_time",
+    ),
+    guard(
+        "claim.running_last_chance_task",
+        "No task on its last chance is claimed while another one runs.",
+        Replace("alone.last_chance", "false"),
+        "maintenance/test_recovery.py::test_last_chance_tasks_run_one_at_a_time",
+    ),
+    # --- standby
+    guard(
+        "standby.counts_under_no_limit",
+        "A standby task counts under no limit.",
+        Remove(),
+        "store/test_standby_tasks.py::test_standby_task_counts_under_no_limit",
+    ),
+    guard(
+        "standby.batch_being_cancelled",
+        "A standby claim locks the batch, so that a concurrent cancellation is seen.",
+        Remove(),
+        "store/test_standby_tasks.py::test_standby_claim_takes_nothing_of_a_batch_being_cancelled",
+    ),
+    guard(
+        "standby.same_limit_key",
+        "A standby task shares the limit key of the running task.",
+        Remove(),
+        "store/test_standby_tasks.py::test_standby_claim_takes_only_tasks_with_identical_limits",
+    ),
+    guard(
+        "standby.last_chance_task",
+        "A task on its last chance is not a standby task.",
+        Remove(),
+        "maintenance/test_recovery.py::test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby",
+    ),
+    guard(
+        "standby.behind_last_chance_task",
+        "A task on its last chance does not keep the tasks behind it from running.",
+        Remove(),
+        "maintenance/test_recovery.py::test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby",
+    ),
+    guard(
+        "standby.changed_limits",
+        "No standby task is claimed until those of the former limits are released.",
+        Replace("self._distrusted or", ""),
+        "worker/test_limit_handoff.py::test_limit_handoff_claims_no_standby_tasks_after_changed_limits",
+    ),
+    guard(
+        "standby.disabled_group",
+        "No standby task is claimed for a disabled group.",
+        Condition("true"),
+        "store/test_standby_tasks.py::test_standby_claim_takes_nothing_for_paused_limits_or_ended_workers",
+    ),
+    # --- handoff
+    guard(
+        "handoff.accepted_outcome",
+        "A slot under a limit is handed on only by an attempt whose outcome was accepted.",
+        (Replace("ended", "outcome"), Replace("AND lease_until > clock_timestamp()", "")),
+        "store/test_standby_tasks.py::test_late_outcome_passes_no_limit_slot_on",
+        places=2,
+    ),
+    guard(
+        "handoff.expired_lease",
+        "An attempt whose lease has expired hands no slot on when it ends.",
+        Replace("AND lease_until > clock_timestamp()", ""),
+        "store/test_standby_tasks.py::test_task_without_live_lease_passes_no_limit_slot_on",
+    ),
+    guard(
+        "handoff.expired_lease_of_retry",
+        "An attempt whose lease has expired hands no slot on when it will be retried.",
+        Remove(),
+        "store/test_standby_tasks.py::test_task_without_live_lease_passes_no_limit_slot_on",
+    ),
+    guard(
+        "handoff.changed_limits",
+        "No slot is handed on after limits have changed.",
+        Remove(),
+        "worker/test_limit_handoff.py::test_changed_group_limit_applies_to_standby_tasks",
+    ),
+    guard(
+        "handoff.claim_during_limit_change",
+        "Standby tasks that were being claimed while limits changed are released.",
+        Replace("True", "self.count > 0"),
+        "worker/test_limit_handoff.py::test_limit_handoff_returns_standby_tasks_claimed_while_limits_changed",
+    ),
+    guard(
+        "handoff.no_leftover_slots",
+        "A slot without standby tasks is not kept in memory.",
+        Remove(),
+        "worker/test_limit_handoff.py::test_limit_handoff_forgets_slots_without_standby_tasks",
+    ),
+    # --- limits
+    guard(
+        "limits.key_counts_live_leases",
+        "The limit of a key counts live leases only.",
+        Replace("AND held.lease_until > clock_timestamp()", ""),
+        "races/test_guards.py::test_a_limit_counts_only_leases_that_live",
+    ),
+    guard(
+        "limits.queue",
+        "A claim takes no more of a queue than its limit allows.",
+        Remove(),
+        "races/test_claims.py::test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processes",
+    ),
+    guard(
+        "limits.key",
+        "A claim takes no more of a key than its limit allows.",
+        Remove(),
+        "store/test_claim.py::test_limit_key_is_never_exceeded_across_queues",
+    ),
+    guard(
+        "limits.manifest",
+        "No more tasks of a manifest are active than its limit.",
+        Remove(),
+        "store/test_concurrency_caps.py::test_manifest_cap_applies_across_its_batches",
+    ),
+    guard(
+        "limits.group",
+        "No more tasks of a group are active than its limit.",
+        Remove(),
+        "store/test_concurrency_caps.py::test_group_cap_is_never_exceeded",
+    ),
+    guard(
+        "limits.all_manifests",
+        "No more tasks of all manifests are active than the common limit.",
+        Remove(),
+        "store/test_concurrency_caps.py::test_cap_of_all_manifests_is_never_exceeded",
+    ),
+    guard(
+        "limits.manifest_counts_live_leases",
+        "The limit of all manifests counts live leases only.",
+        Replace("AND lease_until > clock_timestamp()", ""),
+        "store/test_concurrency_caps.py::test_expired_lease_does_not_count_under_caps",
+    ),
+    guard(
+        "limits.disabled_group",
+        "Nothing is claimed from a disabled group.",
+        Condition("false"),
+        "store/test_concurrency_caps.py::test_disabled_group_blocks_only_its_own_runs",
+        places=2,
+    ),
+    guard(
+        "limits.keys_take_turns",
+        "Limit keys of equal priority take turns.",
+        Replace("turn,", ""),
+        "store/test_concurrency_caps.py::test_batches_of_equal_priority_share_claims",
+        "store/test_concurrency_caps.py::test_small_batch_is_not_blocked_by_a_large_one_in_its_group",
+        places=6,
+    ),
+    # --- renew
+    guard(
+        "renew.fence",
+        "A renewal with an old fence changes nothing.",
+        Remove(),
+        "races/test_guards.py::test_a_stale_fence_renews_nothing",
+    ),
+    guard(
+        "renew.worker",
+        "A worker renews only its own tasks.",
+        Condition("$1::uuid IS NOT NULL"),
+        "races/test_guards.py::test_a_worker_renews_nothing_of_another",
+        places=2,
+    ),
+    guard(
+        "renew.skip_locked",
+        "A locked task does not delay the renewal of the others.",
+        Replace("SKIP LOCKED", ""),
+        "races/test_guards.py::test_who_is_at_one_task_for_long_costs_no_other_its_renewal",
+    ),
+    guard(
+        "renew.locked_task_is_still_held",
+        "A task that was not renewed because it was locked is still held by the worker.",
+        Replace("attempt.task.id not in still_ours and", ""),
+        "worker/test_worker.py::test_locked_task_row_does_not_stop_renewal_of_other_leases",
+    ),
+    guard(
+        "renew.held_fence",
+        "A task with a newer fence is not reported as still held.",
+        Replace("AND tasks.fence = held.fence", ""),
+        "races/test_guards.py::test_what_has_a_new_fence_or_holder_or_has_run_out_is_held_no_more",
+    ),
+    guard(
+        "renew.expired_lease",
+        "A lease that has expired is not renewed.",
+        Remove(),
+        "races/test_guards.py::test_a_lease_that_has_run_out_is_not_renewed",
+    ),
+    # --- finish
+    guard(
+        "finish.fence_of_ended_task",
+        "An outcome with an old fence ends nothing.",
+        Remove(),
+        "races/test_guards.py::test_an_outcome_with_a_stale_fence_changes_nothing",
+    ),
+    guard(
+        "finish.fence_of_retried_task",
+        "An outcome with an old fence retries nothing.",
+        Remove(),
+        "races/test_guards.py::test_an_outcome_with_a_stale_fence_changes_nothing",
+    ),
+    guard(
+        "finish.worker",
+        "An outcome of a worker that does not hold the task changes nothing.",
+        Replace(
+            "task.worker_id IS NOT DISTINCT FROM outcome.holder", "(task.worker_id IS NULL) = (outcome.holder IS NULL)"
+        ),
+        "races/test_guards.py::test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_fence",
+        places=2,
+    ),
+    guard(
+        "finish.lock_of_retried_task",
+        "Of two equal outcomes at once only one is written.",
+        Remove(),
+        "races/test_guards.py::test_only_one_of_two_equal_outcomes_at_once_is_written",
+        "races/test_cancel_races.py",
+    ),
+    guard(
+        "finish.cancelled_task_is_not_retried",
+        "A task that was asked to stop is not retried.",
+        Remove(),
+        "races/test_guards.py::test_a_task_that_was_told_to_stop_is_not_repeated",
+    ),
+    # --- release
+    guard(
+        "release.fence",
+        "A release with an old fence changes nothing.",
+        Remove(),
+        "races/test_guards.py::test_a_stale_fence_puts_nothing_back",
+    ),
+    guard(
+        "release.worker",
+        "A worker releases only its own tasks.",
+        Condition("$1::uuid IS NOT NULL"),
+        "races/test_guards.py::test_a_worker_puts_nothing_of_another_back",
+    ),
+    guard(
+        "release.cancelled_task",
+        "A task that was asked to stop is not released to the queue.",
+        Remove(),
+        "races/test_guards.py::test_a_task_that_was_told_to_stop_is_not_put_back",
+        places=2,
+    ),
+    guard(
+        "release.execution_lock",
+        "Releasing a task locks its execution.",
+        Remove(),
+        "races/test_execution_guards.py::test_two_things_at_once_leave_an_execution_sound",
+    ),
+    guard(
+        "release.paused_execution",
+        "A task released in a paused execution waits.",
+        Remove(),
+        "races/test_execution_guards.py::test_two_things_at_once_leave_an_execution_sound",
+    ),
+    guard(
+        "release.batch_lock",
+        "Releasing a task locks its batch.",
+        Remove(),
+        "store/test_batches.py::test_item_being_returned_to_queue_during_a_pause_is_held",
+    ),
+    guard(
+        "release.paused_batch",
+        "A task released in a paused batch waits.",
+        Remove(),
+        "store/test_batches.py::test_unstarted_item_returns_to_waiting_in_a_paused_batch",
+    ),
+    # --- defer
+    guard(
+        "defer.fence",
+        "Deferring a task with an old fence changes nothing.",
+        Remove(),
+        "races/test_execution_guards.py::test_a_stale_fence_or_another_worker_puts_nothing_aside",
+    ),
+    guard(
+        "defer.worker",
+        "A worker defers only its own tasks.",
+        Condition("$1::uuid IS NOT NULL"),
+        "races/test_execution_guards.py::test_a_stale_fence_or_another_worker_puts_nothing_aside",
+    ),
+    # --- cancel
+    guard(
+        "cancel.fence",
+        "A request to stop reaches only the attempt it was meant for.",
+        Replace("fence = $2", "$2::bigint IS NOT NULL"),
+        "races/test_guards.py::test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next",
+    ),
+    guard(
+        "cancel.running_only",
+        "Only running tasks are asked to stop.",
+        Replace("AND state = 'running'", ""),
+        "races/test_cancel_races.py",
+    ),
+    # --- recovery
+    guard(
+        "recovery.live_lease",
+        "Recovery takes no task whose lease is live.",
+        Replace("AND lease_until < clock_timestamp()", ""),
+        "lifecycle/test_completion.py::test_recovery_locks_only_tasks_with_expired_leases",
+    ),
+    guard(
+        "recovery.row_lock",
+        "Recovery locks the tasks it looks at.",
+        Remove(),
+        "races/test_guards.py::test_two_sweeps_at_once_count_a_loss_once",
+        "races/test_guards.py::test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back",
+    ),
+    guard(
+        "recovery.quarantine",
+        "A task that has lost several workers is quarantined.",
+        Replace("or losses >= LOSSES_BEFORE_SET_ASIDE", ""),
+        "maintenance/test_recovery.py::test_poison_task_fails_at_its_third_loss",
+    ),
+    guard(
+        "recovery.last_chance",
+        "A task with one permitted loss left is marked, so that it runs alone.",
+        Value("False"),
+        "maintenance/test_recovery.py::test_last_chance_tasks_run_one_at_a_time",
+    ),
+    guard(
+        "recovery.cancelled_task",
+        "A lost task that was asked to stop ends as cancelled.",
+        Condition("False"),
+        "maintenance/test_recovery.py::test_lost_task_with_cancellation_request_ends_as_cancelled",
+    ),
+    guard(
+        "recovery.executions_locked_first",
+        "Recovery locks executions before their tasks.",
+        Remove(),
+        "races/test_execution_guards.py::test_a_step_given_up_as_lost_and_one_that_ends_begin_the_next_group_once",
+    ),
+    guard(
+        "recovery.batches_locked_first",
+        "Recovery locks batches before their tasks.",
+        Remove(),
+        "races/test_dead_letter_races.py::test_who_takes_back_what_was_lost_holds_its_batch_before_it",
+    ),
+    # --- tasks
+    guard(
+        "tasks.running_is_held",
+        "A running task has a worker, a lease and a claim time.",
+        Condition("(true)"),
+        "races/test_guards.py::test_a_held_task_has_a_holder_a_lease_and_the_hour_it_was_taken",
+        schema="CHECK ((state = 'running') =",
+    ),
+    guard(
+        "tasks.first_attempt",
+        "The first activity of a task has the id of the task.",
+        Condition("(true)"),
+        "store/test_enqueue.py::test_database_rejects_inconsistent_tasks",
+        schema="tasks_first_attempt_is_the_task",
+    ),
+    # --- activities
+    guard(
+        "activities.refuse_change",
+        "The trigger function of activities refuses every change outside of retention.",
+        Condition("true"),
+        "races/test_guards.py::test_the_past_cannot_be_changed",
+        schema="IF TG_OP = 'DELETE' AND current_setting('tenuto.retention', true) = 'on'",
+    ),
+    guard(
+        "activities.row_trigger",
+        "Updating or deleting an activity fires the trigger.",
+        Replace("ROW", "ROW WHEN (false)"),
+        "races/test_guards.py::test_the_past_cannot_be_changed",
+        schema="FOR EACH ROW EXECUTE FUNCTION tenuto.refuse_to_change_the_past",
+    ),
+    guard(
+        "activities.truncate_trigger",
+        "Truncating the activities fires the trigger.",
+        Replace("EXECUTE", "WHEN (false) EXECUTE"),
+        "store/test_activities.py::test_database_rejects_changes_of_activities",
+        places=2,
+        schema="FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past",
+    ),
+    guard(
+        "activities.truncate_trigger_of_partition",
+        "Truncating a partition of the activities fires the trigger.",
+        Replace("EXECUTE", "WHEN (false) EXECUTE"),
+        "store/test_activities.py::test_database_rejects_changes_of_activities",
+    ),
+    # --- state_machine
+    guard(
+        "state_machine.one_open_task_per_key",
+        "The state machine test notices a second open task of a unique key.",
+        Replace("UNIQUE", ""),
+        "state_machine/test_machine.py::test_every_outcome_and_every_decision_is_one_the_machine_can_come_to",
+        schema="tasks_one_per_key",
+    ),
+    guard(
+        "state_machine.dead_worker",
+        "The state machine test notices a claim of a dead worker.",
+        Remove(),
+        "state_machine/test_machine.py::test_every_outcome_and_every_decision_is_one_the_machine_can_come_to",
+        places=3,
+    ),
+    guard(
+        "state_machine.new_fence",
+        "The state machine test notices a claim that leaves the fence as it is.",
+        Remove(),
+        "state_machine/test_machine.py::test_every_outcome_and_every_decision_is_one_the_machine_can_come_to",
+        places=3,
+    ),
+)

@@ -1,0 +1,16 @@
+"""The table of all guards, from the modules by component."""
+
+from __future__ import annotations
+
+from tests.guards.components import access, maintenance, manifests, schedules, steps, tasks, workers
+from tests.guards.guard import Guard
+
+GUARDS: tuple[Guard, ...] = (
+    *tasks.GUARDS,
+    *workers.GUARDS,
+    *schedules.GUARDS,
+    *manifests.GUARDS,
+    *access.GUARDS,
+    *steps.GUARDS,
+    *maintenance.GUARDS,
+)

@@ -1,0 +1,109 @@
+"""The runner of mutants: only a test that fails in time, and passes with the guard in place, has caught a mutant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guards import runner
+from tests.guards.guard import Remove, Replace, guard
+from tests.guards.runner import (
+    Verdict,
+    environment,
+    failing_tests,
+    known_verdicts,
+    results_text,
+    run_tests,
+    stored_results,
+    try_mutant,
+    verdict_of,
+)
+
+ENTRY = guard("some.guard", "Words.", Remove(), "test_some.py::test_it")
+SMALL = """
+import time, pytest
+
+def test_passes(): pass
+def test_fails(): assert False
+def test_takes_long(): time.sleep(60)
+@pytest.fixture
+def broken(): raise OSError
+def test_has_broken_fixture(broken): pass
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_small.py").write_text(SMALL)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mutations": (Replace("a", "b"),)}, {"tests": ("test_other.py",)}, {"places": 2}, {"schema": "index"}],
+    ids=str,
+)
+def test_a_guard_that_has_changed_counts_as_not_tried(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runner, "GUARDS", (ENTRY,))
+    monkeypatch.setattr(runner, "RESULTS", tmp_path / "results.json")
+    assert known_verdicts() == {}
+    runner.RESULTS.write_text(results_text({ENTRY.id: "caught"}))
+    assert known_verdicts() == {ENTRY.id: "caught"}
+
+    monkeypatch.setattr(runner, "GUARDS", (replace(ENTRY, **change),))
+
+    assert known_verdicts() == {}
+    runner.RESULTS.write_text(results_text(known_verdicts()))
+    assert stored_results()[ENTRY.id]["verdict"] == "not tried"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_test_that_fails_anyway_or_takes_too_long_catches_nothing(small: Path, jobs: int) -> None:
+    tests = [f"test_small.py::test_{name}" for name in ("passes", "fails", "takes_long", "has_broken_fixture")]
+    failing = failing_tests(tests, small, jobs=jobs, timeout=1)
+    assert failing == {tests[1]: "fails", tests[2]: "times out", tests[3]: "fails"}
+    assert try_mutant(replace(ENTRY, tests=(tests[0], tests[1])), failing) is Verdict.FAILS_ANYWAY
+
+
+def test_a_guard_without_its_marker_is_stale() -> None:
+    assert try_mutant(ENTRY, {}) is Verdict.STALE
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("fails", Verdict.CAUGHT),
+        ("passes", Verdict.NOT_CAUGHT),
+        ("takes_long", Verdict.TIMED_OUT),
+        ("has_broken_fixture", Verdict.BROKEN),
+        ("is_gone", Verdict.BROKEN),
+    ],
+)
+def test_only_a_test_that_fails_in_time_has_caught_a_mutant(name: str, verdict: Verdict, small: Path) -> None:
+    report = run_tests([f"test_small.py::test_{name}"], small, root=small, timeout=1)
+    assert verdict_of(report) is verdict
+
+
+def test_tests_that_do_not_end_have_caught_nothing(small: Path) -> None:
+    assert verdict_of(run_tests(["test_small.py"], small, root=small, total_timeout=0.1)) is Verdict.TIMED_OUT
+
+
+def test_tests_run_against_the_copy_and_without_settings_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TENUTO_DATABASE", "postgresql://elsewhere/database")
+    variables = environment(tmp_path)
+    assert variables["PYTHONPATH"] == str(tmp_path)
+    assert [name for name in variables if name.startswith("TENUTO_")] == []
+
+
+def test_guards_are_selected_by_words_in_their_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(["--list", "claim.skip", "renew.fence"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["claim.skip_locked", "renew.fence"]
+    assert runner.main(["no such guard"]) == 2
