@@ -1,5 +1,5 @@
 """The tour (`scripts/demo`): seven short scenes on a real database, ending in a ledger that must balance.
 
-``jobs`` is what runs, ``crew`` the processes, ``tour`` the scenes, ``pictures`` and ``view`` what is seen of them,
-``ledger`` the sum. It uses the product as any program would: through `tenuto.app`. Nothing here is used by the product.
+``jobs`` has the jobs, ``processes`` the worker processes, ``tour`` the scenes, ``live_views`` and ``view`` the output,
+and ``ledger`` the totals. The tour uses Tenuto like any other program, through `tenuto.app`.
 """

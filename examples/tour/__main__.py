@@ -1,7 +1,6 @@
-"""`scripts/demo`: the tour, from its arguments to its exit code, which is 0 only if the ledger balances.
+"""Run a tour of Tenuto in about a minute. The exit code is 0 only if the ledger balances.
 
-It ends by itself, in about a minute. Everything happens in a temporary folder, of which nothing is left, or in the one
-given with ``--keep``.
+The tour works in a temporary directory and removes it, or in the directory given with ``--keep``.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from examples.tour import crew
+from examples.tour import processes
 from examples.tour.jobs import app
 from examples.tour.ledger import Ledger
 from examples.tour.tour import Tour
-from examples.tour.view import Plain, Silent, Story, Terminal
+from examples.tour.view import PlainPresenter, Presenter, SilentPresenter, TerminalPresenter
 from rich.console import Console
 
 from tenuto import logs
@@ -30,39 +29,39 @@ from tenuto.postgres import embedded_server
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument("--headless", action="store_true", help="plain lines instead of pictures drawn in place")
+    parser.add_argument("--headless", action="store_true", help="print plain lines instead of live views")
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON on stdout")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this folder and keep it")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this directory and keep it")
     parser.add_argument("--as-worker", metavar="NAME", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.as_worker:
+    options = parser.parse_args(arguments)
+    if options.as_worker:
         logs.configure("console", "warning")
-        asyncio.run(crew.be_a_worker(given.as_worker))
+        asyncio.run(processes.run_worker(options.as_worker))
         return 0
-    home = (given.keep or Path(tempfile.mkdtemp(prefix="tenuto-demo-", dir="/tmp"))).absolute()
+    home = (options.keep or Path(tempfile.mkdtemp(prefix="tenuto-demo-", dir="/tmp"))).absolute()
     home.mkdir(parents=True, exist_ok=True)
-    if given.keep is None:
-        home.chmod(0o755)  # as root the server runs under another account, which must be able to pass
-    # The database is stopped on purpose: what the driver says to that is not for the audience.
+    if options.keep is None:
+        home.chmod(0o755)  # as root, the server runs under another account, which needs access
+    # The tour stops the database on purpose; hide the warnings of the driver.
     logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
-    # Whoever ends it wants nothing left behind: the same way out as for Ctrl-C.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGTERM must clean up like Ctrl-C.
+    original = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _take(home, given)
+        return _run_tour(home, options)
     except KeyboardInterrupt:
-        sys.stderr.write("\nThe tour was broken off.\n")
+        sys.stderr.write("\nThe tour was interrupted.\n")
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, original)
 
 
-def _take(home: Path, given: argparse.Namespace) -> int:
+def _run_tour(home: Path, options: argparse.Namespace) -> int:
     app.settings = app.settings.model_copy(update={"home": home, "database": None})
-    story = _story(given)
-    tour = Tour(home, story)
+    presenter = _make_presenter(options)
+    tour = Tour(home, presenter)
     try:
-        with story:
-            ledger = asyncio.run(_until_told(tour))
+        with presenter:
+            ledger = asyncio.run(_run_until_signal(tour))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     except (TimeoutError, RuntimeError) as error:
@@ -70,37 +69,37 @@ def _take(home: Path, given: argparse.Namespace) -> int:
         return 1
     finally:
         tour.stop()
-        if given.keep is None:
+        if options.keep is None:
             embedded_server.stop_server(home)
             shutil.rmtree(home, ignore_errors=True)
-    story.ledger(ledger)
-    if given.json:
+    presenter.ledger(ledger)
+    if options.json:
         sys.stdout.write(json.dumps(ledger.as_document()) + "\n")
     return 0 if ledger.balances else 1
 
 
-async def _until_told(tour: Tour) -> Ledger:
-    """The tour as a task that SIGTERM cancels: raised in the middle of a loop, an exception might go anywhere."""
+async def _run_until_signal(tour: Tour) -> Ledger:
+    """Run the tour as a task that SIGTERM cancels, because an exception of a signal handler could go anywhere."""
     task = asyncio.ensure_future(tour.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
 
 
-def _story(given: argparse.Namespace) -> Story:
-    if given.json:
-        return Plain(_forgiving(sys.stderr)) if sys.stderr.isatty() else Silent()
+def _make_presenter(options: argparse.Namespace) -> Presenter:
+    if options.json:
+        return PlainPresenter(_replace_unencodable(sys.stderr)) if sys.stderr.isatty() else SilentPresenter()
     console = Console()
-    if given.headless or not console.is_terminal or console.is_dumb_terminal or not _can_draw():
-        return Plain(_forgiving(sys.stdout))
-    return Terminal(console)
+    if options.headless or not console.is_terminal or console.is_dumb_terminal or not _can_draw():
+        return PlainPresenter(_replace_unencodable(sys.stdout))
+    return TerminalPresenter(console)
 
 
 def _can_draw() -> bool:
     return "utf" in (sys.stdout.encoding or "").lower()
 
 
-def _forgiving(out: Any) -> Any:
-    """A stream that writes a question mark for a sign it does not have."""
+def _replace_unencodable(out: Any) -> Any:
+    """Make a stream write a question mark for characters that it cannot encode."""
     if hasattr(out, "reconfigure"):
         out.reconfigure(errors="replace")
     return out

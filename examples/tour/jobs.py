@@ -1,6 +1,6 @@
-"""What the tour runs: jobs, the schedule Nightly HR Sync, and two manifests. Worker processes load the same module.
+"""Jobs of the tour, the schedule Nightly HR Sync and two manifests. Worker processes load this module too.
 
-The systems the jobs speak of are simulated: code waits a little and says how far it is. Nothing here knows the tour.
+The connected systems are simulated: jobs wait and report progress.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ from tenuto import Context, PermanentFailure, RetryPolicy, Step, Tenuto, cron
 from tenuto.settings import load_settings
 
 PACE = float(os.environ.get("TENUTO_DEMO_PACE", "1"))
-"""How slowly the jobs work, so that one can watch: 1 for people, less for tests."""
+"""Factor for the duration of jobs: 1 for viewers, less for tests."""
 
 SCHEDULE = "Nightly HR Sync"
 PEOPLE = 60
 PAGES = 30
-_LONG_ENOUGH = 2.5
-"""A report takes so many seconds at least, at any pace: it must still be running when its worker is killed."""
-TRIES = 4
+_MIN_REPORT_SECONDS = 2.5
+"""Minimum duration of a report at any pace, so that it is running when its worker is killed."""
+MAX_ATTEMPTS = 4
 
-# Always the embedded server in a folder of its own, whatever database the environment or a settings file names.
+# Always the embedded server, whatever database the environment or a settings file configures.
 app = Tenuto(settings=load_settings(home=os.environ.get("TENUTO_DEMO_HOME")).model_copy(update={"database": None}))
 
 
-async def work(ctx: Context, seconds: float, total: int, doing: str) -> None:
-    """Take some time, and say how far it has come."""
+async def simulate_work(ctx: Context, seconds: float, total: int, message: str) -> None:
+    """Wait in steps and report progress."""
     for done in range(1, total + 1):
         await asyncio.sleep(seconds * PACE / total)
-        ctx.progress(done, total, doing)
+        ctx.progress(done, total, message)
 
 
-# --- the night: people from the HR system to two directories, and a look whether they arrived -------------------------
+# --- schedule: people from the HR system to two directories, with confirmation ----------------------------------------
 
 
 @app.job
 async def full_import(ctx: Context, system: str) -> int:
-    """Read everybody the source system knows."""
-    await work(ctx, 1.4, PEOPLE, f"reading {system}")
+    """Read all people from the source system."""
+    await simulate_work(ctx, 1.4, PEOPLE, f"reading {system}")
     return PEOPLE
 
 
 @app.job
 async def full_sync(ctx: Context, system: str) -> int:
-    """Work out what every target system should hold."""
-    await work(ctx, 1.2, PEOPLE, "matching people")
+    """Compute the wanted state of every target system."""
+    await simulate_work(ctx, 1.2, PEOPLE, "matching people")
     return PEOPLE
 
 
 @app.job
 async def export(ctx: Context, system: str) -> int:
-    """Bring a target system to what it should hold."""
-    await work(ctx, 1.4 if system == "AD" else 2.2, PEOPLE, f"writing to {system}")
+    """Write the wanted state to a target system."""
+    await simulate_work(ctx, 1.4 if system == "AD" else 2.2, PEOPLE, f"writing to {system}")
     return PEOPLE
 
 
 @app.job
 async def confirming_import(ctx: Context, system: str) -> int:
     """Read a target system back and compare."""
-    await work(ctx, 1.0 if system == "AD" else 1.8, PEOPLE, f"reading {system} back")
+    await simulate_work(ctx, 1.0 if system == "AD" else 1.8, PEOPLE, f"reading {system} back")
     return PEOPLE
 
 
@@ -76,17 +76,17 @@ app.schedule(
             Step.job(confirming_import, "LDAP", name="LDAP - Confirming Import", continue_on_failure=True),
         ],
     ],
-    overlap="allow",  # a tour that was broken off in a kept folder does not stand in the way of the next
+    overlap="allow",  # an interrupted tour in a kept directory does not block the next one
 )
-STEPS = 6
+STEP_COUNT = 6
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------------
 
 
-@app.job(retry=RetryPolicy(max_retries=TRIES, base_seconds=PACE, cap_seconds=4, jitter=0))
+@app.job(retry=RetryPolicy(max_retries=MAX_ATTEMPTS, base_seconds=PACE, cap_seconds=4, jitter=0))
 async def fetch_rates(bank: str, ctx: Context) -> float:
-    """Fails twice before it works, like anything on a network."""
+    """Fail twice, then succeed, like many network calls."""
     await asyncio.sleep(0.3 * PACE)
     if ctx.attempt <= 2:
         raise ConnectionError(f"{bank} does not answer")
@@ -95,7 +95,7 @@ async def fetch_rates(bank: str, ctx: Context) -> float:
 
 @app.job
 async def bill_customer(number: int, address: str = "") -> str:
-    """Fails for good without an address: trying again would not help."""
+    """Fail permanently without an address, because a retry would not help."""
     if not address:
         raise PermanentFailure(f"customer {number} has no address")
     return f"bill sent to {address}"
@@ -104,12 +104,12 @@ async def bill_customer(number: int, address: str = "") -> str:
 bills = app.manifest("bills", bill_customer, on_demand=True)
 
 
-# --- a lot of it ------------------------------------------------------------------------------------------------------
+# --- batch ------------------------------------------------------------------------------------------------------------
 
 
 @app.job
 async def thumbnail(picture: int) -> str:
-    """Small and quick: what queues are full of."""
+    """A short task of a large batch."""
     await asyncio.sleep(0.02 * PACE)
     return f"picture-{picture:05}.webp"
 
@@ -117,18 +117,18 @@ async def thumbnail(picture: int) -> str:
 thumbnails = app.manifest("thumbnails", thumbnail, on_demand=True)
 
 
-# --- what is under way when something breaks --------------------------------------------------------------------------
+# --- running while a process is killed --------------------------------------------------------------------------------
 
 
 @app.job
 async def nightly_report(region: str, ctx: Context) -> dict[str, Any]:
-    """Takes a few seconds and says how far it is: what a worker holds when it is killed."""
-    await work(ctx, max(3, _LONG_ENOUGH / PACE), PAGES, region)
+    """Run for a few seconds with progress; some of these tasks lose their worker."""
+    await simulate_work(ctx, max(3, _MIN_REPORT_SECONDS / PACE), PAGES, region)
     return {"region": region, "pages": PAGES}
 
 
 @app.job
 async def send_invoice(number: int) -> int:
-    """Half a second each: what is under way when the database goes."""
+    """Run for half a second; some of these tasks run while the database restarts."""
     await asyncio.sleep(0.5 * PACE)
     return number

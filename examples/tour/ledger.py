@@ -1,4 +1,4 @@
-"""The sum of a tour: what was asked for, and what became of it. Counted, never decided."""
+"""Totals of a tour: submitted work and its outcomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What was asked for, counted by the one who asked; and what became of it, counted by the database."""
+    """Submitted work, counted by the tour, and outcomes, counted by the database."""
 
     submitted: int
     done: int
@@ -35,8 +35,8 @@ class Ledger:
         return {**asdict(self), "balances": self.balances}
 
 
-def of(submitted: int, counts: Mapping[str, int], **events: Any) -> Ledger:
-    """Put the two counts side by side: what is in neither column of the second is lost."""
+def build_ledger(submitted: int, counts: Mapping[str, int], **events: Any) -> Ledger:
+    """Compare both counts; submitted work that is neither ended nor open is lost."""
     ended = counts["done"] + counts["failed"]
     return Ledger(
         submitted=submitted,

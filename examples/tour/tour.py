@@ -1,7 +1,7 @@
-"""The scenes, in the order they are seen: from an empty folder to a ledger that balances.
+"""The scenes of the tour, in order, from an empty directory to a ledger that balances.
 
-Everything is asked for under an initiator of the tour's own, so that one in a kept folder counts nobody else's. What
-was asked for is counted here, what became of it is counted by the database; the ledger puts the two side by side.
+Each tour has its own initiator, so a tour in a kept directory counts only its own work. The tour counts submitted work,
+the database counts outcomes, and the ledger compares both.
 """
 
 from __future__ import annotations
@@ -15,322 +15,332 @@ from typing import Any
 from uuid import UUID
 
 from examples.tour import jobs, ledger
-from examples.tour.crew import LEASE_SECONDS, NAMES, Crew
 from examples.tour.jobs import PACE, app
 from examples.tour.ledger import Ledger
-from examples.tour.pictures import Attempts, Batch, Hand, Rail, Workshop
-from examples.tour.view import Story
+from examples.tour.live_views import BatchProgress, ExecutionProgress, TaskAttempts, WorkerOverview, WorkerState
+from examples.tour.processes import LEASE_SECONDS, WORKER_NAMES, WorkerProcesses
+from examples.tour.view import Presenter
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
 
-BATCH, REPORTS, INVOICES = 5000, 9, 300
-PATIENCE = 300.0
-"""On a machine with much else to do everything takes longer; a tour that takes longer than this has failed."""
-_LOOK_EVERY = 0.12
-_READING = 1.0
-_FAR_FROM_ITS_END = 0.6
+BATCH_SIZE, REPORT_COUNT, INVOICE_COUNT = 5000, 9, 300
+TIMEOUT_SECONDS = 300.0
+"""A tour that takes longer, even on a busy machine, has failed."""
+_POLL_SECONDS = 0.12
+_READING_SECONDS = 1.0
+_MAX_PROGRESS_OF_VICTIM = 0.6
 _REGIONS = ("north", "south", "east", "west", "coast", "hills", "lakes", "islands", "city")
 
 
 class Tour:
     """Seven scenes."""
 
-    def __init__(self, home: Path, story: Story) -> None:
+    def __init__(self, home: Path, presenter: Presenter) -> None:
         self._home = home
-        self._story = story
-        self._crew = Crew(home)
+        self._presenter = presenter
+        self._processes = WorkerProcesses(home)
         self._actor = Actor.user(f"tour-{new_id().hex[-12:]}", "the tour")
-        self._began = monotonic_seconds()
-        self._submitted = 0
+        self._started_at = monotonic_seconds()
+        self._submitted_count = 0
         self._events: dict[str, Any] = {}
-        self._dead: set[str] = set()
-        self._seen: Workshop | None = None
+        self._killed_workers: set[str] = set()
+        self._last_overview: WorkerOverview | None = None
 
     async def run(self) -> Ledger:
-        self._story.scene(
-            "Tenuto: work that is run to its end, with a record that proves it",
-            "Seven short scenes, under a minute. Everything is real: a PostgreSQL of its own, worker processes of "
-            "their own, and what breaks is really broken.",
+        self._presenter.scene(
+            "Tenuto: durable jobs with a complete record",
+            "Seven short scenes in under a minute. Everything is real: a PostgreSQL server, worker processes, and the "
+            "failures.",
         )
         async with app:
             with app.acting_as(self._actor):
-                await self._get_ready()
-                await self._a_night()
-                await self._a_job_that_fails_twice()
-                await self._a_dead_letter()
-                await self._a_batch()
-                await self._a_killed_worker()
-                await self._a_restarted_database()
-                return await self._the_sum()
+                await self._start_processes()
+                await self._show_schedule()
+                await self._show_retries()
+                await self._show_dead_letter()
+                await self._show_batch()
+                await self._show_killed_worker()
+                await self._show_database_restart()
+                return await self._build_ledger()
 
     def stop(self) -> None:
-        self._crew.stop()
+        self._processes.stop()
 
-    async def _get_ready(self) -> None:
+    async def _start_processes(self) -> None:
         await app.open()
-        self._story.tell(f"PostgreSQL started in {self._home} after {self._seconds():.1f} s")
-        self._crew.start()
-        await self._until(self._all_are_here)
-        named = ", ".join(f"{name} (pid {pid})" for name, pid in self._crew.pids.items())
-        self._story.tell(f"three workers: {named}")
+        self._presenter.message(f"PostgreSQL started in {self._home} after {self._elapsed_seconds():.1f} s")
+        self._processes.start()
+        await self._until(self._all_workers_registered)
+        named = ", ".join(f"{name} (pid {pid})" for name, pid in self._processes.pids.items())
+        self._presenter.message(f"three workers: {named}")
 
-    # --- the scenes -------------------------------------------------------------------------------------------------
+    # --- scenes -----------------------------------------------------------------------------------------------------
 
-    async def _a_night(self) -> None:
+    async def _show_schedule(self) -> None:
         self._scene(
             1,
-            "A night's work: six steps in four groups",
-            f"The schedule “{jobs.SCHEDULE}” is run now instead of at two at night. Steps of a group run side by "
-            "side; the next group begins when all have ended. The whole plan is in the database from the start.",
+            "A schedule: six steps in four groups",
+            f"The schedule “{jobs.SCHEDULE}” runs now instead of at 02:00. The steps of a group run in parallel; the "
+            "next group starts when all of them have ended. The whole plan is in the database from the start.",
         )
         started = await app.schedules.run(jobs.SCHEDULE)
         assert started.execution_id is not None
-        self._submitted += jobs.STEPS
-        ended = await self._follow(started.execution_id)
+        self._submitted_count += jobs.STEP_COUNT
+        ended = await self._watch_execution(started.execution_id)
         await self._outcome(
-            f"All {jobs.STEPS} steps {ended['state']} after {ended['duration']:.1f} s. Each left a record: who asked, "
-            "what went in, what came out, how long it took."
+            f"All {jobs.STEP_COUNT} steps {ended['state']} after {ended['duration']:.1f} s. Each has a record with "
+            "initiator, input, output and duration."
         )
 
-    async def _follow(self, id: UUID) -> dict[str, Any]:
+    async def _watch_execution(self, id: UUID) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
-            look = await app.executions.get(id)
-            self._story.show(Rail(look))
-            return look if look["ended_at"] is not None else None
+            execution = await app.executions.get(id)
+            self._presenter.show(ExecutionProgress(execution))
+            return execution if execution["ended_at"] is not None else None
 
-        look: dict[str, Any] = await self._until(ended)
-        return look
+        execution: dict[str, Any] = await self._until(ended)
+        return execution
 
-    async def _a_job_that_fails_twice(self) -> None:
+    async def _show_retries(self) -> None:
         self._scene(
             2,
             "A job that fails twice and recovers",
-            f"A bank does not answer. The job may try {jobs.TRIES} times, and waits longer after each failure.",
+            f"A bank does not respond. The job has {jobs.MAX_ATTEMPTS} attempts, with longer waits after each failure.",
         )
         task = await app.enqueue(jobs.fetch_rates, "the bank")
-        self._submitted += 1
-        attempts = await self._watch(task.id)
-        await self._outcome(f"Worked at attempt {len(attempts)}. The two that failed are on record, with the reason.")
+        self._submitted_count += 1
+        attempts = await self._watch_task(task.id)
+        await self._outcome(
+            f"Attempt {len(attempts)} succeeded. The two failed attempts are on record with their errors."
+        )
 
-    async def _a_dead_letter(self) -> None:
+    async def _show_dead_letter(self) -> None:
         self._scene(
             3,
-            "A dead letter, mended and retried",
-            "A bill is to be sent to a customer without an address. Trying again would not help: it is set aside as "
-            "a dead letter, for a person to decide.",
+            "A dead letter, corrected and retried",
+            "A bill has no address. A retry would not help, so the task becomes a dead letter that waits for an "
+            "operator.",
         )
         task = await app.manifests.enqueue(jobs.bills.external_id, {"number": 17})
-        self._submitted += 1
-        await self._watch(task)
+        self._submitted_count += 1
+        await self._watch_task(task)
         (letter,) = [one for one in await app.dead_letters.list() if one["task_id"] == task]
-        self._story.tell(f"dead letter {str(letter['id'])[-12:]}: {letter['reason']}")
+        self._presenter.message(f"dead letter {str(letter['id'])[-12:]}: {letter['reason']}")
         await self._pause()
-        self._story.tell("somebody adds the address and has it run again")
-        mended = {"number": 17, "address": "12 Reed Lane"}
-        again = await app.dead_letters.retry(letter["id"], input=mended, note="address looked up")
-        self._submitted += 1
+        self._presenter.message("an operator adds the address and retries the dead letter")
+        corrected = {"number": 17, "address": "12 Reed Lane"}
+        again = await app.dead_letters.retry(letter["id"], input=corrected, note="address looked up")
+        self._submitted_count += 1
         self._events["dead_letters_retried"] = 1
-        await self._watch(again)
-        await self._outcome("Done with the mended input. The letter is closed, and says who did it and why.")
+        await self._watch_task(again)
+        await self._outcome(
+            "Done with the corrected input. The dead letter is resolved, with the operator and the note."
+        )
 
-    async def _watch(self, id: UUID) -> Sequence[dict[str, Any]]:
+    async def _watch_task(self, id: UUID) -> Sequence[dict[str, Any]]:
         """Show a task's attempts until it has ended."""
 
         async def ended() -> Sequence[dict[str, Any]] | None:
             attempts = await app.attempts(id)
-            self._story.show(Attempts(attempts))
+            self._presenter.show(TaskAttempts(attempts))
             return attempts if attempts[-1]["final"] else None
 
         attempts: Sequence[dict[str, Any]] = await self._until(ended)
-        self._story.let_stand()
+        self._presenter.finish_view()
         return attempts
 
-    async def _a_batch(self) -> None:
+    async def _show_batch(self) -> None:
         self._scene(
             4,
-            f"{BATCH:,} inputs as one batch",
-            "One call hands over all of them. They are one thing from then on: to watch, pause, cancel, or run again "
-            "what failed of it.",
+            f"{BATCH_SIZE:,} inputs as one batch",
+            "One call submits all of them as one batch, which can be watched, paused, cancelled and retried.",
         )
-        began = monotonic_seconds()
-        batch = await app.bulk_enqueue(jobs.thumbnails, range(BATCH))
-        self._submitted += BATCH
-        self._story.tell(f"{BATCH:,} tasks committed in {monotonic_seconds() - began:.2f} s")
+        submitted_at = monotonic_seconds()
+        batch = await app.bulk_enqueue(jobs.thumbnails, range(BATCH_SIZE))
+        self._submitted_count += BATCH_SIZE
+        self._presenter.message(f"{BATCH_SIZE:,} tasks committed in {monotonic_seconds() - submitted_at:.2f} s")
 
         async def ended() -> dict[str, Any] | None:
-            look = await batch.progress()
-            self._story.show(Batch(look))
-            return look if look["complete_at"] is not None and not look["left"] else None
+            progress = await batch.progress()
+            self._presenter.show(BatchProgress(progress))
+            return progress if progress["complete_at"] is not None and not progress["left"] else None
 
-        told = await self._until(ended)
-        rate = round(told["total"] / (told["ended_at"] - told["created_at"]).total_seconds())
-        self._events |= {"batch_items": told["total"], "batch_items_a_second": rate}
-        await self._outcome(f"{told['done']:,} done, {told['failed']} failed: {rate:,} a second, each with its record.")
+        progress = await self._until(ended)
+        rate = round(progress["total"] / (progress["ended_at"] - progress["created_at"]).total_seconds())
+        self._events |= {"batch_items": progress["total"], "batch_items_a_second": rate}
+        await self._outcome(
+            f"{progress['done']:,} done, {progress['failed']} failed: {rate:,} a second, each with a record."
+        )
 
-    async def _a_killed_worker(self) -> None:
+    async def _show_killed_worker(self) -> None:
         self._scene(
             5,
             "A worker killed with kill -9",
-            f"{REPORTS} reports of a few seconds each are running. Whoever holds most of them is killed: it cannot "
-            f"say goodbye. Its leases of {LEASE_SECONDS:.0f} s run out, then the others take its work.",
+            f"{REPORT_COUNT} reports of a few seconds each are running. The worker with most of them is killed. After "
+            f"its leases of {LEASE_SECONDS:.0f} s have expired, other workers take over its tasks.",
         )
         before = (await self._counts())["lost_attempts"]
         total, victim, held = 0, "", 0
-        while not victim:  # on a very busy machine all may have ended before anybody was seen at work
-            total += await self._ask_for_reports()
-            victim, held = await self._until(partial(self._the_busiest, total))
-        self._crew.kill(victim)
-        self._dead.add(victim)
+        while not victim:  # on a very busy machine all reports may end before one is seen running
+            total += await self._enqueue_reports()
+            victim, held = await self._until(partial(self._find_busiest_worker, total))
+        self._processes.kill(victim)
+        self._killed_workers.add(victim)
         self._events["killed_workers"] = 1
-        self._story.tell(
-            f"kill -9 {self._crew.pids[victim]}: {victim} is dead, with {_reports(held)} half done", loud=True
+        self._presenter.message(
+            f"kill -9 {self._processes.pids[victim]}: {victim} is dead, with {_reports(held)} unfinished", is_alert=True
         )
         died_at = monotonic_seconds()
-        await self._until(lambda: self._all_taken_from(victim, total))
-        self._story.tell(f"leases run out, work taken back after {monotonic_seconds() - died_at:.1f} s: {_others(victim)} go on")
+        await self._until(lambda: self._all_tasks_recovered(victim, total))
+        self._presenter.message(
+            f"leases expired, tasks recovered after {monotonic_seconds() - died_at:.1f} s by {_other_workers(victim)}"
+        )
         await self._until(lambda: self._all_ended("reports", total))
         taken = (await self._counts())["lost_attempts"] - before
         await self._outcome(
-            f"All {total} reports done; {taken} of them were taken back and done by {_others(victim)}. "
+            f"All {total} reports done; {taken} of them were recovered and done by {_other_workers(victim)}. "
             "The lost attempts are on record too."
         )
 
-    async def _ask_for_reports(self) -> int:
-        for number in range(REPORTS):
+    async def _enqueue_reports(self) -> int:
+        for number in range(REPORT_COUNT):
             await app.enqueue(jobs.nightly_report, _REGIONS[number % len(_REGIONS)])
-            self._submitted += 1
-        return REPORTS
+            self._submitted_count += 1
+        return REPORT_COUNT
 
-    async def _a_restarted_database(self) -> None:
+    async def _show_database_restart(self) -> None:
         self._scene(
             6,
             "The database stopped and started again",
-            f"{INVOICES} invoices are on their way when PostgreSQL is stopped. Every connection is cut. Code that "
-            "runs goes on; what it came to waits in the worker until the database is back.",
+            f"{INVOICE_COUNT} invoices are running or queued when PostgreSQL is stopped. All connections are lost. "
+            "Running code continues, and its outcomes wait in the worker until the database is back.",
         )
-        await app.enqueue_many(jobs.send_invoice, range(INVOICES))
-        self._submitted += INVOICES
-        await self._until(lambda: self._a_fifth_ended(INVOICES))
+        await app.enqueue_many(jobs.send_invoice, range(INVOICE_COUNT))
+        self._submitted_count += INVOICE_COUNT
+        await self._until(lambda: self._one_fifth_ended(INVOICE_COUNT))
         stopped_at = monotonic_seconds()
-        await self._crew.stop_the_database()
+        await self._processes.stop_database()
         self._events["database_restarts"] = 1
-        self._story.tell("PostgreSQL has been stopped", loud=True)
-        assert self._seen is not None
-        self._story.show(replace(self._seen, database="stopped"))
+        self._presenter.message("PostgreSQL has been stopped", is_alert=True)
+        assert self._last_overview is not None
+        self._presenter.show(replace(self._last_overview, database="stopped"))
         await self._pause()
-        await self._crew.start_the_database()
+        await self._processes.start_database()
         down = monotonic_seconds() - stopped_at
-        self._story.tell(f"PostgreSQL is back after {down:.1f} s; the workers find it by themselves")
-        await self._until(lambda: self._all_ended("invoices", INVOICES))
-        await self._outcome(f"All {INVOICES} invoices done, none twice in the record. No worker had to be restarted.")
+        self._presenter.message(f"PostgreSQL is back after {down:.1f} s; the workers reconnect")
+        await self._until(lambda: self._all_ended("invoices", INVOICE_COUNT))
+        await self._outcome(f"All {INVOICE_COUNT} invoices done, none recorded twice. No worker was restarted.")
 
-    async def _the_sum(self) -> Ledger:
+    async def _build_ledger(self) -> Ledger:
         self._scene(
             7,
             "The ledger",
-            "What was asked for, counted by the one who asked, beside what became of it, counted by the database.",
+            "Submitted work, counted by the tour, and outcomes, counted by the database.",
         )
-        return ledger.of(
-            self._submitted, await self._until(self._counts), **self._events, seconds=round(self._seconds(), 1)
+        return ledger.build_ledger(
+            self._submitted_count,
+            await self._until(self._counts),
+            **self._events,
+            seconds=round(self._elapsed_seconds(), 1),
         )
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     async def _counts(self) -> dict[str, int]:
         return await app.outcome_counts(initiator_id=self._actor.id)
 
-    async def _all_are_here(self) -> bool:
+    async def _all_workers_registered(self) -> bool:
         here = {worker["pid"] for worker in await app.workers() if worker["service"] == "worker"}
-        return set(self._crew.pids.values()) <= here
+        return set(self._processes.pids.values()) <= here
 
-    async def _workshop(self, what: str, total: int) -> Workshop:
-        """What the workers are at: the end of what was asked for last."""
+    async def _load_overview(self, noun: str, total: int) -> WorkerOverview:
+        """Return the state of the workers and of the work submitted last."""
         counts = await self._counts()
-        self._seen = Workshop(what, total - counts["open"], total, await self._hands())
-        return self._seen
+        self._last_overview = WorkerOverview(noun, total - counts["open"], total, await self._load_worker_states())
+        return self._last_overview
 
-    async def _hands(self) -> list[Hand]:
+    async def _load_worker_states(self) -> list[WorkerState]:
         running = [
             task for task in await app.tasks(state="running", limit=200) if task["initiator_id"] == self._actor.id
         ]
         ids = {worker["name"]: worker["id"] for worker in await app.workers()}
         return [
-            Hand(
+            WorkerState(
                 name,
                 pid,
-                name in self._dead,
+                name in self._killed_workers,
                 [task for task in running if task["worker_id"] == ids.get(name, "")],
             )
-            for name, pid in self._crew.pids.items()
+            for name, pid in self._processes.pids.items()
         ]
 
-    async def _all_taken_from(self, victim: str, total: int) -> bool:
-        look = await self._workshop("reports", total)
-        self._story.show(look)
-        return not any(hand.holds for hand in look.hands if hand.name == victim)
+    async def _all_tasks_recovered(self, victim: str, total: int) -> bool:
+        overview = await self._load_overview("reports", total)
+        self._presenter.show(overview)
+        return not any(worker.tasks for worker in overview.workers if worker.name == victim)
 
-    async def _the_busiest(self, total: int) -> tuple[str, int] | None:
-        """Who holds most of what has begun and is far from its end, and how much; nobody, if all has ended."""
-        look = await self._workshop("reports", total)
-        self._story.show(look)
-        if look.ended == total:
+    async def _find_busiest_worker(self, total: int) -> tuple[str, int] | None:
+        """Return the worker with most unfinished tasks and their number; an empty name if all have ended."""
+        overview = await self._load_overview("reports", total)
+        self._presenter.show(overview)
+        if overview.ended_count == total:
             return "", 0
-        candidates = [hand for hand in look.hands if any(_is_under_way(task) for task in hand.holds)]
-        busiest = max(candidates, key=lambda hand: len(hand.holds), default=None)
-        return None if busiest is None else (busiest.name, len(busiest.holds))
+        candidates = [worker for worker in overview.workers if any(_is_early(task) for task in worker.tasks)]
+        busiest = max(candidates, key=lambda worker: len(worker.tasks), default=None)
+        return None if busiest is None else (busiest.name, len(busiest.tasks))
 
-    async def _a_fifth_ended(self, total: int) -> bool:
-        look = await self._workshop("invoices", total)
-        self._story.show(look)
-        return look.ended >= total / 5
+    async def _one_fifth_ended(self, total: int) -> bool:
+        overview = await self._load_overview("invoices", total)
+        self._presenter.show(overview)
+        return overview.ended_count >= total / 5
 
-    async def _all_ended(self, what: str, total: int) -> bool:
-        look = await self._workshop(what, total)
-        self._story.show(look)
-        return look.ended == total
+    async def _all_ended(self, noun: str, total: int) -> bool:
+        overview = await self._load_overview(noun, total)
+        self._presenter.show(overview)
+        return overview.ended_count == total
 
-    async def _until(self, look: Callable[[], Awaitable[Any]]) -> Any:
-        """Look again and again until there is an answer. While the database is away there is none."""
-        while self._seconds() < PATIENCE:
+    async def _until(self, query: Callable[[], Awaitable[Any]]) -> Any:
+        """Poll until there is a result; while the database is stopped, there is none."""
+        while self._elapsed_seconds() < TIMEOUT_SECONDS:
             try:
-                answer = await look()
+                result = await query()
             except Unavailable:
-                answer = None
-            if answer:
-                return answer
-            if fallen := self._crew.fallen():
-                raise RuntimeError("; ".join(f"{name} has ended by itself: {said}" for name, said in fallen.items()))
-            await asyncio.sleep(_LOOK_EVERY)
-        raise TimeoutError(f"the tour has not ended within {PATIENCE:.0f} s")
+                result = None
+            if result:
+                return result
+            if failed := self._processes.failed():
+                raise RuntimeError("; ".join(f"{name} ended unexpectedly: {line}" for name, line in failed.items()))
+            await asyncio.sleep(_POLL_SECONDS)
+        raise TimeoutError(f"the tour has not ended within {TIMEOUT_SECONDS:.0f} s")
 
-    # --- telling ----------------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------------------
 
-    def _scene(self, number: int, title: str, words: str) -> None:
-        self._story.scene(f"{number}/7  {title}", words)
+    def _scene(self, number: int, title: str, text: str) -> None:
+        self._presenter.scene(f"{number}/7  {title}", text)
 
     async def _outcome(self, line: str) -> None:
-        self._story.outcome(line)
+        self._presenter.outcome(line)
         await self._pause()
 
     async def _pause(self) -> None:
-        """Time to read, if somebody does."""
-        await asyncio.sleep(_READING * PACE if self._story.has_readers else 0)
+        """Give viewers time to read."""
+        await asyncio.sleep(_READING_SECONDS * PACE if self._presenter.has_readers else 0)
 
-    def _seconds(self) -> float:
-        return monotonic_seconds() - self._began
+    def _elapsed_seconds(self) -> float:
+        return monotonic_seconds() - self._started_at
 
 
-def _is_under_way(task: Mapping[str, Any]) -> bool:
+def _is_early(task: Mapping[str, Any]) -> bool:
     progress = task["progress"]
-    return progress is not None and progress["done"] <= progress["total"] * _FAR_FROM_ITS_END
+    return progress is not None and progress["done"] <= progress["total"] * _MAX_PROGRESS_OF_VICTIM
 
 
 def _reports(count: int) -> str:
     return "1 report" if count == 1 else f"{count} reports"
 
 
-def _others(victim: str) -> str:
-    return " and ".join(name for name in NAMES if name != victim)
+def _other_workers(victim: str) -> str:
+    return " and ".join(name for name in WORKER_NAMES if name != victim)

@@ -1,7 +1,7 @@
-"""How the tour is shown: pictures drawn in place in a terminal, plain lines elsewhere, nothing at all for machines.
+"""Presenters of the tour: live views in a terminal, plain lines elsewhere, nothing with JSON output.
 
-No line is longer than 80 columns, every state is a sign and a word besides its colour, and what has been shown stays
-to be read: a scene leaves its last picture where it was.
+Lines have at most 80 columns. Every state has a symbol and a text besides its colour. The last view of a scene stays
+visible.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from examples.tour.ledger import Ledger
-from examples.tour.pictures import Picture
+from examples.tour.live_views import LiveView
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -19,25 +19,25 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 80
-_MARGIN = 2
+_INDENT = 2
 
-_WORDS = {
-    "submitted": "asked for: steps, jobs, batch items, retries",
+_LEDGER_LABELS = {
+    "submitted": "submitted: steps, jobs, batch items, retries",
     "done": "done",
-    "failed": "failed for good (the bill without an address)",
+    "failed": "failed permanently (the bill without an address)",
     "open": "still open",
     "lost": "lost",
     "doubled": "recorded twice",
-    "retries": "attempts that failed or were lost, and were made again",
+    "retries": "attempts that failed or were lost, and were retried",
     "killed_workers": "worker killed with kill -9",
-    "taken_back": "tasks taken back and done by others",
+    "taken_back": "tasks recovered and done by other workers",
     "database_restarts": "restart of the database under load",
-    "seconds": "seconds for all of it",
+    "seconds": "seconds in total",
 }
 
 
-class Story(Protocol):
-    """Somebody who is told what happens."""
+class Presenter(Protocol):
+    """Shows the events of the tour."""
 
     def __enter__(self) -> object: ...
     def __exit__(
@@ -45,16 +45,16 @@ class Story(Protocol):
     ) -> None: ...
     @property
     def has_readers(self) -> bool: ...
-    def scene(self, title: str, words: str) -> None: ...
-    def tell(self, line: str, *, loud: bool = False) -> None: ...
-    def show(self, picture: Picture) -> None: ...
-    def let_stand(self) -> None: ...
+    def scene(self, title: str, text: str) -> None: ...
+    def message(self, line: str, *, is_alert: bool = False) -> None: ...
+    def show(self, view: LiveView) -> None: ...
+    def finish_view(self) -> None: ...
     def outcome(self, line: str) -> None: ...
     def ledger(self, ledger: Ledger) -> None: ...
 
 
-class Silent:
-    """Says nothing: the ledger alone speaks."""
+class SilentPresenter:
+    """Shows nothing; the caller prints the ledger."""
 
     has_readers = False
 
@@ -66,16 +66,16 @@ class Silent:
     ) -> None:
         pass
 
-    def scene(self, title: str, words: str) -> None:
+    def scene(self, title: str, text: str) -> None:
         pass
 
-    def tell(self, line: str, *, loud: bool = False) -> None:
+    def message(self, line: str, *, is_alert: bool = False) -> None:
         pass
 
-    def show(self, picture: Picture) -> None:
+    def show(self, view: LiveView) -> None:
         pass
 
-    def let_stand(self) -> None:
+    def finish_view(self) -> None:
         pass
 
     def outcome(self, line: str) -> None:
@@ -85,31 +85,31 @@ class Silent:
         pass
 
 
-class Plain(Silent):
-    """A line for whatever happens: for pipes, files and terminals that cannot draw."""
+class PlainPresenter(SilentPresenter):
+    """Prints a line per event, for pipes, files and simple terminals."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
         self._last: Any = None
 
-    def scene(self, title: str, words: str) -> None:
+    def scene(self, title: str, text: str) -> None:
         self._last = None
         self._write("")
         self._write(title)
-        self._write(words, indent=_MARGIN)
+        self._write(text, indent=_INDENT)
 
-    def tell(self, line: str, *, loud: bool = False) -> None:
-        self._write(("! " if loud else "  ") + line, hang=4 if loud else 2)
+    def message(self, line: str, *, is_alert: bool = False) -> None:
+        self._write(("! " if is_alert else "  ") + line, hang=4 if is_alert else 2)
 
-    def show(self, picture: Picture) -> None:
-        news = picture.news(self._last)
-        for line in news:
+    def show(self, view: LiveView) -> None:
+        lines = view.changed_lines(self._last)
+        for line in lines:
             self._write(line, indent=4, hang=6)
-        # Pictures that tell of a step forward are compared with the one that was told last.
-        if news or self._last is None:
-            self._last = picture
+        # The next view is compared with the last one that produced lines.
+        if lines or self._last is None:
+            self._last = view
 
-    def let_stand(self) -> None:
+    def finish_view(self) -> None:
         self._last = None
 
     def outcome(self, line: str) -> None:
@@ -118,7 +118,7 @@ class Plain(Silent):
     def ledger(self, ledger: Ledger) -> None:
         self._write("")
         for line in ledger_lines(ledger):
-            self._write(line, indent=_MARGIN)
+            self._write(line, indent=_INDENT)
         self._write("")
         self._write(verdict(ledger))
 
@@ -129,8 +129,8 @@ class Plain(Silent):
         self._out.flush()
 
 
-class Terminal(Silent):
-    """Scenes one below the other; within a scene one picture, drawn over itself when something has changed."""
+class TerminalPresenter(SilentPresenter):
+    """Prints scenes one below the other, each with a live view that is updated in place."""
 
     has_readers = True
 
@@ -142,38 +142,38 @@ class Terminal(Silent):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.let_stand()
+        self.finish_view()
 
-    def scene(self, title: str, words: str) -> None:
-        self.let_stand()
+    def scene(self, title: str, text: str) -> None:
+        self.finish_view()
         self._console.print()
         self._console.print(Text(title, style="bold cyan"))
-        for line in textwrap.wrap(words, self._console.width - _MARGIN):
+        for line in textwrap.wrap(text, self._console.width - _INDENT):
             self._console.print(Text("  " + line))
 
-    def tell(self, line: str, *, loud: bool = False) -> None:
-        sign, style = ("▶ ", "bold red") if loud else ("· ", "")
-        for number, part in enumerate(textwrap.wrap(line, self._console.width - _MARGIN)):
-            self._console.print(Text((sign if number == 0 else "  ") + part, style=style))
+    def message(self, line: str, *, is_alert: bool = False) -> None:
+        symbol, style = ("▶ ", "bold red") if is_alert else ("· ", "")
+        for number, part in enumerate(textwrap.wrap(line, self._console.width - _INDENT)):
+            self._console.print(Text((symbol if number == 0 else "  ") + part, style=style))
 
-    def show(self, picture: Picture) -> None:
+    def show(self, view: LiveView) -> None:
         if self._live is None:
-            # Drawn by hand, once a look, and never higher than the screen: nothing flickers.
+            # Refreshed explicitly and never higher than the screen, so that it does not flicker.
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
-        self._live.update(picture.drawn(self._console.width, self._console.height - 4), refresh=True)
+        self._live.update(view.render(self._console.width, self._console.height - 4), refresh=True)
 
     def outcome(self, line: str) -> None:
-        self.let_stand()
-        for number, part in enumerate(textwrap.wrap(line, self._console.width - _MARGIN)):
+        self.finish_view()
+        for number, part in enumerate(textwrap.wrap(line, self._console.width - _INDENT)):
             self._console.print(Text(("✓ " if number == 0 else "  ") + part, style="bold green"))
 
     def ledger(self, ledger: Ledger) -> None:
-        self.let_stand()
+        self.finish_view()
         table = Table.grid(padding=(0, 2))
         table.add_column(justify="right", style="bold")
         table.add_column()
-        for key, meaning in _WORDS.items():
+        for key, meaning in _LEDGER_LABELS.items():
             table.add_row(_figure(ledger, key), meaning)
         style = "bold green" if ledger.balances else "bold red"
         self._console.print(table)
@@ -181,21 +181,21 @@ class Terminal(Silent):
         self._console.print(Text(verdict(ledger), style=style))
         self._console.print(f"[dim]Next: {escape('docs/tutorial.md, and .venv/bin/tenuto --help')}[/]")
 
-    def let_stand(self) -> None:
-        """Leave the picture as it is: the next one is drawn below it."""
+    def finish_view(self) -> None:
+        """Leave the view on the screen; the next one is drawn below it."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
 
 
 def ledger_lines(ledger: Ledger) -> list[str]:
-    return [f"{_figure(ledger, key):>7}  {meaning}" for key, meaning in _WORDS.items()]
+    return [f"{_figure(ledger, key):>7}  {meaning}" for key, meaning in _LEDGER_LABELS.items()]
 
 
 def verdict(ledger: Ledger) -> str:
     if ledger.balances:
         return f"The ledger balances: {ledger.done:,} + {ledger.failed} = {ledger.submitted:,}. Lost 0, doubled 0."
-    return "The ledger does NOT balance. That is a defect of Tenuto: please report it."
+    return "The ledger does NOT balance. This is a defect of Tenuto; please report it."
 
 
 def _figure(ledger: Ledger, key: str) -> str:

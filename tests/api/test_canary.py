@@ -43,6 +43,7 @@ def list_encoded_forms() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 async def test_secret_used_by_every_step_kind_appears_nowhere(
     url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ async def collect_until(events: AsyncIterator[Event], is_last: Any) -> list[Even
     raise AssertionError(f"event did not arrive; seen: {seen}")
 
 
+@pytest.mark.slow
 async def test_event_stream_reports_changes_and_resumes_after_last_event_id(app: Tenuto) -> None:
     _, key = await app.api_keys.create("watcher", Role.VIEWER)
     async with web_server(app, port=0) as address, app.worker(slots=5):

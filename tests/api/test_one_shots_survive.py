@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.cli.conftest import Service, Shell, embedded_home, open_shell
 from tests.support.servers import is_locked, kill, processes_of
@@ -68,6 +69,7 @@ def kill_all(service: Service, home: Path) -> None:
     eventually_blocking(lambda: not is_locked(home, "supervisor"))
 
 
+@pytest.mark.slow
 def test_one_shots_survive_a_crash_of_all_processes_and_missed_ones_run_immediately(
     open_shell: Callable[..., Shell], embedded_home: Path
 ) -> None:
@@ -76,12 +78,12 @@ def test_one_shots_survive_a_crash_of_all_processes_and_missed_ones_run_immediat
     now = datetime.now(UTC)
     far = client.create(now + timedelta(days=30 * 365), "far")
     doomed = client.create(now + timedelta(days=2), "doomed")
-    meanwhile = client.create(due := datetime.now(UTC) + timedelta(seconds=1), "meanwhile")
+    missed = client.create(due := datetime.now(UTC) + timedelta(seconds=1), "missed")
     kill_all(service, embedded_home)
 
     eventually_blocking(lambda: datetime.now(UTC) > due + timedelta(milliseconds=100))
     service, client = start_all(shell, embedded_home)
-    assert client.wait_until_ended(meanwhile)["runtimeStatus"] == "Completed"
+    assert client.wait_until_ended(missed)["runtimeStatus"] == "Completed"
     listed = client("GET", "/api/schedule")[1]
     assert list(listed) == [doomed, far]
     assert listed[far]["exec_at_utc"][:4] == str((now + timedelta(days=30 * 365)).year)

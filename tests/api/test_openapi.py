@@ -101,6 +101,7 @@ def portal() -> Iterator[BlockingPortal]:
         yield opened
 
 
+@pytest.mark.slow
 def test_api_answers_generated_requests_without_server_errors(
     portal: BlockingPortal, url: str, tmp_path: Path, document: dict[str, Any]
 ) -> None:

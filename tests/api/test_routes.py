@@ -122,6 +122,8 @@ async def test_task_routes_enqueue_show_and_cancel(service: ApiClient) -> None:
     assert (await service.get_json(f"{path}/steps"))["items"] == []
     unknown_job = assert_problem(await service.post("/api/v1/tasks", json={"job": "nope"}), 422, "job.unknown")
     assert unknown_job["type"] == "urn:tenuto:unknown-job"
+    no_offset = await service.post("/api/v1/tasks", json={**new_task, "run_at": "2027-01-01T00:00:00", "delay": None})
+    assert_problem(no_offset, 422, "task.run_at.no_utc_offset")
     wrong = assert_problem(await service.post("/api/v1/tasks", json={"job": "double", "input": {"n": "x"}}), 422)
     assert wrong["errors"][0]["field"] == "n"
 

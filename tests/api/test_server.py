@@ -27,6 +27,7 @@ from tests.support.waiting import eventually
 LINE_COUNT = 60_000
 
 
+@pytest.mark.slow
 async def test_web_server_accepts_streams_and_refuses_malformed_requests(url: str, tmp_path: Path) -> None:
     app = register_jobs(Tenuto(url, home=tmp_path))
     _, key = await app.api_keys.create("admin", Role.ADMIN)

@@ -1,8 +1,8 @@
-"""The database and the web service of the neighbours, for bad inputs."""
+"""Fixtures of the store and API tests."""
 
 from __future__ import annotations
 
 from tests.api.conftest import service
-from tests.support.store_fixtures import truncated_url, url, reusable_database
+from tests.support.store_fixtures import reusable_database, truncated_url, url
 
-__all__ = ["service", "truncated_url", "url", "reusable_database"]
+__all__ = ["reusable_database", "service", "truncated_url", "url"]

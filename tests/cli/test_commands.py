@@ -72,7 +72,7 @@ def test_unreachable_database_is_reported_soon_unless_connect_seconds_is_set(she
 
 
 async def test_run_with_wait_prints_the_result(shell: Shell, app: Tenuto) -> None:
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     ended = await asyncio.to_thread(shell, "run", "double", "--input", '{"n": 21}', "--wait", "--timeout", "60")
     assert (ended.code, ended.out) == (0, "42\n")
     assert "✓ completed at attempt 1" in ended.err
@@ -89,7 +89,7 @@ def test_run_reads_input_from_a_file_or_from_stdin(shell: Shell) -> None:
 
 
 def test_run_with_wait_ends_with_1_if_the_task_fails(shell: Shell) -> None:
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     ended = shell("run", "hopeless", "--wait", "--timeout", "60")
     assert (ended.code, ended.out) == (1, "")
     assert "✕ failed" in ended.err
@@ -122,7 +122,7 @@ def test_job_list_shows_the_input_of_each_job(shell: Shell) -> None:
 
 
 def test_task_show_lists_every_attempt(shell: Shell) -> None:
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     task_id = shell("run", "third_time", "--wait", "--timeout", "60", "-o", "json").json["task_id"]
     shown = shell("task", "show", task_id)
     assert shown.code == 0
@@ -141,7 +141,7 @@ def test_task_show_lists_every_attempt(shell: Shell) -> None:
 
 
 def test_id_of_a_later_attempt_finds_its_task(shell: Shell) -> None:
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     last = shell("run", "third_time", "--wait", "--timeout", "60", "-o", "json").json
     assert last["id"] != last["task_id"]
     assert shell("task", "show", last["id"], "-o", "json").json["id"] == last["task_id"]
@@ -153,9 +153,8 @@ def test_unambiguous_id_prefix_is_accepted(shell: Shell) -> None:
     first, second = (shell("run", "double", "--input", '{"n": 1}', "-q").out.strip() for _ in range(2))
     same = next(place for place in range(36) if first[place] != second[place])
     assert shell("task", "show", first[: same + 1], "-o", "json").json["id"] == first
-    several = shell("task", "show", first[:same])
-    assert several.code == 7
-    assert "type more of it" in several.err
+    several = shell("task", "show", first[:same], "-o", "json")
+    assert (several.code, several.error["code"]) == (7, "id.prefix.ambiguous")
 
 
 def test_queued_task_is_cancelled_at_once_with_its_actor(shell: Shell) -> None:
@@ -164,14 +163,13 @@ def test_queued_task_is_cancelled_at_once_with_its_actor(shell: Shell) -> None:
     assert ended.code == 0
     assert f"task {task_id} cancelled by ana" in ended.err
     assert "cancelled by ana" in shell("task", "show", task_id).out
-    again = shell("task", "cancel", task_id)
-    assert again.code == 7
-    assert "has ended already" in again.err
+    again = shell("task", "cancel", task_id, "-o", "json")
+    assert (again.code, again.error["code"]) == (7, "task.already_ended")
 
 
 def test_running_task_is_asked_to_stop(shell: Shell) -> None:
     worker = shell.start_service("worker", "--queues", "slow")
-    worker.wait_for_line("worker ready")
+    worker.wait_for_line("worker started")
     task_id = shell("run", "last", "-q").out.strip()
     worker.wait_for_line("under way")
     assert "● running" in shell("task", "show", task_id).out
@@ -182,7 +180,7 @@ def test_running_task_is_asked_to_stop(shell: Shell) -> None:
 
 
 def test_control_characters_in_data_do_not_reach_the_terminal(shell: Shell) -> None:
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     task_id = shell("run", "hopeless", "--wait", "--timeout", "60", "-o", "json").json["id"]
     for arguments in (("task", "show", task_id, "--log"), ("activity", "list"), ("activity", "show", task_id)):
         shown = shell(*arguments).out
@@ -208,7 +206,7 @@ def test_queue_is_limited_paused_and_resumed(shell: Shell) -> None:
 
 
 async def test_worker_without_heartbeat_is_listed_as_stale(shell: Shell, url: str) -> None:
-    shell.start_service("worker", "--name", "w1").wait_for_line("worker ready")
+    shell.start_service("worker", "--name", "w1").wait_for_line("worker started")
     assert "● alive" in shell("worker", "list").out
     shell.services[0].process.kill()
     connection = await asyncpg.connect(url)
@@ -224,38 +222,54 @@ async def test_worker_without_heartbeat_is_listed_as_stale(shell: Shell, url: st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "text", "remedy"),
+    ("arguments", "exit_code", "code", "remedy"),
     [
-        (["tsk"], 2, "no such command 'tsk'", "tenuto --help"),
-        (["task", "show"], 2, "missing argument 'ID'", "tenuto task show --help"),
-        (["task", "list", "--state", "gone"], 2, "'gone' is not one of", "tenuto task list --help"),
-        (["task", "list", "--limit", "0"], 2, "'--limit'", "tenuto task list --help"),
-        (["task", "list", "--below", "x"], 2, "--below 'x' is not a complete id", "copy the last id"),
-        (["task", "show", "not-an-id"], 2, "not-an-id", "copy it from a list"),
-        (["task", "show", "00"], 3, "00", "tenuto task list"),
-        (["task", "cancel", "00"], 3, "00", "tenuto task list"),
-        (["activity", "show", "00"], 3, "00", "activity list"),
-        (["queue", "limit", "mail", "0"], 2, "from 1 to 100,000", "pause"),
-        (["queue", "limit", "mail", "many"], 2, "N 'many' is not a whole number", "tenuto queue limit mail 5"),
-        (["queue", "pause", "a b"], 2, "a b", "letters, digits"),
-        (["run", "nothing"], 3, "'nothing'", "tenuto job list"),
-        (["run", "double"], 2, "Field required", "tenuto job list"),
-        (["run", "double", "--input", "{"], 2, "Invalid JSON", "tenuto job list"),
-        (["run", "double", "--input", "@none.json"], 2, "cannot read @none.json", "name a UTF-8 text file"),
-        (["worker", "--slots", "0"], 2, "'--slots'", "tenuto worker --help"),
-        (["worker", "--queues", "a b"], 2, "a b", "letters, digits"),
-        (["task", "list", "--database", "nonsense://x"], 8, "nonsense", "TENUTO_DATABASE"),
+        (["tsk"], 2, "cli.usage.invalid", "tenuto --help"),
+        (["task", "show"], 2, "cli.usage.invalid", "tenuto task show --help"),
+        (["task", "list", "--state", "gone"], 2, "cli.usage.invalid", "tenuto task list --help"),
+        (["task", "list", "--limit", "0"], 2, "cli.usage.invalid", "tenuto task list --help"),
+        (["task", "list", "--below", "x"], 2, "cli.below.invalid", "id"),
+        (["task", "show", "not-an-id"], 2, "id.not_valid", "from a list"),
+        (["task", "show", "00"], 3, "id.prefix.not_found", "tenuto task list"),
+        (["task", "cancel", "00"], 3, "id.prefix.not_found", "tenuto task list"),
+        (["activity", "show", "00"], 3, "id.prefix.not_found", "activity list"),
+        (["queue", "limit", "mail", "0"], 2, "queue.max_running.out_of_range", "pause"),
+        (["queue", "limit", "mail", "many"], 2, "cli.option.not_a_whole_number", "tenuto queue limit mail 5"),
+        (["queue", "pause", "a b"], 2, "value.name.invalid", "letters, digits"),
+        (["run", "nothing"], 3, "job.unknown", "tenuto job list"),
+        (["run", "double"], 2, "job.input.invalid", "tenuto job list"),
+        (["run", "double", "--input", "{"], 2, "job.input.invalid", "tenuto job list"),
+        (["run", "double", "--input", "@none.json"], 2, "cli.file.not_readable", "text file"),
+        (["task", "list", "--database", "nonsense://x"], 8, "database.driver_error", "TENUTO_DATABASE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_error_has_a_message_and_a_remedy(
-    shell: Shell, arguments: list[str], exit_code: int, text: str, remedy: str
+def test_error_has_a_code_and_a_remedy(
+    shell: Shell, arguments: list[str], exit_code: int, code: str, remedy: str
+) -> None:
+    ended = shell(*arguments, "-o", "json")
+    assert (ended.code, ended.out, ended.error["code"]) == (exit_code, "", code)
+    assert remedy in ended.error["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "remedy"),
+    [
+        (["task", "list", "--limit", "0"], "'--limit'", "tenuto task list --help"),
+        (["worker", "--slots", "0"], "'--slots'", "tenuto worker --help"),
+        (["worker", "--queues", "a b"], "a b", "letters, digits"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_error_for_people_has_a_message_and_a_remedy(
+    shell: Shell, arguments: list[str], text: str, remedy: str
 ) -> None:
     ended = shell(*arguments)
-    assert (ended.code, ended.out) == (exit_code, "")
-    assert ended.err.startswith("error: ")
-    assert text in ended.err
-    assert remedy in ended.err.partition("\n  try: ")[2]
+    assert (ended.code, ended.out) == (2, "")
+    message, _, hint = ended.err.partition("\n  try: ")
+    assert message.startswith("error: ")
+    assert text in message
+    assert remedy in hint
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.cli.work import executions
-from tenuto.errors import Conflict
 from tenuto.model.executions import ExecutionState
 from tests.cli.conftest import Shell
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually_blocking
 
 
@@ -184,7 +184,7 @@ async def test_execution_is_found_by_the_beginning_of_its_id(shell: Shell, slow_
     assert str(await app.executions.find(slow_execution[:20])) == slow_execution
     await asyncio.to_thread(shell, "schedule", "edit", "slow", "--overlap", "allow")
     await app.schedules.run("slow")
-    with pytest.raises(Conflict, match="several ids begin"):
+    with raises_code("id.prefix.ambiguous"):
         await app.executions.find(slow_execution[:2])
 
 

@@ -88,7 +88,7 @@ def test_manifest_is_disabled_enabled_run_and_deleted(shell: Shell) -> None:
     task = shell("manifest", "run", "report", "--set", "n=21").out.strip()
     assert shell("manifest", "run", "report").code == 7, "an earlier run is open"
     assert shell("manifest", "delete", "report").code == 7, "a run is open"
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     eventually_blocking(lambda: shell("task", "show", task, "-o", "json").json["attempts"][-1]["output"] == 42)
     waited = shell("manifest", "run", "report", "--wait")
     assert (waited.code, waited.out) == (0, "14\n")
@@ -106,10 +106,14 @@ def test_similar_external_id_is_suggested(shell: Shell) -> None:
 
 def test_open_run_shows_its_attempt_and_the_time_of_the_next_one(shell: Shell) -> None:
     shell("manifest", "add", "third", "--job", "third_time", "--max-retries", "5", "--retry-wait", "1h")
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     shell("manifest", "run", "third")
-    state = eventually_blocking(lambda: shell("manifest", "show", "third", "-o", "json").json["open"].get("scheduled"), 30)
-    assert state == 1
+
+    def count_scheduled() -> int | None:
+        count: int | None = shell("manifest", "show", "third", "-o", "json").json["open"].get("scheduled")
+        return count
+
+    assert eventually_blocking(count_scheduled, 30) == 1
     shown = shell("manifest", "show", "third").out
     assert "open: 1 scheduled\n" in shown
     assert "◷ attempt 2 of 5, next in " in shown
@@ -137,7 +141,7 @@ def test_polls_of_the_manifest_manager_are_listed(shell: Shell) -> None:
     assert shell("manifest", "polls").err == "no polls with work; --all lists all polls\n"
     assert "no polls; a scheduler makes them" in shell("manifest", "polls", "--all").err
     shell("manifest", "add", "tick", "--job", "double", "--every", "1s", "--set", "n=1")
-    shell.start_service("up").wait_for_line("worker ready")
+    shell.start_service("up").wait_for_line("worker started")
     eventually_blocking(lambda: any(poll["enqueued"] for poll in shell("manifest", "polls", "-o", "json").json), 30)
     assert shell("manifest", "polls", "--limit", "1").out.splitlines()[0].split()[:2] == ["when", "enqueued"]
 

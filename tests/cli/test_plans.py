@@ -161,13 +161,14 @@ def test_prune_asks_for_confirmation_and_needs_yes_without_a_terminal(shell: She
 
 def _run_at_terminal(shell: Shell, answer: str, *arguments: str) -> int:
     """Run a command at a terminal, type the answer, and return the exit code."""
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     try:
-        os.write(ours, f"{answer}\n".encode())
-        return shell.start_process(*arguments, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(60)
+        os.write(controller, f"{answer}\n".encode())
+        discarded = subprocess.DEVNULL
+        return shell.start_process(*arguments, stdin=terminal, stdout=discarded, stderr=discarded).wait(60)
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(controller)
+        os.close(terminal)
 
 
 def test_changes_of_operators_are_kept_and_reported(shell: Shell, file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
@@ -20,6 +21,7 @@ from tenuto.model.occurrences import Decision
 from tenuto.scheduling.firing import start_queued_runs
 from tenuto.store.schedules import LedgerEntry, write_ledger_entries
 from tests.cli.conftest import Shell
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually, eventually_blocking
 
 NIGHTLY = ("schedule", "add", "nightly", "--cron", "0 2 * * *", "--zone", "Europe/London")
@@ -274,7 +276,7 @@ def test_run_rejected_by_the_overlap_policy_ends_with_7_and_the_reason(shell: Sh
 
 def test_queued_run_is_waited_for_and_followed(shell: Shell) -> None:
     shell("schedule", "add", "one", "--manual", "--overlap", "queue_one", "--step", "last")
-    shell.start_service("up", "--queues", "default,slow").wait_for_line("worker ready")
+    shell.start_service("up", "--queues", "default,slow").wait_for_line("worker started")
     first = shell("schedule", "run", "one", "-q").out.strip()
     waiting = shell.start_service("schedule", "run", "one", "--wait")
     waiting.wait_for_line("queued: ")
@@ -292,7 +294,7 @@ def test_queued_run_is_waited_for_and_followed(shell: Shell) -> None:
 def test_exit_code_of_a_waited_run_is_its_outcome(shell: Shell) -> None:
     shell("schedule", "add", "good", "--manual", *STEPS)
     shell("schedule", "add", "bad", "--manual", "--step", "hopeless", "--step", 'double:{"n": 1}')
-    shell.start_service("worker").wait_for_line("worker ready")
+    shell.start_service("worker").wait_for_line("worker started")
     good = shell("schedule", "run", "good", "--wait", "--timeout", "90")
     assert good.code == 0
     assert good.out.splitlines()[0] == "◐ good: running"
@@ -324,7 +326,7 @@ async def test_time_in_the_queue_counts_towards_the_timeout_of_a_run(app: Tenuto
     database = await app.open()
     dequeued_at = monotonic_seconds()
     assert await start_queued_runs(database, database.clock.now(), "scheduler") == 1
-    with pytest.raises(Conflict):
+    with raises_code("execution.wait.timeout", Conflict):
         await asyncio.wait_for(waiting, 60)
     assert monotonic_seconds() - dequeued_at < 5, "the timeout started again when the run started"
     (second, _) = await app.executions.list(schedule="one")
@@ -352,27 +354,39 @@ async def test_ledger_pages_may_end_among_occurrences_of_one_instant(app: Tenuto
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "field", "remedy"),
+    ("arguments", "exit_code", "field", "code", "remedy"),
     [
-        (["schedule", "add", "x", "--manual", "--step", "double"], 2, "--step, double.n", "tenuto"),
-        (["schedule", "add", "x", "--manual", "--step", "dbl"], 2, "--step", "--app"),
-        (["schedule", "add", "x", "--manual", "--step", "nil kind=schedule"], 2, "--step", "first"),
-        (["schedule", "add", "x", "--manual", "--step", "last,last"], 2, "--step", "name"),
-        (["schedule", "add", "x", "--overlap", "maybe"], 2, "--overlap", "tenuto schedule add --help"),
-        (["schedule", "show", "x"], 3, None, "tenuto schedule list"),
-        (["schedule", "ledger", "--before", "yesterday"], 2, "--before", "offset"),
-        (["execution", "show", "zz"], 2, None, "copy it from a list"),
-        (["execution", "show", "00"], 3, None, "tenuto execution list"),
-        (["execution", "list", "--schedule", "x"], 3, None, "tenuto schedule list"),
+        ("add x --manual --step double", 2, "--step, double.n", "job.input.invalid", "tenuto"),
+        ("add x --manual --step dbl", 2, "--step, dbl", "job.unknown", "--app"),
+        ("add x --manual --step 'nil kind=schedule'", 2, "--step", "schedule.step.schedule_not_found", "first"),
+        ("add x --manual --step last,last", 2, "--step", "step.name.duplicate", "name"),
+        ("add x --overlap maybe", 2, "--overlap", "cli.usage.invalid", "tenuto schedule add --help"),
+        ("show x", 3, None, "schedule.not_found", "tenuto schedule list"),
+        ("ledger --before yesterday", 2, "--before", "value.instant.invalid", "offset"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_error_names_the_option_and_has_a_remedy(
-    shell: Shell, arguments: list[str], exit_code: int, field: str | None, remedy: str
+def test_error_of_a_schedule_command_has_field_code_and_remedy(
+    shell: Shell, arguments: str, exit_code: int, field: str | None, code: str, remedy: str
 ) -> None:
-    ended = shell(*arguments, "-o", "json")
+    ended = shell("schedule", *shlex.split(arguments), "-o", "json")
     assert (ended.code, ended.out) == (exit_code, "")
-    assert field is None or ended.error["field"] == field
+    assert (ended.error["field"], ended.error["code"]) == (field, code)
+    assert remedy in ended.error["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "code", "remedy"),
+    [
+        ("show zz", 2, "id.not_valid", "from a list"),
+        ("show 00", 3, "id.prefix.not_found", "tenuto execution list"),
+        ("list --schedule x", 3, "schedule.not_found", "tenuto schedule list"),
+    ],
+)
+def test_error_of_an_execution_command_has_code_and_remedy(
+    shell: Shell, arguments: str, exit_code: int, code: str, remedy: str
+) -> None:
+    ended = shell("execution", *arguments.split(), "-o", "json")
+    assert (ended.code, ended.out, ended.error["code"]) == (exit_code, "", code)
     assert remedy in ended.error["remedy"]
 
 
@@ -400,7 +414,7 @@ def test_cron_line_is_explained_without_a_database(open_shell: Callable[..., She
         ("61 2 * * *", "minute", "0 to 59"),
         ("0 2 * * fry", "day of week", "sun, mon"),
         ("0 2 * *", "line", "minute, hour"),
-        ("0 0 30 2 *", "day of month", "name a day"),
+        ("0 0 30 2 *", "day of month", "day"),
     ],
 )
 def test_invalid_cron_line_is_rejected_by_its_field(

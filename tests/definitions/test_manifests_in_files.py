@@ -1,13 +1,13 @@
-"""Manifests and groups as files declare them."""
+"""Manifests and groups in definition files."""
 
 from __future__ import annotations
 
 import pytest
 
-from tenuto.definitions.definition_files import DeclaredManifest, parse_groups, parse_manifests
-from tenuto.definitions.definition_files import parse_schedules
+from tenuto.definitions.definition_files import DeclaredManifest, parse_groups, parse_manifests, parse_schedules
 from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Invalid
+from tests.support.errors import raises_code
 
 WHOLE = """
 schedules:
@@ -31,11 +31,11 @@ manifests:
 """
 
 
-def declared(text: str) -> list[DeclaredManifest]:
+def parse(text: str) -> list[DeclaredManifest]:
     return parse_manifests([parse_document("file.yaml", text.encode())])
 
 
-def test_a_file_may_hold_schedules_groups_and_manifests_side_by_side() -> None:
+def test_definition_file_contains_schedules_groups_and_manifests() -> None:
     document = parse_document("file.yaml", WHOLE.encode())
     assert [each.name for each in parse_schedules([document])] == ["s"]
     assert [(each.name, each.options) for each in parse_groups([document])] == [
@@ -57,28 +57,41 @@ def test_a_file_may_hold_schedules_groups_and_manifests_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "path", "words"),
+    ("entry", "path", "code", "remedy"),
     [
-        ("{external_id: x}", "[0].job", "is missing"),
-        ("{job: x}", "[0].external_id", "is missing"),
-        ("{external_id: 7, job: x}", "[0].external_id", "7 is not a text"),
-        ("{external_id: 'a b', job: x}", "[0].external_id", ""),
-        ("{external_id: x, job: x, max_retrys: 3}", "[0].max_retrys", "did you mean max_retries?"),
-        ("{external_id: x, job: x, enabled: false}", "[0].enabled", "the operator's to say"),
-        ("{external_id: x, job: x, input: {a: 1}}", "[0].input", "write properties"),
-        ("{external_id: x, job: x, on_demand: yes please}", "[0].on_demand", "neither true nor false"),
-        ("{external_id: x, job: x, properties: [1]}", "[0].properties", "not a set of named values"),
-        ("{external_id: x, job: x, retry: {max_retires: 1}}", "[0].retry.max_retires", "did you mean max_retries?"),
-        ("{external_id: x, job: x, cron: '61 * * * *'}", "[0].cron", ""),
-        ("{external_id: x, job: x, zone: UTC}", "[0]", "does not say when"),
-        ("{external_id: x, job: x}, {external_id: x, job: y}", "[1].external_id", "declared already"),
+        ("{external_id: x}", "[0].job", "definition.field.missing", ""),
+        ("{job: x}", "[0].external_id", "definition.field.missing", ""),
+        ("{external_id: 7, job: x}", "[0].external_id", "definition.field.not_text", ""),
+        ("{external_id: 'a b', job: x}", "[0].external_id", "value.name.invalid", ""),
+        (
+            "{external_id: x, job: x, max_retrys: 3}",
+            "[0].max_retrys",
+            "definition.field.unknown",
+            "did you mean max_retries?",
+        ),
+        ("{external_id: x, job: x, enabled: false}", "[0].enabled", "definition.field.unknown", "manifest disable"),
+        ("{external_id: x, job: x, input: {a: 1}}", "[0].input", "definition.field.unknown", "write properties"),
+        ("{external_id: x, job: x, on_demand: yes please}", "[0].on_demand", "definition.field.not_boolean", ""),
+        ("{external_id: x, job: x, properties: [1]}", "[0].properties", "definition.not_a_mapping", ""),
+        (
+            "{external_id: x, job: x, retry: {max_retires: 1}}",
+            "[0].retry.max_retires",
+            "definition.field.unknown",
+            "did you mean max_retries?",
+        ),
+        ("{external_id: x, job: x, cron: '61 * * * *'}", "[0].cron", "trigger.cron.item.invalid", ""),
+        ("{external_id: x, job: x, zone: UTC}", "[0]", "definition.trigger.incomplete", ""),
+        ("{external_id: x, job: x}, {external_id: x, job: y}", "[1].external_id", "definition.duplicate", ""),
     ],
 )
-def test_a_mistake_is_refused_with_its_place(entry: str, path: str, words: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        declared(f"manifests: [{entry}]")
-    assert (refused.value.field or "").startswith(f"file.yaml, line 1: manifests{path}")
-    assert words in f"{refused.value.message} {refused.value.remedy}"
+def test_invalid_manifest_in_a_file_is_rejected_with_its_location(
+    entry: str, path: str, code: str, remedy: str
+) -> None:
+    with raises_code(code) as rejected:
+        parse(f"manifests: [{entry}]")
+    assert (rejected.value.field or "").startswith(f"file.yaml, line 1: manifests{path}")
+    assert rejected.value.message.startswith(f"{rejected.value.field}: ")
+    assert remedy in (rejected.value.remedy or "")
 
 
 @pytest.mark.parametrize(
@@ -92,17 +105,17 @@ def test_a_mistake_is_refused_with_its_place(entry: str, path: str, words: str) 
         ("{name: g}, {name: g}", "[1].name"),
     ],
 )
-def test_a_mistake_in_a_group_is_refused_with_its_place(entry: str, path: str) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_invalid_group_in_a_file_is_rejected_with_its_location(entry: str, path: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         parse_groups([parse_document("file.yaml", f"groups: [{entry}]".encode())])
-    assert refused.value.field == f"file.yaml, line 1: groups{path}"
+    assert rejected.value.field == f"file.yaml, line 1: groups{path}"
 
 
-def test_what_is_found_wrong_later_is_told_by_its_place() -> None:
+def test_later_error_of_a_declared_manifest_has_its_location() -> None:
     nested = (
         "manifests:\n- external_id: x\n  job: a\n  trigger: {cron: '@daily'}\n  retry: {max_retries: 1}\n  after: y\n"
     )
-    (found,) = declared(nested)
+    (found,) = parse(nested)
     for field, path in (
         ("depends_on", "line 6: manifests[0].after"),
         ("max_retries", "line 5: manifests[0].retry.max_retries"),

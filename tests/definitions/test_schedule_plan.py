@@ -1,4 +1,4 @@
-"""Files of definitions: looking changes nothing, doing changes what was shown, doing it again changes nothing."""
+"""Plan and apply of schedules in definition files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 
 from tenuto import Step, Tenuto, cron, manual
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
-from tenuto.definitions.schedule_plan import SchedulePlan
 from tenuto.definitions.document_parser import Document
-from tenuto.errors import Conflict, Invalid
-from tenuto.model.schedules import ScheduleDefinition, Plan
+from tenuto.definitions.schedule_plan import SchedulePlan
+from tenuto.errors import Conflict
+from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.operations.plans import ApplyPlan
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -31,16 +32,16 @@ def app(app: Tenuto) -> Tenuto:
     return app
 
 
-def schedule(name: str, *steps: Any, **fields: Any) -> dict[str, Any]:
+def make_schedule_data(name: str, *steps: Any, **fields: Any) -> dict[str, Any]:
     return {"name": name, "steps": list(steps) or [{"job": "tidy"}], **fields}
 
 
-def files(*schedules: dict[str, Any]) -> list[DeclaredSchedule]:
+def parse(*schedules: dict[str, Any]) -> list[DeclaredSchedule]:
     return parse_schedules([Document("file.yaml", {"schedules": list(schedules)})])
 
 
-async def applied(app: Tenuto, *schedules: dict[str, Any], prune: bool = False) -> SchedulePlan:
-    planned = await app.schedules.plan(files(*schedules), prune=prune)
+async def apply(app: Tenuto, *schedules: dict[str, Any], prune: bool = False) -> SchedulePlan:
+    planned = await app.schedules.plan(parse(*schedules), prune=prune)
     await app.plans.apply(ApplyPlan(planned), reason="because")
     return planned
 
@@ -49,53 +50,59 @@ def effects(planned: SchedulePlan) -> dict[str, str]:
     return {change.key: change.effect for change in planned.changes}
 
 
-async def names(app: Tenuto) -> list[str]:
+async def list_names(app: Tenuto) -> list[str]:
     return [row["name"] for row in await app.schedules.list()]
 
 
-async def test_a_plan_changes_nothing(app: Tenuto, sql: Sql) -> None:
-    await applied(app, schedule("kept"), schedule("gone"))
+async def test_schedule_plan_changes_nothing(app: Tenuto, sql: Sql) -> None:
+    await apply(app, make_schedule_data("kept"), make_schedule_data("gone"))
     before = await sql("SELECT * FROM tenuto.schedules ORDER BY name")
-    planned = await app.schedules.plan(files(schedule("kept", cron="@daily"), schedule("new")), prune=True)
+    planned = await app.schedules.plan(
+        parse(make_schedule_data("kept", cron="@daily"), make_schedule_data("new")), prune=True
+    )
     assert effects(planned) == {"kept": "changed", "new": "created"}
     assert [each.name for each in planned.deleted] == ["gone"]
     assert await sql("SELECT * FROM tenuto.schedules ORDER BY name") == before
 
 
-async def test_a_created_schedule_is_shown_with_its_next_three_runs(app: Tenuto) -> None:
-    planned = await app.schedules.plan(files(schedule("x", cron="0 2 * * *", zone="Europe/London")))
+async def test_schedule_plan_previews_runs_of_a_new_schedule(app: Tenuto) -> None:
+    planned = await app.schedules.plan(parse(make_schedule_data("x", cron="0 2 * * *", zone="Europe/London")))
     (change,) = planned.changes
     assert (change.effect, change.current, list(change.runs_before)) == ("created", None, [])
     assert list(change.runs_after) == cron("0 2 * * *", zone="Europe/London").preview(planned.at, 3)
     assert planned.has_changes
 
 
-async def test_what_was_planned_is_what_is_then_in_force(app: Tenuto) -> None:
-    await applied(app, schedule("x", {"job": "load", "input": {"rows": 5}, "max_retries": 7}, every="1h"))
+async def test_applied_schedule_plan_has_the_planned_result(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("x", {"job": "load", "input": {"rows": 5}, "max_retries": 7}, every="1h"))
     found = await app.schedules.get("x")
     (step,) = found.plan.groups[0]
     assert (step.target, step.arguments) == ("load", {"rows": 5})
     assert step.policy is not None
-    assert (step.policy.retry.max_retries, step.policy.timeout_seconds) == (7, 3600), "the job's own rules, and these"
+    assert (step.policy.retry.max_retries, step.policy.timeout_seconds) == (7, 3600), (
+        "policy of the job with overrides of the step"
+    )
     assert (found.origin, found.version) == ("file", 1)
     (version,) = await app.schedules.versions("x")
     assert (version.change, version.reason) == ("created", "because")
 
 
-async def test_doing_it_again_changes_nothing(app: Tenuto, sql: Sql) -> None:
-    declared = (schedule("a", cron="@daily"), schedule("b", {"schedule": "a"}))
-    await applied(app, *declared)
+async def test_applying_a_schedule_file_twice_changes_nothing(app: Tenuto, sql: Sql) -> None:
+    declared = (make_schedule_data("a", cron="@daily"), make_schedule_data("b", {"schedule": "a"}))
+    await apply(app, *declared)
     before = await sql("SELECT * FROM tenuto.schedules ORDER BY name")
-    again = await applied(app, *declared)
+    again = await apply(app, *declared)
     assert set(effects(again).values()) == {"unchanged"}
     assert not again.has_changes
     assert await sql("SELECT * FROM tenuto.schedules ORDER BY name") == before
     assert len(await sql("SELECT * FROM tenuto.schedule_versions")) == 2
 
 
-async def test_a_change_is_told_field_by_field_with_the_runs_before_and_after(app: Tenuto) -> None:
-    await applied(app, schedule("x", {"job": "load"}, cron="0 2 * * *", description="old"))
-    planned = await app.schedules.plan(files(schedule("x", {"job": "load"}, cron="0 3 * * *", overlap="allow")))
+async def test_schedule_plan_lists_changed_fields_and_runs(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("x", {"job": "load"}, cron="0 2 * * *", description="old"))
+    planned = await app.schedules.plan(
+        parse(make_schedule_data("x", {"job": "load"}, cron="0 3 * * *", overlap="allow"))
+    )
     (change,) = planned.changes
     assert change.effect == "changed"
     assert change.differences == {
@@ -112,228 +119,255 @@ async def test_a_change_is_told_field_by_field_with_the_runs_before_and_after(ap
     assert (await app.schedules.get("x")).next_run_at == change.runs_after[0]
 
 
-async def test_a_run_with_jitter_is_foretold_at_its_very_instant(app: Tenuto) -> None:
-    await applied(app, schedule("x", cron="0 2 * * *", jitter="1h"))
-    planned = await app.schedules.plan(files(schedule("x", cron="0 4 * * *", jitter="1h")))
+async def test_schedule_plan_previews_runs_with_jitter(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("x", cron="0 2 * * *", jitter="1h"))
+    planned = await app.schedules.plan(parse(make_schedule_data("x", cron="0 4 * * *", jitter="1h")))
     await app.plans.apply(ApplyPlan(planned))
     assert (await app.schedules.get("x")).next_run_at == planned.changes[0].runs_after[0]
 
 
-async def test_one_that_is_not_made_yet_says_that_its_runs_come_later_than_shown(app: Tenuto) -> None:
-    (new,) = (await app.schedules.plan(files(schedule("x", cron="0 2 * * *", jitter="30m")))).changes
-    assert new.notes == ["each run comes up to 30 minutes later than shown, once it has its place"]
-    (new,) = (await app.schedules.plan(files(schedule("x", cron="0 2 * * *")))).changes
+async def test_schedule_plan_notes_jitter_of_a_new_schedule(app: Tenuto) -> None:
+    (new,) = (await app.schedules.plan(parse(make_schedule_data("x", cron="0 2 * * *", jitter="30m")))).changes
+    assert new.notes == ["after creation each run is up to 30 minutes later than shown (jitter)"]
+    (new,) = (await app.schedules.plan(parse(make_schedule_data("x", cron="0 2 * * *")))).changes
     assert list(new.notes) == []
 
 
-async def test_an_operators_disable_survives(app: Tenuto) -> None:
-    await applied(app, schedule("x", cron="@daily"))
+async def test_applying_a_file_keeps_a_schedule_disabled(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("x", cron="@daily"))
     await app.schedules.disable("x")
-    planned = await applied(app, schedule("x", cron="@hourly"))
+    planned = await apply(app, make_schedule_data("x", cron="@hourly"))
     (change,) = planned.changes
-    assert "disabled, and stays so" in change.notes
+    assert "disabled, and remains disabled" in change.notes
     assert (list(change.runs_before), list(change.runs_after)) == ([], [])
     found = await app.schedules.get("x")
     assert (found.enabled, found.next_run_at) == (False, None)
     assert found.definition.trigger == cron("@hourly")
 
 
-async def test_what_an_operator_changed_is_kept_until_the_file_says_something_new(app: Tenuto) -> None:
-    await applied(app, schedule("x", cron="@daily"))
+async def test_operators_change_of_a_schedule_is_kept_until_the_file_changes(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("x", cron="@daily"))
     edited = ScheduleDefinition("x", cron("@weekly"), Plan.from_steps([Step("job", "tidy")]))
     await app.schedules.edit("x", edited)
 
-    kept = await applied(app, schedule("x", cron="@daily"))
+    kept = await apply(app, make_schedule_data("x", cron="@daily"))
     assert effects(kept) == {"x": "kept"}
     assert not kept.has_changes
     assert list(kept.changes[0].differences) == ["trigger"]
     assert (await app.schedules.get("x")).definition.trigger == cron("@weekly")
 
-    replaced = await applied(app, schedule("x", cron="@hourly"))
+    replaced = await apply(app, make_schedule_data("x", cron="@hourly"))
     assert effects(replaced) == {"x": "changed"}
-    assert "changed by an operator since it was declared: the file replaces that" in replaced.changes[0].notes
+    assert "changed by an operator since it was declared: the file replaces that change" in replaced.changes[0].notes
     assert (await app.schedules.get("x")).definition.trigger == cron("@hourly")
 
 
-async def test_a_schedule_made_by_hand_is_taken_over_and_that_is_said(app: Tenuto) -> None:
+async def test_schedule_plan_takes_over_a_schedule_created_by_an_operator(app: Tenuto) -> None:
     await app.schedules.create(ScheduleDefinition("x", manual(), Plan.from_steps([Step("job", "tidy")])))
-    planned = await applied(app, schedule("x"))
+    planned = await apply(app, make_schedule_data("x"))
     assert effects(planned) == {"x": "unchanged"}
-    assert planned.changes[0].notes == ["made by hand: from now on the file keeps it"]
+    assert planned.changes[0].notes == ["created by an operator: from now on managed by the file"]
     assert (await app.schedules.get("x")).origin == "file"
-    assert (await app.schedules.plan(files(schedule("x")))).changes[0].notes == []
+    assert (await app.schedules.plan(parse(make_schedule_data("x")))).changes[0].notes == []
 
 
-async def test_what_code_declares_too_is_refused(app: Tenuto) -> None:
+async def test_schedule_declared_in_code_and_file_is_rejected(app: Tenuto) -> None:
     app.schedule("x", manual(), [Step("job", "tidy")])
-    with pytest.raises(Invalid, match=r"file.yaml: schedules\[0\].name: 'x' is declared in code too"):
-        await app.schedules.plan(files(schedule("x")))
+    with raises_code("plan.declared_in_code") as rejected:
+        await app.schedules.plan(parse(make_schedule_data("x")))
+    assert rejected.value.field == "file.yaml: schedules[0].name"
 
 
-# ---- what is not declared any more
+# --- undeclared schedules -------------------------------------------------------------------------------------------
 
 
-async def test_what_is_not_declared_any_more_is_named_and_stays(app: Tenuto) -> None:
-    await applied(app, schedule("a"), schedule("b"))
+async def test_schedule_plan_lists_undeclared_schedules_and_keeps_them(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("a"), make_schedule_data("b"))
     await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step("job", "tidy")])))
-    planned = await applied(app, schedule("a"))
-    assert [each.name for each in planned.undeclared] == ["b"], "and not what no file ever declared"
+    planned = await apply(app, make_schedule_data("a"))
+    assert [each.name for each in planned.undeclared] == ["b"], "only schedules that a file declared"
     assert (planned.deleted, planned.has_changes) == ((), False)
-    assert await names(app) == ["a", "b", "by hand"]
+    assert await list_names(app) == ["a", "b", "by hand"]
 
 
-async def test_pruning_deletes_what_files_declared_and_nothing_else(app: Tenuto) -> None:
-    await applied(app, schedule("a"), schedule("z inner"), schedule("outer", {"schedule": "z inner"}))
+async def test_prune_deletes_only_schedules_from_parse(app: Tenuto) -> None:
+    await apply(
+        app,
+        make_schedule_data("a"),
+        make_schedule_data("z inner"),
+        make_schedule_data("outer", {"schedule": "z inner"}),
+    )
     await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step("job", "tidy")])))
-    planned = await applied(app, schedule("a"), prune=True)
+    planned = await apply(app, make_schedule_data("a"), prune=True)
     assert [each.name for each in planned.deleted] == ["outer", "z inner"], "those that run others first"
-    assert await names(app) == ["a", "by hand"]
+    assert await list_names(app) == ["a", "by hand"]
     (last, *_) = await app.schedules.versions("outer")
     assert (last.change, last.reason) == ("deleted", "because")
 
 
-async def test_what_is_still_a_step_of_another_is_not_pruned_and_nothing_is_done(app: Tenuto) -> None:
-    await applied(app, schedule("a"), schedule("b"))
+async def test_prune_of_a_schedule_used_as_step_is_rejected(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("a"), make_schedule_data("b"))
     await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step.schedule("b")])))
-    with pytest.raises(Conflict, match="'b' is a step of 'by hand'"):
-        await applied(app, schedule("a"), schedule("c"), prune=True)
-    assert await names(app) == ["a", "b", "by hand"]
+    with raises_code("schedule.in_use", Conflict):
+        await apply(app, make_schedule_data("a"), make_schedule_data("c"), prune=True)
+    assert await list_names(app) == ["a", "b", "by hand"]
 
 
-async def test_a_step_that_runs_what_is_to_be_pruned_is_refused_by_its_place(app: Tenuto) -> None:
-    await applied(app, schedule("b"))
-    with pytest.raises(Invalid, match=r"schedules\[0\].steps\[0\]: there is no schedule named 'b'"):
-        await app.schedules.plan(files(schedule("a", {"schedule": "b"})), prune=True)
-    assert effects(await app.schedules.plan(files(schedule("a", {"schedule": "b"})))) == {"a": "created"}
+async def test_step_that_runs_a_pruned_schedule_is_rejected_with_its_location(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("b"))
+    with raises_code("schedule.step.schedule_not_found") as rejected:
+        await app.schedules.plan(parse(make_schedule_data("a", {"schedule": "b"})), prune=True)
+    assert rejected.value.field == "file.yaml: schedules[0].steps[0]"
+    assert effects(await app.schedules.plan(parse(make_schedule_data("a", {"schedule": "b"})))) == {"a": "created"}
 
 
-# ---- checked before anything is changed
+# --- checks ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("invalid", "code", "path"),
     [
-        (schedule("x", {"job": "lod"}), r"schedules\[1\].steps\[0\]: no job named 'lod' is registered here"),
-        (schedule("x", {"job": "load", "input": {"rows": "many"}}), r"schedules\[1\].steps\[0\].input.rows: "),
-        (schedule("x", {"job": "load", "input": {"row": 1}}), r"schedules\[1\].steps\[0\].input.row: "),
-        (schedule("x", {"kind": "moon"}), r"schedules\[1\].steps\[0\]: there is no handler for tasks of kind 'moon'"),
-        (schedule("x", {"schedule": "none"}), r"schedules\[1\].steps\[0\]: there is no schedule named 'none'"),
-        (schedule("x", {"schedule": "x"}), r"schedules\[1\].steps: runs itself: x → x"),
+        (make_schedule_data("x", {"job": "lod"}), "job.unknown", "steps[0]"),
         (
-            schedule("x", {"schedule": "fine", "timeout": "1h"}),
-            r"schedules\[1\].steps\[0\].timeout: a schedule has none",
+            make_schedule_data("x", {"job": "load", "input": {"rows": "many"}}),
+            "job.input.invalid",
+            "steps[0].input.rows",
         ),
-        (schedule("x", trigger={"cron": "@daily", "end": "2020-01-01"}), r"schedules\[1\].trigger.end: it never runs"),
+        (make_schedule_data("x", {"job": "load", "input": {"row": 1}}), "job.input.invalid", "steps[0].input.row"),
+        (make_schedule_data("x", {"kind": "moon"}), "step.kind.unknown", "steps[0]"),
+        (make_schedule_data("x", {"schedule": "none"}), "schedule.step.schedule_not_found", "steps[0]"),
+        (make_schedule_data("x", {"schedule": "x"}), "schedule.steps.cycle", "steps"),
+        (
+            make_schedule_data("x", {"schedule": "fine", "timeout": "1h"}),
+            "step.timeout.not_supported",
+            "steps[0].timeout",
+        ),
+        (
+            make_schedule_data("x", trigger={"cron": "@daily", "end": "2020-01-01"}),
+            "schedule.trigger.never_fires",
+            "trigger.end",
+        ),
     ],
 )
-async def test_everything_is_checked_before_anything_is_changed(app: Tenuto, wrong: dict[str, Any], why: str) -> None:
-    with pytest.raises(Invalid, match=why):
-        await applied(app, schedule("fine"), wrong)
-    assert await names(app) == []
+async def test_schedule_plan_checks_everything_before_changes(
+    app: Tenuto, invalid: dict[str, Any], code: str, path: str
+) -> None:
+    with raises_code(code) as rejected:
+        await apply(app, make_schedule_data("fine"), invalid)
+    assert rejected.value.field == f"file.yaml: schedules[1].{path}"
+    assert await list_names(app) == []
 
 
-async def test_a_schedule_whose_end_has_passed_does_not_stand_in_the_way_of_the_others(app: Tenuto, sql: Sql) -> None:
-    await applied(app, schedule("over", cron="@daily", end="2099-12-31"))
+async def test_ended_schedule_does_not_prevent_applying_a_file(app: Tenuto, sql: Sql) -> None:
+    await apply(app, make_schedule_data("over", cron="@daily", end="2099-12-31"))
     await sql(
         "UPDATE tenuto.schedules SET trigger = jsonb_set(trigger, '{end}', '\"2020-01-01\"'),"
         " declared = jsonb_set(declared, '{trigger,end}', '\"2020-01-01\"')"
     )
-    planned = await applied(app, schedule("over", cron="@daily", end="2020-01-01"), schedule("new"))
+    planned = await apply(app, make_schedule_data("over", cron="@daily", end="2020-01-01"), make_schedule_data("new"))
     assert effects(planned) == {"over": "unchanged", "new": "created"}
-    edited = await applied(app, schedule("over", cron="@daily", end="2020-01-01", overlap="allow"))
+    edited = await apply(app, make_schedule_data("over", cron="@daily", end="2020-01-01", overlap="allow"))
     assert effects(edited) == {"over": "changed"}
-    with pytest.raises(Invalid, match="end"):
-        await applied(app, schedule("over", cron="@daily", end="2020-01-02"))
+    with raises_code("schedule.trigger.never_fires"):
+        await apply(app, make_schedule_data("over", cron="@daily", end="2020-01-02"))
 
 
-async def test_a_circle_over_several_files_and_the_database_is_refused(app: Tenuto) -> None:
-    await applied(app, schedule("a"), schedule("b", {"schedule": "a"}))
-    with pytest.raises(Invalid, match=r"schedules\[0\].steps: runs itself: a → c → b → a"):
-        await app.schedules.plan(files(schedule("a", {"schedule": "c"}), schedule("c", {"schedule": "b"})))
+async def test_schedule_cycle_across_files_and_database_is_rejected(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("a"), make_schedule_data("b", {"schedule": "a"}))
+    with raises_code("schedule.steps.cycle") as rejected:
+        await app.schedules.plan(
+            parse(make_schedule_data("a", {"schedule": "c"}), make_schedule_data("c", {"schedule": "b"}))
+        )
+    assert rejected.value.field == "file.yaml: schedules[0].steps"
+    assert "a → c → b → a" in rejected.value.message
 
 
-async def test_who_runs_whom_can_be_turned_round_in_one_go(app: Tenuto) -> None:
-    await applied(app, schedule("b"), schedule("a", {"schedule": "b"}))
-    await applied(app, schedule("a"), schedule("b", {"schedule": "a"}))
+async def test_schedule_dependency_can_be_reversed_in_one_plan(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("b"), make_schedule_data("a", {"schedule": "b"}))
+    await apply(app, make_schedule_data("a"), make_schedule_data("b", {"schedule": "a"}))
     assert (await app.schedules.get("b")).plan.targets_of_kind("schedule") == {"a"}
 
 
-async def test_the_order_in_the_file_does_not_matter(app: Tenuto) -> None:
-    planned = await applied(app, schedule("a", {"schedule": "z"}), schedule("z"))
+async def test_order_of_schedules_in_a_file_does_not_matter(app: Tenuto) -> None:
+    planned = await apply(app, make_schedule_data("a", {"schedule": "z"}), make_schedule_data("z"))
     assert [change.key for change in planned.changes] == ["z", "a"]
 
 
-# ---- between looking and doing
+# --- changes between plan and apply ---------------------------------------------------------------------------------
 
 
-async def test_nothing_is_done_if_somebody_has_changed_something_in_between(app: Tenuto) -> None:
-    await applied(app, schedule("a", cron="@daily"), schedule("b"))
+async def test_schedule_plan_conflicts_if_a_schedule_changed_since(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("a", cron="@daily"), make_schedule_data("b"))
     planned = await app.schedules.plan(
-        files(schedule("b", cron="@daily"), schedule("a", cron="@hourly"), schedule("c"))
+        parse(make_schedule_data("b", cron="@daily"), make_schedule_data("a", cron="@hourly"), make_schedule_data("c"))
     )
     await app.schedules.disable("a")
-    with pytest.raises(Conflict, match="'a' was changed while this was planned"):
+    with raises_code("definition.changed_since_plan", Conflict):
         await app.plans.apply(ApplyPlan(planned))
-    assert await names(app) == ["a", "b"]
+    assert await list_names(app) == ["a", "b"]
     assert (await app.schedules.get("b")).definition.trigger == manual()
 
 
-async def test_nothing_is_deleted_if_it_was_changed_in_between(app: Tenuto) -> None:
-    await applied(app, schedule("a"))
-    planned = await app.schedules.plan(files(schedule("b")), prune=True)
+async def test_prune_conflicts_if_a_schedule_changed_since(app: Tenuto) -> None:
+    await apply(app, make_schedule_data("a"))
+    planned = await app.schedules.plan(parse(make_schedule_data("b")), prune=True)
     await app.schedules.disable("a")
-    with pytest.raises(Conflict, match="'a' was changed while this was planned"):
+    with raises_code("definition.changed_since_plan", Conflict):
         await app.plans.apply(ApplyPlan(planned))
-    assert await names(app) == ["a"]
+    assert await list_names(app) == ["a"]
 
 
-async def test_many_who_apply_the_same_at_once_change_it_once(app: Tenuto, sql: Sql) -> None:
-    declared = [schedule("a", cron="@daily"), schedule("b", {"schedule": "a"}), schedule("c")]
-    planned = [await app.schedules.plan(files(*declared)) for _ in range(8)]
+async def test_concurrent_applies_of_one_file_change_schedules_once(app: Tenuto, sql: Sql) -> None:
+    declared = [
+        make_schedule_data("a", cron="@daily"),
+        make_schedule_data("b", {"schedule": "a"}),
+        make_schedule_data("c"),
+    ]
+    planned = [await app.schedules.plan(parse(*declared)) for _ in range(8)]
     await asyncio.gather(*(app.plans.apply(ApplyPlan(each)) for each in planned))
     assert len(await sql("SELECT * FROM tenuto.schedule_versions")) == 3
 
 
-async def test_many_who_apply_different_files_at_once_all_come_through_or_are_told(app: Tenuto) -> None:
-    """Whatever the order of their schedules: nobody waits for ever, and no mixture of two files comes to be."""
-    await applied(app, *(schedule(name) for name in "abcdef"))
+async def test_concurrent_applies_of_different_files_succeed_or_conflict(app: Tenuto) -> None:
+    """In any order of their schedules there is no deadlock and no mixture of two files."""
+    await apply(app, *(make_schedule_data(name) for name in "abcdef"))
     crons = ["0 1 * * *", "0 2 * * *", "0 3 * * *", "0 4 * * *"]
     plans = []
     for number, line in enumerate(crons):
         order = sorted("abcdef", reverse=bool(number % 2))
-        plans.append(await app.schedules.plan(files(*(schedule(name, cron=line) for name in order))))
+        plans.append(await app.schedules.plan(parse(*(make_schedule_data(name, cron=line) for name in order))))
     ended = await asyncio.gather(*(app.plans.apply(ApplyPlan(each)) for each in plans), return_exceptions=True)
     assert ended.count(None) == 1
     assert all(isinstance(each, Conflict) for each in ended if each is not None)
     assert len({str((await app.schedules.get(name)).definition.trigger.to_fields()) for name in "abcdef"}) == 1
 
 
-async def test_a_plan_that_is_carried_out_already_is_no_conflict(app: Tenuto) -> None:
-    """As when the first commit went through and only its reply was lost."""
-    await applied(app, schedule("a"), schedule("gone"))
-    planned = await app.schedules.plan(files(schedule("a", cron="@daily"), schedule("new")), prune=True)
+async def test_schedule_plan_that_is_already_applied_is_no_conflict(app: Tenuto) -> None:
+    """Like a retry after a lost commit acknowledgement."""
+    await apply(app, make_schedule_data("a"), make_schedule_data("gone"))
+    planned = await app.schedules.plan(
+        parse(make_schedule_data("a", cron="@daily"), make_schedule_data("new")), prune=True
+    )
     await app.plans.apply(ApplyPlan(planned))
     await app.plans.apply(ApplyPlan(planned))
-    assert await names(app) == ["a", "new"]
+    assert await list_names(app) == ["a", "new"]
     assert [version.change for version in await app.schedules.versions("a")] == ["edited", "created"]
 
 
-async def test_a_scheduler_is_told_at_once(app: Tenuto) -> None:
-    """It sleeps for half a minute unless told; a run due in a second comes on time."""
+async def test_applied_schedule_plan_notifies_the_scheduler(app: Tenuto) -> None:
+    """Without notification the scheduler sleeps for half a minute."""
     async with app.scheduler():
-        await applied(app, schedule("x", {"job": "tidy"}, every="1s"))
+        await apply(app, make_schedule_data("x", {"job": "tidy"}, every="1s"))
         await eventually(lambda: app.executions.list(schedule="x"), timeout=15)
 
 
-async def test_a_name_nobody_sees_is_refused_at_its_place_in_the_file_and_left_alone_where_it_is_in_force(
-    app: Tenuto, sql: Sql
-) -> None:
-    with pytest.raises(Invalid, match=r"U\+202E") as refusal:
-        await app.schedules.plan(files(schedule("fine"), schedule("\u202eelif")))
-    assert "file.yaml" in str(refusal.value)
-    with pytest.raises(Invalid, match=r"U\+001B"):
-        await app.schedules.plan(files(schedule("fine", {"job": "tidy", "name": "\x1b[2J"})))
-    await applied(app, schedule("old"))
+async def test_schedule_name_with_invisible_characters_is_rejected_in_new_files_only(app: Tenuto, sql: Sql) -> None:
+    with raises_code("value.invisible_character") as rejected:
+        await app.schedules.plan(parse(make_schedule_data("fine"), make_schedule_data("\u202eelif")))
+    assert "file.yaml" in str(rejected.value)
+    with raises_code("value.invisible_character"):
+        await app.schedules.plan(parse(make_schedule_data("fine", {"job": "tidy", "name": "\x1b[2J"})))
+    await apply(app, make_schedule_data("old"))
     await sql("UPDATE tenuto.schedules SET name = U&'\\202Eold'")
-    await applied(app, schedule("\u202eold", description="changed by a file"))
+    await apply(app, make_schedule_data("\u202eold", description="changed by a file"))
     assert (await app.schedules.get("\u202eold")).definition.description == "changed by a file"

@@ -1,4 +1,4 @@
-"""Plain data of a file becomes definitions, or is refused by the path of what is wrong, with what to do about it."""
+"""Schedules in definition files: conversion of plain data, and errors with their location."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedule
 from tenuto.definitions.document_parser import Document, parse_document
 from tenuto.errors import Invalid
 from tenuto.model.policies import RetryPolicy
-from tenuto.model.schedules import ScheduleDefinition, Misfire, OverlapPolicy, Plan
+from tenuto.model.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition
+from tests.support.errors import raises_code
 
-WHOLE = """
+YAML = """
 schedules:
   - name: nightly
     description: All of it
@@ -42,7 +43,7 @@ schedules:
   - name: other
     steps: [{job: tidy}]
 """
-IN_TOML = """
+TOML = """
 [[schedules]]
 name = "nightly"
 description = "All of it"
@@ -82,27 +83,27 @@ steps = [{job = "tidy"}]
 """
 
 
-def declared(text: str, name: str = "file.yaml") -> list[DeclaredSchedule]:
+def parse(text: str, name: str = "file.yaml") -> list[DeclaredSchedule]:
     return parse_schedules([parse_document(name, text.encode())])
 
 
-def of_data(**schedule: Any) -> ScheduleDefinition:
+def parse_schedule(**schedule: Any) -> ScheduleDefinition:
     (found,) = parse_schedules([Document("file", {"schedules": [{"name": "x", "steps": [{"job": "a"}], **schedule}]})])
     return found.definition
 
 
-def refusal(whole: Any) -> Invalid:
-    with pytest.raises(Invalid) as refused:
-        parse_schedules([Document("file", whole)])
-    return refused.value
+def parse_error(content: Any) -> Invalid:
+    with pytest.raises(Invalid) as rejected:
+        parse_schedules([Document("file", content)])
+    return rejected.value
 
 
-def refused_step(**step: Any) -> Invalid:
-    return refusal({"schedules": [{"name": "x", "steps": [{"job": "a"}, step]}]})
+def step_error(**step: Any) -> Invalid:
+    return parse_error({"schedules": [{"name": "x", "steps": [{"job": "a"}, step]}]})
 
 
-def test_a_file_says_all_that_code_can_say() -> None:
-    nightly, other = (each.definition for each in declared(WHOLE))
+def test_schedule_file_supports_all_options_of_code() -> None:
+    nightly, other = (each.definition for each in parse(YAML))
     assert nightly == ScheduleDefinition(
         "nightly",
         cron("0 2 * * *", zone="Europe/London", excluded=["2031-12-25"]),
@@ -133,13 +134,13 @@ def test_a_file_says_all_that_code_can_say() -> None:
     assert other == ScheduleDefinition("other", manual(), Plan.from_steps([Step("job", "tidy")]))
 
 
-def test_yaml_and_toml_lists_and_indices_nested_and_flat_triggers_say_the_same() -> None:
-    yaml, toml = declared(WHOLE), declared(IN_TOML, "file.toml")
-    assert [each.definition for each in yaml] == [each.definition for each in toml]
+def test_equivalent_schedule_files_in_yaml_and_toml_are_equal() -> None:
+    in_yaml, in_toml = parse(YAML), parse(TOML, "file.toml")
+    assert [each.definition for each in in_yaml] == [each.definition for each in in_toml]
 
 
 @pytest.mark.parametrize(
-    ("said", "trigger"),
+    ("fields", "trigger"),
     [
         ({}, manual()),
         ({"trigger": "manual"}, manual()),
@@ -151,12 +152,12 @@ def test_yaml_and_toml_lists_and_indices_nested_and_flat_triggers_say_the_same()
         ({"trigger": {"every": "90s", "jitter": "5s"}}, every("90s", jitter="5s")),
     ],
 )
-def test_a_trigger_stands_beside_the_name_or_in_a_field_of_its_own(said: dict[str, Any], trigger: Any) -> None:
-    assert of_data(**said).trigger == trigger
+def test_trigger_in_a_file_is_inline_or_nested(fields: dict[str, Any], trigger: Any) -> None:
+    assert parse_schedule(**fields).trigger == trigger
 
 
-def test_equal_indices_are_a_group_and_indices_may_be_sparse() -> None:
-    found = of_data(
+def test_steps_with_equal_indices_in_a_file_are_a_group() -> None:
+    found = parse_schedule(
         steps=[
             {"index": 900, "job": "last"},
             {"index": 0, "job": "first"},
@@ -168,113 +169,153 @@ def test_equal_indices_are_a_group_and_indices_may_be_sparse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "path", "words"),
+    ("content", "path", "code"),
     [
-        (None, "file", "declares nothing"),
-        ([], "file", "declares nothing"),
-        ({}, "file: schedules", "is missing"),
-        ({"schedule": []}, "file: schedule", "did you mean schedules?"),
-        ({"schedules": {}}, "file: schedules", "is not a list"),
-        ({"schedules": ["x"]}, "file: schedules[0]", "is not a set of named fields"),
-        ({"schedules": [{"steps": []}]}, "file: schedules[0].name", "is missing"),
-        ({"schedules": [{"name": "x"}]}, "file: schedules[0].steps", "is missing"),
-        ({"schedules": [{"name": "x", "steps": []}]}, "file: schedules[0].steps", "has no steps"),
-        ({"schedules": [{"name": 7, "steps": []}]}, "file: schedules[0].name", "7 is not a text"),
-        ({"schedules": [{"name": "x", "steps": [[]]}]}, "file: schedules[0].steps[0]", "a group without steps"),
+        (None, "file", "definition.empty"),
+        ([], "file", "definition.empty"),
+        ({}, "file: schedules", "definition.empty"),
+        ({"schedule": []}, "file: schedule", "definition.field.unknown"),
+        ({"schedules": {}}, "file: schedules", "definition.not_a_list"),
+        ({"schedules": ["x"]}, "file: schedules[0]", "definition.not_a_mapping"),
+        ({"schedules": [{"steps": []}]}, "file: schedules[0].name", "definition.field.missing"),
+        ({"schedules": [{"name": "x"}]}, "file: schedules[0].steps", "definition.field.missing"),
+        ({"schedules": [{"name": "x", "steps": []}]}, "file: schedules[0].steps", "schedule.steps.empty"),
+        ({"schedules": [{"name": 7, "steps": []}]}, "file: schedules[0].name", "definition.field.not_text"),
+        ({"schedules": [{"name": "x", "steps": [[]]}]}, "file: schedules[0].steps[0]", "schedule.steps.empty"),
         (
             {"schedules": [{"name": "x", "steps": [[[{"job": "a"}]]]}]},
             "file: schedules[0].steps[0][0]",
-            "is a list within a group",
+            "definition.step.nested_group",
         ),
         (
             {"schedules": [{"name": "x", "steps": [{"job": "a"}]}] * 2},
             "file: schedules[1].name",
-            "'x' is declared already",
+            "definition.duplicate",
         ),
     ],
 )
-def test_what_is_no_file_of_schedules_is_refused(whole: Any, path: str, words: str) -> None:
-    refused = refusal(whole)
-    assert refused.field == path
-    assert words in str(refused)
+def test_invalid_schedule_file_is_rejected_with_its_location(content: Any, path: str, code: str) -> None:
+    error = parse_error(content)
+    assert (error.field, error.code) == (path, code)
+    assert error.message.startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize(
-    ("said", "path", "words"),
+    ("fields", "path", "code", "remedy"),
     [
-        ({"enabled": False}, "enabled", "whether a schedule is enabled is the operator's to say"),
-        ({"overlaps": "skip"}, "overlaps", "did you mean overlap?"),
-        ({"colour": "red"}, "colour", "a schedule has name, description, trigger, cron,"),
-        ({"overlap": "both"}, "overlap", "use one of skip, queue_one"),
-        ({"misfire": "never"}, "misfire", "use one of once, all, skip"),
-        ({"misfire": {"policy": "all", "max_run": 1}}, "misfire.max_run", "did you mean max_runs?"),
-        ({"misfire": {"max_runs": 0}}, "misfire.max_runs", "must be a whole number"),
-        ({"description": 5}, "description", "is not a text"),
-        ({"description": None}, "description", "is empty"),
-        ({"cron": "0 25 * * *"}, "cron.hour", "25"),
-        ({"cron": 5}, "cron", ""),
-        ({"cron": "@daily", "every": "1h"}, "every", "is given beside cron"),
-        ({"cron": "@daily", "zone": "Europe/Lodnon"}, "zone", ""),
-        ({"cron": "@daily", "days": "mon"}, "days", "a trigger of kind cron has no such field"),
-        ({"zone": "UTC"}, None, "does not say when to run"),
-        ({"trigger": {"zone": "UTC"}}, "trigger", "does not say when to run"),
-        ({"trigger": {"crn": "@daily"}}, "trigger.crn", "did you mean cron?"),
-        ({"times": ["06:00"], "on": "mon"}, "on", "did you mean days?"),
-        ({"trigger": {"at": "06:00"}}, "trigger.at", "did you mean times?"),
-        ({"cron": "@daily", "misfire": {"max_runs": 10}}, "misfire.max_runs", "goes with the policy all"),
-        ({"cron": "@daily", "misfire": {"policy": "once", "max_runs": 3}}, "misfire.max_runs", "and it is once"),
-        ({"trigger": {"cron": "nonsense"}}, "trigger.cron", ""),
-        ({"trigger": {"kind": "moon", "cron": "@daily"}}, "trigger.kind", "is not a kind of trigger"),
-        ({"trigger": {"cron": "@daily"}, "zone": "UTC"}, "zone", "is given beside trigger"),
-        ({"trigger": "daily"}, "trigger", "is not a set of named fields"),
-        ({"times": [390]}, "times", "390 is not a time of day"),
+        ({"enabled": False}, "enabled", "definition.field.unknown", "tenuto schedule disable"),
+        ({"overlaps": "skip"}, "overlaps", "definition.field.unknown", "did you mean overlap?"),
+        (
+            {"colour": "red"},
+            "colour",
+            "definition.field.unknown",
+            "a schedule has name, description, trigger, cron,",
+        ),
+        ({"overlap": "both"}, "overlap", "schedule.overlap.unknown", "use one of skip, queue_one"),
+        ({"misfire": "never"}, "misfire", "schedule.misfire.unknown", "use one of once, all, skip"),
+        (
+            {"misfire": {"policy": "all", "max_run": 1}},
+            "misfire.max_run",
+            "definition.field.unknown",
+            "did you mean max_runs?",
+        ),
+        ({"misfire": {"max_runs": 0}}, "misfire.max_runs", "schedule.misfire.max_runs.out_of_range", ""),
+        ({"description": 5}, "description", "definition.field.not_text", ""),
+        ({"description": None}, "description", "definition.field.empty", ""),
+        ({"cron": "0 25 * * *"}, "cron.hour", "trigger.cron.item.invalid", ""),
+        ({"cron": 5}, "cron", "trigger.cron.invalid", ""),
+        ({"cron": "@daily", "every": "1h"}, "every", "definition.trigger.conflict", ""),
+        ({"cron": "@daily", "zone": "Europe/Lodnon"}, "zone", "trigger.zone.unknown", "Europe/London"),
+        ({"cron": "@daily", "days": "mon"}, "days", "trigger.field.unknown", ""),
+        ({"zone": "UTC"}, None, "definition.trigger.incomplete", ""),
+        ({"trigger": {"zone": "UTC"}}, "trigger", "definition.trigger.incomplete", ""),
+        ({"trigger": {"crn": "@daily"}}, "trigger.crn", "definition.field.unknown", "did you mean cron?"),
+        ({"times": ["06:00"], "on": "mon"}, "on", "definition.field.unknown", "did you mean days?"),
+        ({"trigger": {"at": "06:00"}}, "trigger.at", "definition.field.unknown", "did you mean times?"),
+        (
+            {"cron": "@daily", "misfire": {"max_runs": 10}},
+            "misfire.max_runs",
+            "schedule.misfire.parameter_not_applicable",
+            "use the policy all",
+        ),
+        (
+            {"cron": "@daily", "misfire": {"policy": "once", "max_runs": 3}},
+            "misfire.max_runs",
+            "schedule.misfire.parameter_not_applicable",
+            "use the policy all",
+        ),
+        ({"trigger": {"cron": "nonsense"}}, "trigger.cron", "trigger.cron.field_count", ""),
+        ({"trigger": {"kind": "moon", "cron": "@daily"}}, "trigger.kind", "trigger.kind.unknown", ""),
+        ({"trigger": {"cron": "@daily"}, "zone": "UTC"}, "zone", "definition.trigger.conflict", ""),
+        ({"trigger": "daily"}, "trigger", "definition.not_a_mapping", ""),
+        ({"times": [390]}, "times", "trigger.time_of_day.invalid", ""),
     ],
 )
-def test_a_wrong_field_of_a_schedule_is_refused_by_its_path(said: dict[str, Any], path: str | None, words: str) -> None:
-    refused = refusal({"schedules": [{"name": "x", "steps": [{"job": "a"}], **said}]})
-    assert refused.field == f"file: schedules[0]{'' if path is None else f'.{path}'}"
-    assert words in str(refused)
+def test_invalid_schedule_field_in_a_file_is_rejected_with_its_path(
+    fields: dict[str, Any], path: str | None, code: str, remedy: str
+) -> None:
+    error = parse_error({"schedules": [{"name": "x", "steps": [{"job": "a"}], **fields}]})
+    assert (error.field, error.code) == (f"file: schedules[0]{'' if path is None else f'.{path}'}", code)
+    assert error.message.startswith(f"{error.field}: ")
+    assert remedy in (error.remedy or "")
 
 
 @pytest.mark.parametrize(
-    ("said", "path", "words"),
+    ("fields", "path", "code", "remedy"),
     [
-        ({}, "", "does not say what to run"),
-        ({"job": "b", "schedule": "c"}, "", "schedule is given beside job"),
-        ({"jop": "b"}, ".jop", "did you mean job?"),
-        ({"job": "b", "retry": {"max_retires": 1}}, ".retry.max_retires", "did you mean max_retries?"),
-        ({"job": "b", "retry": {"max_retries": 9999}}, ".retry.max_retries", "must be between 0 and 1000"),
-        ({"job": "b", "retry": {"max_retries": "3"}}, ".retry.max_retries", "'3' is not a number"),
-        ({"job": "b", "retry": {"max_retries": 2.5}}, ".retry.max_retries", "2.5 is not a whole number"),
-        ({"job": "b", "retry": {"factor": [1]}}, ".retry.factor", "[1] is not a number"),
-        ({"job": "b", "retry": 3}, ".retry", "is not a set of rules"),
-        ({"job": "b", "retry": {"jitter": 0}, "max_retries": 1}, ".max_retries", "is given beside retry"),
-        ({"job": "b", "max_retries": -1}, ".max_retries", "must be between"),
-        ({"job": "b", "timeout": "soon"}, ".timeout", "'soon' is not a span"),
-        ({"job": "b", "timeout": ["1h"]}, ".timeout", "is not a span"),
-        ({"job": "b", "timeout": True}, ".timeout", "True is not a span"),
-        ({"job": "b", "priority": "high"}, ".priority", "must be a whole number"),
-        ({"job": "b", "queue": "no such name"}, ".queue", "is not a name"),
-        ({"job": "b", "on_lost": "wait"}, ".on_lost", "neither 'retry' nor 'fail'"),
-        ({"job": "b", "continue_on_failure": "yes"}, ".continue_on_failure", "must be true or false"),
-        ({"job": "b", "input": [1]}, ".input", "is not a set of named values"),
-        ({"job": "b", "arguments": {}}, ".arguments", "write input: …"),
-        ({"job": "b", "target": "c"}, ".target", "leave it out"),
-        ({"job": "x" * 300}, ".job", "must be a text of 1 to 200 characters"),
-        ({"job": None}, ".job", "is empty"),
-        ({"job": "a"}, "", "two steps are named 'a'"),
-        ({"schedule": "b", "input": {}}, ".input", "a schedule takes no input"),
-        ({"kind": "log.append", "input": {}}, ".input", "write arguments: …"),
-        ({"kind": "job", "arguments": {}}, ".kind", "write job: NAME"),
-        ({"job": "b", "index": 1}, "", ""),
+        ({}, "", "definition.step.target", "give one of job, schedule or kind"),
+        ({"job": "b", "schedule": "c"}, "", "definition.step.target", ""),
+        ({"jop": "b"}, ".jop", "definition.field.unknown", "did you mean job?"),
+        (
+            {"job": "b", "retry": {"max_retires": 1}},
+            ".retry.max_retires",
+            "definition.field.unknown",
+            "did you mean max_retries?",
+        ),
+        ({"job": "b", "retry": {"max_retries": 9999}}, ".retry.max_retries", "retry.value.out_of_range", ""),
+        ({"job": "b", "retry": {"max_retries": "3"}}, ".retry.max_retries", "retry.value.invalid", ""),
+        ({"job": "b", "retry": {"max_retries": 2.5}}, ".retry.max_retries", "retry.value.invalid", ""),
+        ({"job": "b", "retry": {"factor": [1]}}, ".retry.factor", "retry.value.invalid", ""),
+        ({"job": "b", "retry": 3}, ".retry", "retry.invalid", ""),
+        ({"job": "b", "retry": {"jitter": 0}, "max_retries": 1}, ".max_retries", "retry.max_retries.conflict", ""),
+        ({"job": "b", "max_retries": -1}, ".max_retries", "retry.value.out_of_range", ""),
+        ({"job": "b", "timeout": "soon"}, ".timeout", "value.duration.invalid", ""),
+        ({"job": "b", "timeout": ["1h"]}, ".timeout", "value.duration.invalid", ""),
+        ({"job": "b", "timeout": True}, ".timeout", "value.duration.invalid", ""),
+        ({"job": "b", "priority": "high"}, ".priority", "task.priority.out_of_range", ""),
+        ({"job": "b", "queue": "no such name"}, ".queue", "value.name.invalid", ""),
+        ({"job": "b", "on_lost": "wait"}, ".on_lost", "task.on_lost.unknown", ""),
+        (
+            {"job": "b", "continue_on_failure": "yes"},
+            ".continue_on_failure",
+            "step.continue_on_failure.invalid",
+            "",
+        ),
+        ({"job": "b", "input": [1]}, ".input", "definition.not_a_mapping", ""),
+        ({"job": "b", "arguments": {}}, ".arguments", "definition.step.input.not_applicable", "write input: …"),
+        ({"job": "b", "target": "c"}, ".target", "definition.step.input.not_applicable", "leave it out"),
+        ({"job": "x" * 300}, ".job", "value.label.invalid", ""),
+        ({"job": None}, ".job", "definition.field.empty", ""),
+        ({"job": "a"}, "", "step.name.duplicate", ""),
+        ({"schedule": "b", "input": {}}, ".input", "definition.step.input.not_applicable", "leave it out"),
+        (
+            {"kind": "log.append", "input": {}},
+            ".input",
+            "definition.step.input.not_applicable",
+            "write arguments: …",
+        ),
+        ({"kind": "job", "arguments": {}}, ".kind", "definition.step.kind.reserved", "write job: NAME"),
+        ({"job": "b", "index": 1}, "", "definition.step.mixed_groups", ""),
     ],
 )
-def test_a_wrong_field_of_a_step_is_refused_by_its_path(said: dict[str, Any], path: str, words: str) -> None:
-    refused = refused_step(**said)
-    step = 0 if "index" in said else 1  # the other one has no index, and is to blame
-    assert refused.field == f"file: schedules[0].steps[{step}]{path}"
-    assert words in str(refused)
-    assert refused.remedy or words
+def test_invalid_step_field_in_a_file_is_rejected_with_its_path(
+    fields: dict[str, Any], path: str, code: str, remedy: str
+) -> None:
+    error = step_error(**fields)
+    step = 0 if "index" in fields else 1  # the other step has no index and is at fault
+    assert (error.field, error.code) == (f"file: schedules[0].steps[{step}]{path}", code)
+    assert error.message.startswith(f"{error.field}: ")
+    assert remedy in (error.remedy or "")
 
 
 @pytest.mark.parametrize(
@@ -288,27 +329,27 @@ def test_a_wrong_field_of_a_step_is_refused_by_its_path(said: dict[str, Any], pa
         ([{"job": "a", "index": True}], "steps[0].index"),
     ],
 )
-def test_lists_and_indices_are_not_mixed(steps: list[Any], path: str) -> None:
-    assert refusal({"schedules": [{"name": "x", "steps": steps}]}).field == f"file: schedules[0].{path}"
+def test_lists_and_indices_of_steps_in_a_file_are_not_mixed(steps: list[Any], path: str) -> None:
+    assert parse_error({"schedules": [{"name": "x", "steps": steps}]}).field == f"file: schedules[0].{path}"
 
 
-def test_a_refusal_names_the_file_and_the_line() -> None:
-    with pytest.raises(Invalid) as refused:
-        declared(WHOLE.replace("base_seconds", "base_second"))
-    assert refused.value.field == "file.yaml, line 15: schedules[0].steps[0].retry.base_second"
+def test_definition_file_error_has_file_and_line() -> None:
+    with raises_code("definition.field.unknown") as rejected:
+        parse(YAML.replace("base_seconds", "base_second"))
+    assert rejected.value.field == "file.yaml, line 15: schedules[0].steps[0].retry.base_second"
 
 
-def test_a_name_in_two_files_is_refused_and_both_are_told() -> None:
+def test_schedule_declared_in_two_files_is_rejected_with_both_locations() -> None:
     text = b"schedules: [{name: x, steps: [{job: a}]}]"
-    with pytest.raises(Invalid) as refused:
+    with raises_code("definition.duplicate") as rejected:
         parse_schedules([parse_document("one.yaml", text), parse_document("two.yml", text)])
-    assert str(refused.value).startswith(
+    assert str(rejected.value).startswith(
         "two.yml, line 1: schedules[0].name: 'x' is declared already, at one.yaml, line 1"
     )
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "location"),
     [
         ("steps.Load users.rows", "line 12: schedules[0].steps[0].input.rows"),
         ("steps.Load users.input", "line 12: schedules[0].steps[0].input"),
@@ -320,14 +361,14 @@ def test_a_name_in_two_files_is_refused_and_both_are_told() -> None:
         (None, "line 3: schedules[0]"),
     ],
 )
-def test_what_is_found_wrong_later_is_told_by_its_place_too(field: str | None, told: str) -> None:
-    nightly, _ = declared(WHOLE)
-    assert nightly.locate_error(Invalid("is wrong", field=field)).field == f"file.yaml, {told}"
+def test_later_error_of_a_declared_schedule_has_its_location(field: str | None, location: str) -> None:
+    nightly, _ = parse(YAML)
+    assert nightly.locate_error(Invalid("is wrong", field=field)).field == f"file.yaml, {location}"
 
 
-def test_retries_are_whole_numbers_in_code_too() -> None:
+def test_max_retries_in_code_must_be_a_whole_number() -> None:
     for wrong in ("3", 2.5, True, None):
-        with pytest.raises(Invalid, match="max_retries"):
+        with raises_code("retry.value.invalid"):
             RetryPolicy(max_retries=wrong)  # type: ignore[arg-type]
 
 
@@ -336,39 +377,39 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-names_of_a_step = st.sampled_from(
+step_field_names = st.sampled_from(
     [
         *("job", "schedule", "kind", "input", "arguments", "target", "index", "name", "queue", "priority"),
         *("continue_on_failure", "timeout", "retry", "max_retries", "on_lost"),
     ]
 )
-names_of_a_schedule = st.sampled_from(
+schedule_field_names = st.sampled_from(
     [
         *("description", "trigger", "cron", "times", "every", "zone", "days", "between", "anchor", "start", "end"),
         *("excluded", "jitter", "overlap", "misfire"),
     ]
 )
-steps = st.dictionaries(names_of_a_step, anything, max_size=4)
+steps = st.dictionaries(step_field_names, anything, max_size=4)
 retries = st.dictionaries(st.sampled_from(["max_retries", "base_seconds", "factor", "cap_seconds", "jitter"]), anything)
 misfires = st.dictionaries(st.sampled_from(["policy", "max_runs", "grace_seconds"]), anything)
 
 
-@given(st.dictionaries(names_of_a_schedule, anything, max_size=4), steps, retries, misfires)
-def test_whatever_stands_in_a_file_is_taken_or_refused_with_a_place(
+@given(st.dictionaries(schedule_field_names, anything, max_size=4), steps, retries, misfires)
+def test_any_schedule_file_content_is_parsed_or_rejected_with_its_location(
     schedule: dict[str, Any], step: dict[str, Any], retry: dict[str, Any], misfire: dict[str, Any]
 ) -> None:
-    for whole in (
+    for definition in (
         {"name": "x", "steps": [{"job": "a"}], **schedule},
         {"name": "x", "steps": [{"job": "a", **step}]},
         {"name": "x", "steps": [{"job": "a", "retry": retry}], "misfire": misfire},
         {"name": "x", "steps": [{"job": "a"}], "trigger": {"kind": "interval", **schedule}},
     ):
-        assert _place_of_refusal(whole).startswith("file: schedules[0]")
+        assert _error_location(definition).startswith("file: schedules[0]")
 
 
-def _place_of_refusal(schedule: dict[str, Any]) -> str:
+def _error_location(schedule: dict[str, Any]) -> str:
     try:
         parse_schedules([Document("file", {"schedules": [schedule]})])
-    except Invalid as refused:
-        return refused.field or "nowhere"
-    return "file: schedules[0], taken"
+    except Invalid as rejected:
+        return rejected.field or "nowhere"
+    return "file: schedules[0], accepted"

@@ -38,7 +38,7 @@ def at_once(settings: Settings) -> Limits:
 async def findings(database: Database, settings: Settings, **given: Any) -> dict[str, Finding]:
     """What the doctor has to say, but for the tests' own server. What it asks for twice, it asks for at once. On a busy
     machine it may take a while until it hears what time it is at the database."""
-    given["bounds"] = replace(given.get("bounds") or at_once(settings), clock_skew=timedelta(minutes=1))
+    given["limits"] = replace(given.get("limits") or at_once(settings), clock_skew=timedelta(minutes=1))
     return {
         finding.name: finding
         for finding in await examine(database, settings, **given)

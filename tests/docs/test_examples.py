@@ -49,7 +49,7 @@ def test_the_python_of_a_page_runs_and_prints_what_it_says(page: Path, url: str,
     if fragments:
         given = json.dumps([(block.line, block.text) for block in fragments])
         promised = [line for block in fragments for line in block.promised]
-        arguments = [str(Path(__file__).with_name("fragments.py")), name(page)]
+        arguments = [str(Path(__file__).with_name("code_fragments.py")), name(page)]
         said = finished(arguments, folder, environment, given, f"the fragments of {name(page)}")
         assert missing(promised, said) is None, f"{name(page)}\n{said}"
 

@@ -138,13 +138,13 @@ def test_every_verb_and_option_is_in_the_reference_of_the_api() -> None:
     options = set(inspect.signature(Tenuto.job).parameters) - {"self", "function"}
     assert missing(verbs | options, section(text, "Tenuto")) == set()
     assert missing(set(TaskOptions.__dataclass_fields__), section(text, "Job")) == set()
-    told_elsewhere = {"tell_to_stop", "take_progress", "latest_progress", "log_text"}
-    told_elsewhere |= {"at_step", "beside", "step_key", "steps"}  # the worker's side of it
+    told_elsewhere = {"request_stop", "set_progress_json", "progress_json", "log_text"}
+    told_elsewhere |= {"current_step", "current_step_key", "run_in_thread", "steps"}  # the worker's side of it
     seen = {name for name in vars(Context) if not name.startswith("_")} - told_elsewhere - {"errors", "warnings"}
     assert missing(seen, section(text, "Context")) == set()
     assert missing({field.name for field in dataclasses.fields(RetryPolicy)}, section(text, "RetryPolicy")) == set()
-    assert missing({"using", "name", "input_schema", "check_input"}, section(text, "Job")) == set()
-    assert all(hasattr(Job, name) or name == "name" for name in ("using", "input_schema", "check_input"))
+    assert missing({"using", "name", "input_schema", "validate_input"}, section(text, "Job")) == set()
+    assert all(hasattr(Job, name) or name == "name" for name in ("using", "input_schema", "validate_input"))
 
 
 VERBS_OF = {
@@ -217,7 +217,7 @@ def test_every_verb_of_schedules_and_executions_is_in_the_reference_of_the_api()
 def test_the_readme_counts_the_tasks_of_the_demo() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     single = 1 + 2  # a job that recovers; a bill, and the same bill mended
-    assert f"{jobs.STEPS + single + tour.BATCH + tour.REPORTS + tour.INVOICES:,} tasks" in text
+    assert f"{jobs.STEP_COUNT + single + tour.BATCH_SIZE + tour.REPORT_COUNT + tour.INVOICE_COUNT:,} tasks" in text
 
 
 def test_the_readme_shows_the_commands_there_are() -> None:

@@ -1,4 +1,4 @@
-"""The page on retention names every table that housekeeping deletes from, and none besides."""
+"""The page on retention lists exactly the tables that housekeeping deletes from."""
 
 from __future__ import annotations
 
@@ -6,38 +6,45 @@ import inspect
 import re
 from collections.abc import Callable
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any
 
 from tenuto import store
 from tenuto.maintenance.housekeeping import _DELETIONS
 from tenuto.store import partitions, workers
+from tenuto.store.access import secrets
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"
-FORGETTING: list[Callable[..., Any]] = [*_DELETIONS.values(), partitions.delete_old_default_rows, workers.delete_ended_processes]
+DELETIONS: list[Callable[..., Any]] = [
+    *_DELETIONS.values(),
+    partitions.delete_old_default_rows,
+    workers.delete_ended_processes,
+]
 
 
-def deleted_by(forget: Callable[..., Any]) -> set[str]:
-    """The tables a function of the store deletes from, by the statements it names."""
-    statements = forget.__globals__["SQL"]
-    named = re.findall(r"\bSQL\.(\w+)", inspect.getsource(forget))
-    return {table for name in named for table in re.findall(r"DELETE FROM tenuto\.(\w+)", getattr(statements, name))}
+def tables_deleted_by(deletion: Callable[..., Any]) -> set[str]:
+    """Return the tables from which the statements of a store function delete."""
+    statements = deletion.__globals__["SQL"]
+    names = re.findall(r"\bSQL\.(\w+)", inspect.getsource(deletion))
+    return {table for name in names for table in re.findall(r"DELETE FROM tenuto\.(\w+)", getattr(statements, name))}
 
 
-def test_the_page_names_every_table_that_is_deleted_from_and_no_other() -> None:
-    deleted = [deleted_by(forget) for forget in FORGETTING]
-    assert all(deleted), "a statement that deletes is found for each"
-    told = re.findall(r"^\| `(\w+)` \| \S", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(told) == sorted(set().union(*deleted))
+def test_retention_page_lists_exactly_the_tables_with_deletions() -> None:
+    deleted = [tables_deleted_by(deletion) for deletion in DELETIONS]
+    assert all(deleted), "every deletion has a DELETE statement"
+    listed = re.findall(r"^\| `(\w+)` \| \S", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(set().union(*deleted))
 
 
-def test_whatever_the_store_can_forget_is_forgotten() -> None:
-    rooms = [import_module(f"{store.__name__}.{found.name}") for found in iter_modules(store.__path__)]
-    able = {
-        forget
-        for room in rooms
-        for name, forget in vars(room).items()
-        if name.startswith("forget") and inspect.iscoroutinefunction(forget) and forget.__module__ == room.__name__
+def test_housekeeping_calls_every_deletion_of_the_store() -> None:
+    modules = [import_module(found.name) for found in walk_packages(store.__path__, f"{store.__name__}.")]
+    deletions = {
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if name.startswith("delete_") and inspect.iscoroutinefunction(function)
     }
-    assert {f"{one.__module__}.{one.__name__}" for one in able - set(FORGETTING)} == set()
+    by_request = {secrets.delete_secret}
+    assert len(deletions) > 10
+    assert {f"{one.__module__}.{one.__name__}" for one in deletions - set(DELETIONS) - by_request} == set()

@@ -1,7 +1,7 @@
-"""The Nightly HR Sync (S12), as shipped, by real processes: every line of its timeline, event by event.
+"""The example Nightly HR Sync (S12) with real processes: every event of its timeline.
 
-The database itself writes down what happens to the tasks, the execution and the schedule, in which order and in which
-transaction; the test reads that, so nothing has to happen while somebody looks.
+Triggers in the database record all changes of tasks, execution and schedule with their order and transaction. The test
+reads that record, so it does not depend on timing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.store import tasks as queue
+from tenuto.store import tasks
 from tests.cli.conftest import Service, Shell, clean_environment
 from tests.support.waiting import eventually
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_hr_sync"
 NAME = "Nightly HR Sync"
 IMPORT, SYNC, AD_EXPORT, LDAP_EXPORT, AD_CONFIRM, LDAP_CONFIRM = range(6)
-"""The steps, by their place in the plan."""
+"""Step indexes in the plan."""
 
 TRACE = """
 CREATE TABLE trace (
@@ -77,26 +77,26 @@ CREATE TRIGGER trace_schedule AFTER UPDATE ON tenuto.schedules FOR EACH ROW EXEC
 
 
 @dataclass(frozen=True)
-class Happened:
-    """One transaction: what it did, in order."""
+class TransactionRecord:
+    """The changes of one transaction, in order."""
 
     events: list[tuple[str, Any, Any, Any]]
 
     def of(self, event: str) -> list[tuple[Any, Any, Any]]:
-        return [(step, was, becomes) for what, step, was, becomes in self.events if what == event]
+        return [(step, was, becomes) for name, step, was, becomes in self.events if name == event]
 
     def moved(self, was: str | None, becomes: str | None) -> list[int]:
-        """The steps whose tasks went from one state to another."""
+        """Return the steps whose tasks changed from one state to another."""
         return sorted(step for step, before, after in self.of("task") if (before, after) == (was, becomes))
 
     @property
     def kinds(self) -> set[str]:
-        return {what for what, *_ in self.events}
+        return {name for name, *_ in self.events}
 
 
 @pytest.fixture
 def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
-    """A terminal in the folder of the example."""
+    """A shell in the directory of the example."""
     services: list[Service] = []
     yield Shell(
         EXAMPLE,
@@ -115,30 +115,33 @@ def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
 
 
 @pytest.fixture
-async def happened(shell: Shell, app: Tenuto) -> list[Happened]:
-    """The example is applied and up, its hour strikes, and it runs to its end: what happened, by transaction."""
+async def transactions(shell: Shell, app: Tenuto) -> list[TransactionRecord]:
+    """Apply and run the example, make its schedule due, and return the changes by transaction."""
     applied = shell("apply", "schedule.yaml", "--reason", "the first night")
-    assert (applied.code, applied.err) == (0, f"1 to create\ndone, by {_login()}\n")
+    assert (applied.code, applied.err) == (0, f"1 to create\napplied by {_login()}\n")
     shell.start_service("up").wait_for_line("stop with Ctrl-C")
     database = await app.open()
     for statement in TRACE.split(";\nCREATE "):
         await database.fetch_all(statement if statement.startswith("\nCREATE") else f"CREATE {statement}")
     last_night = await _last_night(app)
-    async with database.connection() as connection, connection.transaction():  # nobody fires it in between
+    async with database.connection() as connection, connection.transaction():  # no scheduler can fire it in between
         await connection.execute("UPDATE tenuto.schedules SET next_run_at = $1", last_night)
         await connection.execute("TRUNCATE trace")
-    await queue.notify_services(database, ["schedules"])
+    await tasks.notify_services(database, ["schedules"])
     found = await eventually(lambda: _ended(app), 30)
     await app.executions.wait(found["id"], 30)
     rows = await database.fetch_all("SELECT tx, event, step, was, becomes FROM trace ORDER BY number")
-    # In the order in which each began to write: of those that touch one execution, each waits for the one before.
+    # Ordered by the first write; transactions that change the same execution wait for each other.
     order = list(dict.fromkeys(row["tx"] for row in rows))
     ordered = sorted(rows, key=lambda row: order.index(row["tx"]))
-    return [Happened([tuple(row)[1:] for row in of_one]) for _, of_one in groupby(ordered, key=lambda row: row["tx"])]
+    return [
+        TransactionRecord([tuple(row)[1:] for row in of_one])
+        for _, of_one in groupby(ordered, key=lambda row: row["tx"])
+    ]
 
 
 async def _last_night(app: Tenuto) -> datetime:
-    """The last time it would have been due, had it been there."""
+    """Return the last instant at which the schedule would have been due."""
     schedule, now = await app.schedules.get(NAME), (await app.open()).clock.now()
     due = schedule.definition.trigger.next_after(now - timedelta(hours=26))
     assert due is not None
@@ -158,78 +161,78 @@ def _login() -> str:
     return login_name()
 
 
-async def test_the_nightly_hr_sync_runs_along_its_timeline(
-    happened: list[Happened], app: Tenuto, tmp_path: Path
+async def test_nightly_hr_sync_follows_the_documented_timeline(
+    transactions: list[TransactionRecord], app: Tenuto, tmp_path: Path
 ) -> None:
-    then = iter(happened)
+    following = iter(transactions)
 
     # 1. Scheduler creates execution, queues ALL 6 tasks: index 0 as queued, the others as waiting.
-    begun = next(then)
-    assert begun.of("execution") == [(None, None, "in_progress 0")]
-    assert begun.moved(None, "queued") == [IMPORT]
-    assert begun.moved(None, "waiting") == [SYNC, AD_EXPORT, LDAP_EXPORT, AD_CONFIRM, LDAP_CONFIRM]
-    assert {"last run", "next run"} <= begun.kinds, "in the same transaction"
+    created = next(following)
+    assert created.of("execution") == [(None, None, "in_progress 0")]
+    assert created.moved(None, "queued") == [IMPORT]
+    assert created.moved(None, "waiting") == [SYNC, AD_EXPORT, LDAP_EXPORT, AD_CONFIRM, LDAP_CONFIRM]
+    assert {"last run", "next run"} <= created.kinds, "in the same transaction"
 
     # 2. Worker picks up index 0 task, executes Full Import.
-    assert next(then).moved("queued", "running") == [IMPORT]
+    assert next(following).moved("queued", "running") == [IMPORT]
 
     # 3. Worker completes: index 1 becomes queued, in the transaction that ends the task.
-    handed_over = next(then)
+    handed_over = next(following)
     assert handed_over.of("activity") == [(IMPORT, None, "completed")]
     assert handed_over.moved("running", None) == [IMPORT]
     assert handed_over.of("execution") == [(None, "in_progress 0", "in_progress 1")]
 
     # 4. Worker picks up index 1 task, executes Full Sync.
-    picked_up([SYNC], handed_over, then)
+    assert_claimed([SYNC], handed_over, following)
 
     # 5. Worker completes: index 2, both tasks, becomes queued.
-    handed_over = next(then)
+    handed_over = next(following)
     assert handed_over.of("activity") == [(SYNC, None, "completed")]
     assert handed_over.of("execution") == [(None, "in_progress 1", "in_progress 2")]
 
     # 6. Worker dispatches BOTH index 2 tasks in parallel: before either ends.
-    picked_up([AD_EXPORT, LDAP_EXPORT], handed_over, then)
+    assert_claimed([AD_EXPORT, LDAP_EXPORT], handed_over, following)
 
     # 7. First export completes: one remains, so it waits.
-    first = next(then)
+    first = next(following)
     assert first.of("activity") == [(AD_EXPORT, None, "completed")]
     assert first.moved("running", None) == [AD_EXPORT]
-    assert first.kinds == {"activity", "task"}, "nothing advances"
+    assert first.kinds == {"activity", "task"}, "no group advances"
     assert len(first.of("task")) == 1
 
     # 8. Second export completes: index 3 becomes queued.
-    second = next(then)
+    second = next(following)
     assert second.of("activity") == [(LDAP_EXPORT, None, "completed")]
     assert second.of("execution") == [(None, "in_progress 2", "in_progress 3")]
 
     # 9. Worker dispatches BOTH index 3 tasks in parallel.
-    picked_up([AD_CONFIRM, LDAP_CONFIRM], second, then)
+    assert_claimed([AD_CONFIRM, LDAP_CONFIRM], second, following)
 
     # 10. Both confirming imports complete: no more steps.
-    one, other = next(then), next(then)
+    one, other = next(following), next(following)
     assert one.of("activity") == [(AD_CONFIRM, None, "completed")]
     assert one.of("execution") == []
     assert other.of("activity") == [(LDAP_CONFIRM, None, "completed")]
     assert other.moved("running", None) == [LDAP_CONFIRM]
 
-    # 11. Execution marked Completed, in the same transaction; and nothing happens after that.
+    # 11. Execution marked Completed, in the same transaction; and no further change.
     assert other.of("execution") == [(None, "in_progress 3", "completed 3")]
-    assert list(then) == []
+    assert list(following) == []
 
-    await _the_schedule_tells_of_it(app)
-    _the_people_arrived(tmp_path / "systems")
+    await _check_schedule_and_execution(app)
+    _check_target_systems(tmp_path / "systems")
 
 
-def picked_up(steps: list[int], handed_over: Happened, then: Iterator[Happened]) -> None:
-    """All of a group at once: in the transaction that let it begin, if the worker had room, or in the next."""
+def assert_claimed(steps: list[int], handed_over: TransactionRecord, following: Iterator[TransactionRecord]) -> None:
+    """Assert that a group is claimed as a whole, in the transaction that queued it or in the next one."""
     if handed_over.moved("waiting", "running"):
         assert handed_over.moved("waiting", "running") == steps
     else:
         assert handed_over.moved("waiting", "queued") == steps
-        assert next(then).moved("queued", "running") == steps
+        assert next(following).moved("queued", "running") == steps
 
 
-async def _the_schedule_tells_of_it(app: Tenuto) -> None:
+async def _check_schedule_and_execution(app: Tenuto) -> None:
     (listed,) = await app.executions.list(schedule=NAME)
     execution = await app.executions.get(listed["id"])
     assert (execution["state"], execution["error"], execution["failed_steps"]) == ("completed", None, 0)
@@ -251,14 +254,14 @@ async def _the_schedule_tells_of_it(app: Tenuto) -> None:
     assert await app.tasks() == []
 
 
-def _the_people_arrived(systems: Path) -> None:
+def _check_target_systems(systems: Path) -> None:
     ad, ldap = (json.loads((systems / f"{system}.json").read_text("utf-8")) for system in ("AD", "LDAP"))
     assert len(ad) == 10
     assert ad == ldap
 
 
-def test_the_readme_of_the_example_shows_the_files_that_are_there() -> None:
-    said = (EXAMPLE / "README.md").read_text("utf-8")
+def test_nightly_hr_sync_readme_links_existing_files() -> None:
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
     for file in ("app.py", "schedule.yaml"):
-        assert f"]({file})" in said
+        assert f"]({file})" in readme
         assert (EXAMPLE / file).is_file()

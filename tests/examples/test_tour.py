@@ -1,4 +1,4 @@
-"""The tour ends with a ledger that balances, is readable in 80 columns, and leaves nothing behind."""
+"""The tour: its ledger balances, its output fits 80 columns, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,121 +20,130 @@ from typing import Any
 
 import pytest
 from examples.tour import __main__ as demo
-from examples.tour import crew, jobs, ledger, tour
-from examples.tour.view import WIDTH, Plain, Terminal
+from examples.tour import jobs, ledger, processes, tour
+from examples.tour.view import WIDTH, PlainPresenter, TerminalPresenter
 from rich.console import Console
 
 from tenuto.postgres import embedded_server
 from tests.support.waiting import eventually_blocking
 
+ROOT = Path(__file__).resolve().parents[2]
 REPORTS = 6
-ASKED = jobs.STEPS + 1 + 2 + 60 + REPORTS + 40
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SUBMITTED = jobs.STEP_COUNT + 1 + 2 + 60 + REPORTS + 40
+_CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[None]:
+def small_tour() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for kind, few in {"BATCH": 60, "REPORTS": REPORTS, "INVOICES": 40}.items():
-            patch.setattr(tour, kind, few)
-        for room in (crew, tour):
-            patch.setattr(room, "PACE", 0.4)
+        for name, count in {"BATCH_SIZE": 60, "REPORT_COUNT": REPORTS, "INVOICE_COUNT": 40}.items():
+            patch.setattr(tour, name, count)
+        for module in (processes, tour):
+            patch.setattr(module, "PACE", 0.4)
         yield
 
 
-class Everybody:
-    """Tells several audiences the same."""
+class PresenterGroup:
+    """Passes every event to several presenters."""
 
     has_readers = False
 
-    def __init__(self, *audiences: Any) -> None:
-        self._audiences = audiences
+    def __init__(self, *presenters: Any) -> None:
+        self._presenters = presenters
 
     def __getattr__(self, name: str) -> Any:
-        def tell_all(*told: Any, **how: Any) -> None:
-            for audience in self._audiences:
-                getattr(audience, name)(*told, **how)
+        def call_all(*args: Any, **kwargs: Any) -> None:
+            for presenter in self._presenters:
+                getattr(presenter, name)(*args, **kwargs)
 
-        return tell_all
+        return call_all
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The folder of a tour that is over, and what it said to machines."""
+class KeptTour:
+    """Directory, exit code and JSON output of a finished tour."""
 
     home: Path
     exit_code: int
-    told: dict[str, Any]
+    output: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def kept(small: None) -> Iterator[Kept]:
+def kept_tour(small_tour: None) -> Iterator[KeptTour]:
     home = Path(tempfile.mkdtemp(prefix="tnt-tour-", dir="/tmp"))
     home.chmod(0o755)
     try:
         with redirect_stdout(io.StringIO()) as out:
             exit_code = demo.main(["--headless", "--json", "--keep", str(home)])
-        yield Kept(home, exit_code, json.loads(out.getvalue() or "{}"))
+        yield KeptTour(home, exit_code, json.loads(out.getvalue() or "{}"))
     finally:
         embedded_server.stop_server(home)
         shutil.rmtree(home, ignore_errors=True)
 
 
-def is_what_was_asked_for(submitted: int) -> bool:
-    """Reports are asked for again if all of them have ended before anybody was seen at work, on a busy machine."""
-    return submitted >= ASKED and (submitted - ASKED) % REPORTS == 0
+def is_expected_count(submitted: int) -> bool:
+    """On a busy machine, the tour submits the reports again if all ended before one was seen running."""
+    return submitted >= SUBMITTED and (submitted - SUBMITTED) % REPORTS == 0
 
 
-def test_a_tour_tells_machines_what_became_of_everything(kept: Kept) -> None:
-    assert kept.exit_code == 0
-    told = kept.told
-    assert is_what_was_asked_for(told["submitted"])
-    assert (told["done"], told["failed"]) == (told["submitted"] - 1, 1)
-    assert (told["open"], told["lost"], told["doubled"], told["balances"]) == (0, 0, 0, True)
-    assert (told["killed_workers"], told["database_restarts"], told["dead_letters_retried"]) == (1, 1, 1)
-    assert told["taken_back"] >= 1
-    assert told["retries"] >= told["taken_back"] + 2
-    assert told["batch_items"] == 60
+def test_tour_json_output_accounts_for_all_work(kept_tour: KeptTour) -> None:
+    assert kept_tour.exit_code == 0
+    output = kept_tour.output
+    assert is_expected_count(output["submitted"])
+    assert (output["done"], output["failed"]) == (output["submitted"] - 1, 1)
+    assert (output["open"], output["lost"], output["doubled"], output["balances"]) == (0, 0, 0, True)
+    assert (output["killed_workers"], output["database_restarts"], output["dead_letters_retried"]) == (1, 1, 1)
+    assert output["taken_back"] >= 1
+    assert output["retries"] >= output["taken_back"] + 2
+    assert output["batch_items"] == 60
 
 
-def test_a_tour_in_a_kept_folder_counts_only_its_own_and_can_be_read_in_80_columns(kept: Kept) -> None:
+def test_tour_in_kept_directory_counts_only_its_own_work_and_fits_80_columns(kept_tour: KeptTour) -> None:
     lines, screen = io.StringIO(), io.StringIO()
-    terminal = Terminal(Console(file=screen, force_terminal=True, width=WIDTH, height=24, color_system=None))
-    story = Everybody(Plain(lines), terminal)
-    again = tour.Tour(kept.home, story)
-    jobs.app.settings = jobs.app.settings.model_copy(update={"home": kept.home})
+    terminal = TerminalPresenter(Console(file=screen, force_terminal=True, width=WIDTH, height=24, color_system=None))
+    presenter = PresenterGroup(PlainPresenter(lines), terminal)
+    again = tour.Tour(kept_tour.home, presenter)
+    jobs.app.settings = jobs.app.settings.model_copy(update={"home": kept_tour.home})
     try:
         balanced = asyncio.run(again.run())
     finally:
         again.stop()
-    story.ledger(balanced)
+    presenter.ledger(balanced)
     assert balanced.balances
-    assert is_what_was_asked_for(balanced.submitted)
-    for text in (lines.getvalue(), _CONTROL.sub("", screen.getvalue())):
+    assert is_expected_count(balanced.submitted)
+    for text in (lines.getvalue(), _CONTROL_SEQUENCE.sub("", screen.getvalue())):
         assert [line for line in re.split(r"[\r\n]", text) if len(line) > WIDTH] == []
-        for said in (*(f"{number}/7" for number in range(1, 8)), "Nightly HR Sync", "kill -9", "PostgreSQL is back"):
-            assert said in text
-        assert f"{balanced.submitted:,}  asked for" in text
+        for expected in (
+            *(f"{number}/7" for number in range(1, 8)),
+            "Nightly HR Sync",
+            "kill -9",
+            "PostgreSQL is back",
+        ):
+            assert expected in text
+        assert f"{balanced.submitted:,}  submitted" in text
         assert "The ledger balances" in text
 
 
-def test_a_ledger_that_misses_or_doubles_something_does_not_balance() -> None:
+def test_ledger_with_lost_or_doubled_work_does_not_balance() -> None:
     events = {
         "killed_workers": 1, "database_restarts": 1, "dead_letters_retried": 1, "batch_items": 1,
         "batch_items_a_second": 1, "seconds": 1.0,
     }  # fmt: skip
     counts = {"done": 9, "failed": 1, "open": 0, "doubled": 0, "attempts": 12, "lost_attempts": 1}
-    assert ledger.of(10, counts, **events).balances
-    assert ledger.of(10, counts, **events).retries == 2
-    assert not ledger.of(11, counts, **events).balances
-    assert ledger.of(11, counts, **events).lost == 1
-    assert not ledger.of(10, {**counts, "open": 1}, **events).balances
-    assert not ledger.of(10, {**counts, "doubled": 1}, **events).balances
+    assert ledger.build_ledger(10, counts, **events).balances
+    assert ledger.build_ledger(10, counts, **events).retries == 2
+    assert not ledger.build_ledger(11, counts, **events).balances
+    assert ledger.build_ledger(11, counts, **events).lost == 1
+    assert not ledger.build_ledger(10, {**counts, "open": 1}, **events).balances
+    assert not ledger.build_ledger(10, {**counts, "doubled": 1}, **events).balances
 
 
-def test_a_tour_that_is_broken_off_leaves_nothing_behind() -> None:
+def test_interrupted_tour_leaves_no_processes_and_files() -> None:
     command = [sys.executable, "-P", "-m", "examples.tour", "--headless"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         line = next(line for line in process.stdout if "PostgreSQL started" in line)
         home = Path(line.split(" in ")[1].split()[0])
@@ -142,10 +151,10 @@ def test_a_tour_that_is_broken_off_leaves_nothing_behind() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 130
     assert not home.exists()
-    eventually_blocking(lambda: not any(_lives(int(pid)) for pid in pids))
+    eventually_blocking(lambda: not any(_is_alive(int(pid)) for pid in pids))
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

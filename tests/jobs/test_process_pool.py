@@ -74,6 +74,7 @@ def test_job_that_a_child_process_cannot_find_is_refused(harness: RunnerHarness)
         assert "at the top level of tests.support.isolated_jobs" in message
 
 
+@pytest.mark.slow
 def test_child_process_is_reused_and_runs_one_attempt_at_a_time(harness: RunnerHarness) -> None:
     pids = {harness.run(jobs.process_id).output for _ in range(5)}
     assert len(pids) == 1

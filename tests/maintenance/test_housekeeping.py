@@ -20,7 +20,7 @@ from tenuto.postgres.database import Database
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.settings import load_settings
 from tenuto.store import manifests, partitions
-from tests.store.test_partitions import months, record
+from tests.store.test_partitions import insert_activity, list_partitions
 from tests.support.manifests import ANA, create_batch, create_manifest, finish_all_runs
 from tests.support.schedules import (
     claim_steps,
@@ -49,15 +49,15 @@ def make_housekeeping(
 async def test_housekeeping_cycle_creates_coming_partitions(db: Database) -> None:
     clock = ManualClock(NOW)
     assert await make_housekeeping(db, clock, housekeeping_seconds=42).run_cycle() == 42
-    assert {"activities_2027_06", "activities_2027_09"} <= set(await months(db))
+    assert {"activities_2027_06", "activities_2027_09"} <= set(await list_partitions(db))
 
 
 async def test_retention_drops_old_partitions_and_keeps_recent_ones(db: Database, register_worker: Register) -> None:
     await partitions.ensure_partitions(db, datetime(2027, 1, 1, tzinfo=UTC))
-    old_month = await record(db, datetime(2027, 1, 10, tzinfo=UTC))
-    young_month = await record(db, datetime(2027, 4, 10, tzinfo=UTC))
-    old_among_old = await record(db, datetime(2019, 1, 1, tzinfo=UTC))
-    young_among_old = await record(db, datetime(2019, 1, 2, tzinfo=UTC), ended=NOW - timedelta(days=1))
+    old_month = await insert_activity(db, datetime(2027, 1, 10, tzinfo=UTC))
+    young_month = await insert_activity(db, datetime(2027, 4, 10, tzinfo=UTC))
+    old_among_old = await insert_activity(db, datetime(2019, 1, 1, tzinfo=UTC))
+    young_among_old = await insert_activity(db, datetime(2019, 1, 2, tzinfo=UTC), ended=NOW - timedelta(days=1))
     await start_and_claim(db, await register_worker())
     await start(db, run_at=NOW)
     live = await rows(db)
@@ -80,7 +80,7 @@ async def test_locked_partition_does_not_block_other_deletions(
 ) -> None:
     await partitions.ensure_partitions(db, datetime(2027, 1, 1, tzinfo=UTC))
     for month in (1, 2):
-        await record(db, datetime(2027, month, 10, tzinfo=UTC))
+        await insert_activity(db, datetime(2027, month, 10, tzinfo=UTC))
     await db.fetch_all(
         "INSERT INTO tenuto.requests VALUES ('ana', 'old', 'x', $1, $2)", new_id(), NOW - timedelta(days=91)
     )
@@ -90,18 +90,18 @@ async def test_locked_partition_does_not_block_other_deletions(
         await reader.fetch("SELECT FROM tenuto.activities_2027_01")
         assert [await housekeeping.run_cycle(), await housekeeping.run_cycle()] == [42, 42]
         assert await read_table(db, "requests") == []
-        assert {"activities_2027_01", "activities_2027_02"} & set(await months(db)) == {"activities_2027_01"}
+        assert {"activities_2027_01", "activities_2027_02"} & set(await list_partitions(db)) == {"activities_2027_01"}
     assert caplog.text.count("deletion postponed kind='partition activities_2027_01'") == 1, "logged once"
     await reader.close()
     await housekeeping.run_cycle()
-    assert "activities_2027_01" not in await months(db), "in the next cycle already"
+    assert "activities_2027_01" not in await list_partitions(db), "in the next cycle already"
 
 
 async def test_retention_runs_at_its_interval(db: Database) -> None:
     clock = ManualClock(NOW)
     housekeeping = make_housekeeping(db, clock, retention_every_seconds=3600)
     await housekeeping.run_cycle()
-    aged = await record(db, datetime(2019, 1, 1, tzinfo=UTC))
+    aged = await insert_activity(db, datetime(2019, 1, 1, tzinfo=UTC))
     clock.advance(timedelta(minutes=59))
     await housekeeping.run_cycle()
     assert [row["id"] for row in await rows(db, "activities")] == [aged]
@@ -112,7 +112,7 @@ async def test_retention_runs_at_its_interval(db: Database) -> None:
 
 async def test_retention_deletes_many_rows_in_small_batches(db: Database) -> None:
     for day in range(1, 10):
-        await record(db, datetime(2019, 1, day, tzinfo=UTC))
+        await insert_activity(db, datetime(2019, 1, day, tzinfo=UTC))
     housekeeping = make_housekeeping(db, ManualClock(NOW), small_batches=True, housekeeping_seconds=60)
     waits, left = [], []
     for _ in range(3):
@@ -136,7 +136,7 @@ async def test_silent_workers_are_ended_and_old_ones_deleted(db: Database, regis
 
 async def test_housekeeping_cycles_may_run_concurrently(db: Database) -> None:
     await asyncio.gather(*(make_housekeeping(db, ManualClock(NOW)).run_cycle() for _ in range(4)))
-    assert "activities_2027_06" in await months(db)
+    assert "activities_2027_06" in await list_partitions(db)
 
 
 async def test_suspended_process_does_not_end_its_own_services(
@@ -187,8 +187,11 @@ async def test_retention_keeps_activities_of_open_executions_and_logs_it(
     held = await claim_steps(db, worker_id)
     failure = make_settlement(held["a"], started_at + timedelta(hours=1), "failed")
     await completion.finish(db, [failure])
-    older = await record(db, old_month), await record(db, old_among_old, ended=started_at - timedelta(minutes=1))
-    since = await record(db, old_among_old + timedelta(days=1), ended=started_at + timedelta(minutes=1))
+    older = (
+        await insert_activity(db, old_month),
+        await insert_activity(db, old_among_old, ended=started_at - timedelta(minutes=1)),
+    )
+    since = await insert_activity(db, old_among_old + timedelta(days=1), ended=started_at + timedelta(minutes=1))
 
     housekeeping = make_housekeeping(db, clock, retention_days=90, retention_every_seconds=60)
     for _ in range(2):

@@ -310,7 +310,9 @@ async def test_restarted_worker_recovers_its_tasks_at_once(app: Tenuto, worker: 
     ]
 
 
-async def test_worker_with_the_name_of_a_silent_one_respects_its_leases(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
+async def test_worker_with_the_name_of_a_silent_one_respects_its_leases(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     """The other one's leases may be longer than ours."""
 
     @app.job

@@ -1,64 +1,78 @@
-"""What the end of a step group means for its execution (S8, S9)."""
+"""Executions (S8, S9): the decision after a step group has ended."""
 
 from __future__ import annotations
 
 import pytest
 
-from tenuto.model.executions import CompleteExecution, FailExecution, FailedStep, StartNextGroup, decide_advance, describe_step_failure
+from tenuto.model.executions import (
+    CompleteExecution,
+    FailedStep,
+    FailExecution,
+    StartNextGroup,
+    decide_advance,
+    describe_step_failure,
+)
 from tests.support.schedules import make_plan, make_step
 
 BROKE = "failed: it broke"
 
 
-def test_a_group_without_failures_leads_to_the_next() -> None:
+def test_execution_continues_with_the_next_group_after_a_group_without_failures() -> None:
     assert decide_advance(make_plan("a", "b"), 0, [], 0) == StartNextGroup(1, 0)
 
 
-def test_after_the_last_group_the_execution_is_complete() -> None:
+def test_execution_completes_after_the_last_group() -> None:
     assert decide_advance(make_plan("a", "b"), 1, [], 0) == CompleteExecution(0)
 
 
-def test_a_failed_step_that_others_depend_on_fails_the_execution_and_is_named_with_its_reason() -> None:
-    assert decide_advance(make_plan("a", "b"), 0, [FailedStep(0, BROKE)], 0) == FailExecution(1, "step 'a' failed: it broke")
+def test_failed_step_fails_the_execution_with_step_and_reason() -> None:
+    assert decide_advance(make_plan("a", "b"), 0, [FailedStep(0, BROKE)], 0) == FailExecution(
+        1, "step 'a' failed: it broke"
+    )
 
 
-def test_a_failed_step_in_the_last_group_fails_the_execution_too() -> None:
+def test_failed_step_in_the_last_group_fails_the_execution() -> None:
     assert isinstance(decide_advance(make_plan("a", "b"), 1, [FailedStep(1, BROKE)], 0), FailExecution)
 
 
-def test_a_failed_step_that_may_fail_does_not_stop_the_others_but_is_counted() -> None:
+def test_step_with_continue_on_failure_does_not_stop_the_execution_but_is_counted() -> None:
     plan = make_plan(make_step("a", continue_on_failure=True), "b")
     assert decide_advance(plan, 0, [FailedStep(0, BROKE)], 0) == StartNextGroup(1, 1)
     assert decide_advance(plan, 1, [], 1) == CompleteExecution(1)
 
 
-def test_every_failed_step_of_a_group_is_asked_by_itself() -> None:
-    """The original asked one of them for all."""
-    plan = make_plan([make_step("a", continue_on_failure=True), make_step("b"), make_step("c", continue_on_failure=True)], "d")
+def test_continue_on_failure_applies_to_each_failed_step_of_a_group() -> None:
+    plan = make_plan(
+        [make_step("a", continue_on_failure=True), make_step("b"), make_step("c", continue_on_failure=True)], "d"
+    )
     may_fail = [FailedStep(0, BROKE), FailedStep(2, BROKE)]
     assert decide_advance(plan, 0, may_fail, 0) == StartNextGroup(1, 2)
-    assert decide_advance(plan, 0, [may_fail[0], FailedStep(1, "timed out"), may_fail[1]], 0) == FailExecution(3, "step 'b' timed out")
+    assert decide_advance(plan, 0, [may_fail[0], FailedStep(1, "timed out"), may_fail[1]], 0) == FailExecution(
+        3, "step 'b' timed out"
+    )
 
 
-def test_the_error_names_each_step_that_stopped_it_and_no_other() -> None:
+def test_execution_error_names_only_the_steps_that_failed_it() -> None:
     plan = make_plan([make_step("a"), make_step("b", continue_on_failure=True), make_step("c")])
     decided = decide_advance(plan, 0, [FailedStep(0, BROKE), FailedStep(1, BROKE), FailedStep(2, "was cancelled")], 0)
     assert decided == FailExecution(3, "step 'a' failed: it broke; step 'c' was cancelled")
 
 
-def test_the_error_of_a_thousand_failed_steps_is_cut_to_a_length_that_can_be_read() -> None:
-    decided = decide_advance(make_plan([f"s{n}" for n in range(1000)]), 0, [FailedStep(n, BROKE) for n in range(1000)], 0)
+def test_execution_error_of_many_failed_steps_is_truncated() -> None:
+    decided = decide_advance(
+        make_plan([f"s{n}" for n in range(1000)]), 0, [FailedStep(n, BROKE) for n in range(1000)], 0
+    )
     assert isinstance(decided, FailExecution)
     assert decided.failed_step_count == 1000
     assert len(decided.error) <= 4100
 
 
-def test_a_retry_that_begins_in_the_middle_goes_on_from_there() -> None:
+def test_execution_that_starts_at_a_later_group_continues_from_there() -> None:
     assert decide_advance(make_plan("a", "b", "c"), 1, [], 0) == StartNextGroup(2, 0)
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "message", "words"),
+    ("status", "reason", "message", "description"),
     [
         ("failed", "error", "no such host", "failed: no such host"),
         ("failed", "error", None, "failed"),
@@ -68,5 +82,7 @@ def test_a_retry_that_begins_in_the_middle_goes_on_from_there() -> None:
         ("completed_with_error", None, "2 of 3", "completed with an error: 2 of 3"),
     ],
 )
-def test_the_reason_is_told_in_words(status: str, reason: str | None, message: str | None, words: str) -> None:
-    assert describe_step_failure(status, reason, message) == words
+def test_step_failure_is_described_by_status_reason_and_message(
+    status: str, reason: str | None, message: str | None, description: str
+) -> None:
+    assert describe_step_failure(status, reason, message) == description

@@ -1,18 +1,26 @@
-"""Manifests as values (J1): checked when made, one reason to run, stored as plain data and read back the same."""
+"""Manifests (J1): validation, schedule type, round trip through plain data, and dependencies."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields, check_no_manifest_cycle, sort_manifests_by_dependency
-from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.manifests import (
+    Manifest,
+    ScheduleType,
+    check_no_manifest_cycle,
+    manifest_from_fields,
+    sort_manifests_by_dependency,
+)
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.triggers import at, cron, every, manual
+from tests.support.errors import raises_code
 
 
-def a_manifest(external_id: str = "load", **fields: Any) -> Manifest:
+def make_manifest(external_id: str = "load", **fields: Any) -> Manifest:
     return Manifest(external_id, "job", **fields)
 
 
@@ -28,8 +36,8 @@ def a_manifest(external_id: str = "load", **fields: Any) -> Manifest:
         ({"depends_on": "extract"}, ScheduleType.DEPENDENT),
     ],
 )
-def test_what_makes_it_run_is_its_schedule_type(fields: dict[str, Any], kind: ScheduleType) -> None:
-    assert a_manifest(**fields).schedule_type is kind
+def test_manifest_schedule_type_follows_from_its_reason_to_run(fields: dict[str, Any], kind: ScheduleType) -> None:
+    assert make_manifest(**fields).schedule_type is kind
 
 
 @pytest.mark.parametrize(
@@ -40,13 +48,13 @@ def test_what_makes_it_run_is_its_schedule_type(fields: dict[str, Any], kind: Sc
         {"on_demand": True, "depends_on": "extract"},
     ],
 )
-def test_it_has_one_reason_to_run(fields: dict[str, Any]) -> None:
-    with pytest.raises(Invalid, match="more than one reason"):
-        a_manifest(**fields)
+def test_manifest_with_two_reasons_to_run_is_rejected(fields: dict[str, Any]) -> None:
+    with raises_code("manifest.trigger.conflict"):
+        make_manifest(**fields)
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "field"),
     [
         ({"external_id": ""}, "external_id"),
         ({"external_id": "a\x00b"}, "external_id"),
@@ -63,10 +71,10 @@ def test_it_has_one_reason_to_run(fields: dict[str, Any]) -> None:
         ({"depends_on": "load"}, "depends_on"),
     ],
 )
-def test_what_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, Any], named: str) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_invalid_manifest_field_is_rejected(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         Manifest(**{"external_id": "load", "job": "job", **fields})
-    assert refused.value.field == named
+    assert rejected.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -90,21 +98,21 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, An
         {"trigger": every("15m")},
     ],
 )
-def test_what_is_stored_is_read_back_the_same(fields: dict[str, Any]) -> None:
-    made = a_manifest(**fields)
+def test_manifest_fields_round_trip(fields: dict[str, Any]) -> None:
+    made = make_manifest(**fields)
     assert manifest_from_fields(made.to_fields()) == made
     assert manifest_from_fields(made.to_fields()).to_fields() == made.to_fields()
 
 
-def test_its_name_is_its_external_id_unless_it_has_one() -> None:
-    assert a_manifest().name == "load"
-    assert a_manifest(name="Load").name == "Load"
+def test_manifest_name_defaults_to_its_external_id() -> None:
+    assert make_manifest().name == "load"
+    assert make_manifest(name="Load").name == "Load"
 
 
-def test_a_field_nobody_knows_is_refused() -> None:
-    with pytest.raises(Invalid) as refused:
-        manifest_from_fields({**a_manifest().to_fields(), "colour": "red"})
-    assert refused.value.field == "colour"
+def test_unknown_manifest_field_is_rejected() -> None:
+    with raises_code("manifest.field.unknown") as rejected:
+        manifest_from_fields({**make_manifest().to_fields(), "colour": "red"})
+    assert rejected.value.field == "colour"
 
 
 @pytest.mark.parametrize(
@@ -115,19 +123,27 @@ def test_a_field_nobody_knows_is_refused() -> None:
         ("a", "b", {"b": "c", "c": "d", "d": "a", "e": "a"}),
     ],
 )
-def test_a_circle_is_refused_and_shown(external_id: str, depends_on: str, parents: dict[str, str | None]) -> None:
-    with pytest.raises(Invalid, match=r"a → b → .*a"):
+def test_manifest_dependency_cycle_is_rejected_with_its_path(
+    external_id: str, depends_on: str, parents: dict[str, str | None]
+) -> None:
+    with raises_code("manifest.depends_on.cycle") as rejected:
         check_no_manifest_cycle(external_id, depends_on, parents)
+    assert re.search(r"a → b → .*a", rejected.value.message)
 
 
-def test_a_line_is_no_circle_nor_is_one_that_others_have_made() -> None:
+def test_manifest_outside_a_cycle_is_accepted() -> None:
     check_no_manifest_cycle("a", None, {"b": "a"})
     check_no_manifest_cycle("c", "b", {"b": "a"})
     check_no_manifest_cycle("x", "a", {"a": "b", "b": "a"})
 
 
-def test_each_comes_after_the_one_it_runs_after() -> None:
-    wanted = [a_manifest("c", depends_on="b"), a_manifest("b", depends_on="a"), a_manifest("a"), a_manifest("d")]
+def test_manifests_are_sorted_by_dependency() -> None:
+    wanted = [
+        make_manifest("c", depends_on="b"),
+        make_manifest("b", depends_on="a"),
+        make_manifest("a"),
+        make_manifest("d"),
+    ]
     assert [each.external_id for each in sort_manifests_by_dependency(wanted)] == ["a", "b", "c", "d"]
-    with pytest.raises(Invalid, match="after itself"):
-        sort_manifests_by_dependency([a_manifest("a", depends_on="b"), a_manifest("b", depends_on="a")])
+    with raises_code("manifest.depends_on.cycle"):
+        sort_manifests_by_dependency([make_manifest("a", depends_on="b"), make_manifest("b", depends_on="a")])

@@ -1,4 +1,4 @@
-"""Schedules as values (S3, S6, S13): checked when made, to plain data and back, compared, free of circles."""
+"""Schedules (S3, S6, S13): validation of steps, plans and definitions, round trips, comparison and cycles."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.schedules import (
     MAX_GROUPS,
     MAX_STEPS,
-    ScheduleDefinition,
-    MisfirePolicy,
     Misfire,
+    MisfirePolicy,
     OverlapPolicy,
     Plan,
+    ScheduleDefinition,
     changed_fields,
+    check_no_schedule_cycle,
     misfire_from_fields,
     misfire_from_json,
+    override_arguments,
     plan_from_fields,
     plan_from_json,
-    check_no_schedule_cycle,
-    override_arguments,
 )
 from tenuto.model.secrets import SecretRef
 from tenuto.model.steps import Step, StepOptions, override_policy, step_from_fields
 from tenuto.model.triggers import cron, manual, trigger_from_fields
+from tests.support.errors import raises_code
 from tests.support.schedules import make_definition, make_plan, make_step
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_called_after_what_it_runs_unless_it_has_a_name() -> None:
+def test_step_name_defaults_to_its_target() -> None:
     assert Step("job", "bake").name == "bake"
     assert Step("job", "bake", name="the bread").name == "the bread"
 
 
-def test_a_step_says_what_it_takes_otherwise_than_its_job() -> None:
+def test_step_stores_its_overrides_of_the_job() -> None:
     step = Step.schedule("other", continue_on_failure=True, max_retries=3, queue="slow", priority=5, name="n")
     assert (step.kind, step.target, step.name, step.continue_on_failure) == ("schedule", "other", "n", True)
     assert (step.queue, step.priority, step.rules) == ("slow", 5, {"max_retries": 3})
@@ -65,13 +66,13 @@ def test_a_step_says_what_it_takes_otherwise_than_its_job() -> None:
         ({"rules": {"on_lost": "cry"}}, "on_lost"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_invalid_step_field_is_rejected(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         Step(**{"kind": "job", "target": "bake", **fields})
-    assert refused.value.field == field
+    assert rejected.value.field == field
 
 
-def test_a_step_of_every_kind_can_be_written_in_code_with_its_arguments_and_the_step_s_own_options() -> None:
+def test_step_constructors_separate_arguments_and_options() -> None:
     secret = SecretRef(secret="token")
     own: StepOptions = {"continue_on_failure": True, "timeout": "5m", "max_retries": 2, "queue": "slow", "priority": 3}
     steps = {
@@ -82,8 +83,8 @@ def test_a_step_of_every_kind_can_be_written_in_code_with_its_arguments_and_the_
         "log.append": Step.log("done", "calls", {"n": 1}, **own),
         "sql": Step.sql("hr", "SELECT :a", parameters={"a": None, "b": secret}, statement_timeout="1m", **own),
     }
-    told = {kind: dict(step.arguments) for kind, step in steps.items()}
-    assert told == {
+    arguments = {kind: dict(step.arguments) for kind, step in steps.items()}
+    assert arguments == {
         "executable": {
             "program": "/bin/x", "args": ["a", "b"], "env": {"T": {"secret": "token"}}, "success_codes": [0, 2],
             "sha256": "0" * 64,
@@ -116,16 +117,16 @@ def test_a_step_of_every_kind_can_be_written_in_code_with_its_arguments_and_the_
     assert names == ["b.sql", "mine", "sql on hr"]
 
 
-def test_an_option_no_step_has_is_refused() -> None:
-    with pytest.raises(Invalid) as refused:
+def test_unknown_step_option_or_field_is_rejected() -> None:
+    with raises_code("step.option.unknown") as rejected:
         Step.schedule("other", timeuot="1h")  # type: ignore[call-arg]
-    assert refused.value.field == "timeuot"
-    with pytest.raises(Invalid) as refused:
+    assert rejected.value.field == "timeuot"
+    with raises_code("step.field.unknown") as rejected:
         step_from_fields({"kind": "job", "target": "bake", "colour": "red"})
-    assert refused.value.field == "colour"
+    assert rejected.value.field == "colour"
 
 
-def test_a_step_goes_to_plain_data_and_back() -> None:
+def test_step_fields_round_trip() -> None:
     full = Step(
         "job",
         "bake",
@@ -142,14 +143,16 @@ def test_a_step_goes_to_plain_data_and_back() -> None:
         assert step_from_fields(json.loads(json.dumps(step.to_fields()))) == step
 
 
-def test_rules_are_written_down_as_plain_data() -> None:
+def test_step_rules_are_stored_as_plain_data() -> None:
     step = Step.schedule("other", retry=RetryPolicy(max_retries=2), timeout=timedelta(minutes=2))
     written = json.loads(json.dumps(step.to_fields()))
     assert written["rules"]["timeout"] == 120
-    assert override_policy(TaskPolicy(), **step_from_fields(written).rules) == TaskPolicy(RetryPolicy(max_retries=2), 120.0)
+    assert override_policy(TaskPolicy(), **step_from_fields(written).rules) == TaskPolicy(
+        RetryPolicy(max_retries=2), 120.0
+    )
 
 
-def test_a_rule_changes_what_it_names_and_leaves_the_rest_as_the_job_has_it() -> None:
+def test_policy_override_changes_only_the_given_rules() -> None:
     job = TaskPolicy(RetryPolicy(max_retries=9, base_seconds=3), 60.0, "fail")
     assert override_policy(job, max_retries=2) == TaskPolicy(RetryPolicy(max_retries=2, base_seconds=3), 60.0, "fail")
     assert override_policy(job, retry={"base_seconds": 1}).retry == RetryPolicy(max_retries=9, base_seconds=1)
@@ -159,7 +162,7 @@ def test_a_rule_changes_what_it_names_and_leaves_the_rest_as_the_job_has_it() ->
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_list_in_the_list_is_a_parallel_group() -> None:
+def test_nested_list_in_a_plan_is_a_parallel_group() -> None:
     plan = make_plan("a", ["b", "c"], "d")
     assert [(group, number, step.name) for group, number, step in plan.enumerate_steps()] == [
         (0, 0, "a"),
@@ -171,45 +174,46 @@ def test_a_list_in_the_list_is_a_parallel_group() -> None:
     assert plan.step_count == 4
 
 
-def test_a_plan_has_no_fifth_step_of_four() -> None:
+def test_plan_step_position_out_of_range_raises_index_error() -> None:
     with pytest.raises(IndexError):
         make_plan("a", ["b", "c"], "d").step_at(4)
 
 
 @pytest.mark.parametrize("groups", [[], ["a", []]], ids=["no steps", "an empty group"])
-def test_a_plan_without_steps_or_with_an_empty_group_is_refused(groups: Any) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_plan_without_steps_or_with_an_empty_group_is_rejected(groups: Any) -> None:
+    with raises_code("schedule.steps.empty") as rejected:
         make_plan(*groups)
-    assert refused.value.field == "steps"
+    assert rejected.value.field == "steps"
 
 
-def test_what_is_no_step_is_refused() -> None:
+def test_plan_entry_that_is_not_a_step_is_rejected() -> None:
     for steps in (["bake"], [[make_step("a"), 5]], [5]):
-        with pytest.raises(Invalid) as refused:
+        with raises_code("schedule.steps.invalid") as rejected:
             Plan.from_steps(steps)  # type: ignore[arg-type]
-        assert refused.value.field == "steps"
+        assert rejected.value.field == "steps"
 
 
-def test_a_plan_has_a_size_it_may_not_outgrow() -> None:
+def test_plan_with_too_many_groups_or_steps_is_rejected() -> None:
     one = make_step("a")
     assert Plan(((one,),) * MAX_GROUPS).step_count == MAX_GROUPS
-    for groups in (((one,),) * (MAX_GROUPS + 1), ((one,) * (MAX_STEPS + 1),)):
-        with pytest.raises(Invalid):
-            Plan(groups)
+    with raises_code("schedule.steps.too_many_groups"):
+        Plan(((one,),) * (MAX_GROUPS + 1))
+    with raises_code("schedule.steps.too_many"):
+        Plan(((one,) * (MAX_STEPS + 1),))
 
 
-def test_a_plan_goes_to_json_and_back() -> None:
+def test_plan_json_round_trip() -> None:
     plan = make_plan("a", ["b", make_step("c", continue_on_failure=True, arguments={"wörd": "✓"})])
     assert plan_from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("stored", ["a", {"a": 1}, ["a"], [{"kind": "job"}], [[5]], 5, None])
-def test_what_is_no_plan_is_refused(stored: Any) -> None:
+def test_invalid_plan_data_is_rejected(stored: Any) -> None:
     with pytest.raises(Invalid):
         plan_from_fields(stored)
 
 
-def test_arguments_for_one_run_replace_those_named_and_leave_the_others() -> None:
+def test_argument_override_replaces_only_the_given_arguments() -> None:
     plan = make_plan(make_step("a", arguments={"x": 1, "y": 2}), "b")
     changed = override_arguments(plan, {"a": {"y": 5}})
     assert dict(changed.step_at(0).arguments) == {"x": 1, "y": 5}
@@ -217,56 +221,64 @@ def test_arguments_for_one_run_replace_those_named_and_leave_the_others() -> Non
     assert dict(plan.step_at(0).arguments) == {"x": 1, "y": 2}
 
 
-def test_arguments_for_a_step_there_is_not_or_that_are_none_are_refused() -> None:
-    with pytest.raises(Invalid) as refused:
+def test_argument_override_for_unknown_step_or_without_mapping_is_rejected() -> None:
+    with raises_code("schedule.step.not_found") as rejected:
         override_arguments(make_plan("a", "b"), {"c": {}})
-    assert refused.value.field == "c"
-    assert "a, b" in (refused.value.remedy or "")
-    with pytest.raises(Invalid) as refused:
+    assert rejected.value.field == "c"
+    assert "a, b" in (rejected.value.remedy or "")
+    with raises_code("step.arguments.invalid") as rejected:
         override_arguments(make_plan("a"), {"a": 5})  # type: ignore[dict-item]
-    assert refused.value.field == "a"
+    assert rejected.value.field == "a"
 
 
-# --- circles --------------------------------------------------------------------------------------------------------
+# --- cycles ---------------------------------------------------------------------------------------------------------
 
 
-def runs(*names: str) -> Plan:
+def make_plan_of_schedules(*names: str) -> Plan:
     return make_plan(*(Step.schedule(name) for name in names))
 
 
-def test_a_schedule_that_runs_itself_is_refused() -> None:
-    with pytest.raises(Invalid, match="A → A"):
-        check_no_schedule_cycle("A", runs("A"), {})
+def test_schedule_that_runs_itself_is_rejected() -> None:
+    with raises_code("schedule.steps.cycle"):
+        check_no_schedule_cycle("A", make_plan_of_schedules("A"), {})
 
 
-def test_a_schedule_that_runs_itself_by_way_of_others_is_refused_with_the_way() -> None:
-    with pytest.raises(Invalid, match="A → B → C → A"):
-        check_no_schedule_cycle("A", runs("B"), {"B": runs("C"), "C": runs("D", "A"), "D": make_plan("x")})
+def test_schedule_cycle_through_others_is_rejected_with_its_path() -> None:
+    plans = {"B": make_plan_of_schedules("C"), "C": make_plan_of_schedules("D", "A"), "D": make_plan("x")}
+    with raises_code("schedule.steps.cycle") as rejected:
+        check_no_schedule_cycle("A", make_plan_of_schedules("B"), plans)
+    assert "A → B → C → A" in rejected.value.message
 
 
-def test_the_plan_that_is_to_be_counts_and_not_the_one_that_was() -> None:
-    check_no_schedule_cycle("A", runs("B"), {"A": runs("A"), "B": make_plan("x")})
+def test_schedule_cycle_check_uses_the_new_plan() -> None:
+    check_no_schedule_cycle("A", make_plan_of_schedules("B"), {"A": make_plan_of_schedules("A"), "B": make_plan("x")})
 
 
-def test_two_ways_to_the_same_schedule_are_no_circle() -> None:
-    check_no_schedule_cycle("A", runs("B", "C"), {"B": runs("D"), "C": runs("D"), "D": make_plan("x")})
+def test_two_paths_to_the_same_schedule_are_no_cycle() -> None:
+    check_no_schedule_cycle(
+        "A",
+        make_plan_of_schedules("B", "C"),
+        {"B": make_plan_of_schedules("D"), "C": make_plan_of_schedules("D"), "D": make_plan("x")},
+    )
 
 
-def test_a_circle_that_others_have_among_themselves_does_not_hang_the_search() -> None:
-    check_no_schedule_cycle("A", runs("B"), {"B": runs("C"), "C": runs("B")})
+def test_schedule_cycle_check_ends_despite_a_cycle_of_other_schedules() -> None:
+    check_no_schedule_cycle(
+        "A", make_plan_of_schedules("B"), {"B": make_plan_of_schedules("C"), "C": make_plan_of_schedules("B")}
+    )
 
 
 # --- definitions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_definition_goes_to_plain_data_and_back() -> None:
+def test_schedule_definition_fields_round_trip() -> None:
     definition = make_definition(
         "a",
         ["b", "c"],
         trigger=cron("0 2 * * mon", zone="Europe/London"),
         overlap="queue_one",
         misfire={"policy": "all", "max_runs": 3},
-        description="what it is for",
+        description="a description",
     )
     fields = json.loads(json.dumps(definition.to_fields()))
     again = ScheduleDefinition(
@@ -280,7 +292,7 @@ def test_a_definition_goes_to_plain_data_and_back() -> None:
     assert again == definition
 
 
-def test_what_is_not_said_is_the_usual() -> None:
+def test_schedule_definition_defaults() -> None:
     made = ScheduleDefinition("n", manual(), make_plan("a"))
     assert (made.trigger, made.overlap, made.misfire, made.description) == (manual(), OverlapPolicy.SKIP, Misfire(), "")
 
@@ -297,10 +309,10 @@ def test_what_is_not_said_is_the_usual() -> None:
         ({"overlap": "fight"}, "overlap"),
     ],
 )
-def test_a_definition_that_cannot_be_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_invalid_schedule_definition_field_is_rejected(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         ScheduleDefinition(**{"name": "n", "trigger": manual(), "plan": make_plan("a"), **fields})
-    assert refused.value.field == field
+    assert rejected.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -322,28 +334,28 @@ def test_a_definition_that_cannot_be_is_refused_by_the_name_of_its_field(fields:
         ({"grace_seconds": 300}, "misfire.grace_seconds"),
     ],
 )
-def test_a_misfire_rule_that_cannot_be_is_refused_by_the_name_of_its_field(given: Any, field: str) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_invalid_misfire_policy_is_rejected(given: Any, field: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         misfire_from_fields(given)
-    assert refused.value.field == field
+    assert rejected.value.field == field
 
 
-def test_a_misfire_rule_is_its_word_or_its_fields() -> None:
+def test_misfire_policy_is_given_by_name_or_fields() -> None:
     assert misfire_from_fields("all") == Misfire(MisfirePolicy.ALL)
-    for rule in (Misfire(), Misfire(MisfirePolicy.ALL, max_runs=5), Misfire(MisfirePolicy.SKIP, grace_seconds=90)):
-        assert misfire_from_fields(rule.to_fields()) == rule
+    for misfire in (Misfire(), Misfire(MisfirePolicy.ALL, max_runs=5), Misfire(MisfirePolicy.SKIP, grace_seconds=90)):
+        assert misfire_from_fields(misfire.to_fields()) == misfire
 
 
-def test_what_the_policy_would_pass_over_is_refused_in_code_too_with_what_to_do() -> None:
-    with pytest.raises(Invalid, match="goes with the policy all, and it is once") as refused:
+def test_misfire_parameter_of_another_policy_is_rejected_with_a_remedy() -> None:
+    with raises_code("schedule.misfire.parameter_not_applicable") as rejected:
         Misfire(MisfirePolicy.ONCE, max_runs=3)
-    assert refused.value.remedy == "say policy all, or leave max_runs out"
-    with pytest.raises(Invalid, match="goes with the policy skip, and it is all"):
+    assert rejected.value.remedy == "use the policy all, or leave max_runs out"
+    with raises_code("schedule.misfire.parameter_not_applicable"):
         Misfire(MisfirePolicy.ALL, grace_seconds=90)
 
 
 @pytest.mark.parametrize(
-    ("stored", "holds"),
+    ("stored", "expected"),
     [
         ({"max_runs": 10}, Misfire()),
         ({"policy": "once", "max_runs": 3}, Misfire()),
@@ -351,11 +363,11 @@ def test_what_the_policy_would_pass_over_is_refused_in_code_too_with_what_to_do(
         ({"policy": "skip", "grace_seconds": 5}, Misfire(MisfirePolicy.SKIP, grace_seconds=60)),
     ],
 )
-def test_a_rule_stored_before_that_was_refused_is_read_as_what_holds_of_it(stored: Any, holds: Misfire) -> None:
-    assert misfire_from_json(json.dumps(stored)) == holds
+def test_stored_misfire_policy_with_invalid_parameters_is_readable(stored: Any, expected: Misfire) -> None:
+    assert misfire_from_json(json.dumps(stored)) == expected
 
 
-def test_two_versions_are_compared_field_by_field() -> None:
+def test_changed_fields_compares_two_versions() -> None:
     before, after = make_definition("a").to_fields(), make_definition("a", description="new").to_fields()
     assert changed_fields(before, after) == {"description": ("", "new")}
     assert changed_fields(after, after) == {}

@@ -1,4 +1,4 @@
-"""What an outcome means for its task (W5, W7, J2, J3, S10): the whole table, and what holds for every row of it."""
+"""Settlement (W5, W7, J2, J3, S10): the decision table for outcomes, and properties of every decision."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.policies import MAX_WORKER_LOSSES, TaskPolicy, RetryPolicy
+from tenuto.model.policies import MAX_WORKER_LOSSES, RetryPolicy, TaskPolicy
 from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, lost_outcome, settle
 from tests.support.model_values import NOON, make_held_task
 
-PLAIN = RetryPolicy(max_retries=3, base_seconds=60, factor=2, jitter=0)
+WITHOUT_JITTER = RetryPolicy(max_retries=3, base_seconds=60, factor=2, jitter=0)
 
 OnLost: TypeAlias = Literal["retry", "fail"]
 Verdict: TypeAlias = Literal["ends", "failed again", "lost again", "handed back"]
@@ -30,11 +30,11 @@ UNTIL_THE_THIRD: list[tuple[int, Verdict]] = [(0, "failed again"), (1, "failed a
 
 
 TABLE: list[Row] = [
-    # whatever is done is done
+    # a completed task ends
     (OutcomeStatus.COMPLETED, None, True, 0, 0, "retry", "ends"),
     (OutcomeStatus.COMPLETED_WITH_WARNING, None, True, 0, 0, "retry", "ends"),
     (OutcomeStatus.COMPLETED_WITH_ERROR, None, True, 0, 0, "retry", "ends"),
-    # failures are tried again until the third
+    # failures are retried until the third
     *(
         (OutcomeStatus.FAILED, reason, True, failures, losses, on_lost, verdict)
         for reason in (OutcomeReason.ERROR, OutcomeReason.TIMED_OUT, OutcomeReason.REFUSED)
@@ -42,26 +42,30 @@ TABLE: list[Row] = [
         for losses in (0, 2)
         for on_lost in BOTH
     ),
-    # unless the code, or an input that will never fit, says that it is of no use
+    # unless the job or its input rules out a retry
     *(
         (OutcomeStatus.FAILED, reason, False, failures, 0, "retry", "ends")
         for reason in (OutcomeReason.ERROR, OutcomeReason.REFUSED)
         for failures in (0, 2)
     ),
-    # a cancelled task is over, whatever its policy
+    # a cancelled task ends under every policy
     (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, False, 0, 0, "retry", "ends"),
     (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, True, 0, 0, "retry", "ends"),
     (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, True, 2, 2, "fail", "ends"),
-    # so is a step its execution never came to
+    # so does a step that its execution did not reach
     (OutcomeStatus.CANCELLED, OutcomeReason.NOT_RUN, False, 0, 0, "retry", "ends"),
-    # a loss is the worker's doing: tried again until the third, failures do not count
+    # a lost worker: retried until the third loss, whatever the failures
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 0, 0, "retry", "lost again"),
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 2, 0, "retry", "lost again"),
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 0, 1, "retry", "lost again"),
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 0, 2, "retry", "ends"),
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 2, 2, "retry", "ends"),
-    *((OutcomeStatus.FAILED, OutcomeReason.LOST, True, failures, losses, "fail", "ends") for failures in (0, 2) for losses in (0, 1)),
-    # handing back is nobody's fault and never the end
+    *(
+        (OutcomeStatus.FAILED, OutcomeReason.LOST, True, failures, losses, "fail", "ends")
+        for failures in (0, 2)
+        for losses in (0, 1)
+    ),
+    # a task that was handed back is always retried, without counting a failure
     *(
         (OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK, True, failures, losses, on_lost, "handed back")
         for failures in (0, 2)
@@ -71,13 +75,13 @@ TABLE: list[Row] = [
 ]  # fmt: skip
 
 
-def test_the_table_speaks_of_every_status_and_every_reason() -> None:
+def test_settlement_table_covers_every_status_and_reason() -> None:
     assert {row[0] for row in TABLE} == set(OutcomeStatus)
     assert {row[1] for row in TABLE} == {None, *OutcomeReason}
 
 
 @pytest.mark.parametrize(("status", "reason", "may_retry", "failures", "losses", "on_lost", "verdict"), TABLE)
-def test_an_outcome_means_what_the_table_says(
+def test_settle_decides_by_the_table(
     status: OutcomeStatus,
     reason: OutcomeReason | None,
     may_retry: bool,
@@ -86,22 +90,22 @@ def test_an_outcome_means_what_the_table_says(
     on_lost: OnLost,
     verdict: Verdict,
 ) -> None:
-    task = make_held_task(TaskPolicy(PLAIN, on_lost=on_lost), failures=failures, losses=losses)
-    again = settle(task, Outcome(status, reason, may_retry=may_retry), NOON, new_id).retry
+    task = make_held_task(TaskPolicy(WITHOUT_JITTER, on_lost=on_lost), failures=failures, losses=losses)
+    retry = settle(task, Outcome(status, reason, may_retry=may_retry), NOON, new_id).retry
     match verdict:
         case "ends":
-            assert again is None
+            assert retry is None
         case "failed again":
-            assert again is not None
-            assert (again.failures, again.losses) == (failures + 1, losses)
-            assert again.run_at == NOON + timedelta(seconds=60 * 2**failures)
+            assert retry is not None
+            assert (retry.failures, retry.losses) == (failures + 1, losses)
+            assert retry.run_at == NOON + timedelta(seconds=60 * 2**failures)
         case "lost again":
-            assert again is not None
-            assert (again.failures, again.losses) == (failures, losses + 1)
-            assert again.run_at >= NOON
+            assert retry is not None
+            assert (retry.failures, retry.losses) == (failures, losses + 1)
+            assert retry.run_at >= NOON
         case "handed back":
-            assert again is not None
-            assert (again.failures, again.losses, again.run_at) == (failures, losses, NOON)
+            assert retry is not None
+            assert (retry.failures, retry.losses, retry.run_at) == (failures, losses, NOON)
 
 
 outcomes = st.builds(
@@ -120,7 +124,7 @@ small = st.integers(0, 6)
 
 
 @given(any_policy, small, small, st.booleans())
-def test_a_cancelled_task_never_comes_back(policy: TaskPolicy, failures: int, losses: int, may_retry: bool) -> None:
+def test_settle_never_retries_a_cancelled_task(policy: TaskPolicy, failures: int, losses: int, may_retry: bool) -> None:
     task = make_held_task(policy, failures=failures, losses=losses)
     outcome = cancelled_outcome(task, NOON, Actor.user("ana"))
     outcome.may_retry = may_retry
@@ -128,7 +132,7 @@ def test_a_cancelled_task_never_comes_back(policy: TaskPolicy, failures: int, lo
 
 
 @given(any_policy, small, small, outcomes)
-def test_a_failure_is_final_exactly_if_retrying_is_of_no_use_or_used_up(
+def test_settle_ends_a_failed_task_exactly_if_retries_are_not_allowed_or_used_up(
     policy: TaskPolicy, failures: int, losses: int, outcome: Outcome
 ) -> None:
     outcome.status = OutcomeStatus.FAILED
@@ -140,19 +144,19 @@ def test_a_failure_is_final_exactly_if_retrying_is_of_no_use_or_used_up(
 
 
 @given(any_policy, small, small, outcomes)
-def test_an_attempt_adds_to_failures_or_to_losses_or_to_neither_but_never_to_both(
+def test_settle_counts_an_attempt_as_failure_or_loss_or_neither(
     policy: TaskPolicy, failures: int, losses: int, outcome: Outcome
 ) -> None:
     task = make_held_task(policy, failures=failures, losses=losses)
-    again = settle(task, outcome, NOON, new_id).retry
-    if again is not None:
-        added = (again.failures - failures, again.losses - losses)
+    retry = settle(task, outcome, NOON, new_id).retry
+    if retry is not None:
+        added = (retry.failures - failures, retry.losses - losses)
         by_reason = {OutcomeReason.LOST: (0, 1), OutcomeReason.HANDED_BACK: (0, 0)}
         assert added == by_reason.get(outcome.reason or OutcomeReason.ERROR, (1, 0))
 
 
 @given(any_policy, small, small, outcomes)
-def test_what_is_repeated_leaves_a_record_of_its_own_and_takes_a_new_id(
+def test_settle_gives_a_retry_a_new_activity_id(
     policy: TaskPolicy, failures: int, losses: int, outcome: Outcome
 ) -> None:
     numbers = count(1)
@@ -167,23 +171,32 @@ def test_what_is_repeated_leaves_a_record_of_its_own_and_takes_a_new_id(
 
 
 @given(any_policy, small, small, outcomes)
-def test_the_same_question_has_the_same_answer(policy: TaskPolicy, failures: int, losses: int, outcome: Outcome) -> None:
+def test_settle_is_deterministic(policy: TaskPolicy, failures: int, losses: int, outcome: Outcome) -> None:
     task = make_held_task(policy, failures=failures, losses=losses)
     assert settle(task, outcome, NOON, lambda: UUID(int=7)) == settle(task, outcome, NOON, lambda: UUID(int=7))
 
 
-def test_only_success_and_completed_with_error_end_without_asking_the_policy() -> None:
+def test_settle_retries_only_failed_attempts() -> None:
     generous = TaskPolicy(RetryPolicy(max_retries=1000))
     ends = {
         (status, reason)
         for status, reason in product(OutcomeStatus, (None, *OutcomeReason))
         if settle(make_held_task(generous), Outcome(status, reason), NOON, new_id).retry is None
     }
-    unblamed = {None, OutcomeReason.ERROR, OutcomeReason.TIMED_OUT, OutcomeReason.REFUSED, OutcomeReason.REQUESTED, OutcomeReason.NOT_RUN}
-    assert ends == {(status, reason) for status in OutcomeStatus if status is not OutcomeStatus.FAILED for reason in unblamed}
+    other_reasons = {
+        None,
+        OutcomeReason.ERROR,
+        OutcomeReason.TIMED_OUT,
+        OutcomeReason.REFUSED,
+        OutcomeReason.REQUESTED,
+        OutcomeReason.NOT_RUN,
+    }
+    assert ends == {
+        (status, reason) for status in OutcomeStatus if status is not OutcomeStatus.FAILED for reason in other_reasons
+    }
 
 
-def test_a_task_whose_worker_died_three_times_is_set_aside_and_says_so() -> None:
+def test_settle_ends_a_poison_task_after_three_worker_losses() -> None:
     task = make_held_task(losses=MAX_WORKER_LOSSES - 1)
     settlement = settle(task, lost_outcome(task, NOON), NOON, new_id)
     assert settlement.retry is None
@@ -193,7 +206,7 @@ def test_a_task_whose_worker_died_three_times_is_set_aside_and_says_so() -> None
     assert "3 times" in error["message"]
 
 
-def test_a_task_that_must_not_run_twice_fails_at_its_first_loss_and_says_lost() -> None:
+def test_settle_ends_a_task_with_on_lost_fail_at_its_first_loss() -> None:
     task = make_held_task(TaskPolicy(on_lost="fail"))
     settlement = settle(task, lost_outcome(task, NOON), NOON, new_id)
     assert settlement.retry is None
@@ -201,21 +214,25 @@ def test_a_task_that_must_not_run_twice_fails_at_its_first_loss_and_says_lost() 
     assert json.loads(settlement.outcome.error)["type"] == "tenuto.Lost"
 
 
-def test_the_wait_a_job_asks_for_goes_before_the_one_of_its_policy() -> None:
+def test_settle_prefers_the_retry_instant_of_the_job() -> None:
     later = NOON + timedelta(hours=5)
     outcome = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, retry_at=later)
-    again = settle(make_held_task(TaskPolicy(PLAIN)), outcome, NOON, new_id).retry
-    assert again is not None
-    assert again.run_at == later
+    retry = settle(make_held_task(TaskPolicy(WITHOUT_JITTER)), outcome, NOON, new_id).retry
+    assert retry is not None
+    assert retry.run_at == later
 
 
-def test_asking_for_a_wait_does_not_make_a_last_failure_less_final() -> None:
+def test_retry_instant_of_the_job_does_not_allow_another_attempt() -> None:
     outcome = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, retry_at=NOON + timedelta(hours=5))
-    assert settle(make_held_task(TaskPolicy(PLAIN), failures=2), outcome, NOON, new_id).retry is None
+    assert settle(make_held_task(TaskPolicy(WITHOUT_JITTER), failures=2), outcome, NOON, new_id).retry is None
 
 
-def test_who_cancelled_stands_in_the_record() -> None:
+def test_cancelled_outcome_names_the_actor() -> None:
     outcome = cancelled_outcome(make_held_task(), NOON, Actor.user("ben", "Ben"))
     assert outcome.error is not None
     assert "Ben" in json.loads(outcome.error)["message"]
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, False)
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (
+        OutcomeStatus.CANCELLED,
+        OutcomeReason.REQUESTED,
+        False,
+    )

@@ -1,4 +1,4 @@
-"""Scripts as text: statements end where PostgreSQL ends them, and parameters stand where they are meant to."""
+"""SQL scripts: splitting into statements as PostgreSQL does, and literals of parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.sql_scripts import sql_literal, split_statements
+from tenuto.model.sql_scripts import split_statements, sql_literal
+from tests.support.errors import raises_code
 
 SCRIPT = r"""
 -- a; comment
@@ -20,7 +21,7 @@ ROLLBACK TO SAVEPOINT a; COMMIT AND CHAIN; prepare transaction 'x'; PREPARE p AS
 """
 
 
-def test_a_statement_ends_at_its_own_semicolon_and_nowhere_else() -> None:
+def test_sql_statements_are_split_at_their_own_semicolons() -> None:
     found = split_statements(SCRIPT, {"v": sql_literal("it's \\ x", field="v")})
     assert [(each.line, each.command, each.controls_transaction) for each in found] == [
         (3, "CREATE", False), (4, "INSERT", False), (5, "DO", False), (6, "CREATE", False), (7, "SELECT", False),
@@ -31,35 +32,41 @@ def test_a_statement_ends_at_its_own_semicolon_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "code"),
     [
-        ("SELECT 1;\n\\! id", "line 2: commands of psql"),
-        ("SELECT 1 \\gexec", "commands of psql"),
-        ("SELECT 'x", "does not end"),
-        ('SELECT "x', "does not end"),
-        ("SELECT E'x\\'", "does not end"),
-        ("/* /* */", "does not end"),
-        ("SELECT $a$ $b$", "does not end"),
-        ("COPY t FROM STDIN", "nobody to talk to"),
-        ("copy t to stdout (format csv)", "nobody to talk to"),
-        (" ; -- nothing\n ;", "holds no statement"),
+        ("SELECT 1;\n\\! id", "step.sql.script.invalid"),
+        ("SELECT 1 \\gexec", "step.sql.script.invalid"),
+        ("SELECT 'x", "step.sql.script.invalid"),
+        ('SELECT "x', "step.sql.script.invalid"),
+        ("SELECT E'x\\'", "step.sql.script.invalid"),
+        ("/* /* */", "step.sql.script.invalid"),
+        ("SELECT $a$ $b$", "step.sql.script.invalid"),
+        ("COPY t FROM STDIN", "step.sql.script.invalid"),
+        ("copy t to stdout (format csv)", "step.sql.script.invalid"),
+        (" ; -- nothing\n ;", "step.sql.script.empty"),
     ],
 )
-def test_what_is_no_sql_is_refused_with_its_line(script: str, words: str) -> None:
-    with pytest.raises(Invalid, match=words) as refusal:
+def test_invalid_sql_script_is_rejected(script: str, code: str) -> None:
+    with raises_code(code) as rejected:
         split_statements(script, {})
-    assert refusal.value.field == "script"
+    assert rejected.value.field == "script"
 
 
-def test_values_are_written_so_that_nothing_of_them_is_read_as_sql() -> None:
+def test_sql_script_error_names_the_line() -> None:
+    with raises_code("step.sql.script.invalid") as rejected:
+        split_statements("SELECT 1;\n\\! id", {})
+    assert "line 2" in rejected.value.message
+
+
+def test_sql_literals_are_escaped() -> None:
     written = {None: " NULL ", True: " TRUE ", -5: " (-5) ", 1.5: " (1.5) ", "a'b": " 'a''b' ", "\\'": " E'\\\\''' "}
     assert {value: sql_literal(value, field="x") for value in written} == written
-    for refused in (float("nan"), float("inf"), "a\0b"):
+    for invalid in (float("nan"), float("inf"), "a\0b"):
         with pytest.raises(Invalid):
-            sql_literal(refused, field="x")
+            sql_literal(invalid, field="x")
 
 
-def test_a_quote_costs_as_much_as_it_is_long_whatever_is_in_it() -> None:
+def test_splitting_quoted_text_uses_linear_memory() -> None:
     for quoted in ("'" + "''" * 100_000 + "'", "E'" + "\\'a''" * 50_000 + "'", '"' + 'a""' * 100_000 + '"'):
         tracemalloc.start()
         try:

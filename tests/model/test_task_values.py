@@ -1,4 +1,4 @@
-"""The values a task is made of (S7, bad inputs B85, B91): checked when made, the same after a trip through JSON."""
+"""Task values (S7, bad inputs B85, B91): validation of new tasks, policies, durations, instants and actors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
 from tenuto.model.actors import Actor, ActorType
-from tenuto.model.policies import MAX_TIMEOUT_SECONDS, TaskPolicy, RetryPolicy, policy_from_json
+from tenuto.model.policies import MAX_TIMEOUT_SECONDS, RetryPolicy, TaskPolicy, policy_from_json
 from tenuto.model.stored_values import MAX_INPUT_BYTES
-from tenuto.model.tasks import TaskState, check_new_task, error_json, parse_instant, parse_duration_seconds
+from tenuto.model.tasks import TaskState, check_new_task, error_json, parse_duration_seconds, parse_instant
+from tests.support.errors import raises_code
 from tests.support.model_values import NOON, make_new_task
 
 # --- policies ------------------------------------------------------------------------------------------------------
@@ -36,17 +37,17 @@ policies = st.builds(
 
 
 @given(policies)
-def test_a_policy_is_the_same_after_it_was_stored(policy: TaskPolicy) -> None:
+def test_task_policy_json_round_trip(policy: TaskPolicy) -> None:
     assert policy_from_json(policy.to_json()) == policy
 
 
-def test_the_usual_policy_is_stored_as_nothing() -> None:
+def test_default_task_policy_is_stored_as_empty_object() -> None:
     assert TaskPolicy().to_json() == "{}"
     assert policy_from_json("{}") == TaskPolicy()
 
 
-def test_a_rule_that_a_newer_version_wrote_is_passed_over() -> None:
-    assert policy_from_json('{"max_retries": 5, "of_the_future": {"a": 1}}') == TaskPolicy(RetryPolicy(max_retries=5))
+def test_unknown_field_of_a_stored_task_policy_is_ignored() -> None:
+    assert policy_from_json('{"max_retries": 5, "later_field": {"a": 1}}') == TaskPolicy(RetryPolicy(max_retries=5))
 
 
 @pytest.mark.parametrize(
@@ -56,30 +57,30 @@ def test_a_rule_that_a_newer_version_wrote_is_passed_over() -> None:
         ('{"timeout_seconds": 5, "max_retries": "many", "factor": 3}', TaskPolicy(RetryPolicy(factor=3), 5)),
         ('{"timeout_seconds": "soon", "jitter": 0}', TaskPolicy(RetryPolicy(jitter=0))),
         ('{"timeout_seconds": {"a": 1}, "base_seconds": null}', TaskPolicy()),
-        ('{"on_lost": "of the future"}', TaskPolicy(on_lost="fail")),
+        ('{"on_lost": "later"}', TaskPolicy(on_lost="fail")),
         ("[]", TaskPolicy()),
         ("3", TaskPolicy()),
         ("{", TaskPolicy()),
     ],
 )
-def test_what_can_be_read_of_a_policy_holds_though_the_rest_cannot(stored: str, policy: TaskPolicy) -> None:
+def test_readable_fields_of_a_stored_task_policy_apply(stored: str, policy: TaskPolicy) -> None:
     assert policy_from_json(stored) == policy
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, MAX_TIMEOUT_SECONDS + 1])
-def test_a_time_limit_that_is_none_is_refused(timeout: float) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_task_timeout_out_of_range_is_rejected(timeout: float) -> None:
+    with pytest.raises(Invalid) as rejected:
         TaskPolicy(timeout_seconds=timeout)
-    assert refusal.value.field == "timeout"
+    assert rejected.value.field == "timeout"
 
 
-def test_an_unknown_rule_for_losses_is_refused() -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_unknown_on_lost_is_rejected() -> None:
+    with pytest.raises(Invalid) as rejected:
         TaskPolicy(on_lost="ignore")  # type: ignore[arg-type]
-    assert refusal.value.field == "on_lost"
+    assert rejected.value.field == "on_lost"
 
 
-# --- spans ---------------------------------------------------------------------------------------------------------
+# --- durations -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -96,47 +97,48 @@ def test_an_unknown_rule_for_losses_is_refused() -> None:
         (timedelta(minutes=2), 120.0),
     ],
 )
-def test_a_span_may_be_given_in_several_ways(given_as: Any, in_seconds: float | None) -> None:
+def test_duration_is_parsed_from_seconds_text_or_timedelta(given_as: Any, in_seconds: float | None) -> None:
     assert parse_duration_seconds(given_as, field="timeout") == in_seconds
 
 
-@pytest.mark.parametrize("words", ["", "s", "h", "1", "1w", "one hour", "1 hour", "h1", "1h30m", "--1s"])
-def test_words_that_are_no_span_are_refused_with_an_example(words: str) -> None:
-    with pytest.raises(Invalid, match="'15m'") as refusal:
-        parse_duration_seconds(words, field="timeout")
-    assert refusal.value.field == "timeout"
+@pytest.mark.parametrize("text", ["", "s", "h", "1", "1w", "one hour", "1 hour", "h1", "1h30m", "--1s"])
+def test_invalid_duration_is_rejected_with_an_example(text: str) -> None:
+    with raises_code("value.duration.invalid") as rejected:
+        parse_duration_seconds(text, field="timeout")
+    assert rejected.value.field == "timeout"
+    assert "'15m'" in str(rejected.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("2031-05-17T12:00:00Z", NOON),
         ("2031-05-17T14:00:00+02:00", NOON),
         ("2031-05-17 12:00:00+00:00", NOON),
     ],
 )
-def test_an_instant_is_written_with_its_offset(text: str, found: datetime) -> None:
-    assert parse_instant(text, field="run_at") == found
+def test_instant_with_offset_is_parsed(text: str, expected: datetime) -> None:
+    assert parse_instant(text, field="run_at") == expected
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2031-05-17T12:00:00", "2031-13-01T00:00:00Z", "1e3", "\uff19"])
-def test_words_that_are_no_instant_are_refused(text: str) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_invalid_instant_is_rejected(text: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         parse_instant(text, field="run_at")
-    assert refusal.value.field == "run_at"
+    assert rejected.value.field == "run_at"
 
 
 # --- new tasks -----------------------------------------------------------------------------------------------------
 
 
-def test_a_task_is_queued_if_due_and_scheduled_if_not() -> None:
+def test_new_task_is_queued_if_due_and_scheduled_otherwise() -> None:
     assert make_new_task(created_at=NOON).state is TaskState.QUEUED
     assert make_new_task(created_at=NOON, run_at=NOON).state is TaskState.QUEUED
     assert make_new_task(created_at=NOON, run_at=NOON - timedelta(days=1)).state is TaskState.QUEUED
     assert make_new_task(created_at=NOON, run_at=NOON + timedelta(seconds=1)).state is TaskState.SCHEDULED
 
 
-def test_a_task_in_order_passes_as_it_is() -> None:
+def test_valid_new_task_is_returned_unchanged() -> None:
     task = make_new_task(
         queue="mail",
         priority=-1000,
@@ -185,16 +187,16 @@ def test_a_task_in_order_passes_as_it_is() -> None:
         ("input", {"input": r'"\ud800"'}),
     ],
 )
-def test_a_task_that_cannot_be_is_refused_by_its_field(field: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_invalid_new_task_field_is_rejected(field: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(Invalid) as rejected:
         check_new_task(make_new_task(**fields))
-    assert refusal.value.field == field
+    assert rejected.value.field == field
 
 
 # --- actors and errors ---------------------------------------------------------------------------------------------
 
 
-def test_an_actor_is_a_kind_an_id_and_a_name_as_it_was_then() -> None:
+def test_actor_has_type_id_and_name() -> None:
     assert Actor.user("ana") == Actor(ActorType.USER, "ana", "ana")
     assert Actor.user("ana", "Ana") == Actor(ActorType.USER, "ana", "Ana")
     assert Actor.api_key("k1", "nightly") == Actor(ActorType.API_KEY, "k1", "nightly")
@@ -202,14 +204,14 @@ def test_an_actor_is_a_kind_an_id_and_a_name_as_it_was_then() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201])
-def test_an_actor_without_a_short_name_is_refused(name: str) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_actor_name_of_invalid_length_is_rejected(name: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         Actor.system(name)
-    assert refusal.value.field == "actor.name"
+    assert rejected.value.field == "actor.name"
 
 
 @given(st.text(max_size=50), st.text(max_size=50))
-def test_a_failure_is_recorded_as_json_the_database_can_keep(message: str, stack: str) -> None:
+def test_error_json_can_always_be_stored(message: str, stack: str) -> None:
     text = error_json("ValueError", message, step="bake", stack=stack)
     assert "\x00" not in text
     assert "\\u0000" not in text

@@ -1,4 +1,4 @@
-"""The way to the database: errors in our words, with what to do; what may be tried again is; the rest is not."""
+"""Database connections: translated errors, retries of transient errors, session settings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tenuto.postgres import database as module
 from tenuto.postgres import embedded_server
 from tenuto.postgres.database import Connection, Database, DatabaseError, LockTimeout, translate_driver_error
 from tests.conftest import database_url
+from tests.support.errors import raises_code
 from tests.support.temp_dirs import new_temp_dir
 from tests.support.waiting import eventually
 
 
-async def refusal(url: str, wait: float = 0.0) -> TenutoError:
+async def open_error(url: str, wait: float = 0.0) -> TenutoError:
     with pytest.raises(TenutoError) as caught:
         await (await Database.open(url, connect_timeout_seconds=wait)).close()
     return caught.value
@@ -32,89 +33,88 @@ def as_role(url: str, role: str) -> str:
     return url.replace("postgresql://tenuto@", f"postgresql://{role}@")
 
 
-# --- getting in ----------------------------------------------------------------------------------------------------
+# --- connecting ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql://tenuto@127.0.0.1:1/tenuto",  # nobody listens
+        "postgresql://tenuto@127.0.0.1:1/tenuto",  # no server listens
         "postgresql://tenuto@no-such-host.invalid/tenuto",
         f"postgresql://tenuto@/tenuto?host={quote('/tmp/no/such/socket', safe='')}",
     ],
 )
 async def test_unreachable_server_is_reported_as_unavailable(url: str) -> None:
-    error = await refusal(url)
+    error = await open_error(url)
     assert isinstance(error, Unavailable)
+    assert error.code == "database.unreachable"
     assert "TENUTO_DATABASE" in str(error)
 
 
 async def test_unknown_role_is_reported_as_rejected_login(url: str) -> None:
-    error = await refusal(as_role(url, "stranger"))
-    assert not isinstance(error, Unavailable), "trying again would not help"
-    assert "refuses the login" in str(error)
+    error = await open_error(as_role(url, "stranger"))
+    assert not isinstance(error, Unavailable), "a retry would not help"
+    assert error.code == "database.login.rejected"
     assert "TENUTO_DATABASE" in str(error)
 
 
 @pytest.fixture
-async def keyed(url: str) -> AsyncIterator[str]:
-    """A role that needs a password: the server is told so for the time of one test."""
+async def role_with_password(url: str) -> AsyncIterator[str]:
+    """Create a role that needs a password, for one test."""
     connection = await asyncpg.connect(url)
     rules = Path(await connection.fetchval("SHOW hba_file"))
     before = rules.read_text()
-    rules.write_text("local all keyed scram-sha-256\n" + before)
+    rules.write_text("local all role_with_password scram-sha-256\n" + before)
     await connection.execute("SELECT pg_reload_conf()")
-    await connection.execute("CREATE ROLE keyed LOGIN PASSWORD 'right'")
-    await connection.execute("GRANT USAGE ON SCHEMA tenuto TO keyed")
-    yield "keyed"
+    await connection.execute("CREATE ROLE role_with_password LOGIN PASSWORD 'right'")
+    await connection.execute("GRANT USAGE ON SCHEMA tenuto TO role_with_password")
+    yield "role_with_password"
     rules.write_text(before)
-    await connection.execute("DROP OWNED BY keyed")
-    await connection.execute("DROP ROLE keyed")
+    await connection.execute("DROP OWNED BY role_with_password")
+    await connection.execute("DROP ROLE role_with_password")
     await connection.execute("SELECT pg_reload_conf()")
     await connection.close()
 
 
-async def test_wrong_password_is_reported_without_the_password(keyed: str, url: str) -> None:
-    async def lets_in() -> bool:
+async def test_wrong_password_is_reported_without_the_password(role_with_password: str, url: str) -> None:
+    async def can_log_in() -> bool:
         try:
-            await (await Database.open(as_role(url, f"{keyed}:right"), connect_timeout_seconds=0)).close()
+            await (await Database.open(as_role(url, f"{role_with_password}:right"), connect_timeout_seconds=0)).close()
         except StoreError:
             return False
         return True
 
-    await eventually(lets_in)
-    error = await refusal(as_role(url, f"{keyed}:wrong-secret"))
+    await eventually(can_log_in)
+    error = await open_error(as_role(url, f"{role_with_password}:wrong-secret"))
     assert not isinstance(error, Unavailable)
-    assert "refuses the login" in str(error)
+    assert error.code == "database.login.rejected"
     assert "wrong-secret" not in str(error)
 
 
 async def test_missing_database_is_named_without_a_retry(server: str) -> None:
-    error = await refusal(database_url(server, "nowhere"))
+    error = await open_error(database_url(server, "nowhere"))
     assert not isinstance(error, Unavailable)
-    assert '"nowhere" does not exist' in str(error)
-    assert "create the database" in str(error)
+    assert error.code == "database.not_found"
+    assert '"nowhere"' in str(error)
 
 
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "not an address", "postgresql://localhost:port/x", ""])
 async def test_invalid_database_url_is_rejected(url: str) -> None:
-    error = await refusal(url)
+    error = await open_error(url)
     assert "TENUTO_DATABASE" in str(error)
 
 
-async def test_old_server_version_is_rejected(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_server_version_is_rejected(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OLDEST_SERVER_VERSION", 990000)
-    error = await refusal(url)
+    error = await open_error(url)
     assert isinstance(error, Unsupported)
-    assert "too old" in str(error)
+    assert error.code == "database.version.not_supported"
     assert "15 or newer" in str(error)
 
 
 @pytest.fixture(scope="module")
 def standby() -> Iterator[str]:
-    """A server that only follows another one."""
+    """Start a read-only standby server."""
     home = new_temp_dir("tnt-")
     settings = {"wal_level": "replica", "hot_standby": "on", "fsync": "off"}
     embedded_server.acquire_server(home, linger_seconds=0, settings=settings).release()
@@ -130,42 +130,41 @@ def standby() -> Iterator[str]:
 
 
 async def test_standby_server_is_rejected(standby: str) -> None:
-    error = await refusal(standby)
+    error = await open_error(standby)
     assert isinstance(error, Unsupported)
-    assert "standby" in str(error)
-    assert "primary" in str(error)
+    assert error.code == "database.server.read_only"
 
 
 async def test_database_open_retries_until_the_server_answers(url: str) -> None:
     connection = await asyncpg.connect(url)
     socket = Path(await connection.fetchval("SHOW unix_socket_directories")) / ".s.PGSQL.5432"
     await connection.close()
-    knocks = 0
+    connection_count = 0
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal knocks
-        knocks += 1
-        if knocks > 2:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connection_count
+        connection_count += 1
+        if connection_count > 2:
             inside_reader, inside_writer = await asyncio.open_unix_connection(str(socket))
-            await asyncio.gather(pass_on(reader, inside_writer), pass_on(inside_reader, writer))
+            await asyncio.gather(forward(reader, inside_writer), forward(inside_reader, writer))
         writer.close()
 
-    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
             sink.write(data)
         sink.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as door:
-        port = door.sockets[0].getsockname()[1]
-        late = f"postgresql://tenuto@127.0.0.1:{port}/{await name_of(url)}?sslmode=disable"
-        assert isinstance(await refusal(late), Unavailable), "without patience it is given up at once"
-        database = await Database.open(late, connect_timeout_seconds=10)
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        proxy_url = f"postgresql://tenuto@127.0.0.1:{port}/{await database_name(url)}?sslmode=disable"
+        assert isinstance(await open_error(proxy_url), Unavailable), "no retry without a timeout"
+        database = await Database.open(proxy_url, connect_timeout_seconds=10)
         assert await database.fetch_value("SELECT 1") == 1
         await database.close()
-    assert knocks >= 3
+    assert connection_count >= 3
 
 
-async def name_of(url: str) -> str:
+async def database_name(url: str) -> str:
     connection = await asyncpg.connect(url)
     try:
         return str(await connection.fetchval("SELECT current_database()"))
@@ -173,7 +172,7 @@ async def name_of(url: str) -> str:
         await connection.close()
 
 
-# --- once inside ---------------------------------------------------------------------------------------------------
+# --- statements ----------------------------------------------------------------------------------------------------
 
 
 async def test_connection_has_application_name_and_timeouts(db: Database) -> None:
@@ -201,7 +200,7 @@ async def test_connection_behind_pooler_keeps_no_session_state(url: str) -> None
         await database.close()
 
 
-async def cut_off_everybody(url: str) -> int:
+async def terminate_connections(url: str) -> int:
     connection = await asyncpg.connect(url)
     cut = await connection.fetchval(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -213,7 +212,7 @@ async def cut_off_everybody(url: str) -> int:
 
 async def test_statement_is_retried_after_a_lost_connection(db: Database, url: str) -> None:
     assert await db.fetch_value("SELECT 1") == 1
-    assert await cut_off_everybody(url) >= 1
+    assert await terminate_connections(url) >= 1
     assert await db.fetch_value("SELECT 2") == 2
 
 
@@ -225,7 +224,7 @@ async def test_transaction_is_retried_as_a_whole_after_a_lost_connection(db: Dat
         tries += 1
         await connection.execute("INSERT INTO tenuto.repairs VALUES ($1, 1, now())", f"net {tries}")
         if tries == 1:
-            await cut_off_everybody(url)
+            await terminate_connections(url)
         return int(await connection.fetchval("SELECT count(*) FROM tenuto.repairs"))
 
     assert await db.transaction(work) == 1
@@ -238,7 +237,7 @@ async def test_transaction_is_retried_after_a_deadlock(db: Database) -> None:
     both_hold = asyncio.Barrier(2)
     first_try = {"1": True, "2": True}
 
-    async def cross(mine: str, theirs: str) -> None:
+    async def lock_in_order(mine: str, theirs: str) -> None:
         async def work(connection: Connection) -> None:
             await connection.execute("UPDATE tenuto.repairs SET count = count + 1 WHERE net = $1", mine)
             if first_try[mine]:
@@ -248,7 +247,7 @@ async def test_transaction_is_retried_after_a_deadlock(db: Database) -> None:
 
         await db.transaction(work)
 
-    await asyncio.gather(cross("1", "2"), cross("2", "1"))
+    await asyncio.gather(lock_in_order("1", "2"), lock_in_order("2", "1"))
     assert [row["count"] for row in await db.fetch_all("SELECT count FROM tenuto.repairs")] == [2, 2]
 
 
@@ -260,14 +259,13 @@ async def test_rejected_statement_is_not_retried(db: Database) -> None:
         tries += 1
         await connection.execute("SELECT 1 / 0")
 
-    with pytest.raises(DatabaseError, match="division by zero") as caught:
+    with raises_code("database.statement_rejected", DatabaseError) as caught:
         await db.transaction(work)
+    assert isinstance(caught.value, DatabaseError)
     assert (tries, caught.value.sqlstate) == (1, "22012")
 
 
 async def test_unique_violation_of_copy_is_reported(db: Database) -> None:
-    """The first time there is a clash it is one; see the races for the reply that is really lost."""
-
     async def load(connection: Connection) -> None:
         await connection.copy_records_to_table(
             "repairs", schema_name="tenuto", columns=["net", "count", "last_at"], records=[("net", 1, db.clock.now())]
@@ -282,7 +280,7 @@ async def test_unique_violation_of_copy_is_reported(db: Database) -> None:
 async def test_text_with_nul_character_is_invalid(db: Database) -> None:
     with pytest.raises(TenutoError, match=r"0x00|NUL|null"):
         await db.fetch_all("SELECT $1::text", "a\x00b")
-    with pytest.raises(Invalid):
+    with raises_code("database.text.not_storable", Invalid):
         await db.fetch_all("SELECT $1::jsonb", r'"\u0000"')
 
 
@@ -314,30 +312,30 @@ async def test_text_with_nul_character_is_invalid(db: Database) -> None:
 def test_driver_error_is_translated(error: Exception, kind: type[TenutoError]) -> None:
     translated = translate_driver_error(error)
     assert type(translated) is kind
-    assert str(translated)
+    assert translated.code.startswith("database.")
 
 
 def test_full_disk_is_reported_as_such() -> None:
-    assert "make room" in str(translate_driver_error(asyncpg.DiskFullError("no space left on device")))
+    error = translate_driver_error(asyncpg.DiskFullError("no space left on device"))
+    assert error.code == "database.out_of_resources"
+    assert "disk" in str(error.remedy)
 
 
-async def test_slow_reply_does_not_set_the_database_clock_back(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What one asks for by this clock stands in line behind what it asked for by the database's."""
-    ask = Database.fetch_one
+async def test_slow_reply_does_not_set_the_database_clock_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a task with an instant of this clock would precede one with an instant of the database."""
+    fetch_one = Database.fetch_one
 
-    async def slowly(self: Database, *asked: Any) -> Any:
-        answer = await ask(self, *asked)
+    async def fetch_slowly(self: Database, *values: Any) -> Any:
+        row = await fetch_one(self, *values)
         await asyncio.sleep(0.5)
-        return answer
+        return row
 
     with monkeypatch.context() as patched:
-        patched.setattr(Database, "fetch_one", slowly)
+        patched.setattr(Database, "fetch_one", fetch_slowly)
         database = await Database.open(url)
     try:
-        told: datetime = await database.fetch_value("SELECT clock_timestamp()")
-        assert database.clock.now() > told - timedelta(seconds=0.05)
+        database_time: datetime = await database.fetch_value("SELECT clock_timestamp()")
+        assert database.clock.now() > database_time - timedelta(seconds=0.05)
     finally:
         await database.close()
 

@@ -1,4 +1,4 @@
-"""Without any database: an app in a folder brings its own, and what it was told survives its going (issue 2)."""
+"""An app without a configured database uses an embedded one, whose tasks survive its restart (issue 2)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.temp_dirs import new_temp_dir
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = new_temp_dir("tnt-")
-    yield folder
-    embedded_server.stop_server(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    directory = new_temp_dir("tnt-")
+    yield directory
+    embedded_server.stop_server(directory)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
-def an_app(home: Path) -> Tenuto:
+def create_app(home: Path) -> Tenuto:
     app = Tenuto(home=home)
 
     @app.job
@@ -34,14 +34,16 @@ def an_app(home: Path) -> Tenuto:
     return app
 
 
-async def test_app_with_only_a_home_directory_starts_its_own_database(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_app_with_only_a_home_directory_starts_its_own_database(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TENUTO_DATABASE", raising=False)
-    async with an_app(home) as app:
+    async with create_app(home) as app:
         bake = app.jobs.get_job("bake")
         async with app.worker(slots=2, grace_seconds=0):
             record = await app.wait(await app.enqueue(bake, 3), timeout=30)
         assert (record["output"], record["attempt"]) == ("3 loaves", 2)
         later = await app.enqueue(bake.using(delay=timedelta(hours=1)), 4)
-    async with an_app(home) as again:
+    async with create_app(home) as again:
         assert (await again.task(later.id))["input"] == {"loaves": 4}
         assert [entry["status"] for entry in await again.attempts(record["task_id"])] == ["failed", "completed"]

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL after `kill -9`: whoever died, nothing is lost, nobody is left behind, no stranger is met."""
+"""The embedded PostgreSQL after `kill -9`: no data is lost, no process is left, no other program is signalled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.support.servers import (
     IMPORTS,
     commit_a_row,
     end_processes_of,
+    find_supervisor,
     is_locked,
     is_stopped,
-    find_supervisor,
     kill,
     one_server_runs_and_is_kept,
     postmaster,
@@ -38,7 +38,9 @@ from tests.support.servers import (
 from tests.support.waiting import eventually_blocking
 
 
-def test_server_stops_after_its_holder_was_killed(home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]) -> None:
+def test_server_stops_after_its_holder_was_killed(
+    home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
+) -> None:
     process = start_server_holder()
     url_of(process)
     process.kill()
@@ -84,7 +86,7 @@ def test_server_restarts_without_loss_after_all_processes_were_killed(
     assert one_server_runs_and_is_kept(home)
     for process in [*(psutil.Process(holder.pid) for holder in holders), *processes_of(home)]:
         kill(process)
-    until(lambda: not is_locked(home, "supervisor"))  # a busy machine takes its time over a kill
+    until(lambda: not is_locked(home, "supervisor"))  # a kill may take long on a busy machine
     with acquire_server(home, linger_seconds=0.1) as held:
         assert row_is_there(held.url)
         assert one_server_runs_and_is_kept(home)
@@ -93,19 +95,21 @@ def test_server_restarts_without_loss_after_all_processes_were_killed(
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no files here")
 def test_shared_memory_of_a_killed_server_is_removed(home: Path) -> None:
-    def left_of(server: psutil.Process) -> set[Path]:
+    def shared_memory_files(server: psutil.Process) -> set[Path]:
         return {path for one in (server, *server.children(recursive=True)) for path in shared_memory_of(one)}
 
     with acquire_server(home, linger_seconds=0):
-        first = left_of(postmaster(home))
+        first = shared_memory_files(postmaster(home))
         assert first
         assert all(path.exists() for path in first)
         for process in processes_of(home):
             kill(process)
         until(lambda: not embedded_supervisor.is_server_running(home))
     with acquire_server(home, linger_seconds=0):
-        assert not any(path.exists() for path in first), "the server itself sees to it, on the same data folder"
-        second = left_of(postmaster(home))
+        assert not any(path.exists() for path in first), (
+            "the server removes it when it starts in the same data directory"
+        )
+        second = shared_memory_files(postmaster(home))
         for process in processes_of(home):
             kill(process)
     end_processes_of(home)
@@ -113,74 +117,74 @@ def test_shared_memory_of_a_killed_server_is_removed(home: Path) -> None:
 
 
 @contextmanager
-def a_stranger_in(home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Some other program of the server's account, which has the number that stands in the files of a dead server."""
+def other_program_with_pid_of(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run another program under the server's account, with its pid in the pid files of the dead server."""
     owner = (home / "postgres").stat()
     become: dict[str, Any] = {"user": owner.st_uid, "group": owner.st_gid} if AS_ROOT else {}
-    stranger = subprocess.Popen(["sleep", "60"], **become)
+    other_program = subprocess.Popen(["sleep", "60"], **become)
     try:
         for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
             file = home / "postgres" / name
-            words = file.read_text().split("\n")
-            file.write_text("\n".join([str(stranger.pid), *words[1:]]))
-        yield stranger
+            lines = file.read_text().split("\n")
+            file.write_text("\n".join([str(other_program.pid), *lines[1:]]))
+        yield other_program
     finally:
-        stranger.kill()
-        stranger.wait()
+        other_program.kill()
+        other_program.wait()
 
 
 def test_server_starts_despite_a_pid_file_of_another_program(home: Path) -> None:
-    """As in a new container on an old volume: the number belongs to some other program of the same account."""
+    """As in a new container on an old volume: the pid belongs to another program of the same account."""
     with acquire_server(home, linger_seconds=0):
         for process in processes_of(home):
             kill(process)
         until(lambda: not embedded_supervisor.is_server_running(home))
-    with a_stranger_in(home) as stranger:
+    with other_program_with_pid_of(home) as other_program:
         with acquire_server(home, linger_seconds=0) as held:
             assert query(held.url, "SELECT 1") == 1
-        assert stranger.poll() is None
+        assert other_program.poll() is None
 
 
+@pytest.mark.slow
 def test_stop_signals_no_other_program_while_a_child_of_a_killed_server_runs(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_supervisor, "_FAST_SHUTDOWN_SECONDS", 0.2)
     monkeypatch.setattr(embedded_supervisor, "_IMMEDIATE_SHUTDOWN_SECONDS", 0.2)
-    at_it = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
-    with ThreadPoolExecutor(1) as aside, acquire_server(home, linger_seconds=0.1) as held:
-        endless = aside.submit(query, held.url, "DO 'BEGIN LOOP END LOOP; END'")
-        busy = psutil.Process(eventually_blocking(lambda: query(held.url, at_it)))
+    find_busy_backend = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
+    with ThreadPoolExecutor(1) as pool, acquire_server(home, linger_seconds=0.1) as held:
+        endless = pool.submit(query, held.url, "DO 'BEGIN LOOP END LOOP; END'")
+        busy = psutil.Process(eventually_blocking(lambda: query(held.url, find_busy_backend)))
         try:
             dead = [postmaster(home), find_supervisor(home)]
             for process in dead:
                 kill(process)
             psutil.wait_procs(dead, timeout=20)
-            with a_stranger_in(home) as stranger:
+            with other_program_with_pid_of(home) as other_program:
                 assert embedded_supervisor.is_server_running(home)
                 assert not embedded_supervisor.stop_server(home)
-                assert stranger.poll() is None
+                assert other_program.poll() is None
         finally:
             kill(busy)
         assert endless.exception(timeout=20) is not None
     until(lambda: is_stopped(home))
 
 
-def test_incomplete_data_directory_is_created_again(
-    empty_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_incomplete_data_directory_is_created_again(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
 import sys, time
 from pathlib import Path
-from tenuto.postgres.embedded_server import hold
-Path.rename = lambda *_: time.sleep(60)  # however long it takes until it is killed, it does not come to the end
-hold(Path(sys.argv[1]))
+from tenuto.postgres.embedded_server import acquire_server
+Path.rename = lambda *_: time.sleep(60)  # never completes before the kill
+acquire_server(Path(sys.argv[1]))
 """
     monkeypatch.setenv("PYTHONPATH", IMPORTS)
-    maker = psutil.Popen([sys.executable, "-c", script, str(empty_home)])
+    creator = psutil.Popen([sys.executable, "-c", script, str(empty_home)])
     until(lambda: any(empty_home.glob("postgres.making-*/base")))
-    helpers = maker.children(recursive=True)
-    maker.kill()
-    maker.wait()
+    helpers = creator.children(recursive=True)
+    creator.kill()
+    creator.wait()
     assert not (empty_home / "postgres").exists()
     with acquire_server(empty_home) as held:
         assert query(held.url, "SELECT 1") == 1

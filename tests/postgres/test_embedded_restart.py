@@ -1,4 +1,4 @@
-"""The embedded server: held once by an app, started again should it die, with nothing lost (W6, F7)."""
+"""The embedded server of an app: held once, and restarted without loss after its death (W6, F7)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.support.temp_dirs import new_temp_dir
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = new_temp_dir("tnt-")
-    yield folder
-    embedded_server.stop_server(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    directory = new_temp_dir("tnt-")
+    yield directory
+    embedded_server.stop_server(directory)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
-def kill_the_server(home: Path) -> None:
+def kill_server(home: Path) -> None:
     os.kill(int((home / "postgres" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
 
 
-def holds(home: Path) -> int:
-    """How often this process holds the server of a home."""
+def count_holds(home: Path) -> int:
+    """Count how often this process count_holds the server of a home directory."""
     lock = (home / "postgres.holders").resolve()
     held = 0
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one by which we look
+        with suppress(FileNotFoundError):  # the descriptor of this listing
             held += entry.readlink() == lock
     return held
 
@@ -50,18 +50,18 @@ async def test_killed_embedded_server_is_restarted_by_a_running_worker(home: Pat
 
     async with app, app.worker(slots=5):
         assert (await app.wait(await app.enqueue(double, 1), timeout=20))["output"] == 2
-        kill_the_server(home)
+        kill_server(home)
         assert (await app.wait(await app.enqueue(double, 21), timeout=60))["output"] == 42
 
 
 async def test_concurrent_connects_of_an_app_hold_the_server_once(home: Path) -> None:
     app = Tenuto(home=home)
     databases = await asyncio.gather(*(app.connect() for _ in range(3)))
-    assert holds(home) == 1
+    assert count_holds(home) == 1
     for database in databases:
         await database.close()
     await app.close()
-    assert holds(home) == 0
+    assert count_holds(home) == 0
 
 
 async def test_cancelled_connect_releases_the_server(home: Path) -> None:
@@ -69,19 +69,19 @@ async def test_cancelled_connect_releases_the_server(home: Path) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(app.connect(), timeout=0.05)
     await app.close()
-    assert holds(home) == 0
+    assert count_holds(home) == 0
 
 
 async def test_closed_database_does_not_hold_the_server_again(home: Path) -> None:
     app = Tenuto(home=home)
     database = await app.open()
-    revive = database.restart_server
-    assert revive is not None
-    kill_the_server(home)
-    await asyncio.gather(app.close(), revive())  # it was noticed just before
+    restart = database.restart_server
+    assert restart is not None
+    kill_server(home)
+    await asyncio.gather(app.close(), restart())  # the failure was noticed before the close
     if database.restart_server is not None:
-        await database.restart_server()  # and it is noticed again only now
-    assert holds(home) == 0
+        await database.restart_server()  # and again after it
+    assert count_holds(home) == 0
 
 
 def test_killed_embedded_server_is_restarted_for_an_app_on_several_loops(home: Path) -> None:
@@ -91,8 +91,8 @@ def test_killed_embedded_server_is_restarted_for_an_app_on_several_loops(home: P
     async def use() -> int:
         database = await app.connect()
         try:
-            await asyncio.to_thread(killed.wait)  # all are there
-            await asyncio.to_thread(killed.wait)  # and now it is dead
+            await asyncio.to_thread(killed.wait)  # all are connected
+            await asyncio.to_thread(killed.wait)  # the server is dead
             answers = await asyncio.gather(*(database.fetch_value("SELECT 1") for _ in range(3)))
             return sum(answers)
         finally:
@@ -101,9 +101,9 @@ def test_killed_embedded_server_is_restarted_for_an_app_on_several_loops(home: P
     with ThreadPoolExecutor(3) as threads:
         users = [threads.submit(lambda: asyncio.run(use())) for _ in range(3)]
         killed.wait()
-        kill_the_server(home)
+        kill_server(home)
         killed.wait()
         assert [user.result(timeout=60) for user in users] == [3, 3, 3]
-    assert holds(home) == 1
+    assert count_holds(home) == 1
     asyncio.run(app.close())
-    assert holds(home) == 0
+    assert count_holds(home) == 0

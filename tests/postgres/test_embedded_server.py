@@ -1,6 +1,6 @@
-"""The embedded PostgreSQL: one server for all who hold it, up while somebody lives.
+"""The embedded PostgreSQL: one server for all holders, running while a holder is alive.
 
-Every test has a home of its own and a real server in it (`tests/support/store_fixtures.py`).
+Every test has its own home directory with a real server (`tests/support/store_fixtures.py`).
 """
 
 from __future__ import annotations
@@ -84,44 +84,46 @@ def test_processes_share_one_server(home: Path, start_server_holder: Callable[..
     assert one_server_runs_and_is_kept(home)
 
 
+@pytest.mark.slow
 def test_concurrent_short_lived_holders_leave_no_server_running(
     home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    come_and_go = """
+    acquire_and_release = """
 import asyncio, asyncpg, random, sys, time
 from pathlib import Path
-from tenuto.postgres.embedded_server import hold
+from tenuto.postgres.embedded_server import acquire_server
 async def ask(url):
     connection = await asyncpg.connect(url)
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()
 for _ in range(5):
-    with hold(Path(sys.argv[1]), linger=float(sys.argv[2])) as held:
+    with acquire_server(Path(sys.argv[1]), linger_seconds=float(sys.argv[2])) as held:
         asyncio.run(ask(held.url))
     time.sleep(random.random() / 5)
 """
-    crowd = [start_server_holder(linger=0.0, script=come_and_go) for _ in range(8)]
-    assert [(process.communicate(timeout=60)[1], process.returncode) for process in crowd] == [("", 0)] * 8
+    processes = [start_server_holder(linger=0.0, script=acquire_and_release) for _ in range(8)]
+    assert [(process.communicate(timeout=60)[1], process.returncode) for process in processes] == [("", 0)] * 8
     until(lambda: is_stopped(home))
 
 
-# ---- leaving
+# ---- releasing
 
 
 def test_server_outlives_its_last_holder_by_the_linger_period(home: Path) -> None:
     held, other = acquire_server(home, linger_seconds=0.7), acquire_server(home, linger_seconds=0.1)
     held.release()
     held.release()
-    left = time.monotonic()  # before: its last holder is gone from somewhere in what follows
+    left = time.monotonic()  # before the release of the last holder
     other.release()
     until(lambda: is_stopped(home))
     assert 0.7 <= time.monotonic() - left < 15
 
 
+@pytest.mark.slow
 def test_new_holder_during_the_linger_period_starts_a_new_one(home: Path) -> None:
     with acquire_server(home, linger_seconds=3):
         server = postmaster(home)
-    time.sleep(0.5)  # of the first linger so much is over
+    time.sleep(0.5)  # part of the first linger period
     with acquire_server(home, linger_seconds=3):
         assert postmaster(home) == server
         left = time.monotonic()
@@ -130,14 +132,14 @@ def test_new_holder_during_the_linger_period_starts_a_new_one(home: Path) -> Non
 
 
 def test_holder_that_arrives_during_a_stop_gets_a_new_server(home: Path) -> None:
-    said = home / "postgres" / "postmaster.pid"
+    pid_file = home / "postgres" / "postmaster.pid"
     for moment in ("at once", "stopping", "gone"):
         with acquire_server(home, linger_seconds=0):
             server = postmaster(home)
         if moment == "stopping":
-            until(lambda: not said.exists() or said.read_text().endswith("stopping\n"))
+            until(lambda: not pid_file.exists() or pid_file.read_text().endswith("stopping\n"))
         elif moment == "gone":
-            until(lambda: not said.exists())
+            until(lambda: not pid_file.exists())
         with acquire_server(home, linger_seconds=0) as held:
             assert query(held.url, "SELECT 1") == 1
             assert moment == "at once" or postmaster(home) != server
@@ -153,7 +155,9 @@ def test_server_without_linger_limit_keeps_running(home: Path) -> None:
     assert stop_server(home)
 
 
-def test_fork_keeps_the_server_of_its_parent_running(home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]) -> None:
+def test_fork_keeps_the_server_of_its_parent_running(
+    home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
+) -> None:
     fork = HOLD_UNTIL_EOF.replace("print(", "import os; os.fork() and os._exit(0)\nprint(os.getpid(),")
     parent = start_server_holder(linger=0.0, script=fork)
     child = psutil.Process(int(url_of(parent).split()[0]))
@@ -167,17 +171,17 @@ def test_fork_keeps_the_server_of_its_parent_running(home: Path, start_server_ho
 def test_forks_during_a_server_start_do_not_count_as_the_server(
     home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    fork_meanwhile = """
+    fork_during_start = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from tenuto.store import keeper
-from tenuto.postgres.embedded_server import hold, stop_now
+from tenuto.postgres import embedded_supervisor
+from tenuto.postgres.embedded_server import acquire_server, stop_server
 home, forks = Path(sys.argv[1]), []
-def come_and_go():
+def acquire_and_release():
     for _ in range(5):
-        with hold(home, linger=0):
-            stop_now(home)
-thread = threading.Thread(target=come_and_go)
+        with acquire_server(home, linger_seconds=0):
+            stop_server(home)
+thread = threading.Thread(target=acquire_and_release)
 thread.start()
 while thread.is_alive() and len(forks) < 200:
     forks.append(os.fork())
@@ -186,9 +190,9 @@ while thread.is_alive() and len(forks) < 200:
         os._exit(0)
     time.sleep(0.005)
 thread.join()
-print(keeper.server_lives(home))
+print(embedded_supervisor.is_server_running(home))
 for fork in forks:
     os.kill(fork, signal.SIGKILL)
     os.waitpid(fork, 0)
 """
-    assert start_server_holder(script=fork_meanwhile).communicate(timeout=60) == ("False\n", "")
+    assert start_server_holder(script=fork_during_start).communicate(timeout=60) == ("False\n", "")

@@ -1,4 +1,4 @@
-"""The schema: applied once, by one at a time, never half, never backwards; the printed script makes the same."""
+"""Migrations: each applied once, completely, by one process at a time; the rendered script is equivalent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from tenuto.errors import SchemaMismatch, Unavailable
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
+from tests.support.errors import raises_code
 from tests.support.tasks import rows
 from tests.support.waiting import eventually
 
-LISTINGS = {
+SCHEMA_QUERIES = {
     "columns": """
         SELECT table_name, column_name, data_type, udt_name, is_nullable, column_default
         FROM information_schema.columns WHERE table_schema = 'tenuto' ORDER BY 1, ordinal_position""",
@@ -39,12 +40,12 @@ LISTINGS = {
 }
 
 
-async def listing(db: Database) -> dict[str, list[tuple[object, ...]]]:
-    return {what: [tuple(row) for row in await db.fetch_all(query)] for what, query in LISTINGS.items()}
+async def describe_schema(db: Database) -> dict[str, list[tuple[object, ...]]]:
+    return {kind: [tuple(row) for row in await db.fetch_all(query)] for kind, query in SCHEMA_QUERIES.items()}
 
 
 @pytest.fixture
-async def bare(empty_url: str) -> AsyncIterator[Database]:
+async def empty_database(empty_url: str) -> AsyncIterator[Database]:
     """A database without a schema."""
     database = await Database.open(empty_url)
     yield database
@@ -52,144 +53,148 @@ async def bare(empty_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """One more step than there are, as a coming release has; its number."""
+def add_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    """Return a function that adds a migration with this SQL and returns its number."""
     number = migrator.load_migrations()[-1].number + 1
 
     def write(sql: str) -> int:
-        (folder / f"{number:04}_of_the_next_release.sql").write_text(sql)
+        (directory / f"{number:04}_next_release.sql").write_text(sql)
         return number
 
-    folder = Path(shutil.copytree(migrator._MIGRATIONS_DIRECTORY, tmp_path / "migrations"))
-    monkeypatch.setattr(migrator, "_MIGRATIONS_DIRECTORY", folder)
+    directory = Path(shutil.copytree(migrator._MIGRATIONS_DIRECTORY, tmp_path / "migrations"))
+    monkeypatch.setattr(migrator, "_MIGRATIONS_DIRECTORY", directory)
     return write
 
 
-async def test_migrator_applies_all_migrations_once(bare: Database) -> None:
-    assert [migration.number for migration in await migrator.migrate(bare)] == [m.number for m in migrator.load_migrations()]
-    before = await listing(bare)
-    assert await migrator.migrate(bare) == []
-    assert await listing(bare) == before
-    await migrator.check_schema(bare)
+async def test_migrator_applies_all_migrations_once(empty_database: Database) -> None:
+    assert [migration.number for migration in await migrator.migrate(empty_database)] == [
+        m.number for m in migrator.load_migrations()
+    ]
+    before = await describe_schema(empty_database)
+    assert await migrator.migrate(empty_database) == []
+    assert await describe_schema(empty_database) == before
+    await migrator.check_schema(empty_database)
 
 
-async def test_concurrent_migrators_apply_each_migration_once(bare: Database, empty_url: str) -> None:
+async def test_concurrent_migrators_apply_each_migration_once(empty_database: Database, empty_url: str) -> None:
     others = [await Database.open(empty_url) for _ in range(3)]
     try:
-        applied = await asyncio.gather(*(migrator.migrate(database) for database in (bare, *others)))
+        applied = await asyncio.gather(*(migrator.migrate(database) for database in (empty_database, *others)))
     finally:
         for other in others:
             await other.close()
     assert sorted(map(len, applied)) == [0, 0, 0, len(migrator.load_migrations())]
 
 
-async def test_rendered_script_creates_the_same_schema(bare: Database, db: Database, url: str) -> None:
-    connection = await asyncpg.connect(bare.url)
+async def test_rendered_script_creates_the_same_schema(empty_database: Database, db: Database, url: str) -> None:
+    connection = await asyncpg.connect(empty_database.url)
     try:
         await connection.execute(migrator.render_script())
     finally:
         await connection.close()
-    await migrator.check_schema(bare)
-    assert await migrator.migrate(bare) == []
-    migrated, scripted = await listing(db), await listing(bare)
+    await migrator.check_schema(empty_database)
+    assert await migrator.migrate(empty_database) == []
+    migrated, scripted = await describe_schema(db), await describe_schema(empty_database)
     months = await db.fetch_all("SELECT relname FROM pg_class WHERE relname ~ '^activities_[0-9]{4}_[0-9]{2}'")
-    made_later = tuple(row["relname"] for row in months)  # the months are made by the services, not by migrations
-    assert made_later
-    for what, lines in migrated.items():
-        without_months = [line for line in lines if not any(month in str(line) for month in made_later)]
-        assert scripted[what] == without_months, what
+    partitions = tuple(row["relname"] for row in months)  # services create the partitions, not migrations
+    assert partitions
+    for kind, lines in migrated.items():
+        without_months = [line for line in lines if not any(month in str(line) for month in partitions)]
+        assert scripted[kind] == without_months, kind
 
 
-async def test_schema_check_rejects_a_database_without_schema(bare: Database) -> None:
-    with pytest.raises(SchemaMismatch, match=r"no Tenuto schema yet.*tenuto migrate"):
-        await migrator.check_schema(bare)
+async def test_schema_check_rejects_a_database_without_schema(empty_database: Database) -> None:
+    with raises_code("schema.missing", SchemaMismatch):
+        await migrator.check_schema(empty_database)
 
 
 async def test_schema_check_rejects_an_older_schema(db: Database) -> None:
     await db.fetch_all("UPDATE tenuto.migrations SET number = 0 - number")
-    with pytest.raises(SchemaMismatch, match="tenuto migrate"):
+    with raises_code("schema.too_old", SchemaMismatch):
         await migrator.check_schema(db)
 
 
 async def test_newer_schema_is_rejected_and_unchanged(db: Database) -> None:
     await db.fetch_all("INSERT INTO tenuto.migrations (number, name, checksum) VALUES (9999, 'of_the_future', 'x')")
-    before = await listing(db)
-    for look in (migrator.check_schema, migrator.migrate):
-        with pytest.raises(SchemaMismatch, match="newer than this version"):
-            await look(db)
-    assert await listing(db) == before
+    before = await describe_schema(db)
+    for operation in (migrator.check_schema, migrator.migrate):
+        with raises_code("schema.too_new", SchemaMismatch):
+            await operation(db)
+    assert await describe_schema(db) == before
 
 
 async def test_changed_migration_is_rejected(db: Database) -> None:
     await db.fetch_all("UPDATE tenuto.migrations SET checksum = 'another' WHERE number = 1")
-    with pytest.raises(SchemaMismatch, match=r"0001 .* was changed after it had been applied"):
+    with raises_code("schema.migration.changed", SchemaMismatch):
         await migrator.migrate(db)
 
 
-async def test_failed_migration_changes_nothing(bare: Database) -> None:
-    """All of it is one transaction: here a table of the same name stands in the way."""
-    await bare.fetch_all("CREATE SCHEMA tenuto")
-    await bare.fetch_all("CREATE TABLE tenuto.tasks (mine integer)")
+async def test_failed_migration_changes_nothing(empty_database: Database) -> None:
+    """All migrations are one transaction; here a table with the same name exists."""
+    await empty_database.fetch_all("CREATE SCHEMA tenuto")
+    await empty_database.fetch_all("CREATE TABLE tenuto.tasks (mine integer)")
     with pytest.raises(Exception, match="already exists"):
-        await migrator.migrate(bare)
-    names = await bare.fetch_all("SELECT relname FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace")
+        await migrator.migrate(empty_database)
+    names = await empty_database.fetch_all("SELECT relname FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace")
     assert [row["relname"] for row in names] == ["tasks"]
 
 
-# --- what takes its time ---------------------------------------------------------------------------------------------
+# --- long migrations -------------------------------------------------------------------------------------------------
 
 
-async def test_migration_has_no_statement_timeout(url: str, a_next_step: Callable[[str], int]) -> None:
-    number = a_next_step("SELECT pg_sleep(1.5)")
-    hasty = await Database.open(url, max_connections=1, reply_timeout_seconds=1.0)
+async def test_migration_has_no_statement_timeout(url: str, add_migration: Callable[[str], int]) -> None:
+    number = add_migration("SELECT pg_sleep(1.5)")
+    impatient = await Database.open(url, max_connections=1, reply_timeout_seconds=1.0)
     try:
-        await hasty.fetch_all("SET statement_timeout = '1 s'")
-        assert [each.number for each in await migrator.migrate(hasty)] == [number]
-        assert await hasty.fetch_value("SELECT current_setting('statement_timeout')") == "1s", "as before, for all others"
+        await impatient.fetch_all("SET statement_timeout = '1 s'")
+        assert [each.number for each in await migrator.migrate(impatient)] == [number]
+        assert await impatient.fetch_value("SELECT current_setting('statement_timeout')") == "1s", (
+            "unchanged for other statements"
+        )
     finally:
-        await hasty.close()
+        await impatient.close()
 
 
 async def test_second_migrator_waits_for_the_first(url: str, db: Database) -> None:
-    hasty = await Database.open(url, max_connections=1, reply_timeout_seconds=0.5)
+    impatient = await Database.open(url, max_connections=1, reply_timeout_seconds=0.5)
     waiting = "SELECT waitstart < clock_timestamp() - interval '1 s' FROM pg_locks WHERE NOT granted"
     try:
-        await hasty.fetch_all("SET lock_timeout = '100 ms'")
+        await impatient.fetch_all("SET lock_timeout = '100 ms'")
         async with db.connection() as other, other.transaction():
             await other.execute(migrator._LOCK_MIGRATIONS)
-            second = asyncio.create_task(migrator.migrate(hasty))
+            second = asyncio.create_task(migrator.migrate(impatient))
             await eventually(lambda: db.fetch_value(waiting))
         assert await second == []
     finally:
-        await hasty.close()
+        await impatient.close()
 
 
 async def test_migration_gives_up_on_locked_tables_after_a_short_time(
-    db: Database, a_next_step: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+    db: Database, add_migration: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind it everybody else would stand."""
-    number = a_next_step("CREATE TABLE tenuto.half (); ALTER TABLE tenuto.tasks ADD COLUMN other integer")
-    before = await listing(db)
+    """All other statements would queue behind it."""
+    number = add_migration("CREATE TABLE tenuto.half (); ALTER TABLE tenuto.tasks ADD COLUMN other integer")
+    before = await describe_schema(db)
     monkeypatch.setattr(migrator, "TABLE_LOCK_TIMEOUT_SECONDS", 0.05)
     async with db.connection() as dump, dump.transaction():
         await dump.execute("LOCK TABLE tenuto.tasks IN ACCESS SHARE MODE")
-        with pytest.raises(Unavailable, match=r"others hold on to its tables.*migrate again"):
+        with raises_code("schema.tables.locked", Unavailable):
             await migrator.migrate(db)
-    assert await listing(db) == before
+    assert await describe_schema(db) == before
     assert [each.number for each in await migrator.migrate(db)] == [number]
 
 
 async def test_migration_interrupted_by_a_server_crash_is_applied_completely_later(
-    db: Database, a_next_step: Callable[[str], int]
+    db: Database, add_migration: Callable[[str], int]
 ) -> None:
-    number = a_next_step("CREATE TABLE tenuto.half (); SELECT pg_advisory_xact_lock(4711)")
-    at_it = "SELECT pid FROM pg_locks WHERE NOT granted AND objid = 4711"
+    number = add_migration("CREATE TABLE tenuto.half (); SELECT pg_advisory_xact_lock(4711)")
+    waiting_backend = "SELECT pid FROM pg_locks WHERE NOT granted AND objid = 4711"
     async with db.connection() as other:
         await other.execute("SELECT pg_advisory_lock(4711)")
         migrating = asyncio.create_task(migrator.migrate(db))
-        first = await eventually(lambda: db.fetch_value(at_it))
+        first = await eventually(lambda: db.fetch_value(waiting_backend))
         await db.fetch_all("SELECT pg_terminate_backend($1)", first)
-        await eventually(lambda: db.fetch_value(f"{at_it} AND pid <> $1", first), what="another try")
+        await eventually(lambda: db.fetch_value(f"{waiting_backend} AND pid <> $1", first), what="another attempt")
         assert await db.fetch_value("SELECT to_regclass('tenuto.half')") is None
         await other.execute("SELECT pg_advisory_unlock(4711)")
     assert [each.number for each in await migrating] == [number]

@@ -1,4 +1,4 @@
-"""Lending connections: one borrower at a time, nobody waits beside one that is free, nothing broken is lent."""
+"""The pool lends each connection to one borrower, wastes no free one and lends no broken one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ async def pool(driver: asyncpg.Pool) -> AsyncIterator[Pool]:
     await pool.close()
 
 
-async def pid(pool: Pool) -> int:
+async def borrow_and_return_pid(pool: Pool) -> int:
     async with pool.borrow() as connection:
         found: int = await connection.fetchval("SELECT pg_backend_pid()")
         return found
 
 
 async def test_pool_reuses_the_most_recent_connection(pool: Pool) -> None:
-    assert len({await pid(pool) for _ in range(5)}) == 1
+    assert len({await borrow_and_return_pid(pool) for _ in range(5)}) == 1
 
 
 async def test_pool_lends_each_connection_to_one_borrower(pool: Pool) -> None:
@@ -49,14 +49,16 @@ async def test_pool_lends_each_connection_to_one_borrower(pool: Pool) -> None:
 
 async def test_pool_serves_more_borrowers_than_connections(pool: Pool, driver: asyncpg.Pool) -> None:
     async with asyncio.timeout(20):
-        found = await asyncio.gather(*(pid(pool) for _ in range(200)))
+        found = await asyncio.gather(*(borrow_and_return_pid(pool) for _ in range(200)))
 
     assert 1 <= len(set(found)) <= SIZE
-    assert driver.get_size() - driver.get_idle_size() <= MAX_IDLE_CONNECTIONS, "the rest is back where it was borrowed"
+    assert driver.get_size() - driver.get_idle_size() <= MAX_IDLE_CONNECTIONS, (
+        "the others were returned to the driver's pool"
+    )
 
 
 async def test_pool_does_not_lend_a_broken_idle_connection(pool: Pool, url: str) -> None:
-    broken = await pid(pool)
+    broken = await borrow_and_return_pid(pool)
     other = await asyncpg.connect(url)
     await other.execute("SELECT pg_terminate_backend($1::integer)", broken)
 
@@ -66,7 +68,7 @@ async def test_pool_does_not_lend_a_broken_idle_connection(pool: Pool, url: str)
     await eventually(is_gone)
     await other.close()
 
-    assert await pid(pool) != broken
+    assert await borrow_and_return_pid(pool) != broken
 
 
 async def test_pool_resets_a_connection_with_an_open_transaction(pool: Pool) -> None:
@@ -94,4 +96,4 @@ async def test_pool_lends_a_clean_connection_after_a_cancelled_borrower(pool: Po
     await asyncio.wait({hanging})
 
     async with asyncio.timeout(10):
-        assert await asyncio.gather(*(pid(pool) for _ in range(SIZE * 2)))
+        assert await asyncio.gather(*(borrow_and_return_pid(pool) for _ in range(SIZE * 2)))

@@ -313,7 +313,7 @@ async def test_manifest_dependency_cycle_and_unknown_parent_are_rejected(db: Dat
         await manifest_definitions.edit(db, "a", make_manifest("a", depends_on="c"), make_change_context())
     with raises_code("manifest.depends_on.not_found"):
         await create_manifest(db, "d", depends_on="z")
-    with raises_code("manifest.has_dependents"):
+    with raises_code("manifest.in_use"):
         await manifest_definitions.delete(db, "a", make_change_context())
 
 
@@ -422,13 +422,13 @@ async def test_manifest_past_its_end_can_be_edited_and_disabled(db: Database, ch
     later = make_change_context(NOON + timedelta(days=30))
     if change == "disabled":
         assert await manifest_definitions.set_enabled(db, "bake", later, enabled=False)
-        with raises_code("manifest.trigger.never_fires"):
+        with raises_code("schedule.trigger.never_fires"):
             await manifest_definitions.set_enabled(db, "bake", later, enabled=True)
     else:
         assert (
             await manifest_definitions.edit(db, "bake", make_manifest(trigger=over, priority=3), later)
         ).manifest.priority == 3
-        with raises_code("manifest.trigger.never_fires"):
+        with raises_code("schedule.trigger.never_fires"):
             await manifest_definitions.edit(db, "bake", make_manifest(trigger=every("2h", end="2031-05-18")), later)
 
 

@@ -385,7 +385,7 @@ async def test_schedule_step_of_a_renamed_schedule_fails_without_retry(app: Tenu
     await database.fetch_all("UPDATE tenuto.schedules SET name = 'elsewhere' WHERE name = 'inner'")
     async with worker():
         ended = await app.executions.wait(await start_run(app, "outer"), timeout=10)
-    assert (ended["state"], ended["error"]) == ("failed", "step 'inner' failed: there is no schedule named 'inner'")
+    assert (ended["state"], ended["error"]) == ("failed", "step 'inner' failed: schedule 'inner' does not exist")
 
 
 async def test_schedule_step_detects_a_wait_cycle(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:

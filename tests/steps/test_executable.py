@@ -86,7 +86,7 @@ def start_script(program_harness: ProgramHarness, script: str, **arguments: Any)
     return attempt, [int(pid) for pid in file.read_text().split()]
 
 
-# --- arguments and output -------------------------------------------------------------------------------------------------
+# --- arguments and output --------------------------------------------------------------------------------------------
 
 
 def test_program_gets_exact_arguments_environment_and_stdin(
@@ -169,7 +169,7 @@ def test_secrets_are_redacted_in_output_error_and_log_of_a_program(program_harne
         assert SECRET not in json.dumps([each.output, each.error, each.log])
 
 
-# --- end of a program ------------------------------------------------------------------------------------------------------
+# --- end of a program ------------------------------------------------------------------------------------------------
 
 
 def test_exit_codes_of_a_program_decide_the_outcome(program_harness: ProgramHarness) -> None:
@@ -372,7 +372,7 @@ async def test_program_streams_that_cannot_be_connected_are_closed(monkeypatch: 
     await eventually(lambda: psutil.Process().num_fds() <= before)
 
 
-# --- rejected programs --------------------------------------------------------------------------------------------------
+# --- rejected programs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -527,7 +527,7 @@ def reject_memfd(*_: object) -> int:
     raise PermissionError
 
 
-# --- schedules ---------------------------------------------------------------------------------------------
+# --- schedules -------------------------------------------------------------------------------------------------------
 
 
 async def test_programs_are_steps_of_schedules_in_code_and_files(app: Tenuto) -> None:
@@ -548,8 +548,9 @@ schedules:
     assert (say[0].policy.timeout_seconds, say[0].policy.retry.max_retries) == (60.0, 1)
     bad = text.replace("{TOKEN: {secret: token}}", "{LD_PRELOAD: /x.so}")
     (invalid,) = parse_schedules([parse_document("schedules.yaml", bad.encode())])
-    with raises_code("step.program.env.reserved", Invalid) as caught:
+    with pytest.raises(Invalid) as caught:
         app.schedules.resolve_steps(invalid.definition)
+    assert caught.value.code == "step.program.env.reserved"
     assert "schedules[0].steps[0].arguments.env.LD_PRELOAD" in str(invalid.locate_error(caught.value))
 
     app.schedule(

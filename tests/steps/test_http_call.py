@@ -203,7 +203,7 @@ def test_http_call_to_an_unreachable_server_may_be_retried(http_call: HttpCallHa
         assert outcome.may_retry
 
 
-# --- limits (B46, B47) ----------------------------------------------------------------------------------------------
+# --- limits (B46, B47) -----------------------------------------------------------------------------------------------
 
 
 def hostile_pages(ends: threading.Event, sent: list[int]) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def test_http_call_does_not_store_headers_with_credentials(http_call: HttpCallHa
     assert "abc" not in json.dumps(headers)
 
 
-# --- name resolution ------------------------------------------------------------------------------
+# --- name resolution -------------------------------------------------------------------------------------------------
 
 
 async def test_silent_name_server_does_not_block_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,7 @@ async def test_name_resolver_starts_a_thread_while_another_has_just_taken_a_requ
     assert await paused == ["127.0.0.2"]
 
 
-# --- addresses that are not allowed (B39–B45, B48) -----------------------------------------------------------------------------
+# --- addresses that are not allowed (B39–B45, B48) -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -105,14 +105,14 @@ def test_sqlite_script_can_be_stopped_while_it_is_split() -> None:
             nonlocal check_count
             check_count += 1
             if check_count == 10:
-                raise ScriptFailed("enough", code="step.sql.timed_out")
+                raise ScriptFailed("enough", code="step.sql.timeout")
 
-        with raises_code("step.sql.timed_out", ScriptFailed):
+        with raises_code("step.sql.timeout", ScriptFailed):
             list(sqlite._split_statements(text.replace("--", "- "), check))
 
 
 async def test_sqlite_timeout_includes_parsing(file: Path) -> None:
-    with raises_code("step.sql.timed_out", ScriptFailed):
+    with raises_code("step.sql.timeout", ScriptFailed):
         await run_script(create_script(file, TRIGGER + "SELECT 1;" * 200_000, limit=0.02))
 
 
@@ -128,6 +128,7 @@ async def test_sqlite_statements_are_parsed_lazily(file: Path) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 async def test_sqlite_timeout_and_cancellation_work_while_the_file_is_locked(
     file: Path, other_connection: sqlite3.Connection
 ) -> None:
@@ -138,7 +139,7 @@ async def test_sqlite_timeout_and_cancellation_work_while_the_file_is_locked(
     ):
         for statement in lock.split(";"):
             other_connection.execute(statement)
-        with raises_code("step.sql.timed_out", ScriptFailed) as caught:
+        with raises_code("step.sql.timeout", ScriptFailed) as caught:
             await run_script(create_script(file, text, limit=0.6))
         assert f"{name} took longer than 0.6 s" in caught.value.message
         waiting = asyncio.create_task(run_script(create_script(file, text, limit=3600)))
@@ -188,5 +189,5 @@ async def test_sqlite_rows_are_not_kept_in_memory(file: Path) -> None:
 
 async def test_sqlite_timeout_works_for_few_long_rows(file: Path) -> None:
     text = f"SELECT randomblob(4000000) FROM json_each('{[0] * 60}')"
-    with raises_code("step.sql.timed_out", ScriptFailed):
+    with raises_code("step.sql.timeout", ScriptFailed):
         await run_script(create_script(file, text, limit=0.02))

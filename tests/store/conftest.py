@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from tests.support.store_fixtures import database, empty_home, start_server_holder, home, prepared_home, settings, truncated_url, url, reusable_database
+from tests.support.store_fixtures import (
+    database,
+    empty_home,
+    home,
+    prepared_home,
+    reusable_database,
+    settings,
+    start_server_holder,
+    truncated_url,
+    url,
+)
 
-__all__ = ["database", "empty_home", "start_server_holder", "home", "prepared_home", "settings", "truncated_url", "url", "reusable_database"]
+__all__ = [
+    "database",
+    "empty_home",
+    "home",
+    "prepared_home",
+    "reusable_database",
+    "settings",
+    "start_server_holder",
+    "truncated_url",
+    "url",
+]

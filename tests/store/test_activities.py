@@ -1,4 +1,4 @@
-"""The past (J2, W5): written once, refused to change, and found by one id before, during and after."""
+"""Activities (J2, W5): written once, protected by the database, found by one id in every state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.model_values import NOON
 from tests.support.tasks import Register, claim, completed, failed, now, rows, start, start_and_claim
 
 
-async def a_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:
+async def make_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:
     task = await start_and_claim(db, await register_worker(), **fields)
     await finish(db, [Settlement(task, completed())])
     return task.id
@@ -44,7 +44,7 @@ async def a_finished_task(db: Database, register_worker: Register, **fields: obj
 async def test_database_rejects_changes_of_activities(
     statement: str, operation: str, db: Database, register_worker: Register
 ) -> None:
-    await a_finished_task(db, register_worker)
+    await make_finished_task(db, register_worker)
     before = await rows(db, "activities")
     partition = await db.fetch_value(
         "SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid"
@@ -57,7 +57,7 @@ async def test_database_rejects_changes_of_activities(
 async def test_retention_may_only_delete_activities_in_its_own_transaction(
     db: Database, register_worker: Register
 ) -> None:
-    await a_finished_task(db, register_worker)
+    await make_finished_task(db, register_worker)
 
     async def change(connection: Connection) -> None:
         await connection.execute(activities.SQL.allow_retention)
@@ -84,20 +84,20 @@ async def test_activity_is_found_before_during_and_after_its_attempt(db: Databas
     worker = await register_worker()
     task_id = await start(db, run_at=NOON, priority=3)
 
-    async def look() -> activities.Record:
+    async def load_activity() -> activities.Record:
         record = await activities.load_activity(db, task_id)
         assert record is not None
         assert (record["id"], record["task_id"], record["attempt"], record["priority"]) == (task_id, task_id, 1, 3)
         return record
 
-    assert (await look())["status"] == "scheduled"
+    assert (await load_activity())["status"] == "scheduled"
     await store.promote_due_tasks(db, NOON, ["default"])
-    assert (await look())["status"] == "queued"
+    assert (await load_activity())["status"] == "queued"
     (task,) = await claim(db, worker)
-    record = await look()
+    record = await load_activity()
     assert (record["status"], record["worker_id"], record["ended_at"]) == ("in_progress", worker, None)
     await finish(db, [Settlement(task, completed())])
-    record = await look()
+    record = await load_activity()
     assert (record["status"], record["final"]) == ("completed", True)
     assert record["ended_at"] is not None
 
@@ -110,7 +110,7 @@ async def test_activities_of_later_attempts_are_found_before_during_and_after(
     second = new_id()
     await finish(db, [Settlement(task, failed(), Retry(NOON, second, 1, 0))])
 
-    async def states() -> list[tuple[str, bool]]:
+    async def list_states() -> list[tuple[str, bool]]:
         found = [await activities.load_activity(db, id) for id in (task.id, second)]
         assert [record["attempt"] for record in found if record] == [1, 2]
         assert {record["task_id"] for record in found if record} == {task.id}
@@ -118,13 +118,13 @@ async def test_activities_of_later_attempts_are_found_before_during_and_after(
         assert [record["id"] for record in listed] == [task.id, second]
         return [(record["status"], record["final"]) for record in found if record]
 
-    assert await states() == [("failed", False), ("scheduled", False)]
+    assert await list_states() == [("failed", False), ("scheduled", False)]
     await store.promote_due_tasks(db, NOON, ["default"])
-    assert await states() == [("failed", False), ("queued", False)]
+    assert await list_states() == [("failed", False), ("queued", False)]
     (again,) = await claim(db, worker)
-    assert await states() == [("failed", False), ("in_progress", False)]
+    assert await list_states() == [("failed", False), ("in_progress", False)]
     await finish(db, [Settlement(again, completed())])
-    assert await states() == [("failed", False), ("completed", True)]
+    assert await list_states() == [("failed", False), ("completed", True)]
 
 
 async def test_unknown_activity_id_returns_nothing(db: Database) -> None:
@@ -142,7 +142,7 @@ async def test_open_task_is_returned_with_all_fields(db: Database) -> None:
 
 
 async def test_activity_lists_are_newest_first_and_paged(db: Database, register_worker: Register) -> None:
-    ids = [await a_finished_task(db, register_worker) for _ in range(3)]
+    ids = [await make_finished_task(db, register_worker) for _ in range(3)]
     open_ids = [await start(db) for _ in range(3)]
     for listing, wanted in ((activities.list_activities, ids), (activities.list_tasks, open_ids)):
         first = await listing(db, ListFilters(limit=2))
@@ -151,8 +151,8 @@ async def test_activity_lists_are_newest_first_and_paged(db: Database, register_
 
 
 async def test_activity_lists_can_be_filtered(db: Database, register_worker: Register) -> None:
-    await a_finished_task(db, register_worker, name="bake", tags=["a", "b"])
-    await a_finished_task(db, register_worker, name="wash")
+    await make_finished_task(db, register_worker, name="bake", tags=["a", "b"])
+    await make_finished_task(db, register_worker, name="wash")
     await start(db, name="bake", queue="mail", tags=["a"])
     await start(db, name="wash", run_at=NOON)
 
@@ -176,7 +176,7 @@ def test_list_limit_out_of_range_is_rejected(limit: int) -> None:
 
 
 async def test_id_prefix_finds_open_and_ended_tasks(db: Database, register_worker: Register) -> None:
-    past, open_task = await a_finished_task(db, register_worker), await start(db)
+    past, open_task = await make_finished_task(db, register_worker), await start(db)
     for id in (past, open_task):
         assert await activities.find_ids_by_prefix(db, str(id)) == [id]
         assert await activities.find_ids_by_prefix(db, str(id).upper()[:-2]) == [id]
@@ -192,7 +192,7 @@ async def test_invalid_id_prefix_is_rejected(prefix: str, db: Database) -> None:
 
 
 async def test_outcomes_are_counted_by_tag(db: Database, register_worker: Register) -> None:
-    await a_finished_task(db, register_worker, tags=["a"])
+    await make_finished_task(db, register_worker, tags=["a"])
     await start(db, tags=["a"], run_at=now() + timedelta(hours=1))
     counts = await activities.count_outcomes(db, "a")
     assert (counts["done"], counts["failed"], counts["open"], counts["doubled"]) == (1, 0, 1, 0)
@@ -203,4 +203,4 @@ async def test_outcomes_are_counted_by_initiator(db: Database) -> None:
         await start(db, tags=[tag], initiator=Actor.user(who))
     assert (await activities.count_outcomes(db, initiator_id="ana"))["open"] == 2
     assert (await activities.count_outcomes(db, "a", "ana"))["open"] == 1
-    assert (await activities.count_outcomes(db, initiator_id="nobody"))["open"] == 0
+    assert (await activities.count_outcomes(db, initiator_id="unknown"))["open"] == 0

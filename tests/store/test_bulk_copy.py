@@ -1,4 +1,4 @@
-"""Tasks alike: whatever a column can hold arrives as it was given, as if each row had been written by the driver."""
+"""COPY of tasks: every column value is stored as if the driver had encoded the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking tasks (W3): the most urgent first, each by one worker only, none before its time, none over a limit."""
+"""Claiming tasks (W3): most urgent first, each by one worker, none before its time, none over a limit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from tests.support.model_values import NOON, make_held_task, make_new_task
 from tests.support.tasks import LEASE, Register, claim, now, rows, start, start_and_claim, the_task
 
 
-async def test_claim_leases_the_task_to_the_worker(
-    db: Database, register_worker: Register
-) -> None:
+async def test_claim_leases_the_task_to_the_worker(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     task_id = await start(db, priority=5, tags=["a"], correlation_id="c")
     (task,) = await claim(db, worker)
@@ -81,9 +79,7 @@ async def test_task_is_claimed_once_by_concurrent_workers(db: Database, register
     assert len(taken) == len(set(taken)) == 300
 
 
-async def test_unregistered_or_ended_worker_claims_nothing(
-    db: Database, register_worker: Register
-) -> None:
+async def test_unregistered_or_ended_worker_claims_nothing(db: Database, register_worker: Register) -> None:
     await start(db)
     dead = await register_worker()
     await workers.deregister_process(db, dead)
@@ -103,9 +99,7 @@ async def test_fence_grows_with_every_claim(db: Database, register_worker: Regis
     assert fences == [1, 2, 3]
 
 
-async def test_task_returned_to_queue_is_unchanged(
-    db: Database, register_worker: Register
-) -> None:
+async def test_task_returned_to_queue_is_unchanged(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     task = await start_and_claim(db, worker)
     before = await the_task(db)
@@ -147,7 +141,7 @@ async def test_concurrent_promotions_promote_each_task_once(db: Database) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fields", "limited"),
+    ("fields", "has_limits"),
     [
         ({}, False),
         ({"limit_key": "gas", "limit_max": 1}, True),
@@ -156,34 +150,34 @@ async def test_concurrent_promotions_promote_each_task_once(db: Database) -> Non
     ],
 )
 async def test_promotion_reports_whether_claims_must_check_limits(
-    fields: dict[str, object], limited: bool, db: Database
+    fields: dict[str, object], has_limits: bool, db: Database
 ) -> None:
     await start(db, **fields)
-    assert (await store.promote_due_tasks(db, NOON, ["default"])).has_limits is limited
+    assert (await store.promote_due_tasks(db, NOON, ["default"])).has_limits is has_limits
 
 
-# --- the shortcut --------------------------------------------------------------------------------------------------
+# --- claim cursor -------------------------------------------------------------------------------------------------
 
 
 async def test_claim_cursor_skips_exactly_the_tasks_before_it(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    bounds = ClaimCursor()
+    cursor = ClaimCursor()
     same = now() - timedelta(hours=1)
     await start(db, priority=5, run_at=same)
-    bounds.advance_past(await store.claim_tasks(db, worker, ["default"], 10, LEASE, bounds))
+    cursor.advance_past(await store.claim_tasks(db, worker, ["default"], 10, LEASE, cursor))
     before = await start(db, priority=9, run_at=same)
     after = await start(db, priority=1, run_at=same)
-    assert [task.id for task in await store.claim_tasks(db, worker, ["default"], 10, LEASE, bounds)] == [after]
+    assert [task.id for task in await store.claim_tasks(db, worker, ["default"], 10, LEASE, cursor)] == [after]
     assert [task.id for task in await store.claim_tasks(db, worker, ["default"], 10, LEASE, ClaimCursor())] == [before]
 
 
 async def test_claim_cursor_is_kept_per_queue(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    bounds = ClaimCursor()
+    cursor = ClaimCursor()
     await start(db, queue="a", priority=-5)
-    bounds.advance_past(await store.claim_tasks(db, worker, ["a"], 10, LEASE, bounds))
+    cursor.advance_past(await store.claim_tasks(db, worker, ["a"], 10, LEASE, cursor))
     other = await start(db, queue="b", priority=9)
-    assert [task.id for task in await store.claim_tasks(db, worker, ["a", "b"], 10, LEASE, bounds)] == [other]
+    assert [task.id for task in await store.claim_tasks(db, worker, ["a", "b"], 10, LEASE, cursor)] == [other]
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), max_size=12), st.integers(1, 4))
@@ -191,19 +185,19 @@ async def test_claim_cursor_is_kept_per_queue(db: Database, register_worker: Reg
 async def test_repeated_claims_with_cursor_claim_all_tasks(
     db: Database, register_worker: Register, urgencies: list[tuple[int, int]], batch: int
 ) -> None:
-    """As the worker does: when a claim under bounds comes back short, it looks once more without."""
+    """Like the worker: after a claim with a cursor returned too little, claim once without it."""
     worker = await register_worker()
     ids = {
         await start(db, priority=priority, run_at=now() - timedelta(minutes=1 + minute))
         for priority, minute in urgencies
     }
-    bounds, taken = ClaimCursor(), set()
+    cursor, taken = ClaimCursor(), set()
     while True:
-        tasks = await store.claim_tasks(db, worker, ["default"], batch, LEASE, bounds)
-        if len(tasks) < batch and bounds.positions:
-            bounds = ClaimCursor()
-            tasks += await store.claim_tasks(db, worker, ["default"], batch, LEASE, bounds)
-        bounds.advance_past(tasks)
+        tasks = await store.claim_tasks(db, worker, ["default"], batch, LEASE, cursor)
+        if len(tasks) < batch and cursor.positions:
+            cursor = ClaimCursor()
+            tasks += await store.claim_tasks(db, worker, ["default"], batch, LEASE, cursor)
+        cursor.advance_past(tasks)
         taken |= {task.id for task in tasks}
         if not tasks:
             break
@@ -214,7 +208,7 @@ async def test_repeated_claims_with_cursor_claim_all_tasks(
 # --- limits --------------------------------------------------------------------------------------------------------
 
 
-async def limited(db: Database, worker_id: object, *queues: str, limit: int = 100) -> list[str]:
+async def claim_names_under_limits(db: Database, worker_id: object, *queues: str, limit: int = 100) -> list[str]:
     tasks = await store.claim_limited_tasks(db, worker_id, queues or ("default",), limit, LEASE)  # type: ignore[arg-type]
     return [task.name for task in tasks]
 
@@ -232,11 +226,11 @@ async def test_queue_limit_is_never_exceeded(db: Database, register_worker: Regi
     await set_queue(db, "default", 3)
     for _ in range(10):
         await start(db)
-    assert len(await limited(db, worker)) == 3
-    assert await limited(db, worker) == []
+    assert len(await claim_names_under_limits(db, worker)) == 3
+    assert await claim_names_under_limits(db, worker) == []
     held = [row for row in await rows(db) if row["state"] == "running"]
     await db.fetch_all("DELETE FROM tenuto.tasks WHERE id = $1", held[0]["id"])
-    assert len(await limited(db, worker)) == 1
+    assert len(await claim_names_under_limits(db, worker)) == 1
 
 
 async def test_unlimited_claim_ignores_limited_and_paused_queues_and_limit_keys(
@@ -256,9 +250,9 @@ async def test_paused_queue_is_not_claimed_until_resumed(db: Database, register_
     worker = await register_worker()
     await start(db)
     await set_queue(db, "default", paused=True)
-    assert await limited(db, worker) == []
+    assert await claim_names_under_limits(db, worker) == []
     await set_queue(db, "default")
-    assert len(await limited(db, worker)) == 1
+    assert len(await claim_names_under_limits(db, worker)) == 1
 
 
 async def test_limit_key_is_never_exceeded_across_queues(db: Database, register_worker: Register) -> None:
@@ -267,16 +261,16 @@ async def test_limit_key_is_never_exceeded_across_queues(db: Database, register_
         for _ in range(5):
             await start(db, queue=queue, name="gas", limit_key="gas", limit_max=3)
             await start(db, queue=queue, name="free")
-    taken = await limited(db, worker, "a", "b")
+    taken = await claim_names_under_limits(db, worker, "a", "b")
     assert (taken.count("gas"), taken.count("free")) == (3, 10)
-    assert await limited(db, worker, "a", "b") == []
+    assert await claim_names_under_limits(db, worker, "a", "b") == []
 
 
 async def test_full_limit_key_does_not_block_other_keys(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for n in range(200):
         await start(db, name=f"key {n % 4}".replace(" ", "-"), limit_key=f"key {n % 4}", limit_max=1, priority=-(n % 4))
-    assert sorted(await limited(db, worker, limit=4)) == ["key-0", "key-1", "key-2", "key-3"]
+    assert sorted(await claim_names_under_limits(db, worker, limit=4)) == ["key-0", "key-1", "key-2", "key-3"]
 
 
 async def test_queue_limit_and_key_limit_apply_together(db: Database, register_worker: Register) -> None:
@@ -285,7 +279,7 @@ async def test_queue_limit_and_key_limit_apply_together(db: Database, register_w
     for _ in range(10):
         await start(db, queue="a", name="gas", limit_key="gas", limit_max=2)
         await start(db, queue="a", name="free")
-    taken = await limited(db, worker, "a")
+    taken = await claim_names_under_limits(db, worker, "a")
     assert len(taken) == 4
     assert taken.count("gas") <= 2
 
@@ -295,10 +289,10 @@ async def test_expired_lease_does_not_count_under_limits(db: Database, register_
     await set_queue(db, "default", 1)
     for _ in range(2):
         await start(db)
-    assert len(await limited(db, worker)) == 1
-    assert await limited(db, worker) == []
+    assert len(await claim_names_under_limits(db, worker)) == 1
+    assert await claim_names_under_limits(db, worker) == []
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
-    assert len(await limited(db, worker)) == 1
+    assert len(await claim_names_under_limits(db, worker)) == 1
 
 
 async def test_concurrent_claims_stay_within_the_limit(db: Database, register_worker: Register) -> None:
@@ -307,7 +301,7 @@ async def test_concurrent_claims_stay_within_the_limit(db: Database, register_wo
     for _ in range(30):
         await start(db)
         await start(db, queue="keyed", limit_key="gas", limit_max=5)
-    await asyncio.gather(*(limited(db, name, "default", "keyed", limit=5) for name in names * 5))
+    await asyncio.gather(*(claim_names_under_limits(db, name, "default", "keyed", limit=5) for name in names * 5))
     running = [row["queue"] for row in await rows(db) if row["state"] == "running"]
     assert (running.count("default"), running.count("keyed")) == (7, 5)
 
@@ -317,12 +311,10 @@ async def test_limited_claim_takes_the_most_urgent_tasks_first(db: Database, reg
     await set_queue(db, "default", 2)
     for priority in (1, 9, 5):
         await start(db, name=f"p{priority}", priority=priority)
-    assert await limited(db, worker) == ["p9", "p5"]
+    assert await claim_names_under_limits(db, worker) == ["p9", "p5"]
 
 
-async def test_queue_list_contains_limits_pauses_and_counts(
-    db: Database, register_worker: Register
-) -> None:
+async def test_queue_list_contains_limits_pauses_and_counts(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     await set_queue(db, "narrow", 3)
     await set_queue(db, "closed", paused=True)
@@ -337,17 +329,17 @@ async def test_queue_list_contains_limits_pauses_and_counts(
     assert listed["closed"]["paused_at"] is not None
 
 
-# --- many limited keys ---------------------------------------------------------------------------------------------
+# --- many limit keys -----------------------------------------------------------------------------------------------
 
 
-async def keyed(db: Database, keys: int, each: int = 1, **fields: Any) -> None:
-    """Tasks under so many keys, each of which lets one run: the first of each key, then the second of each key …"""
+async def enqueue_with_keys(db: Database, keys: int, each: int = 1, **fields: Any) -> None:
+    """Enqueue tasks with limit 1 under several keys: the first of each key, then the second of each key, …"""
     names = [f"key-{n:03}" for n in range(keys)]
     tasks = [make_new_task(name=name, limit_key=name, limit_max=1, **fields) for _ in range(each) for name in names]
     await store.enqueue_tasks(db, tasks)
 
 
-async def end_all(db: Database) -> None:
+async def end_all_tasks(db: Database) -> None:
     await db.fetch_all("DELETE FROM tenuto.tasks WHERE state = 'running'")
 
 
@@ -355,27 +347,27 @@ async def test_limited_claim_continues_after_the_last_key_read(
     db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LIMIT_KEYS_PER_CLAIM", 5)
-    worker, lap = await register_worker(), LimitKeyCursor()
-    await keyed(db, 12)
+    worker, key_cursor = await register_worker(), LimitKeyCursor()
+    await enqueue_with_keys(db, 12)
     taken = []
     for left_out in (True, True, False):
-        taken.append([t.name for t in await store.claim_limited_tasks(db, worker, ["default"], 100, LEASE, lap)])
-        assert lap.has_unseen_keys is left_out or not left_out
+        taken.append([t.name for t in await store.claim_limited_tasks(db, worker, ["default"], 100, LEASE, key_cursor)])
+        assert key_cursor.has_unseen_keys is left_out or not left_out
     assert taken == [[f"key-{n:03}" for n in group] for group in (range(5), range(5, 10), range(10, 12))]
-    assert await store.claim_limited_tasks(db, worker, ["default"], 100, LEASE, lap) == []
-    assert not lap.has_unseen_keys, "now it has been round, and there was nothing"
+    assert await store.claim_limited_tasks(db, worker, ["default"], 100, LEASE, key_cursor) == []
+    assert not key_cursor.has_unseen_keys, "now it has been round, and there was nothing"
 
 
 async def test_no_limit_key_starves_with_many_keys_and_few_slots(
     db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LIMIT_KEYS_PER_CLAIM", 5)
-    worker, lap = await register_worker(), LimitKeyCursor()
-    await keyed(db, 40, each=30)
+    worker, key_cursor = await register_worker(), LimitKeyCursor()
+    await enqueue_with_keys(db, 40, each=30)
     served: set[str] = set()
-    for _ in range(3 * 40 // 2):  # at two a claim, three times as many as there are keys
-        served |= {task.name for task in await store.claim_limited_tasks(db, worker, ["default"], 2, LEASE, lap)}
-        await end_all(db)
+    for _ in range(3 * 40 // 2):  # two per claim: three times the number of keys
+        served |= {task.name for task in await store.claim_limited_tasks(db, worker, ["default"], 2, LEASE, key_cursor)}
+        await end_all_tasks(db)
     assert len(served) == 40
 
 
@@ -384,31 +376,31 @@ async def test_limited_claim_finds_a_free_key_behind_many_full_ones(
 ) -> None:
     monkeypatch.setattr(store, "LIMIT_KEYS_PER_CLAIM", 5)
     worker = await register_worker()
-    await keyed(db, 31, each=2)
+    await enqueue_with_keys(db, 31, each=2)
     await db.fetch_all(
         "UPDATE tenuto.tasks SET state = 'running', worker_id = $1, claimed_at = now(), fence = 1,"
         " lease_until = now() + interval '1 h' WHERE id IN (SELECT min(id::text)::uuid FROM tenuto.tasks"
         " WHERE limit_key < 'key-030' GROUP BY limit_key)",
         worker,
     )
-    assert await limited(db, worker, limit=10) == ["key-030"]
-    assert await limited(db, worker, limit=10) == []
+    assert await claim_names_under_limits(db, worker, limit=10) == ["key-030"]
+    assert await claim_names_under_limits(db, worker, limit=10) == []
 
 
 async def test_key_cursor_keeps_its_position_while_the_queue_is_full(
     db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LIMIT_KEYS_PER_CLAIM", 5)
-    worker, lap = await register_worker(), LimitKeyCursor()
+    worker, key_cursor = await register_worker(), LimitKeyCursor()
     await set_queue(db, "default", 1)
-    await keyed(db, 20, each=20)
+    await enqueue_with_keys(db, 20, each=20)
     served: set[str] = set()
     for _ in range(60):
-        taken = await store.claim_limited_tasks(db, worker, ["default"], 10, LEASE, lap)
+        taken = await store.claim_limited_tasks(db, worker, ["default"], 10, LEASE, key_cursor)
         assert len(taken) == 1
-        assert await store.claim_limited_tasks(db, worker, ["default"], 10, LEASE, lap) == []
+        assert await store.claim_limited_tasks(db, worker, ["default"], 10, LEASE, key_cursor) == []
         served |= {task.name for task in taken}
-        await end_all(db)
+        await end_all_tasks(db)
     assert len(served) == 20
 
 
@@ -416,12 +408,12 @@ async def test_key_cursor_advances_per_queue(
     db: Database, register_worker: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LIMIT_KEYS_PER_CLAIM", 5)
-    worker, lap = await register_worker(), LimitKeyCursor()
-    await keyed(db, 12, queue="a")
-    await keyed(db, 3, queue="b")  # of the same names: a key is one over all queues
+    worker, key_cursor = await register_worker(), LimitKeyCursor()
+    await enqueue_with_keys(db, 12, queue="a")
+    await enqueue_with_keys(db, 3, queue="b")  # same names: a limit key applies to all queues
     await start(db, queue="c", name="free")
     names = []
-    while tasks := await store.claim_limited_tasks(db, worker, ["a", "b", "c"], 100, LEASE, lap):
+    while tasks := await store.claim_limited_tasks(db, worker, ["a", "b", "c"], 100, LEASE, key_cursor):
         names += [task.name for task in tasks]
     assert sorted(names) == sorted([f"key-{n:03}" for n in range(12)] + ["free"])
 
@@ -430,9 +422,7 @@ async def test_key_cursor_advances_per_queue(
 
 
 @pytest.mark.parametrize("fields", [{}, {"limit_key": "gas", "limit_max": 5}], ids=["free", "limited"])
-async def test_claim_skips_excluded_tasks(
-    fields: dict[str, Any], db: Database, register_worker: Register
-) -> None:
+async def test_claim_skips_excluded_tasks(fields: dict[str, Any], db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     first, second = await start(db, **fields), await start(db, **fields)
     for without, expected in (({first}, {second}), ({first}, set()), (set(), {first})):
@@ -446,23 +436,23 @@ async def test_claim_skips_excluded_tasks(
 # --- what is told while a claim is under way -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("heard", "kept"), [(-6, False), (-5, True), (3, True), (None, False)])
-def test_claim_cursor_does_not_pass_a_task_announced_meanwhile(heard: int | None, kept: bool) -> None:
-    bounds = ClaimCursor()
-    bounds.note_arrival("default", -99)
-    bounds.begin_claim()  # what was told before, this claim sees
-    bounds.note_arrival("default") if heard is None else bounds.note_arrival("default", heard)
-    bounds.advance_past([make_held_task(priority=5)])
-    assert ("default" in bounds.positions) is kept
+@pytest.mark.parametrize(("announced_rank", "advances"), [(-6, False), (-5, True), (3, True), (None, False)])
+def test_claim_cursor_does_not_pass_a_task_announced_meanwhile(announced_rank: int | None, advances: bool) -> None:
+    cursor = ClaimCursor()
+    cursor.note_arrival("default", -99)
+    cursor.begin_claim()  # the claim sees earlier announcements
+    cursor.note_arrival("default") if announced_rank is None else cursor.note_arrival("default", announced_rank)
+    cursor.advance_past([make_held_task(priority=5)])
+    assert ("default" in cursor.positions) is advances
 
 
 def test_claim_cursor_dropped_during_a_claim_stays_dropped() -> None:
-    bounds = ClaimCursor()
-    bounds.advance_past([make_held_task(priority=5)])
-    bounds.begin_claim()
-    bounds.note_arrival("default", -7)
-    bounds.advance_past([make_held_task(priority=4)])
-    assert bounds.positions == {}
-    bounds.begin_claim()
-    bounds.advance_past([make_held_task(priority=4)])
-    assert "default" in bounds.positions
+    cursor = ClaimCursor()
+    cursor.advance_past([make_held_task(priority=5)])
+    cursor.begin_claim()
+    cursor.note_arrival("default", -7)
+    cursor.advance_past([make_held_task(priority=4)])
+    assert cursor.positions == {}
+    cursor.begin_claim()
+    cursor.advance_past([make_held_task(priority=4)])
+    assert "default" in cursor.positions

@@ -1,4 +1,4 @@
-"""Caps on what is active (J7): of a manifest, a group, all manifests and a batch, each to the last one; fair shares."""
+"""Caps on active runs (J7): of a manifest, a group, all manifests and a batch; fair shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from tenuto.postgres.database import Database
 from tenuto.store import manifests
 from tenuto.store import tasks as store
 from tenuto.store.manifests import ALL_MANIFESTS
-from tests.support.manifests import LEASE, NOON, create_batch, reload_manifest, finish_task, finish_all_runs, create_manifest, claim_runs, run_in_transaction
+from tests.support.manifests import (
+    LEASE,
+    NOON,
+    claim_runs,
+    create_batch,
+    create_manifest,
+    finish_all_runs,
+    finish_task,
+    reload_manifest,
+    run_in_transaction,
+)
 from tests.support.tasks import Register, start
 
 
@@ -20,8 +30,10 @@ async def me(register_worker: Register) -> UUID:
     return await register_worker()
 
 
-async def cap(db: Database, group: str, most: int | None, *, enabled: bool = True) -> None:
-    await run_in_transaction(db, lambda connection: manifests.save_group(connection, group, most, 0, enabled, NOON, "test"))
+async def set_cap(db: Database, group: str, max_active: int | None, *, enabled: bool = True) -> None:
+    await run_in_transaction(
+        db, lambda connection: manifests.save_group(connection, group, max_active, 0, enabled, NOON, "test")
+    )
 
 
 async def test_manifest_cap_applies_across_its_batches(db: Database, me: UUID) -> None:
@@ -46,7 +58,7 @@ async def test_changed_cap_applies_to_queued_runs(db: Database, me: UUID) -> Non
 
 
 async def test_group_cap_is_never_exceeded(db: Database, me: UUID) -> None:
-    await cap(db, "g", 3)
+    await set_cap(db, "g", 3)
     for name in ("a", "b"):
         await create_batch(db, await create_manifest(db, name, job=name, group="g"), 5)
     await create_batch(db, await create_manifest(db, "c", job="c"), 5)
@@ -55,7 +67,7 @@ async def test_group_cap_is_never_exceeded(db: Database, me: UUID) -> None:
 
 
 async def test_cap_of_all_manifests_is_never_exceeded(db: Database, me: UUID) -> None:
-    await cap(db, ALL_MANIFESTS, 4)
+    await set_cap(db, ALL_MANIFESTS, 4)
     for name in ("a", "b", "c"):
         await create_batch(db, await create_manifest(db, name, group="g" if name == "a" else None), 3)
     plain = await start(db)
@@ -66,8 +78,8 @@ async def test_cap_of_all_manifests_is_never_exceeded(db: Database, me: UUID) ->
 
 
 async def test_smallest_of_several_caps_applies(db: Database, me: UUID) -> None:
-    await cap(db, ALL_MANIFESTS, 9)
-    await cap(db, "g", 5)
+    await set_cap(db, ALL_MANIFESTS, 9)
+    await set_cap(db, "g", 5)
     await create_batch(db, await create_manifest(db, "a", job="a", group="g", max_active=2), 9)
     await create_batch(db, await create_manifest(db, "b", job="b", group="g"), 9)
     await create_batch(db, await create_manifest(db, "c", job="c"), 9)
@@ -78,14 +90,14 @@ async def test_smallest_of_several_caps_applies(db: Database, me: UUID) -> None:
 
 
 async def test_disabled_group_blocks_only_its_own_runs(db: Database, me: UUID) -> None:
-    await cap(db, "g", None, enabled=False)
+    await set_cap(db, "g", None, enabled=False)
     await create_batch(db, await create_manifest(db, "a", job="a", group="g"), 3)
     await create_batch(db, await create_manifest(db, "b", job="b"), 3)
     assert {task.name for task in await claim_runs(db, me)} == {"b"}
-    await cap(db, ALL_MANIFESTS, None, enabled=False)
-    await cap(db, "g", None)
+    await set_cap(db, ALL_MANIFESTS, None, enabled=False)
+    await set_cap(db, "g", None)
     assert await claim_runs(db, me) == []
-    await cap(db, ALL_MANIFESTS, None)
+    await set_cap(db, ALL_MANIFESTS, None)
     assert len(await claim_runs(db, me)) == 3
 
 
@@ -93,7 +105,7 @@ async def test_disabled_group_blocks_only_its_own_runs(db: Database, me: UUID) -
 async def test_expired_lease_does_not_count_under_caps(db: Database, me: UUID, capped: str) -> None:
     await create_batch(db, await create_manifest(db, group="g", max_active=2 if capped == "manifest" else None), 5)
     if capped != "manifest":
-        await cap(db, "g" if capped == "group" else ALL_MANIFESTS, 2)
+        await set_cap(db, "g" if capped == "group" else ALL_MANIFESTS, 2)
     assert len(await claim_runs(db, me)) == 2
     await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE state = 'running'"
@@ -103,7 +115,7 @@ async def test_expired_lease_does_not_count_under_caps(db: Database, me: UUID, c
 
 
 async def test_caps_apply_across_queues(db: Database, me: UUID) -> None:
-    await cap(db, "g", 3)
+    await set_cap(db, "g", 3)
     await create_batch(db, await create_manifest(db, "a", group="g", queue="default"), 5)
     await create_batch(db, await create_manifest(db, "b", group="g", queue="other"), 5)
     held = await store.claim_limited_tasks(db, me, ["default", "other"], 100, LEASE)
@@ -134,7 +146,7 @@ async def test_batches_of_a_capped_manifest_share_its_slots(db: Database, me: UU
 
 
 async def test_small_batch_is_not_blocked_by_a_large_one_in_its_group(db: Database, me: UUID) -> None:
-    await cap(db, "g", 4)
+    await set_cap(db, "g", 4)
     await create_batch(db, await create_manifest(db, "much", job="much", group="g"), 200)
     await create_batch(db, await create_manifest(db, "little", job="little", group="g"), 2)
     assert Counter(task.name for task in await claim_runs(db, me)) == {"much": 2, "little": 2}

@@ -1,4 +1,4 @@
-"""Dead letters as rows (J4): written with the final failure, one open per item, resolved once and for all."""
+"""Rows of dead letters (J4): written with the final failure, one open per item, resolved once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.ids import smallest_id_at, new_id
+from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle import completion
-from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.store import dead_letters
 from tenuto.store import tasks as store
-from tests.support.manifests import ANA, create_batch, finish_task, finish_all_runs, create_manifest, make_settlement, start_run, read_table, claim_runs, run_in_transaction
+from tests.support.manifests import (
+    ANA,
+    claim_runs,
+    create_batch,
+    create_manifest,
+    finish_all_runs,
+    finish_task,
+    make_settlement,
+    read_table,
+    run_in_transaction,
+    start_run,
+)
 from tests.support.tasks import Register, start_and_claim
 
 
@@ -24,7 +35,9 @@ async def me(register_worker: Register) -> UUID:
 
 async def acknowledge(db: Database, id: UUID) -> set[UUID]:
     asked, now = new_id(), db.clock.now()
-    return await run_in_transaction(db, lambda connection: dead_letters.resolve_dead_letters(connection, [(id, None)], now, ANA, "seen", asked))
+    return await run_in_transaction(
+        db, lambda connection: dead_letters.resolve_dead_letters(connection, [(id, None)], now, ANA, "seen", asked)
+    )
 
 
 @pytest.mark.parametrize(("max_retries", "failures"), [(0, 1), (1, 1), (3, 3)])
@@ -39,12 +52,16 @@ async def test_only_the_final_failure_writes_a_dead_letter(
         (task,) = await claim_runs(db, me)
         assert task.attempt == number
         await finish_task(db, task, "failed", f"failure {number}")
-    (letter,) = await read_table(db, "dead_letters")
+    (dead_letter,) = await read_table(db, "dead_letters")
     last = (await read_table(db, "activities", "final"))[0]
-    assert (letter["attempts"], letter["reason"]) == (failures, f"Broken: failure {failures}")
-    assert (letter["activity_id"], letter["task_id"]) == (last["id"], last["task_id"])
-    assert (letter["external_id"], letter["item"], letter["status"]) == ("bake", "", "awaiting_intervention")
-    assert letter["dead_lettered_at"] == last["ended_at"]
+    assert (dead_letter["attempts"], dead_letter["reason"]) == (failures, f"Broken: failure {failures}")
+    assert (dead_letter["activity_id"], dead_letter["task_id"]) == (last["id"], last["task_id"])
+    assert (dead_letter["external_id"], dead_letter["item"], dead_letter["status"]) == (
+        "bake",
+        "",
+        "awaiting_intervention",
+    )
+    assert dead_letter["dead_lettered_at"] == last["ended_at"]
 
 
 @pytest.mark.parametrize("status", ["completed", "completed_with_warning", "completed_with_error", "cancelled"])
@@ -86,8 +103,8 @@ async def test_item_that_fails_again_keeps_its_open_dead_letter(db: Database, me
         await start_run(db, stored, item_key="a")
         (task,) = await claim_runs(db, me)
         await finish_task(db, task, "failed", message)
-    (letter,) = await read_table(db, "dead_letters")
-    assert (letter["reason"], letter["attempts"], letter["task_id"]) == ("Broken: second", 2, task.id)
+    (dead_letter,) = await read_table(db, "dead_letters")
+    assert (dead_letter["reason"], dead_letter["attempts"], dead_letter["task_id"]) == ("Broken: second", 2, task.id)
 
 
 async def test_repair_writes_the_newest_of_two_missing_dead_letters(db: Database, me: UUID) -> None:
@@ -98,19 +115,21 @@ async def test_repair_writes_the_newest_of_two_missing_dead_letters(db: Database
         await finish_task(db, task, "failed", message)
         await db.fetch_all("DELETE FROM tenuto.dead_letters")
 
-    async def net() -> int:
+    async def repair() -> int:
         async def act(connection: Connection) -> int:
             since, before = smallest_id_at(db.clock.now() - timedelta(days=1)), db.clock.now() + timedelta(minutes=1)
-            return await dead_letters.write_dead_letters(connection, await dead_letters.find_missing_dead_letters(connection, since, before, 10))
+            return await dead_letters.write_dead_letters(
+                connection, await dead_letters.find_missing_dead_letters(connection, since, before, 10)
+            )
 
         return await db.transaction(act)
 
-    assert await net() == 1
-    (letter,) = await read_table(db, "dead_letters")
-    assert letter["reason"] == "Broken: second"
-    assert await net() == 0
-    await acknowledge(db, letter["id"])
-    assert await net() == 0, "what is resolved does not come back"
+    assert await repair() == 1
+    (dead_letter,) = await read_table(db, "dead_letters")
+    assert dead_letter["reason"] == "Broken: second"
+    assert await repair() == 0
+    await acknowledge(db, dead_letter["id"])
+    assert await repair() == 0, "what is resolved does not come back"
 
 
 @pytest.mark.parametrize(
@@ -124,12 +143,12 @@ async def test_repair_writes_the_newest_of_two_missing_dead_letters(db: Database
 async def test_database_rejects_changes_of_resolved_dead_letters(db: Database, me: UUID, change: str) -> None:
     await start_run(db, await create_manifest(db))
     await finish_all_runs(db, me, "failed")
-    (letter,) = await read_table(db, "dead_letters")
-    assert await acknowledge(db, letter["id"]) == {letter["id"]}
+    (dead_letter,) = await read_table(db, "dead_letters")
+    assert await acknowledge(db, dead_letter["id"]) == {dead_letter["id"]}
     before = await read_table(db, "dead_letters")
     with pytest.raises(DatabaseError, match="is acknowledged already"):
         await db.fetch_all(change)
-    assert await acknowledge(db, letter["id"]) == set()
+    assert await acknowledge(db, dead_letter["id"]) == set()
     assert await read_table(db, "dead_letters") == before
 
 
@@ -158,16 +177,16 @@ async def test_dead_letters_are_listed_grouped_and_selected(db: Database, me: UU
     assert (group["letters"], group["manifests"]) == (4, 2)
     assert [row["letters"] for row in await dead_letters.list_failure_groups(db, "a", None, 10)] == [3]
 
-    async def chosen(**where: object) -> list[UUID]:
+    async def select(**where: object) -> list[UUID]:
         given = {"manifest": None, "fingerprint": None, "batch": None, "until": None, **where}
         return await dead_letters.select_open_dead_letters(db, **given)  # type: ignore[arg-type]
 
-    assert await chosen() == all_ids
-    assert len(await chosen(manifest="a")) == len(await chosen(batch=batch)) == 3
-    assert await chosen(fingerprint=group["fingerprint"]) == all_ids
-    assert await chosen(fingerprint="other") == await chosen(until=db.clock.now() - timedelta(hours=1)) == []
+    assert await select() == all_ids
+    assert len(await select(manifest="a")) == len(await select(batch=batch)) == 3
+    assert await select(fingerprint=group["fingerprint"]) == all_ids
+    assert await select(fingerprint="other") == await select(until=db.clock.now() - timedelta(hours=1)) == []
     await acknowledge(db, all_ids[0])
-    assert await chosen() == all_ids[1:]
+    assert await select() == all_ids[1:]
     listed = await dead_letters.list_dead_letters(
         db, below=all_ids[3], status="awaiting_intervention", manifest=None, fingerprint=None, batch=None, limit=1
     )
@@ -180,7 +199,9 @@ async def test_resolved_dead_letters_are_deleted_with_their_activity(db: Databas
     resolved, open_one = [row["id"] for row in await read_table(db, "dead_letters")]
     await acknowledge(db, resolved)
     cutoff = db.clock.now() + timedelta(days=1)
-    assert await dead_letters.delete_resolved_dead_letters(db, cutoff, 10) == 0, "as long as the failure is told of, so is what became of it"
+    assert await dead_letters.delete_resolved_dead_letters(db, cutoff, 10) == 0, (
+        "the dead letter stays as long as the activity"
+    )
     async with db.connection() as connection, connection.transaction():
         await connection.execute("SET LOCAL tenuto.retention = 'on'")
         await connection.execute("DELETE FROM tenuto.activities")

@@ -1,4 +1,4 @@
-"""Creating tasks (S7): one, many, or by the thousand; doing it twice is doing it once."""
+"""Enqueueing tasks (S7): one, many or thousands; a repeated call changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.model_values import NOON, make_new_task
 from tests.support.tasks import now, rows, start, the_task
 from tests.support.waiting import eventually
 
-# One row goes by its own statement, more by unnest.
+# One task uses its own statement, several use unnest.
 HOW_MANY = [1, 2, 120]
 
 EVERYTHING: dict[str, Any] = {
@@ -93,7 +93,9 @@ async def test_unique_key_repeated_in_one_call_creates_one_task(count: int, db: 
 
 
 async def test_concurrent_enqueues_with_one_key_create_one_task(db: Database) -> None:
-    created = await asyncio.gather(*(store.enqueue_tasks(db, [make_new_task(unique_key="order 17")]) for _ in range(20)))
+    created = await asyncio.gather(
+        *(store.enqueue_tasks(db, [make_new_task(unique_key="order 17")]) for _ in range(20))
+    )
     assert sum(map(len, created)) == 1
 
 
@@ -130,7 +132,7 @@ async def test_task_enqueued_in_a_transaction_exists_only_after_commit(db: Datab
     try:
         async with mine.transaction():
             assert await store.enqueue_or_find_in_transaction(mine, kept) == kept.id
-            assert await rows(db) == [], "nobody sees it before the commit"
+            assert await rows(db) == [], "invisible before the commit"
         transaction = mine.transaction()
         await transaction.start()
         await store.enqueue_or_find_in_transaction(mine, dropped)
@@ -173,12 +175,10 @@ async def test_enqueue_notifies_workers(tasks: Callable[[], Sequence[NewTask]], 
         ("state = 'asleep'", "tasks_state_check"),
     ],
 )
-async def test_database_rejects_inconsistent_tasks(
-    change: str, constraint: str | None, db: Database
-) -> None:
+async def test_database_rejects_inconsistent_tasks(change: str, constraint: str | None, db: Database) -> None:
     await start(db)
     if constraint is None:
-        await db.fetch_all(f"UPDATE tenuto.tasks SET {change}")  # half a holder is no holder: the state says it is free
+        await db.fetch_all(f"UPDATE tenuto.tasks SET {change}")  # a queued task has no worker
         return
     with pytest.raises(DatabaseError, match=constraint):
         await db.fetch_all(f"UPDATE tenuto.tasks SET {change}")
@@ -197,7 +197,7 @@ def test_new_ids_ascend() -> None:
 
 
 async def test_task_that_ends_during_a_repeated_enqueue_is_not_created_again(db: Database, url: str) -> None:
-    """The second asker has looked for the past before, and waits for whoever ends it to be out of the way."""
+    """The second enqueue has read the activities before, and waits for the transaction that ends the task."""
     new = make_new_task()
     await store.enqueue_tasks(db, [new])
     task, other = await store.load_task_to_cancel(db, new.id), await Database.open(url)

@@ -1,4 +1,4 @@
-"""Executions in the database (S4, S7, S11): begun whole, one alone, read back as they are, forgotten in time."""
+"""Rows of executions (S4, S7, S11): created with all tasks, never overlapping, list_ids, deleted by retention."""
 
 from __future__ import annotations
 
@@ -15,13 +15,23 @@ from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import executions
 from tenuto.store.executions import NewExecution
 from tests.support.model_values import NOON
-from tests.support.schedules import make_plan, make_step, finish_task, run_claimable_steps, start_execution, read_table, claim_steps, open_task_states, load_execution
+from tests.support.schedules import (
+    claim_steps,
+    finish_task,
+    load_execution,
+    make_plan,
+    make_step,
+    open_task_states,
+    read_table,
+    run_claimable_steps,
+    start_execution,
+)
 from tests.support.tasks import Register
 
 MONTH = timedelta(days=30)
 
 
-def new(**fields: Any) -> NewExecution:
+def make_execution(**fields: Any) -> NewExecution:
     given: dict[str, Any] = {
         "id": new_id(),
         "schedule_id": new_id(),
@@ -38,7 +48,7 @@ def new(**fields: Any) -> NewExecution:
     return NewExecution(**given)
 
 
-async def begin(db: Database, *wanted: NewExecution) -> None:
+async def create(db: Database, *wanted: NewExecution) -> None:
     await db.transaction(lambda connection: executions.create_executions(connection, wanted))
 
 
@@ -52,8 +62,8 @@ async def test_execution_is_created_with_all_its_tasks(db: Database) -> None:
         limit_max=2,
         policy=TaskPolicy(timeout_seconds=61.5),
     )
-    run = new(plan=make_plan("a", step))
-    await begin(db, run)
+    run = make_execution(plan=make_plan("a", step))
+    await create(db, run)
     first, second = await read_table(db, "tasks")
     assert [(task["name"], task["state"]) for task in (first, second)] == [("a", "queued"), ("b", "waiting")]
     assert (second["queue"], second["rank"], second["limit_key"], second["limit_max"]) == ("oven", -7, "oven", 2)
@@ -65,8 +75,8 @@ async def test_execution_is_created_with_all_its_tasks(db: Database) -> None:
 
 
 async def test_execution_from_a_later_group_has_no_earlier_tasks(db: Database) -> None:
-    run = new(first_group=1, retry_of=new_id())
-    await begin(db, run)
+    run = make_execution(first_group=1, retry_of=new_id())
+    await create(db, run)
     assert await open_task_states(db) == {"b": "queued", "c": "queued"}
     found = await load_execution(db, run.id)
     assert (found["current_group"], found["first_group"], found["total_groups"], found["total_steps"]) == (1, 1, 2, 3)
@@ -75,31 +85,31 @@ async def test_execution_from_a_later_group_has_no_earlier_tasks(db: Database) -
 
 
 async def test_many_executions_are_created_in_one_statement(db: Database) -> None:
-    runs = [new() for _ in range(50)]
-    await begin(db, *runs)
+    runs = [make_execution() for _ in range(50)]
+    await create(db, *runs)
     assert len(await read_table(db, "tasks", "state = 'queued'")) == 50
     assert len(await read_table(db, "tasks", "state = 'waiting'")) == 100
-    await begin(db)
+    await create(db)
 
 
 async def test_database_allows_one_active_non_overlapping_execution(db: Database) -> None:
     schedule = new_id()
-    await begin(db, new(schedule_id=schedule))
+    await create(db, make_execution(schedule_id=schedule))
     with pytest.raises(DatabaseError, match="executions_one_active"):
-        await begin(db, new(schedule_id=schedule))
+        await create(db, make_execution(schedule_id=schedule))
     assert len(await read_table(db, "executions")) == 1
-    await begin(db, new(schedule_id=schedule, alone=False))
+    await create(db, make_execution(schedule_id=schedule, alone=False))
 
 
 async def test_database_rejects_a_step_with_missing_indexes(db: Database) -> None:
-    await begin(db, new())
+    await create(db, make_execution())
     for column in ("execution_id", "group_index", "step_index"):
         with pytest.raises(DatabaseError, match="tasks_step_is_whole"):
             await db.fetch_all(f"UPDATE tenuto.tasks SET {column} = NULL")
 
 
 async def test_database_rejects_an_ended_execution_in_progress(db: Database) -> None:
-    await begin(db, new())
+    await create(db, make_execution())
     with pytest.raises(DatabaseError, match="executions_end_only_in_an_end"):
         await db.fetch_all("UPDATE tenuto.executions SET ended_at = now()")
 
@@ -112,14 +122,14 @@ async def test_executions_are_paged_and_filtered(db: Database, register_worker: 
     third = await start_execution(db, "c", name="three")
     everything: dict[str, Any] = {"below": None, "state": None, "schedule_id": None, "limit": 10}
 
-    async def listed(**given: Any) -> list[Any]:
+    async def list_ids(**given: Any) -> list[Any]:
         return [row["id"] for row in await executions.list_executions(db, **{**everything, **given})]
 
-    assert await listed() == [third, second, first]
-    assert await listed(limit=2) == [third, second]
-    assert await listed(below=second) == [first]
-    assert await listed(state="failed") == [first]
-    assert await listed(schedule_id=(await load_execution(db, second))["schedule_id"]) == [second]
+    assert await list_ids() == [third, second, first]
+    assert await list_ids(limit=2) == [third, second]
+    assert await list_ids(below=second) == [first]
+    assert await list_ids(state="failed") == [first]
+    assert await list_ids(schedule_id=(await load_execution(db, second))["schedule_id"]) == [second]
 
 
 async def test_old_executions_are_deleted_in_batches_and_open_ones_kept(
@@ -144,8 +154,8 @@ async def test_recent_executions_are_kept(db: Database, register_worker: Registe
 
 async def test_child_executions_are_found_by_their_step(db: Database) -> None:
     step = new_id()
-    first, last = new(parent_task_id=step, alone=False), new(parent_task_id=step, alone=False)
-    await begin(db, first, last, new())
+    first, last = make_execution(parent_task_id=step, alone=False), make_execution(parent_task_id=step, alone=False)
+    await create(db, first, last, make_execution())
     found = await executions.load_last_child_of_step(db, step, new_id())
     assert found is not None
     assert found["id"] == last.id
@@ -157,9 +167,12 @@ async def test_last_child_execution_is_found_by_attempt_and_time(
     db: Database,
 ) -> None:
     step = new_id()
-    older, younger = new(parent_task_id=step, alone=False), new(parent_task_id=step, alone=False)
-    older, younger = replace(older, id=younger.id), replace(younger, id=older.id)  # as of a clock that is ahead
-    await begin(db, older, replace(younger, started_at=older.started_at + timedelta(milliseconds=1)))
+    older, younger = make_execution(parent_task_id=step, alone=False), make_execution(parent_task_id=step, alone=False)
+    older, younger = (
+        replace(older, id=younger.id),
+        replace(younger, id=older.id),
+    )  # as created by a machine whose clock is ahead
+    await create(db, older, replace(younger, started_at=older.started_at + timedelta(milliseconds=1)))
     for attempt, wanted in ((older.id, older.id), (younger.id, younger.id), (new_id(), younger.id)):
         found = await executions.load_last_child_of_step(db, step, attempt)
         assert found is not None
@@ -170,7 +183,7 @@ async def test_child_execution_of_an_open_step_is_not_deleted(db: Database, regi
     me, cutoff = await register_worker(), db.clock.now() + MONTH
     await start_execution(db, "outer", name="outer")
     step = (await claim_steps(db, me))["outer"]
-    await begin(db, inner := new(parent_task_id=step.id, plan=make_plan("inner")))
+    await create(db, inner := make_execution(parent_task_id=step.id, plan=make_plan("inner")))
     await run_claimable_steps(db, me)
     assert await executions.delete_old_executions(db, cutoff, 100) == 0
     await finish_task(db, step)

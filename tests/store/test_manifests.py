@@ -1,4 +1,4 @@
-"""Manifests as rows (J1, J5): who is due, what stands in the way, runs that are there once, success that moves on."""
+"""Rows of manifests (J1, J5): due manifests, run blockers, unique runs, effects of a success."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tenuto.definitions import manifest_definitions
-from tenuto.ids import smallest_id_at, new_id
+from tenuto.ids import new_id, smallest_id_at
 from tenuto.model.actors import Actor
 from tenuto.model.policies import TaskPolicy
 from tenuto.model.triggers import every
@@ -20,24 +20,26 @@ from tenuto.store import tasks as store
 from tests.support.manifests import (
     ANA,
     NOON,
-    create_batch,
-    make_manifest,
-    reload_manifest,
-    make_change_context,
-    finish_task,
-    finish_all_runs,
-    create_manifest,
-    start_run,
-    read_table,
     claim_runs,
+    create_batch,
+    create_manifest,
+    finish_all_runs,
+    finish_task,
+    make_change_context,
+    make_manifest,
+    read_table,
+    reload_manifest,
     run_in_transaction,
+    start_run,
 )
 from tests.support.schedules import MINUTE
 from tests.support.tasks import Register
 
 
-async def due(db: Database, limit: int = 100) -> list[str]:
-    found = await run_in_transaction(db, lambda connection: manifests.lock_due_manifests(connection, NOON + MINUTE, limit))
+async def claim_due(db: Database, limit: int = 100) -> list[str]:
+    found = await run_in_transaction(
+        db, lambda connection: manifests.lock_due_manifests(connection, NOON + MINUTE, limit)
+    )
     return [each.external_id for each in found]
 
 
@@ -59,8 +61,8 @@ async def test_due_manifests_are_enabled_and_ordered_by_delay(db: Database) -> N
     await create_manifest(db, "tomorrow", NOON, trigger=every("24h"))
     await create_manifest(db, "off", NOON, enabled=False, trigger=every("1m"))
     await create_manifest(db, "by-hand")
-    assert await due(db) == ["earlier", "later"]
-    assert await due(db, limit=1) == ["earlier"]
+    assert await claim_due(db) == ["earlier", "later"]
+    assert await claim_due(db, limit=1) == ["earlier"]
 
 
 async def test_manifest_manager_skips_manifests_locked_by_another(db: Database, url: str) -> None:
@@ -70,29 +72,29 @@ async def test_manifest_manager_skips_manifests_locked_by_another(db: Database, 
     async with other.transaction():
         (held,) = await manifests.lock_due_manifests(other, NOON + MINUTE, 1)
         async with asyncio.timeout(5):
-            assert await due(db) == [{"a": "b", "b": "a"}[held.external_id]]
+            assert await claim_due(db) == [{"a": "b", "b": "a"}[held.external_id]]
     await other.close()
-    assert await due(db) == ["a", "b"]
+    assert await claim_due(db) == ["a", "b"]
 
 
-async def test_manifest_run_is_blocked_by_its_own_run_and_dead_letter(
-    db: Database, register_worker: Register
-) -> None:
+async def test_manifest_run_is_blocked_by_its_own_run_and_dead_letter(db: Database, register_worker: Register) -> None:
     me, stored = await register_worker(), await create_manifest(db)
 
-    async def standing() -> tuple[bool, bool]:
-        found = (await run_in_transaction(db, lambda connection: manifests.load_run_blockers(connection, [stored.id])))[stored.id]
+    async def load_blockers() -> tuple[bool, bool]:
+        found = (await run_in_transaction(db, lambda connection: manifests.load_run_blockers(connection, [stored.id])))[
+            stored.id
+        ]
         return found.has_open_dead_letter, found.open_task_id is not None
 
     await create_batch(db, stored, 1)
     await start_run(db, stored, item_key="a")
-    assert await standing() == (False, False)
+    assert await load_blockers() == (False, False)
     await finish_all_runs(db, me, "failed")
-    assert await standing() == (False, False), "letters of items do not hold up the manifest"
+    assert await load_blockers() == (False, False), "dead letters of items do not block the manifest"
     await start_run(db, stored)
-    assert await standing() == (False, True)
+    assert await load_blockers() == (False, True)
     await finish_all_runs(db, me, "failed")
-    assert await standing() == (True, False)
+    assert await load_blockers() == (True, False)
 
 
 async def test_manifest_allows_one_run_and_one_per_item_outside_batches(db: Database) -> None:
@@ -129,9 +131,7 @@ async def test_ended_run_is_not_enqueued_again(db: Database, register_worker: Re
     assert await read_table(db, "tasks") == []
 
 
-async def test_success_is_stored_and_makes_dependents_due(
-    db: Database, register_worker: Register
-) -> None:
+async def test_success_is_stored_and_makes_dependents_due(db: Database, register_worker: Register) -> None:
     me, first = await register_worker(), await create_manifest(db, "a")
     await create_manifest(db, "b", depends_on="a")
     await create_manifest(db, "c", depends_on="b")
@@ -182,15 +182,15 @@ async def test_manifest_list_has_open_counts_and_is_paged_and_filtered(db: Datab
     await finish_all_runs(db, me, "failed")
     await create_batch(db, stored, 2)
 
-    async def names(**wanted: object) -> list[str]:
+    async def list_names(**wanted: object) -> list[str]:
         given = {"after": None, "enabled": None, "group": None, "search": None, "limit": 10, **wanted}
         return [row["external_id"] for row in await manifests.list_manifests(db, **given)]  # type: ignore[arg-type]
 
-    assert await names() == ["a", "b", "c"]
-    assert await names(after="a", limit=1) == ["b"]
-    assert await names(enabled=False) == ["c"]
-    assert await names(group="g") == ["a"]
-    assert await names(search="rea") == ["b"]
+    assert await list_names() == ["a", "b", "c"]
+    assert await list_names(after="a", limit=1) == ["b"]
+    assert await list_names(enabled=False) == ["c"]
+    assert await list_names(group="g") == ["a"]
+    assert await list_names(search="rea") == ["b"]
     (first, *_) = await manifests.list_manifests(db, after=None, enabled=None, group=None, search=None, limit=10)
     assert (first["open_tasks"], first["has_dead_letters"], first["definition"]["job"]) == (2, True, "bake")
 
@@ -236,9 +236,7 @@ async def test_polls_are_listed_newest_first_and_old_ones_deleted(db: Database) 
     assert [row["id"] for row in await read_table(db, "polls")] == ids[2:]
 
 
-async def test_overrun_run_is_found_when_its_lease_has_expired(
-    db: Database, register_worker: Register
-) -> None:
+async def test_overrun_run_is_found_when_its_lease_has_expired(db: Database, register_worker: Register) -> None:
     me, another = await register_worker(), await register_worker()
     await start_run(db, await create_manifest(db, "over", policy=TaskPolicy(timeout_seconds=1.0)))
     await start_run(db, await create_manifest(db, "fine", policy=TaskPolicy(timeout_seconds=900.0)))
@@ -248,5 +246,7 @@ async def test_overrun_run_is_found_when_its_lease_has_expired(
     assert await store.mark_overrun(db, me, [(over.id, over.fence)]) == {over.id}
     assert await manifests.find_overrun_runs(db, 10) == [], "it is its worker's as long as the lease lasts"
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
-    assert [(task.id, task.overran_time_limit) for task in await manifests.find_overrun_runs(db, 10)] == [(over.id, True)]
+    assert [(task.id, task.overran_time_limit) for task in await manifests.find_overrun_runs(db, 10)] == [
+        (over.id, True)
+    ]
     assert await dead_letters.list_failure_groups(db, None, None, 10) == []

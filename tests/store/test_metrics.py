@@ -1,4 +1,4 @@
-"""How the figures are reached: by index, whatever the size of the tables; and what they say."""
+"""Metrics queries: they use indexes whatever the size of the tables, and return the right values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenuto.postgres.database import Database
 from tenuto.store.reports import metrics
 from tests.store.test_query_plans import FILL, nodes
 
-# Each with the tables it may not walk through, and the indexes one of which must lead there.
+# For each statement the tables that it must not scan, with the indexes of which it must use one.
 WAYS: dict[str, dict[str, set[str]]] = {
     "count_queued_by_queue": {"tasks": {"tasks_to_take", "tasks_to_take_by_key"}},
     "count_running_by_queue": {"tasks": {"tasks_held"}},
@@ -70,7 +70,8 @@ async def test_recent_attempts_are_found_without_reading_old_partitions(db: Data
         async with connection.transaction():
             await connection.execute(metrics._SET_SHORT_TIMEOUTS)
             text = await connection.fetchval(
-                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {metrics.SQL.summarise_recent_attempts}", metrics.RECENT_WINDOW
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {metrics.SQL.summarise_recent_attempts}",
+                metrics.RECENT_WINDOW,
             )
             pages = await connection.fetchval(
                 "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits"
@@ -81,11 +82,11 @@ async def test_recent_attempts_are_found_without_reading_old_partitions(db: Data
         assert touched < pages / 4, f"{touched} of {pages} pages"
     found = await metrics.load_metrics(db)
     passed = await db.fetch_value("SELECT extract(epoch FROM clock_timestamp() - max(run_at)) FROM tenuto.activities")
-    lately = {row["status"]: row for row in found.recent}
-    # One a second, up to three seconds after the last was made; with every second that has passed since, one less.
-    assert 62 - passed <= lately["completed"]["attempts"] + lately["failed"]["attempts"] <= 63
-    assert lately["failed"]["run_seconds"] == 2.0 * lately["failed"]["attempts"]
-    assert (lately["failed"]["longest_seconds"], lately["failed"]["latest_seconds"]) == (2.0, 1.0)
+    recent = {row["status"]: row for row in found.recent}
+    # One per second, up to three seconds after the last; one less for every second that has passed since.
+    assert 62 - passed <= recent["completed"]["attempts"] + recent["failed"]["attempts"] <= 63
+    assert recent["failed"]["run_seconds"] == 2.0 * recent["failed"]["attempts"]
+    assert (recent["failed"]["longest_seconds"], recent["failed"]["latest_seconds"]) == (2.0, 1.0)
 
 
 async def test_metrics_of_an_empty_installation_are_zero(db: Database) -> None:

@@ -1,4 +1,4 @@
-"""Named logs: appended once for each key, read page by page both ways, let go when they are old."""
+"""Named logs: appended once per key, paged in both directions, deleted when old."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ async def test_log_entry_is_appended_once_per_key(db: Database) -> None:
     )
     assert all(other == first for other in others)
     assert len(await rows(db, "log_entries")) == 1
-    assert await named_logs.append_entry(db, "other", NOW, "later", None, key=key) == first, "what stands is told"
+    assert await named_logs.append_entry(db, "other", NOW, "later", None, key=key) == first, (
+        "the stored entry is returned"
+    )
     assert (first["log"], first["task_id"]) == ("orders", key)
 
 
@@ -51,7 +53,7 @@ async def test_log_is_paged_from_either_end(app: Tenuto) -> None:
     assert await walk(oldest_first=True) == ["0", "1", "2", "3", "4"]
     newest, second = await app.logs.read("orders", limit=2)
     assert (newest["fields"], second["fields"]) == (None, {"n": 3, "name": "Zoë"})
-    assert await app.logs.read("nobody.wrote.here") == []
+    assert await app.logs.read("unknown.log") == []
     assert await app.logs.read() == []
 
 
@@ -102,16 +104,19 @@ async def test_invalid_log_arguments_are_rejected(app: Tenuto) -> None:
 
 
 async def test_old_log_entries_are_deleted_except_those_of_open_tasks(db: Database, register_worker: Register) -> None:
-    """An open task would append again what it has appended before."""
+    """A retry of an open task would append the entry again."""
     held = await start_and_claim(db, await register_worker())
     old = NOW - timedelta(days=91)
-    await named_logs.append_entry(db, "a", old, "of nobody", None, key=new_id())
+    await named_logs.append_entry(db, "a", old, "without a task", None, key=new_id())
     await named_logs.append_entry(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())
     kept = await named_logs.append_entry(db, "a", old, "of an open task", None, key=held.id, task_id=held.id)
     young = await named_logs.append_entry(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
     house = Housekeeping(db, ManualClock(NOW), load_settings(database=db.url, retention_days=90))
     assert await house.apply_retention(NOW)
-    assert [entry["id"] for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [young["id"], kept["id"]]
+    assert [entry["id"] for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [
+        young["id"],
+        kept["id"],
+    ]
     assert await named_logs.delete_old_entries(db, NOW, 10) == 1
 
 

@@ -1,4 +1,4 @@
-"""One-shots: created several at once, and read along an index of their own."""
+"""Rows of one-shots: created together with their audit entries, listed by index."""
 
 from __future__ import annotations
 
@@ -37,22 +37,28 @@ async def test_one_shot_lists_use_their_indexes(db: Database) -> None:
         assert "Seq Scan" not in {node["Node Type"] for node in found}
 
 
-def asked(at: int, id: UUID | None = None, key: str | None = None) -> tuple[TaskRow, AuditContext]:
+def make_request(at: int, id: UUID | None = None, key: str | None = None) -> tuple[TaskRow, AuditContext]:
     task = make_new_task(origin="once", run_at=NOON + timedelta(hours=at), tags=["a", 'b "c"'] if at % 2 else None)
     task.id = id or task.id
-    deed = AuditContext(ANA, "one_shot.create", "here", target=str(task.id), after={"at": at})
+    context = AuditContext(ANA, "one_shot.create", "here", target=str(task.id), after={"at": at})
     if key is not None:
-        deed.idempotency_key = IdempotencyKey("user:u-17", key, key.encode(), task.id)
-    return task_row(task), deed
+        context.idempotency_key = IdempotencyKey("user:u-17", key, key.encode(), task.id)
+    return task_row(task), context
 
 
 async def test_one_shots_are_created_together_with_audit_entries_and_results(db: Database) -> None:
-    before = asked(1, key="used before")
+    before = make_request(1, key="used before")
     assert await one_shots.create_audited_one_shots(db, [before]) == [True]
-    several = [asked(2), asked(3, before[0][0]), asked(4, key="new"), asked(5, key="used before"), asked(6)]
+    several = [
+        make_request(2),
+        make_request(3, before[0][0]),
+        make_request(4, key="new"),
+        make_request(5, key="used before"),
+        make_request(6),
+    ]
     assert await one_shots.create_audited_one_shots(db, several) == [True, False, True, None, True]
-    assert [deed.written for _, deed in several] == [True, False, True, False, True]
-    made = {row[0] for row, deed in [before, *several] if deed.written}
+    assert [context.written for _, context in several] == [True, False, True, False, True]
+    made = {row[0] for row, context in [before, *several] if context.written}
     assert {row["id"] for row in await rows(db)} == made
     assert {UUID(row["target"]) for row in await rows(db, "audit")} == made
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == len(made)
@@ -62,13 +68,19 @@ async def test_one_shots_are_created_together_with_audit_entries_and_results(db:
 
 async def test_two_one_shots_with_one_id_create_and_audit_one(db: Database) -> None:
     id = new_id()
-    assert await one_shots.create_audited_one_shots(db, [asked(1, id), asked(2, id), asked(3)]) == [True, False, True]
+    assert await one_shots.create_audited_one_shots(
+        db, [make_request(1, id), make_request(2, id), make_request(3)]
+    ) == [
+        True,
+        False,
+        True,
+    ]
     assert sorted(row["after"] for row in await rows(db, "audit")) == ['{"at": 1}', '{"at": 3}']
 
 
 async def test_two_one_shots_with_one_idempotency_key_create_one(app: Tenuto) -> None:
     async def create(_: int) -> object:
-        with audited(asked(1, key="the same")[1]):
+        with audited(make_request(1, key="the same")[1]):
             return await app.one_shots.create(NOON + timedelta(days=3650), "log.append", {"message": "Hello"})
 
     made = await asyncio.gather(*map(create, range(3)), return_exceptions=True)
@@ -80,13 +92,13 @@ async def test_two_one_shots_with_one_idempotency_key_create_one(app: Tenuto) ->
 async def test_one_shot_that_ends_during_a_repeated_request_is_not_created_again(
     db: Database, url: str, beside: int
 ) -> None:
-    """The second request waits for the first one's key, and has looked for the past before."""
-    first = asked(1, key="the same")
+    """The second request waits for the key of the first, and has read the activities before."""
+    first = make_request(1, key="the same")
     assert await one_shots.create_audited_one_shots(db, [first]) == [True]
     other = await asyncpg.connect(url)
     async with other.transaction():
         await other.fetchval("SELECT key FROM tenuto.requests WHERE key = 'the same' FOR UPDATE")
-        all_of_them = [first, *(asked(2) for _ in range(beside))]
+        all_of_them = [first, *(make_request(2) for _ in range(beside))]
         again = asyncio.create_task(one_shots.create_audited_one_shots(db, all_of_them))
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         assert await engine.cancel_one_shot(db, first[0][0], ANA) == "terminated"

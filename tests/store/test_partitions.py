@@ -1,4 +1,4 @@
-"""Months of the past (W8, J2): made ahead of time, dropped whole when they have aged, nothing live ever touched."""
+"""Monthly partitions of activities (W8, J2): created ahead of time, dropped when old, open tasks never touched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tenuto.ids import smallest_id_at, new_id
+from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle.completion import finish
 from tenuto.model.tasks import Settlement
 from tenuto.postgres.database import Database
@@ -32,12 +32,12 @@ def id_at(instant: datetime) -> UUID:
     return UUID(int=smallest_id_at(instant).int + 1)
 
 
-async def record(db: Database, created: datetime, ended: datetime | None = None) -> UUID:
+async def insert_activity(db: Database, created: datetime, ended: datetime | None = None) -> UUID:
     await db.fetch_all(RECORD, id_at(created), created, ended or created)
     return id_at(created)
 
 
-async def where_is(db: Database, id: UUID) -> str:
+async def partition_of(db: Database, id: UUID) -> str:
     return str(
         await db.fetch_value(
             "SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid WHERE id = $1",
@@ -46,7 +46,7 @@ async def where_is(db: Database, id: UUID) -> str:
     )
 
 
-async def months(db: Database) -> list[str]:
+async def list_partitions(db: Database) -> list[str]:
     return [row["name"] for row in await db.fetch_all(SQL.list_partitions)]
 
 
@@ -66,7 +66,7 @@ async def test_partitions_are_created_across_the_year_end(db: Database) -> None:
 async def test_concurrent_processes_create_each_partition_once(db: Database) -> None:
     made = await asyncio.gather(*(partitions.ensure_partitions(db, JUNE) for _ in range(5)))
     assert len([name for names in made for name in names if name == "activities_2027_06"]) >= 1
-    assert len(await months(db)) == len(set(await months(db)))
+    assert len(await list_partitions(db)) == len(set(await list_partitions(db)))
 
 
 async def test_activity_is_stored_in_the_month_of_its_task(db: Database) -> None:
@@ -76,7 +76,7 @@ async def test_activity_is_stored_in_the_month_of_its_task(db: Database) -> None
         (datetime(2027, 6, 30, 23, 59, 59, 999000, tzinfo=UTC), "activities_2027_06"),
         (datetime(2027, 7, 1, tzinfo=UTC), "activities_2027_07"),
     ]:
-        assert await where_is(db, await record(db, instant)) == month
+        assert await partition_of(db, await insert_activity(db, instant)) == month
 
 
 async def test_activity_older_than_all_partitions_goes_to_the_default_partition(
@@ -86,33 +86,33 @@ async def test_activity_older_than_all_partitions_goes_to_the_default_partition(
     await store.enqueue_tasks(db, [make_new_task(id=old)])
     (task,) = await claim(db, await register_worker())
     assert await finish(db, [Settlement(task, completed())]) == {old}
-    assert await where_is(db, old) == "activities_old"
+    assert await partition_of(db, old) == "activities_old"
 
 
 async def test_partition_is_not_created_over_rows_in_the_default_partition(db: Database) -> None:
-    lying_there = await record(db, JUNE)
-    assert await where_is(db, lying_there) == "activities_old"
+    lying_there = await insert_activity(db, JUNE)
+    assert await partition_of(db, lying_there) == "activities_old"
     made = await partitions.ensure_partitions(db, JUNE)
     assert made == ["activities_2027_07", "activities_2027_08", "activities_2027_09"]
-    assert await where_is(db, lying_there) == "activities_old"
-    assert await where_is(db, await record(db, JUNE + timedelta(days=1))) == "activities_old"
+    assert await partition_of(db, lying_there) == "activities_old"
+    assert await partition_of(db, await insert_activity(db, JUNE + timedelta(days=1))) == "activities_old"
 
 
 async def test_partitions_before_the_cutoff_are_dropped(db: Database) -> None:
     await partitions.ensure_partitions(db, datetime(2020, 3, 1, tzinfo=UTC))
-    gone = await record(db, datetime(2020, 3, 5, tzinfo=UTC))
-    kept = await record(db, datetime(2020, 5, 5, tzinfo=UTC))
+    gone = await insert_activity(db, datetime(2020, 3, 5, tzinfo=UTC))
+    kept = await insert_activity(db, datetime(2020, 5, 5, tzinfo=UTC))
     dropped = await partitions.drop_old_partitions(db, datetime(2020, 5, 20, tzinfo=UTC))
     assert dropped == ["activities_2020_03", "activities_2020_04"]
     left = {row["id"] for row in await rows(db, "activities")}
     assert kept in left
     assert gone not in left
-    assert {"activities_old", "activities_2020_05", "activities_2020_06"} <= set(await months(db))
+    assert {"activities_old", "activities_2020_05", "activities_2020_06"} <= set(await list_partitions(db))
 
 
 async def test_old_partition_with_a_recent_activity_is_kept(db: Database) -> None:
     await partitions.ensure_partitions(db, datetime(2020, 3, 1, tzinfo=UTC))
-    await record(db, datetime(2020, 3, 5, tzinfo=UTC), ended=datetime(2020, 9, 1, tzinfo=UTC))
+    await insert_activity(db, datetime(2020, 3, 5, tzinfo=UTC), ended=datetime(2020, 9, 1, tzinfo=UTC))
     assert "activities_2020_03" not in await partitions.drop_old_partitions(db, datetime(2020, 8, 1, tzinfo=UTC))
     assert "activities_2020_03" in await partitions.drop_old_partitions(db, datetime(2020, 10, 1, tzinfo=UTC))
 
@@ -159,8 +159,8 @@ async def test_open_task_does_not_keep_its_partition(db: Database) -> None:
 async def test_default_partition_is_cleaned_in_batches_by_end(db: Database) -> None:
     cutoff = datetime(2021, 1, 1, tzinfo=UTC)
     for day in range(5):
-        await record(db, datetime(2019, 1, 1 + day, tzinfo=UTC))
-    young = await record(db, datetime(2019, 2, 1, tzinfo=UTC), ended=datetime(2026, 1, 1, tzinfo=UTC))
+        await insert_activity(db, datetime(2019, 1, 1 + day, tzinfo=UTC))
+    young = await insert_activity(db, datetime(2019, 2, 1, tzinfo=UTC), ended=datetime(2026, 1, 1, tzinfo=UTC))
     counts = [await partitions.delete_old_default_rows(db, cutoff, 2) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
     assert [row["id"] for row in await rows(db, "activities")] == [young]
@@ -178,14 +178,12 @@ async def test_retention_never_deletes_open_tasks(db: Database, register_worker:
     assert await rows(db) == before
 
 
-async def test_finished_task_is_recorded_without_any_partition(
-    db: Database, register_worker: Register
-) -> None:
+async def test_finished_task_is_recorded_without_any_partition(db: Database, register_worker: Register) -> None:
     await partitions.drop_old_partitions(db, datetime(2100, 1, 1, tzinfo=UTC))
     task_id = await start(db)
     (task,) = await claim(db, await register_worker())
     await finish(db, [Settlement(task, completed())])
-    assert await where_is(db, task_id) == "activities_old"
+    assert await partition_of(db, task_id) == "activities_old"
 
 
 def test_id_contains_its_creation_time() -> None:
@@ -211,16 +209,16 @@ async def test_recent_activity_is_not_dropped_while_tasks_of_its_month_are_open(
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     await eventually(lambda: other.fetchval(waits))
     await finish(db, [Settlement(task, completed())])
-    await store.enqueue_tasks(db, [make_new_task(id=id_at(march + timedelta(days=1)))])  # asked for long ago, and come in only now
+    await store.enqueue_tasks(
+        db, [make_new_task(id=id_at(march + timedelta(days=1)))]
+    )  # an old id that is stored only now
     await transaction.commit()
     await other.close()
     assert "activities_2020_03" not in await dropping
     assert [row["id"] for row in await rows(db, "activities")] == [task.id]
 
 
-async def test_activity_written_during_the_check_keeps_its_partition(
-    db: Database, url: str
-) -> None:
+async def test_activity_written_during_the_check_keeps_its_partition(db: Database, url: str) -> None:
     march = datetime(2020, 3, 5, tzinfo=UTC)
     await partitions.ensure_partitions(db, march)
     other = await asyncpg.connect(url)
@@ -233,7 +231,7 @@ async def test_activity_written_during_the_check_keeps_its_partition(
     await transaction.commit()
     await other.close()
     assert "activities_2020_03" not in await dropping
-    assert await where_is(db, id_at(march)) == "activities_2020_03"
+    assert await partition_of(db, id_at(march)) == "activities_2020_03"
 
 
 async def test_task_whose_partition_was_dropped_is_recorded_in_the_default_partition(
@@ -248,7 +246,7 @@ async def test_task_whose_partition_was_dropped_is_recorded_in_the_default_parti
     assert await finish(db, [Settlement(task, completed())]) == {task.id}
     await partitions.drop_old_partitions(db, cutoff)
     assert await partitions.delete_old_default_rows(db, cutoff, 1000) == 0
-    assert await where_is(db, task.id) == "activities_old"
+    assert await partition_of(db, task.id) == "activities_old"
 
 
 async def test_partition_age_check_uses_the_index(db: Database) -> None:
@@ -263,7 +261,7 @@ async def test_partition_age_check_uses_the_index(db: Database) -> None:
         " LATERAL (SELECT hex::uuid AS id) AS ids"
     )
     async with db.connection() as connection:
-        await connection.execute("VACUUM tenuto.activities_2020_03")  # as autovacuum does, long before a month is old
+        await connection.execute("VACUUM tenuto.activities_2020_03")  # as autovacuum does long before
         pages = await connection.fetchval("SELECT pg_relation_size('tenuto.activities_2020_03') / 8192")
         look = partitions.HAS_YOUNGER_ROWS.format(name="activities_2020_03")
         text = await connection.fetchval(

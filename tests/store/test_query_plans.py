@@ -1,7 +1,7 @@
-"""How the hot statements reach their rows, under the settings of a worker's connection (W3: flat with any backlog).
+"""Plans of the hot statements under the settings of a worker's connection (W3: cost independent of the backlog).
 
-A plan is kept for the life of a connection, so it must be right while the table is empty and still right when it is
-full: by index, and never over the whole of `tasks`.
+A plan is cached for the life of a connection, so it must use indexes while the table is empty and when it is full, and
+never scan the whole of `tasks`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenuto.store.tasks import LIMIT_KEYS_PER_CLAIM
 from tenuto.store.tasks import SQL as TASKS
 from tests.support.tasks import Register
 
-# Each with the indexes that may lead to its rows: all of one set.
+# For each statement the sets of indexes of which it must use one.
 HOT = {
     "claim_tasks": [{"tasks_to_take"}],
     "claim_limited_tasks": [{"tasks_to_take", "tasks_to_take_by_key", "tasks_held"}],
@@ -59,7 +59,7 @@ def nodes(plan: Any) -> Iterator[dict[str, Any]]:
 
 
 async def plan_of(connection: Connection, name: str, statement: str) -> list[dict[str, Any]]:
-    """The generic plan, as the worker's own settings make it."""
+    """Return the generic plan under the settings of a worker."""
     parameters = len(set(re.findall(r"\$\d+", statement)))
     arguments = f"({', '.join(['NULL'] * parameters)})" if parameters else ""
     await connection.execute(f"PREPARE {name} AS {statement}")
@@ -69,7 +69,7 @@ async def plan_of(connection: Connection, name: str, statement: str) -> list[dic
 
 
 async def touched(connection: Connection, statement: str, *values: str) -> int:
-    """How many pages a statement looks at."""
+    """Return how many pages a statement reads."""
     await connection.execute(f"PREPARE looked AS {statement}")
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked({', '.join(values)})")
     await connection.execute("DEALLOCATE looked")
@@ -103,10 +103,8 @@ async def test_hot_statement_uses_index_with_any_statistics(state: str, db: Data
 
 @pytest.mark.parametrize("name", ["finish_tasks", "retry_tasks"])
 @pytest.mark.parametrize("state", ["never analysed", "full"])
-async def test_finish_joins_outcomes_and_tasks_by_hash(
-    state: str, name: str, db: Database
-) -> None:
-    """For a table known to be empty the planner knows better, until it is analysed with something in it."""
+async def test_finish_joins_outcomes_and_tasks_by_hash(state: str, name: str, db: Database) -> None:
+    """Not for a table that was analysed while empty: there the planner chooses another plan until the next ANALYZE."""
     async with db.connection() as connection:
         await fill(connection, state)
         plan = await plan_of(connection, name, getattr(TASKS, name))
@@ -127,7 +125,7 @@ async def test_claim_reads_the_index_in_order_without_sort(db: Database) -> None
 
 @pytest.mark.parametrize("name", ["load_activity", "list_attempts", "has_task_ended"])
 async def test_activity_lookup_reads_one_partition(name: str, db: Database) -> None:
-    """At run time the partitions that cannot hold the id are left out."""
+    """At run time the other partitions are pruned."""
     task_id = "01972000-0000-7000-8000-000000000000"
     arguments = (task_id,)
     async with db.connection() as connection:
@@ -167,7 +165,9 @@ async def test_cost_of_a_limited_claim_is_independent_of_the_number_of_keys(
         for first, last in ((1, 1000), (1001, 20_000)):
             await connection.execute(MANY_KEYS.replace("$1::integer", str(first)).replace("$2::integer", str(last)))
             await connection.execute("VACUUM ANALYZE tenuto.tasks")
-            values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
+            values = (
+                f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
+            )
             await connection.execute(f"PREPARE take AS {TASKS.claim_limited_tasks}")
             text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take({values})")
             await connection.execute("DEALLOCATE take")

@@ -1,7 +1,7 @@
-"""How the statements that move executions and fire schedules reach their rows (S8: a hand-over takes milliseconds).
+"""Plans of the statements that advance executions and fire schedules (S8: a hand-over takes milliseconds).
 
-As in `test_plans`: a plan is kept for the life of a connection, so it must be right while the tables are empty and
-still right when a hundred thousand executions are open. That is so if every scan has a condition on its index.
+As in `test_query_plans`: a cached plan must be right for empty tables and for a hundred thousand open executions, so
+every scan needs an index condition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.store.test_query_plans import nodes, plan_of
 
 STATEMENTS = {**dict(EXECUTIONS), **dict(SCHEDULES)}
 
-# Each with the indexes that must lead to its rows.
+# For each statement the indexes that it must use.
 HOT = {
     "lock_executions": {"executions_pkey"},
     "list_finished_groups": {"executions_pkey", "tasks_of_execution"},
@@ -27,14 +27,14 @@ HOT = {
     "hold_steps_of_paused": {"tasks_of_execution", "executions_pkey"},
     "lock_unclaimed_steps": {"tasks_of_execution"},
     "list_execution_trees": {"executions_pkey", "tasks_of_execution", "executions_of_step"},
-    "lock_schedule": {"schedules_name_key"},
+    "lock_definition": {"schedules_name_key"},
     "lock_due_schedules": {"schedules_due"},
     "load_run_blockers": {"executions_active", "occurrences_queued", "occurrences_once"},
     "list_active_executions": {"executions_active"},
     "record_firings": {"schedules_pkey"},
     "load_first_queued_run": {"occurrences_queued"},
 }
-# Small tables of their own, or read by who only wants the first row of an index.
+# Small tables, which may be scanned.
 BESIDES = {"queues", "workers"}
 
 FILL = """
@@ -84,20 +84,20 @@ async def test_execution_statement_uses_index_with_any_statistics(state: str, db
         for name, wanted in HOT.items():
             plan = await plan_of(connection, name, STATEMENTS[name])
             by_index = {node["Index Name"] for node in plan if "Index Name" in node}
-            whole = [_named(node) for node in plan if _reads_the_whole_of_something(node)]
-            # Of a table nobody has looked at, any index that leads to few rows will do: which one is chance.
+            whole = [_scanned_name(node) for node in plan if _is_full_scan(node)]
+            # Without statistics any selective index is acceptable.
             if whole or (state != "never analysed" and not wanted <= by_index):
                 astray[name] = {"over the whole": whole, "by index": by_index}
     assert astray == {}
 
 
-def _reads_the_whole_of_something(node: dict[str, Any]) -> bool:
+def _is_full_scan(node: dict[str, Any]) -> bool:
     if node["Node Type"] == "Seq Scan":
         return node["Relation Name"] not in BESIDES
     return "Index Name" in node and "Index Cond" not in node and node.get("Relation Name") not in BESIDES
 
 
-def _named(node: dict[str, Any]) -> str:
+def _scanned_name(node: dict[str, Any]) -> str:
     return f"{node['Node Type']} {node.get('Index Name', '')} {node.get('Relation Name', '')}"
 
 
@@ -105,7 +105,7 @@ async def test_next_due_instant_is_the_first_index_entry(db: Database) -> None:
     async with db.connection() as connection:
         await fill(connection, 1, 5_000)
         await connection.execute("VACUUM (ANALYZE) tenuto.schedules")
-        plan = await explained(connection, "load_next_due_at", "'{}', '{}'")
+        plan = await explain_analyze(connection, "load_next_due_at", "'{}', '{}'")
     (scan,) = [node for node in plan if node.get("Index Name") == "schedules_due"]
     assert scan["Actual Rows"] == 1
 
@@ -127,25 +127,25 @@ MOVING = {
 
 
 async def test_cost_of_advancing_is_independent_of_the_number_of_executions(db: Database) -> None:
-    """With plans made while there was nothing at all."""
+    """With plans made while the tables were empty."""
     touched: dict[str, list[int]] = {name: [] for name in MOVING}
     async with db.connection() as connection:
-        for table in TABLES:  # an ANALYZE would make the plans anew
+        for table in TABLES:  # an ANALYZE would discard the plans
             await connection.execute(f"ALTER TABLE tenuto.{table} SET (autovacuum_enabled = off)")
         for name, values in MOVING.items():
-            await explained(connection, name, values)
+            await explain_analyze(connection, name, values)
         for first, last in ((1, 100), (101, 20_000)):
             await fill(connection, first, last)
             for name, values in MOVING.items():
-                (top, *_) = await explained(connection, name, values)
+                (top, *_) = await explain_analyze(connection, name, values)
                 touched[name].append(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
-    # An index is a level deeper then; whoever read all there is would touch thousands.
+    # An index has one more level then; a full scan would read thousands of pages.
     grown = {name: (small, large) for name, (small, large) in touched.items() if large > small * 4 + 100}
     assert grown == {}
 
 
-async def explained(connection: Connection, name: str, values: str) -> list[dict[str, Any]]:
-    """What a statement really did, under the plan this connection keeps for it; nothing remains of it."""
+async def explain_analyze(connection: Connection, name: str, values: str) -> list[dict[str, Any]]:
+    """Execute a statement with its cached plan, roll back, and return what it did."""
     kept = await connection.fetchval("SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name = $1)", name)
     if not kept:
         await connection.execute(f"PREPARE {name} AS {STATEMENTS[name]}")

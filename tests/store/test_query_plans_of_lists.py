@@ -1,6 +1,6 @@
-"""How lists are read, by the page: in the order of an index, so that a page costs the same however much there is.
+"""Plans of lists: a page is read in index order, so that its cost does not depend on the number of rows.
 
-As people and programs ask, not as a worker does: the planner has its way, and looks at the values.
+With the default settings of clients other than workers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.ids import new_ids, new_id
+from tenuto.ids import new_id, new_ids
 from tenuto.postgres.database import Database
 from tenuto.store.batches import SQL as BATCHES
 from tenuto.store.executions import SQL as EXECUTIONS

@@ -1,5 +1,4 @@
-"""How the statements of manifests, batches and letters reach their rows: by index, never over a whole table, however
-many manifests, items and records there are."""
+"""Plans of the statements of manifests, batches and dead letters: by index, never by a scan of a whole table."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from tenuto.ids import new_id
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.store.batches import SQL as BATCHES
-from tenuto.store.dead_letters import SQL as LETTERS
+from tenuto.store.dead_letters import SQL as DEAD_LETTERS
 from tenuto.store.manifests import SQL as MANIFESTS
 from tenuto.store.tasks import LIMIT_KEYS_PER_CLAIM
 from tenuto.store.tasks import SQL as TASKS
@@ -20,7 +19,7 @@ from tests.store.test_query_plans import plan_of, touched
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 
-# Each with the tables it must not read through, and the indexes that lead it.
+# For each statement the tables that it must not scan, and the indexes that it must use.
 LED: dict[str, tuple[str, set[str], set[str]]] = {
     "lock_due_manifests": (MANIFESTS.lock_due_manifests, {"manifests"}, {"manifests_due"}),
     "load_next_due_at": (MANIFESTS.load_next_due_at, {"manifests"}, {"manifests_due"}),
@@ -28,7 +27,11 @@ LED: dict[str, tuple[str, set[str], set[str]]] = {
     "load_run_blockers": (MANIFESTS.load_run_blockers, {"tasks", "dead_letters"}, {"tasks_one_run_per_manifest"}),
     "record_runs": (MANIFESTS.record_runs, {"manifests"}, {"manifests_pkey"}),
     "record_successes": (MANIFESTS.record_successes, {"manifests"}, {"manifests_pkey", "manifests_after"}),
-    "lock_manifests_and_dependents": (MANIFESTS.lock_manifests_and_dependents, {"manifests"}, {"manifests_pkey", "manifests_after"}),
+    "lock_manifests_and_dependents": (
+        MANIFESTS.lock_manifests_and_dependents,
+        {"manifests"},
+        {"manifests_pkey", "manifests_after"},
+    ),
     "find_overrun_runs": (MANIFESTS.find_overrun_runs, {"tasks"}, {"tasks_held"}),
     "load_batch": (BATCHES.load_batch, {"tasks", "batches"}, {"tasks_of_batch", "batches_pkey"}),
     "list_batch_items": (BATCHES.list_batch_items, {"tasks"}, {"tasks_of_batch"}),
@@ -53,7 +56,7 @@ FROM generate_series(1, {many}) AS n
 """
 
 
-async def many_manifests(connection: Connection, many: int, due: int = 100) -> None:
+async def insert_manifests(connection: Connection, many: int, due: int = 100) -> None:
     await connection.execute(MANIFESTS_ALL_OVER.format(many=many, due=due))
     await connection.execute("ANALYZE tenuto.manifests")
 
@@ -63,7 +66,7 @@ async def test_manifest_statement_uses_index_with_any_statistics(state: str, db:
     astray: dict[str, Any] = {}
     async with db.connection() as connection:
         if state == "full":
-            await many_manifests(connection, 5000)
+            await insert_manifests(connection, 5000)
         for name, (statement, tables, wanted) in LED.items():
             plan = await plan_of(connection, name, statement)
             through = {
@@ -86,14 +89,14 @@ FROM generate_series(1, 20000)
 
 
 async def test_dead_letter_queries_read_only_matching_rows(db: Database) -> None:
-    """The net looks at failures of late; a decision at its letters; a poll at the letter of each manifest."""
-    since, nobody = "'01972000-0000-7000-8000-000000000000'", "ARRAY[gen_random_uuid()]"
+    """The repair reads recent failures, a resolution its dead letters, a poll the dead letter of each manifest."""
+    since, no_ids = "'01972000-0000-7000-8000-000000000000'", "ARRAY[gen_random_uuid()]"
     async with db.connection() as connection:
         await connection.execute(LETTERS_ALL_OVER)
         await connection.execute("VACUUM ANALYZE tenuto.dead_letters")
-        assert await touched(connection, MANIFESTS.load_run_blockers, nobody) < 20
-        assert await touched(connection, LETTERS.lock_open_dead_letters, nobody) < 20
-        assert await touched(connection, LETTERS.find_missing_dead_letters, since, "now()", "100") < 50
+        assert await touched(connection, MANIFESTS.load_run_blockers, no_ids) < 20
+        assert await touched(connection, DEAD_LETTERS.lock_open_dead_letters, no_ids) < 20
+        assert await touched(connection, DEAD_LETTERS.find_missing_dead_letters, since, "now()", "100") < 50
 
 
 FAILURES_ALL_OVER = """
@@ -117,24 +120,29 @@ SELECT gen_random_uuid(), '01972000-0000-7000-8000-000000000001', 'm', 'item', g
 """
 
 
+@pytest.mark.slow
 async def test_search_for_missing_dead_letters_reads_only_final_failures(db: Database) -> None:
-    """And at few letters for each: fifty of fifty thousand, whose item has left a letter since."""
+    """Also few dead letters for each: fifty of fifty thousand, whose items have left a later dead letter."""
     since = "'01972000-0000-7000-8000-000000000000'"
     async with db.connection() as connection:
         await connection.execute(FAILURES_ALL_OVER)
         await connection.execute(LETTERS_ALL_OVER)
         await connection.execute(LETTER_OF_THE_ITEM)
         await connection.execute("VACUUM ANALYZE tenuto.activities, tenuto.dead_letters")
-        assert await connection.fetch(LETTERS.find_missing_dead_letters, UUID(since.strip("'")), db.clock.now(), 100) == []
-        assert await touched(connection, LETTERS.find_missing_dead_letters, since, "now()", "100") < 50 * 8
+        assert (
+            await connection.fetch(DEAD_LETTERS.find_missing_dead_letters, UUID(since.strip("'")), db.clock.now(), 100)
+            == []
+        )
+        assert await touched(connection, DEAD_LETTERS.find_missing_dead_letters, since, "now()", "100") < 50 * 8
 
 
+@pytest.mark.slow
 async def test_poll_reads_only_due_manifests(db: Database, url: str) -> None:
     pages = []
     async with db.connection() as connection:
         for many in (1000, 100_000):
             await connection.execute("TRUNCATE tenuto.manifests")
-            await many_manifests(connection, many, due=20)
+            await insert_manifests(connection, many, due=20)
             await connection.execute("VACUUM ANALYZE tenuto.manifests")
             pages.append(await touched(connection, MANIFESTS.lock_due_manifests, "now()", "100", "'{}'", "'{}'"))
         await connection.execute("SELECT pg_stat_force_next_flush()")
@@ -144,15 +152,15 @@ async def test_poll_reads_only_due_manifests(db: Database, url: str) -> None:
     try:
         result = await manifest_manager.poll_manifests(own, own.clock.now(), "test")
     finally:
-        await own.close()  # a connection tells what it has read when it ends, if not before
+        await own.close()  # a connection reports its statistics at the latest when it closes
     assert result.enqueued == 20
     read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'tenuto.manifests'::regclass"
 
-    async def what_was_read() -> int:
-        told: int = await db.fetch_value(read)
-        return told if told >= result.enqueued else 0  # several connections may have read, and tell one by one
+    async def count_read_rows() -> int:
+        read_count: int = await db.fetch_value(read)
+        return read_count if read_count >= result.enqueued else 0  # several connections report one after the other
 
-    assert await eventually(what_was_read) < 1000
+    assert await eventually(count_read_rows) < 1000
 
 
 ITEMS = """
@@ -164,13 +172,12 @@ FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {many})) AS many
 """
 
 
-async def test_cost_of_a_claim_is_independent_of_the_batch_size(
-    db: Database, register_worker: Register
-) -> None:
+@pytest.mark.slow
+async def test_cost_of_a_claim_is_independent_of_the_batch_size(db: Database, register_worker: Register) -> None:
     worker, pages = await register_worker(), []
     values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
     async with db.connection() as connection:
-        await many_manifests(connection, 1)
+        await insert_manifests(connection, 1)
         manifest, batch = await connection.fetchval("SELECT id FROM tenuto.manifests"), new_id()
         await connection.execute(
             "INSERT INTO tenuto.batches (id, manifest_id, external_id, created_at, initiator_type, initiator_name)"

@@ -1,4 +1,4 @@
-"""Schedules and the ledger in the database (S4, S5, S13): each due instant decided once, decided for good."""
+"""Rows of schedules and the occurrence ledger (S4, S5, S13): one final decision per due instant."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from tenuto.store import schedules
 from tenuto.store.bulk_copy import split_ids_and_versions
 from tenuto.store.schedules import LedgerEntry
 from tests.support.model_values import NOON
-from tests.support.schedules import MINUTE, make_definition, fire_due_schedules, run_schedule_now, create_schedule, start_execution, read_table
+from tests.support.schedules import (
+    MINUTE,
+    create_schedule,
+    fire_due_schedules,
+    make_definition,
+    read_table,
+    run_schedule_now,
+    start_execution,
+)
 
 SCHEDULE = new_id()
 
 
-def entry(**fields: Any) -> LedgerEntry:
+def make_entry(**fields: Any) -> LedgerEntry:
     given: dict[str, Any] = {
         "id": new_id(),
         "schedule_id": SCHEDULE,
@@ -38,7 +46,7 @@ def entry(**fields: Any) -> LedgerEntry:
     return LedgerEntry(**given)
 
 
-async def write(db: Database, *entries: LedgerEntry) -> None:
+async def write_entries(db: Database, *entries: LedgerEntry) -> None:
     await db.transaction(lambda connection: schedules.write_ledger_entries(connection, entries, NOON, "test"))
 
 
@@ -50,45 +58,45 @@ async def test_schedule_is_loaded_as_stored(db: Database) -> None:
 
 
 async def test_ledger_allows_one_decision_per_due_instant_and_any_manual_runs(db: Database) -> None:
-    await write(db, entry())
+    await write_entries(db, make_entry())
     with pytest.raises(DatabaseError, match="occurrences_once"):
-        await write(db, entry(due_at=NOON + MINUTE), entry())
+        await write_entries(db, make_entry(due_at=NOON + MINUTE), make_entry())
     assert len(await read_table(db, "occurrences")) == 1, "all of them or none"
-    await write(db, entry(origin="manual"), entry(origin="manual"), entry(schedule_id=new_id()))
+    await write_entries(db, make_entry(origin="manual"), make_entry(origin="manual"), make_entry(schedule_id=new_id()))
 
 
 async def test_ledger_entry_is_final_unless_queued(db: Database) -> None:
-    await write(db, entry())
+    await write_entries(db, make_entry())
     with pytest.raises(DatabaseError, match="is decided"):
         await db.fetch_all("UPDATE tenuto.occurrences SET reason = 'another'")
-    await write(db, entry(due_at=NOON + MINUTE, decision=Decision.QUEUED, turn="overlap"))
+    await write_entries(db, make_entry(due_at=NOON + MINUTE, decision=Decision.QUEUED, turn="overlap"))
     run = new_id()
-    await db.transaction(lambda c: queued_takes_its_turn(c, run))
+    await db.transaction(lambda c: start_queued_run(c, run))
     (row,) = await read_table(db, "occurrences", "execution_id IS NOT NULL")
     assert (row["decision"], row["execution_id"], row["decided_by"]) == ("fired", run, "test")
 
 
-async def queued_takes_its_turn(connection: Any, run: Any) -> None:
+async def start_queued_run(connection: Any, run: Any) -> None:
     queued = await schedules.load_first_queued_run(connection, SCHEDULE)
     assert queued is not None
     await schedules.mark_queued_run_started(connection, queued.id, run, NOON, "test")
 
 
 async def test_only_fired_ledger_entries_have_an_execution(db: Database) -> None:
-    for wrong in (entry(decision=Decision.FIRED), entry(execution_id=new_id())):
+    for wrong in (make_entry(decision=Decision.FIRED), make_entry(execution_id=new_id())):
         with pytest.raises(DatabaseError, match="occurrences_fired_means_run"):
-            await write(db, wrong)
+            await write_entries(db, wrong)
 
 
 async def test_ledger_allows_one_overlap_run_and_many_catch_up_runs_in_queue(db: Database) -> None:
     def waiting(minute: int, turn: str) -> LedgerEntry:
-        return entry(due_at=NOON + minute * MINUTE, decision=Decision.QUEUED, turn=turn)
+        return make_entry(due_at=NOON + minute * MINUTE, decision=Decision.QUEUED, turn=turn)
 
-    await write(db, waiting(0, "overlap"), waiting(1, "catch_up"), waiting(2, "catch_up"))
+    await write_entries(db, waiting(0, "overlap"), waiting(1, "catch_up"), waiting(2, "catch_up"))
     with pytest.raises(DatabaseError, match="occurrences_one_queued"):
-        await write(db, waiting(3, "overlap"))
+        await write_entries(db, waiting(3, "overlap"))
     with pytest.raises(DatabaseError, match="occurrences_queued_has_a_turn"):
-        await write(db, entry(due_at=NOON + 4 * MINUTE, decision=Decision.QUEUED))
+        await write_entries(db, make_entry(due_at=NOON + 4 * MINUTE, decision=Decision.QUEUED))
 
 
 async def test_next_due_instant_is_that_of_the_earliest_enabled_schedule(db: Database) -> None:
@@ -110,14 +118,14 @@ async def test_schedules_are_listed_by_name_with_their_last_run(db: Database) ->
     run = (await run_schedule_now(db, "beta")).execution_id
     everything: dict[str, Any] = {"after": None, "enabled": None, "search": None, "limit": 10}
 
-    async def listed(**given: Any) -> list[dict[str, Any]]:
+    async def list_entries(**given: Any) -> list[dict[str, Any]]:
         return await schedules.list_schedules(db, **{**everything, **given})
 
-    assert [row["name"] for row in await listed()] == ["alpha", "beta", "gamma"]
-    assert [row["name"] for row in await listed(after="alpha", limit=1)] == ["beta"]
-    assert [row["name"] for row in await listed(enabled=False)] == ["gamma"]
-    assert [row["name"] for row in await listed(search="ALPH")] == ["alpha"]
-    rows = {row["name"]: row for row in await listed()}
+    assert [row["name"] for row in await list_entries()] == ["alpha", "beta", "gamma"]
+    assert [row["name"] for row in await list_entries(after="alpha", limit=1)] == ["beta"]
+    assert [row["name"] for row in await list_entries(enabled=False)] == ["gamma"]
+    assert [row["name"] for row in await list_entries(search="ALPH")] == ["alpha"]
+    rows = {row["name"]: row for row in await list_entries()}
     assert (rows["beta"]["last_execution_id"], rows["beta"]["last_state"]) == (run, "in_progress")
     assert rows["alpha"]["last_execution_id"] is None
 
@@ -133,28 +141,30 @@ async def test_schedules_using_another_as_a_step_are_found(db: Database) -> None
 
 async def test_ledger_is_paged_newest_first(db: Database) -> None:
     for minute in range(4):
-        await write(db, entry(due_at=NOON + minute * MINUTE, decision=Decision.MISSED if minute else Decision.SKIPPED))
+        await write_entries(
+            db, make_entry(due_at=NOON + minute * MINUTE, decision=Decision.MISSED if minute else Decision.SKIPPED)
+        )
     everything: dict[str, Any] = {"schedule_id": SCHEDULE, "before": None, "decision": None, "limit": 10}
 
-    async def listed(**given: Any) -> list[int]:
+    async def list_entries(**given: Any) -> list[int]:
         rows = await schedules.list_ledger_entries(db, **{**everything, **given})
         return [int((row["due_at"] - NOON) / MINUTE) for row in rows]
 
-    assert await listed() == [3, 2, 1, 0]
-    assert await listed(limit=2) == [3, 2]
-    assert await listed(before=NOON + 2 * MINUTE) == [1, 0]
-    assert await listed(decision="skipped") == [0]
-    assert await listed(schedule_id=new_id()) == []
-    assert await listed(schedule_id=None) == [3, 2, 1, 0]
+    assert await list_entries() == [3, 2, 1, 0]
+    assert await list_entries(limit=2) == [3, 2]
+    assert await list_entries(before=NOON + 2 * MINUTE) == [1, 0]
+    assert await list_entries(decision="skipped") == [0]
+    assert await list_entries(schedule_id=new_id()) == []
+    assert await list_entries(schedule_id=None) == [3, 2, 1, 0]
 
 
 async def test_old_ledger_entries_are_deleted_in_batches_except_queued_ones(
     db: Database,
 ) -> None:
     for minute in range(5):
-        await write(db, entry(due_at=NOON + minute * MINUTE))
-    waits = entry(due_at=NOON + 9 * MINUTE, decision=Decision.QUEUED, turn="overlap")
-    await write(db, waits)
+        await write_entries(db, make_entry(due_at=NOON + minute * MINUTE))
+    waits = make_entry(due_at=NOON + 9 * MINUTE, decision=Decision.QUEUED, turn="overlap")
+    await write_entries(db, waits)
     cutoff = NOON + timedelta(days=90)
     assert [await schedules.delete_old_ledger_entries(db, cutoff, 2) for _ in range(4)] == [2, 2, 1, 0]
     assert [row["id"] for row in await read_table(db, "occurrences")] == [waits.id]

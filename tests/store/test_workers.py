@@ -1,4 +1,4 @@
-"""The register of workers (W1, S10): one living incarnation per name, the last one declared dead only on proof."""
+"""Registration of processes (W1, S10): one live process per name; the previous one ends only with proof."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from tenuto.ids import new_id
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import workers
 from tenuto.store.workers import ProcessRegistration
+from tests.support.errors import raises_code
 from tests.support.tasks import Register, now, rows, start, start_and_claim
 
 SILENCE = timedelta(seconds=60)
 
 
-def incarnation(name: str = "w", host: str = "here", boot: str = "boot 1", service: str = "worker") -> ProcessRegistration:
+def make_registration(
+    name: str = "w", host: str = "here", boot: str = "boot 1", service: str = "worker"
+) -> ProcessRegistration:
     return ProcessRegistration(new_id(), name, service, host, boot, 17, "0.1", ["default"], 10)
 
 
-async def enter(db: Database, me: ProcessRegistration, *, name_is_mine: bool = False) -> UUID | None:
-    return await workers.register_process(db, me, holds_name_lock=name_is_mine, silence_limit=SILENCE)
+async def register(db: Database, me: ProcessRegistration, *, holds_name_lock: bool = False) -> UUID | None:
+    return await workers.register_process(db, me, holds_name_lock=holds_name_lock, silence_limit=SILENCE)
 
 
-async def alive(db: Database) -> list[UUID]:
+async def list_live_ids(db: Database) -> list[UUID]:
     return [row["id"] for row in await rows(db, "workers") if row["ended_at"] is None]
 
 
-async def given_to(db: Database, worker_id: UUID) -> UUID:
-    """A task that a worker holds with a live lease, however it came by it."""
+async def make_claimed_task(db: Database, worker_id: UUID) -> UUID:
+    """Create a task that the worker holds with a live lease."""
     held = (
         "UPDATE tenuto.tasks SET state = 'running', worker_id = $2, fence = 1, claimed_at = now(),"
         " lease_until = now() + interval '1 h' WHERE id = $1"
@@ -42,8 +45,8 @@ async def given_to(db: Database, worker_id: UUID) -> UUID:
 
 
 async def test_registered_worker_is_listed_with_its_queues(db: Database) -> None:
-    me = incarnation()
-    assert await enter(db, me) is None
+    me = make_registration()
+    assert await register(db, me) is None
     (listed,) = await workers.list_workers(db)
     assert (listed["id"], listed["name"], listed["queues"], listed["slots"], listed["running"]) == (
         me.id,
@@ -56,120 +59,120 @@ async def test_registered_worker_is_listed_with_its_queues(db: Database) -> None
 
 
 async def test_repeated_registration_changes_nothing(db: Database) -> None:
-    me = incarnation()
-    await enter(db, me)
-    assert await enter(db, me) is None
-    assert await alive(db) == [me.id]
+    me = make_registration()
+    await register(db, me)
+    assert await register(db, me) is None
+    assert await list_live_ids(db) == [me.id]
 
 
 async def test_second_worker_with_a_live_name_is_rejected(db: Database) -> None:
-    first = incarnation(host="there")
-    await enter(db, first)
-    for second in (incarnation(host="here"), incarnation(host="there")):
-        with pytest.raises(Conflict, match=r"alive on there \(pid 17\)") as refusal:
-            await enter(db, second)
-        assert refusal.value.field == "name"
-    assert await alive(db) == [first.id]
+    first = make_registration(host="there")
+    await register(db, first)
+    for second in (make_registration(host="here"), make_registration(host="there")):
+        with raises_code("process.name.taken", Conflict) as caught:
+            await register(db, second)
+        assert caught.value.field == "name"
+    assert await list_live_ids(db) == [first.id]
 
 
 async def test_name_lock_on_another_host_is_no_proof_of_end(db: Database) -> None:
-    await enter(db, incarnation(host="there"))
+    await register(db, make_registration(host="there"))
     with pytest.raises(Conflict):
-        await enter(db, incarnation(host="here"), name_is_mine=True)
+        await register(db, make_registration(host="here"), holds_name_lock=True)
     with pytest.raises(Conflict):
-        await enter(db, incarnation(host="here", boot="boot 2"))
+        await register(db, make_registration(host="here", boot="boot 2"))
 
 
 async def test_name_lock_on_the_same_host_proves_the_end(db: Database) -> None:
-    first, second = incarnation(), incarnation()
-    await enter(db, first)
-    assert await enter(db, second, name_is_mine=True) == first.id
-    assert await alive(db) == [second.id]
+    first, second = make_registration(), make_registration()
+    await register(db, first)
+    assert await register(db, second, holds_name_lock=True) == first.id
+    assert await list_live_ids(db) == [second.id]
 
 
 async def test_reboot_of_the_host_proves_the_end(db: Database) -> None:
-    first, second = incarnation(), incarnation(boot="boot 2")
-    await enter(db, first)
-    assert await enter(db, second) == first.id
-    assert await alive(db) == [second.id]
+    first, second = make_registration(), make_registration(boot="boot 2")
+    await register(db, first)
+    assert await register(db, second) == first.id
+    assert await list_live_ids(db) == [second.id]
 
 
-async def falls_silent(db: Database, id: UUID, seconds: int = 61) -> None:
+async def make_silent(db: Database, id: UUID, seconds: int = 61) -> None:
     silent = "UPDATE tenuto.workers SET seen_at = now() - $2 * interval '1 s' WHERE id = $1"
     await db.fetch_all(silent, id, seconds)
 
 
 async def test_name_of_a_silent_worker_without_lease_is_free(db: Database) -> None:
-    first, second = incarnation(host="there"), incarnation()
-    await enter(db, first)
+    first, second = make_registration(host="there"), make_registration()
+    await register(db, first)
     await start_and_claim(db, first.id)
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms'")
-    await falls_silent(db, first.id)
-    assert await enter(db, second) is None, "silence proves nothing: the sweep takes back what has run out, no more"
-    assert await alive(db) == [second.id]
+    await make_silent(db, first.id)
+    assert await register(db, second) is None, "silence proves nothing: the sweep takes back what has run out, no more"
+    assert await list_live_ids(db) == [second.id]
     assert await workers.record_heartbeat(db, first.id) is None
 
 
 async def test_name_of_a_silent_worker_with_a_live_lease_is_not_free(db: Database) -> None:
-    first, second = incarnation(host="there"), incarnation()
-    await enter(db, first)
+    first, second = make_registration(host="there"), make_registration()
+    await register(db, first)
     await start_and_claim(db, first.id)
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() + interval '10 min'")
-    await falls_silent(db, first.id)
-    with pytest.raises(Conflict, match=r"on there \(pid 17\) is silent, .* leases .* another (59\d|600) s") as refusal:
-        await enter(db, second)
-    assert refusal.value.field == "name"
-    assert await alive(db) == [first.id]
+    await make_silent(db, first.id)
+    with raises_code("process.name.taken", Conflict) as caught:
+        await register(db, second)
+    assert caught.value.field == "name"
+    assert await list_live_ids(db) == [first.id]
 
 
-async def test_tasks_of_a_silent_worker_are_not_recovered_at_once(
-    db: Database, register_worker: Register
-) -> None:
-    """A claim may get in while its worker is being given up: neither sees the other."""
+async def test_tasks_of_a_silent_worker_are_not_recovered_at_once(db: Database, register_worker: Register) -> None:
+    """A claim may commit while its worker is marked as ended: neither sees the other."""
     buried, gone = await register_worker(), await register_worker()
-    replaced = incarnation(host="there")
-    await enter(db, replaced)
+    replaced = make_registration(host="there")
+    await register(db, replaced)
     for id in (buried, replaced.id):
-        await falls_silent(db, id, 3600)
-    assert await enter(db, incarnation()) is None
+        await make_silent(db, id, 3600)
+    assert await register(db, make_registration()) is None
     assert await workers.end_silent_processes(db, timedelta(minutes=5)) == 1
     await workers.deregister_process(db, gone)
     for id in (buried, replaced.id, gone):
-        await given_to(db, id)
+        await make_claimed_task(db, id)
     assert await workers.find_ended_holders(db) == [gone]
 
 
 async def test_tasks_of_a_worker_proven_dead_are_recovered_at_once(db: Database) -> None:
-    first, second = incarnation(), incarnation()
-    await enter(db, first)
+    first, second = make_registration(), make_registration()
+    await register(db, first)
     await start_and_claim(db, first.id)
-    await falls_silent(db, first.id)
-    assert await enter(db, second, name_is_mine=True) == first.id
+    await make_silent(db, first.id)
+    assert await register(db, second, holds_name_lock=True) == first.id
     assert await workers.find_ended_holders(db) == [first.id]
 
 
 async def test_deregistered_worker_is_not_returned_as_predecessor(db: Database) -> None:
-    first = incarnation()
-    await enter(db, first)
+    first = make_registration()
+    await register(db, first)
     await workers.deregister_process(db, first.id)
-    assert await enter(db, incarnation()) is None
+    assert await register(db, make_registration()) is None
 
 
 async def test_worker_names_are_unique_per_service(db: Database) -> None:
-    assert await enter(db, incarnation()) is None
-    assert await enter(db, incarnation(service="scheduler")) is None
-    assert len(await alive(db)) == 2
+    assert await register(db, make_registration()) is None
+    assert await register(db, make_registration(service="scheduler")) is None
+    assert len(await list_live_ids(db)) == 2
 
 
 async def test_concurrent_registrations_of_a_name_admit_one(db: Database) -> None:
-    answers = await asyncio.gather(*(enter(db, incarnation(host=f"h{n}")) for n in range(6)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(register(db, make_registration(host=f"h{n}")) for n in range(6)), return_exceptions=True
+    )
     assert answers.count(None) == 1
-    assert len(await alive(db)) == 1
+    assert len(await list_live_ids(db)) == 1
 
 
 async def test_heartbeat_returns_the_time_unless_the_worker_has_ended(db: Database) -> None:
-    me = incarnation()
-    await enter(db, me)
+    me = make_registration()
+    await register(db, me)
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '10 s'")
     told = await workers.record_heartbeat(db, me.id)
     assert told is not None
@@ -181,8 +184,8 @@ async def test_heartbeat_returns_the_time_unless_the_worker_has_ended(db: Databa
 
 
 async def test_deregistration_and_draining_are_recorded_once(db: Database) -> None:
-    me = incarnation()
-    await enter(db, me)
+    me = make_registration()
+    await register(db, me)
     await workers.mark_draining(db, me.id)
     await workers.deregister_process(db, me.id)
     before = await rows(db, "workers")
@@ -199,8 +202,8 @@ async def test_silent_workers_without_tasks_are_ended(db: Database, register_wor
     await start_and_claim(db, busy)
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h' WHERE id <> $1", lively)
     assert await workers.end_silent_processes(db, timedelta(minutes=5)) == 1
-    assert set(await alive(db)) == {busy, lively}
-    assert idle not in await alive(db)
+    assert set(await list_live_ids(db)) == {busy, lively}
+    assert idle not in await list_live_ids(db)
 
 
 async def test_long_ended_workers_are_deleted(db: Database, register_worker: Register) -> None:
@@ -228,5 +231,5 @@ async def test_worker_does_not_end_its_own_registration(db: Database, register_w
     own, other = [await register_worker() for _ in range(2)]
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
     assert await workers.end_silent_processes(db, timedelta(minutes=5), [own]) == 1
-    assert await alive(db) == [own]
-    assert other not in await alive(db)
+    assert await list_live_ids(db) == [own]
+    assert other not in await list_live_ids(db)

@@ -1,6 +1,6 @@
-"""Manifests for tests, a manager's and a worker's hand to play them with, and what is left in the tables.
+"""Manifests for tests: definitions, the actions of a manifest manager and a worker, and reading of tables.
 
-Nothing here runs by itself: a test says when the clock stands where, who takes a run and what it comes to.
+Nothing runs in the background: the test decides the time, claims the runs and finishes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SINGLE_ATTEMPT = TaskPolicy(RetryPolicy(max_retries=1))
 
 
 def make_manifest(external_id: str = "bake", **fields: Any) -> Manifest:
-    """A manifest that nobody but its test runs; it fails for good at its first failure unless told otherwise."""
+    """Make a manifest without trigger whose first failure is final."""
     return Manifest(external_id, **{"job": "bake", "policy": SINGLE_ATTEMPT, **fields})
 
 
@@ -43,14 +43,14 @@ def make_change_context(now: datetime = NOON, origin: str = "hand") -> ChangeCon
 async def create_manifest(
     db: Database, external_id: str = "bake", now: datetime = NOON, *, enabled: bool = True, **fields: Any
 ) -> StoredManifest:
-    """A manifest in the database."""
+    """Create a manifest in the database."""
     return await manifest_definitions.create(
         db, make_manifest(external_id, **fields), make_change_context(now), enabled=enabled
     )
 
 
 async def reload_manifest(db: Database, external_id: str = "bake") -> StoredManifest:
-    """The manifest as it is now."""
+    """Load the manifest again."""
     return await manifest_definitions.get(db, external_id)
 
 
@@ -59,7 +59,7 @@ async def poll_manifests(db: Database, now: datetime = NOON) -> PollResult:
 
 
 async def start_run(db: Database, stored: StoredManifest, now: datetime = NOON, **fields: Any) -> UUID | None:
-    """One run of a manifest, if nothing stands in its way."""
+    """Start one run of a manifest; return None if it is blocked."""
     run = manifest_manager.new_run(stored.id, stored.manifest, now, ANA, **fields)
     return (
         run.id if await run_in_transaction(db, lambda connection: manifests.enqueue_runs(connection, [run])) else None
@@ -67,7 +67,7 @@ async def start_run(db: Database, stored: StoredManifest, now: datetime = NOON, 
 
 
 async def create_batch(db: Database, stored: StoredManifest, items: int, *, key: str | None = None) -> UUID:
-    """A batch with so many items, complete."""
+    """Create a complete batch with this number of items."""
     now = db.clock.now()
     batch = await bulk.open_batch(db, stored, now, ANA, key=key, name=None)
     like = await bulk.item_template(db, stored, batch["id"], now, ANA)
@@ -77,12 +77,12 @@ async def create_batch(db: Database, stored: StoredManifest, items: int, *, key:
 
 
 async def claim_runs(db: Database, worker_id: UUID, limit: int = 1000) -> list[Task]:
-    """Whatever may be taken of manifests."""
+    """Claim all claimable runs."""
     return await store.claim_limited_tasks(db, worker_id, ["default"], limit, LEASE)
 
 
 async def finish_all_runs(db: Database, worker_id: UUID, status: str = "completed") -> int:
-    """Take whatever may be taken and end it so; how many."""
+    """Claim all claimable runs and finish them; return their number."""
     held = await claim_runs(db, worker_id)
     for task in held:
         await finish_task(db, task, status)
@@ -94,7 +94,7 @@ async def run_in_transaction(db: Database, act: Callable[[Connection], Awaitable
 
 
 async def batch_counts(db: Database, id: UUID) -> dict[str, int]:
-    """What has become of the items of a batch: the sums must always be those of the whole."""
+    """Return the counts of batch items by result and check their sum."""
     found = await batches.load_batch(db, id)
     assert found is not None
     left, past = sum(found["open"].values()), found["past"]

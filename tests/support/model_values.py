@@ -1,4 +1,4 @@
-"""Tasks for tests: everything that does not matter is filled in."""
+"""Task values for tests, with defaults for every field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
 
 
 def make_held_task(policy: TaskPolicy | None = None, **fields: Any) -> Task:
-    """A task in its first attempt, held by a worker."""
+    """Make a task in its first attempt, held by a worker."""
     task_id = new_id()
     task = Task(
         id=task_id,
@@ -43,6 +43,6 @@ def make_held_task(policy: TaskPolicy | None = None, **fields: Any) -> Task:
 
 
 def make_new_task(**fields: Any) -> NewTask:
-    """A task that is due at once, not yet in the database."""
+    """Make a task that is due now and not yet in the database."""
     given = {"id": new_id(), "name": "bake", "input": "{}", "created_at": datetime.now(UTC), **fields}
     return NewTask(initiator=given.pop("initiator", Actor.user("ana", "Ana")), **given)

@@ -1,6 +1,6 @@
-"""Schedules for tests, a scheduler's and a worker's hand to play them with, and what is left in the tables.
+"""Schedules for tests: definitions, the actions of a scheduler and a worker, and reading of tables.
 
-Nothing here runs by itself: a test says when the clock stands where, who takes a step and what it comes to.
+Nothing runs in the background: the test decides the time, claims the steps and finishes them.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SINGLE_ATTEMPT = TaskPolicy()
 
 
 def make_step(name: str, **fields: Any) -> Step:
-    """A step that is ready to be run; it fails for good at its first failure unless told otherwise."""
+    """Make a step with its policy. Its first failure is final unless ``max_retries`` is given."""
     retries = fields.pop("max_retries", 1)
     policy = TaskPolicy(replace(SINGLE_ATTEMPT.retry, max_retries=retries, base_seconds=1.0, jitter=0.0))
     return Step("job", name, **{"policy": policy, **fields})
 
 
 def make_plan(*groups: str | Step | Iterable[str | Step]) -> Plan:
-    """Steps by name; a list is a parallel group."""
+    """Make a plan of step names or steps; a list is a parallel group."""
 
     def step(given: str | Step) -> Step:
         return given if isinstance(given, Step) else make_step(given)
@@ -74,34 +74,34 @@ def make_change_context(now: datetime = NOON, reason: str | None = None) -> Chan
 async def create_schedule(
     db: Database, definition: ScheduleDefinition, now: datetime = NOON, *, enabled: bool = True
 ) -> Schedule:
-    """A schedule in the database."""
+    """Create a schedule in the database."""
     return await schedule_definitions.create(db, definition, make_change_context(now), enabled=enabled)
 
 
 async def fire_due_schedules(db: Database, now: datetime) -> int:
-    """What a scheduler does first in its round, at that instant."""
+    """Fire due schedules as the scheduler does at that instant."""
     return await firing.fire_due_schedules(db, now, "test")
 
 
 async def run_schedule_now(
     db: Database, name: str = NAME, now: datetime = NOON, by: Actor = ANA, **given: Any
 ) -> RunResult:
-    """As somebody would: at once where nothing stands in the way."""
+    """Run a schedule like a caller: by the fast path if no other run is active."""
     request = given.pop("request_id", None) or new_id()
     seen = await schedules.load_schedule(db, name)
     if (
         seen is not None
         and not given
-        and (at_once := await firing.try_run_immediately(db, seen, now, by, request)) is not None
+        and (started := await firing.try_run_immediately(db, seen, now, by, request)) is not None
     ):
-        return at_once
+        return started
     return await db.transaction(
         lambda connection: firing.run_schedule(connection, name, now, by, request_id=request, **given)
     )
 
 
 async def start_execution(db: Database, *groups: str | Step | Iterable[str | Step], **options: Any) -> UUID:
-    """An execution of a fresh schedule, just begun."""
+    """Create a schedule and start an execution."""
     definition = make_definition(*groups, **options)
     await create_schedule(db, definition)
     answer = await run_schedule_now(db, definition.name, db.clock.now())
@@ -109,19 +109,19 @@ async def start_execution(db: Database, *groups: str | Step | Iterable[str | Ste
     return answer.execution_id
 
 
-# --- the worker's hand ----------------------------------------------------------------------------------------------
+# --- worker ---------------------------------------------------------------------------------------------------------
 
 
 async def claim_steps(db: Database, worker_id: UUID, limit: int = 2000) -> dict[str, Task]:
-    """Every task that may be taken, by name."""
+    """Claim all claimable tasks, by name."""
     held = await store.claim_tasks(db, worker_id, ["default"], limit, LEASE)
     by_name = {task.name: task for task in held}
-    assert len(by_name) == len(held), "give steps that are taken together different names"
+    assert len(by_name) == len(held), "steps that are claimed together need different names"
     return by_name
 
 
 def make_settlement(task: Task, now: datetime, status: str = "completed", message: str = "it broke") -> Settlement:
-    """What one attempt came to: a status, or a reason of failing."""
+    """Make the settlement of an attempt from a status or a failure reason."""
     reason = None
     if status in ("timed_out", "lost"):
         status, reason = "failed", OutcomeReason(status)
@@ -130,12 +130,12 @@ def make_settlement(task: Task, now: datetime, status: str = "completed", messag
     elif status == "cancelled":
         reason = OutcomeReason.REQUESTED
     error = None if status in ("completed", "completed_with_warning") else error_json("Broken", message)
-    came_to = Outcome(OutcomeStatus(status), reason, now, now, error=error)
-    return settle(task, came_to, now, new_id)
+    outcome = Outcome(OutcomeStatus(status), reason, now, now, error=error)
+    return settle(task, outcome, now, new_id)
 
 
 async def run_claimable_steps(db: Database, worker_id: UUID, now: datetime | None = None, **outcomes: str) -> set[str]:
-    """Take whatever may be taken and end it, all completed but those named; the names of what was taken."""
+    """Claim all claimable steps and finish them, completed unless named; return their names."""
     held = await claim_steps(db, worker_id)
     at = now or db.clock.now()
     settlements = [make_settlement(task, at, outcomes.get(name, "completed")) for name, task in held.items()]
@@ -145,11 +145,11 @@ async def run_claimable_steps(db: Database, worker_id: UUID, now: datetime | Non
 
 
 async def finish_task(db: Database, task: Task, status: str = "completed", message: str = "it broke") -> None:
-    """One held task ends so."""
+    """Finish one held task."""
     assert await completion.finish(db, [make_settlement(task, db.clock.now(), status, message)]) == {task.id}
 
 
-# --- what is left ---------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------------------------
 
 
 async def read_table(db: Database, name: str, where: str = "true", *values: Any) -> list[dict[str, Any]]:
@@ -165,13 +165,13 @@ async def load_execution(db: Database, id: UUID) -> dict[str, Any]:
 
 
 async def open_task_states(db: Database, id: UUID | None = None) -> dict[str, str]:
-    """The open tasks by name."""
+    """Return the states of open tasks by name."""
     rows = await read_table(db, "tasks", "$1::uuid IS NULL OR execution_id = $1", id)
     return {row["name"]: row["state"] for row in rows}
 
 
 async def list_attempts(db: Database, id: UUID) -> list[tuple[str, str, str | None]]:
-    """(step, status, reason) of every attempt there was at the steps of an execution, in the order of the plan."""
+    """Return (step, status, reason) of every attempt of an execution, in the order of the plan."""
     rows = await db.fetch_all(
         "SELECT name, status, reason FROM tenuto.activities WHERE execution_id = $1 ORDER BY step_index, attempt", id
     )
@@ -179,7 +179,7 @@ async def list_attempts(db: Database, id: UUID) -> list[tuple[str, str, str | No
 
 
 async def read_ledger(db: Database) -> list[tuple[float, str]]:
-    """(seconds after noon, decision) of every due instant, the oldest first."""
+    """Return (seconds after noon, decision) of every due instant, oldest first."""
     rows = await db.fetch_all("SELECT due_at, decision FROM tenuto.occurrences ORDER BY due_at, id")
     return [((row["due_at"] - NOON).total_seconds(), row["decision"]) for row in rows]
 

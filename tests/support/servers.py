@@ -28,9 +28,9 @@ _LEFT: set[Path] = set()
 HOLD_UNTIL_EOF = """
 import sys
 from pathlib import Path
-from tenuto.postgres.embedded_server import hold
-held = hold(Path(sys.argv[1]), linger=float(sys.argv[2]))
-print(held.url, flush=True)
+from tenuto.postgres.embedded_server import acquire_server
+handle = acquire_server(Path(sys.argv[1]), linger_seconds=float(sys.argv[2]))
+print(handle.url, flush=True)
 sys.stdin.read()
 """
 
@@ -93,7 +93,7 @@ def _parent_of(process: psutil.Process) -> int | None:
 
 
 def find_supervisor(home: Path) -> psutil.Process:
-    """The keeper, once it has come so far as to bear its name."""
+    """Return the supervisor process, once it runs its program."""
 
     def only_one() -> psutil.Process | None:
         found = living(home, "embedded_supervisor.py")

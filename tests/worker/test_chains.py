@@ -133,7 +133,7 @@ async def test_chain_step_with_unstorable_result_fails_without_retry(
         record = await app.wait(await app.enqueue(job), timeout=10)
 
     assert (record["status"], record["attempt"], record["error"]["step"]) == ("failed", 1, "too_much")
-    assert "larger than 1048576 bytes" in record["error"]["message"]
+    assert "larger than 1,048,576 bytes" in record["error"]["message"]
     assert calls == ["too_much"]
 
 
@@ -155,7 +155,7 @@ async def test_chain_names_a_step_result_of_the_wrong_type(app: Tenuto, worker: 
         record = await app.wait(task, timeout=10)
 
     assert (record["status"], record["error"]["step"]) == ("failed", "first")
-    assert "what is stored of step first does not fit what it returns now (int)" in record["error"]["message"]
+    assert "the stored result of step first does not fit its return type int" in record["error"]["message"]
 
 
 async def test_plain_chain_steps_use_one_thread_per_slot(app: Tenuto, worker: WorkerFactory) -> None:
@@ -415,7 +415,7 @@ async def test_plain_job_cannot_sleep_without_a_slot(app: Tenuto, worker: Worker
         plain = await app.wait(await app.enqueue(app.chain("plain", in_thread, max_retries=0)), timeout=10)
         long = await app.wait(await app.enqueue(app.chain("long", too_long, max_retries=0)), timeout=10)
     assert "only async code can sleep" in plain["error"]["message"]
-    assert "from 0 s to 366 days" in long["error"]["message"]
+    assert "between 0 s and 366 days" in long["error"]["message"]
 
 
 # --- where chains are used ------------------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ def _reject_invalid_text(context: typer.Context, options: dict[str, Any]) -> Non
         texts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
         metavar = parameter.metavar or ""
         is_option = parameter.param_type_name == "option"
-        label = parameter.opts[0] if is_option else metavar.strip("[]…") or parameter.name or ""
+        label = parameter_label(parameter)
         if value == "" and is_option and parameter.name in _NON_EMPTY_OPTIONS:
             raise Invalid(
                 f"{label} is empty", code="cli.option.empty", field=label, remedy="omit the option, or give a value"
@@ -295,6 +295,13 @@ def _reject_invalid_text(context: typer.Context, options: dict[str, Any]) -> Non
         for text in texts:
             if isinstance(text, str) and not text.isascii():
                 check_text(text, field=label, limit=_MAX_TEXT_LENGTH)
+
+
+def parameter_label(parameter: Any) -> str:
+    """Return the name of a parameter for errors: the option, or the placeholder of an argument."""
+    if parameter.param_type_name == "option":
+        return str(parameter.opts[0])
+    return (parameter.metavar or "").strip("[]…") or parameter.name or ""
 
 
 def login_name() -> str:

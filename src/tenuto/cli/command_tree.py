@@ -17,7 +17,7 @@ from typer.exceptions import Abort, TyperException
 from typer.main import get_command_from_info, get_group_from_info
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import top_level
+from tenuto.cli.command import parameter_label, top_level
 from tenuto.version import __version__
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -85,9 +85,7 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in _MODULES and cmd_name not in self.commands:
-            module = import_module(f"tenuto.cli.{_MODULES[cmd_name]}")
-            if hasattr(module, "add_to") and not _is_registered(cmd_name):
-                module.add_to(top_level)
+            import_module(f"tenuto.cli.{_MODULES[cmd_name]}")
             self.add_command(_build_command(cmd_name))
         return super().get_command(ctx, cmd_name)
 
@@ -113,11 +111,6 @@ class LazyGroup(TyperGroup):
             "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 prints a traceback instead of an error"
             " message."
         )
-
-
-def _is_registered(name: str) -> bool:
-    commands, groups = top_level.registered_commands, top_level.registered_groups
-    return any(command.name == name for command in commands) or any(group.name == name for group in groups)
 
 
 def _build_command(name: str) -> Any:
@@ -201,7 +194,7 @@ def _report_usage_error(error: TyperException, *, as_json: bool) -> int:
         message[:1].lower() + message[1:],
         f"{path} --help",
         code="cli.usage.invalid",
-        field=parameter.opts[0] if parameter is not None and parameter.opts else None,
+        field=None if parameter is None else parameter_label(parameter),
         as_json=as_json,
     )
     return exit_codes.adjust_for_command(error.exit_code, path)

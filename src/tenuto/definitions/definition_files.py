@@ -501,7 +501,7 @@ class _ScheduleReader(_DefinitionReader):
         for path, step, _ in chain.from_iterable(steps):
             if step.name in seen:
                 raise self._error(
-                    path, f"two steps are named {step.name!r}", "rename one of them", code="schedule.step.duplicate"
+                    path, f"two steps are named {step.name!r}", "rename one of them", code="step.name.duplicate"
                 )
             seen.add(step.name)
 

@@ -80,10 +80,7 @@ class ChainStep:
                 )
             if name not in hints:
                 raise Invalid(
-                    f"parameter {name!r} of step {label} has no type",
-                    code="chain.step.parameter.untyped",
-                    field=name,
-                    remedy="annotate it",
+                    f"parameter {name!r} of step {label} has no type", code="chain.step.parameter.untyped", field=name
                 )
             if hints[name] is Context:
                 self.context_parameter = name
@@ -271,7 +268,6 @@ class _ChainRun:
                 raise EngineError(
                     f"step {step.label} takes a Context, which only a worker provides",
                     code="chain.step.context_missing",
-                    remedy="test it through a worker",
                 )
             text = step.dump_result(await _call(step, arguments, None), None, (0, 0))
             return step.load_result(text, None, resumed=False)
@@ -374,12 +370,7 @@ def _type_hints(function: Callable[..., Any], label: str) -> dict[str, Any]:
             remedy="define them at the top level of a module",
         ) from error
     if "return" not in hints:
-        raise Invalid(
-            f"step {label} has no return type",
-            code="chain.step.return.untyped",
-            field="return",
-            remedy="annotate it; -> None if it returns nothing",
-        )
+        raise Invalid(f"step {label} has no return type", code="chain.step.return.untyped", field="return")
     return hints
 
 

@@ -43,12 +43,7 @@ class PermanentFailure(TenutoError):
     """Raised by a job: a retry cannot help."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        code: str = "job.permanent_failure",
-        field: str | None = None,
-        remedy: str | None = None,
+        self, message: str, *, code: str = "job.permanent_failure", field: str | None = None, remedy: str | None = None
     ) -> None:
         super().__init__(message, code=code, field=field, remedy=remedy)
 
@@ -211,10 +206,7 @@ class Context:
             self._progress = self.redact_json(json.dumps(state, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise Invalid(
-                f"progress cannot be stored as JSON: {error}",
-                code="job.progress.not_json",
-                field="progress",
-                remedy="pass finite numbers",
+                f"progress cannot be stored as JSON: {error}", code="job.progress.not_json", field="progress"
             ) from error
 
     def set_progress_json(self, state: str) -> None:

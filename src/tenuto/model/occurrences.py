@@ -59,32 +59,38 @@ def first_undecided_instant(
 
 
 def decide_due_occurrences(
-    trigger: Trigger, first: datetime, now: datetime, misfire: Misfire, seed: str
+    trigger: Trigger,
+    first: datetime,
+    now: datetime,
+    misfire: Misfire,
+    seed: str,
+    *,
+    max_listed: int = MAX_LISTED_OCCURRENCES,
 ) -> DueOccurrences:
     """Decide each instant from ``first`` (which is due) up to ``now``."""
-    instants, following = _list_instants(trigger, first, now, seed)
+    instants, following = _list_instants(trigger, first, now, seed, max_listed)
     if following is None or following > now:
         return DueOccurrences(_apply_misfire_policy(instants, now, misfire), following)
     # Too many to list, such as a schedule of seconds after days of downtime: only the newest are decided one by one.
-    last_of_gap, *newest = _find_newest_instants(trigger, instants, following, now, seed)
+    last_of_gap, *newest = _find_newest_instants(trigger, instants, following, now, seed, max_listed)
     gap = DecidedOccurrence(first, Decision.MISSED, "too many were missed to list each", until=last_of_gap)
     return DueOccurrences([gap, *_apply_misfire_policy(newest, now, misfire)], trigger.next_after(newest[-1], seed))
 
 
 def _list_instants(
-    trigger: Trigger, first: datetime | None, end: datetime, seed: str
+    trigger: Trigger, first: datetime | None, end: datetime, seed: str, max_listed: int
 ) -> tuple[list[datetime], datetime | None]:
     """Return the instants from ``first`` up to ``end``, at most one more than get a row, and the one that follows."""
     instants: list[datetime] = []
     instant = first
-    while instant is not None and instant <= end and len(instants) <= MAX_LISTED_OCCURRENCES:
+    while instant is not None and instant <= end and len(instants) <= max_listed:
         instants.append(instant)
         instant = trigger.next_after(instant, seed)
     return instants, instant
 
 
 def _find_newest_instants(
-    trigger: Trigger, oldest: list[datetime], following: datetime, now: datetime, seed: str
+    trigger: Trigger, oldest: list[datetime], following: datetime, now: datetime, seed: str, max_listed: int
 ) -> list[datetime]:
     """Return the last instants up to ``now``: as many as are listed, and the one before them.
 
@@ -95,16 +101,16 @@ def _find_newest_instants(
     # All instants later than `high` are found. `before` are the last known ones up to `low`, more than enough.
     before, low, found, high = oldest, oldest[-1], list[datetime](), now
     width = following - oldest[0]  # just enough if the last instants are as dense as the first
-    while low < high and len(found) <= MAX_LISTED_OCCURRENCES:
+    while low < high and len(found) <= max_listed:
         start = max(low, high - width)
-        listed, after_them = _list_instants(trigger, trigger.next_after(start, seed), high, seed)
+        listed, after_them = _list_instants(trigger, trigger.next_after(start, seed), high, seed, max_listed)
         if after_them is not None and after_them <= high:
             before, low = listed, listed[-1]
             width = (high - low) / 2
         else:
             found, high = listed + found, start
             width *= 2
-    return [*before, *found][-MAX_LISTED_OCCURRENCES - 1 :]
+    return [*before, *found][-max_listed - 1 :]
 
 
 def _apply_misfire_policy(instants: list[datetime], now: datetime, misfire: Misfire) -> list[DecidedOccurrence]:

@@ -307,7 +307,7 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
     UPDATE tenuto.tasks
     SET state = 'running',
         worker_id = $1,
-        fence = fence + 1,
+        fence = fence + 1, -- guard: claim.new_fence, state_machine.new_fence
         claimed_at = clock_timestamp(),
         lease_until = clock_timestamp() + $2::interval
     WHERE id = ANY (ARRAY(

@@ -178,14 +178,14 @@ GUARDS = (
     guard(
         "executions.running_steps_are_stopped_last",
         "Cancelling an execution ends the waiting steps before it asks the running ones to stop.",
-        (Insert("await executions.ask_to_stop(connection, done, by)"), Remove()),
+        (Insert("await executions.request_cancellation(connection, done, by)"), Remove()),
         "races/test_execution_guards.py::test_two_things_at_once_leave_an_execution_sound",
         places=2,
     ),
     guard(
         "executions.children_read_under_lock",
         "Executions started by a step are read again under the lock.",
-        (Remove(), Replace("family)", "found); return found")),
+        (Remove(), Replace("tree)", "found); return found")),
         "races/test_execution_guards.py::test_who_follows_a_cancelled_execution_starts_nothing",
         places=2,
     ),
@@ -240,7 +240,7 @@ GUARDS = (
     guard(
         "executions.ended_child",
         "An execution that a step has started and that has ended is not started again.",
-        Replace("or await executions.is_over(connection, ctx.activity_id)", ""),
+        Replace("or await executions.is_finished(connection, ctx.activity_id)", ""),
         "races/test_execution_guards.py::test_who_starts_something_again_that_has_ended_meanwhile_starts_nothing",
     ),
     guard(
@@ -258,7 +258,7 @@ GUARDS = (
     guard(
         "executions.cycles_read_under_lock",
         "Repair of a waiting cycle reads it again under the lock.",
-        Replace("await executions.circles(connection, _BATCH)", "found"),
+        Replace("await executions.find_wait_cycles(connection, _BATCH_SIZE)", "found"),
         "races/test_execution_guards.py::test_a_circle_that_somebody_is_just_breaking_is_left_to_them",
     ),
     guard(

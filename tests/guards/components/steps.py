@@ -133,13 +133,13 @@ GUARDS = (
         "sql_scripts.table_privileges",
         "A login that may change the tables of Tenuto is refused.",
         Condition("False"),
-        "steps/test_sql_scripts.py::test_sql_script_runs_with_its_login_and_reports_rows_per_statement",
+        "steps/test_sql_scripts.py::test_sql_script_with_a_privileged_login_is_rejected",
     ),
     guard(
         "sql_scripts.superuser",
         "The login of a superuser is refused.",
         Condition("False"),
-        "steps/test_sql_scripts.py::test_sql_script_runs_with_its_login_and_reports_rows_per_statement",
+        "steps/test_sql_scripts.py::test_sql_script_with_a_privileged_login_is_rejected",
     ),
     guard(
         "sql_scripts.role_membership",

@@ -21,7 +21,7 @@ GUARDS = (
     guard(
         "enqueue.no_blind_retry",
         "The insert of a task is not repeated blindly after a lost reply, because the task may have ended meanwhile.",
-        Replace("once", "all"),
+        Replace("fetch_once", "fetch_all"),
         "races/test_lost_replies.py::test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created_again",
     ),
     guard(
@@ -94,7 +94,7 @@ GUARDS = (
     guard(
         "claim.no_blind_retry",
         "A claim is not repeated blindly after a lost reply.",
-        Replace("once", "all"),
+        Replace("fetch_once", "fetch_all"),
         "races/test_lost_replies.py::test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends",
     ),
     guard(

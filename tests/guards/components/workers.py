@@ -54,7 +54,7 @@ GUARDS = (
     guard(
         "workers.name_lock_on_same_host",
         "The lock of a worker name proves a death only on the same host.",
-        Replace("(same_host and name_is_mine)", "name_is_mine"),
+        Replace("(same_host and holds_name_lock)", "holds_name_lock"),
         "store/test_workers.py::test_name_lock_on_another_host_is_no_proof_of_end",
     ),
     guard(
@@ -111,7 +111,7 @@ GUARDS = (
     guard(
         "watchdog.renewal_timeout",
         "A renewal without an answer is sent over another connection in time.",
-        Replace("patience=max(self._renew_every, 1.0),", ""),
+        Replace("reply_timeout_seconds=max(self._renew_seconds, 1.0),", ""),
         "races/test_zombies.py::test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time",
     ),
     guard(
@@ -237,7 +237,7 @@ GUARDS = (
     guard(
         "embedded.exclusive_start",
         "One process at a time creates or starts the embedded server.",
-        Replace("ALONE", "SHARED"),
+        Replace("EXCLUSIVE", "SHARED"),
         "postgres/test_embedded_server.py::test_concurrent_holders_create_the_server_once",
     ),
     guard(

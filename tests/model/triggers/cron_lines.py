@@ -1,4 +1,4 @@
-"""Cron lines by chance: sound ones, every field of any form, none that never runs."""
+"""Generated cron lines: valid, with every form of field, and not too rare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def field(low: int, high: int) -> SearchStrategy[str]:
 
 
 def cron_lines() -> SearchStrategy[str]:
-    """Days of the month stop at 28 and never meet a restricted weekday by `and`, so that every line runs soon."""
+    """Days of the month end at 28 and are not combined with a weekday by `and`, so that every line runs soon."""
     days = st.one_of(
         st.tuples(field(1, 28), st.just("*")),
         st.tuples(st.just("*"), field(0, 7)),

@@ -1,7 +1,7 @@
-"""An oracle for triggers: walks every real minute of some years in a zone and looks whether something is due.
+"""An oracle for triggers: checks every real minute of some years in a zone.
 
-Written from the rules alone and sharing nothing with the implementation, neither its reading of cron lines nor its
-arithmetic: slow and simple. All numbers are minutes, since the start of the walk (real) or since 1970 (on the wall).
+Written from the rules alone, without code of the implementation: slow and simple. All numbers are minutes since the
+start of the period (real time) or since 1970 (wall time).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 Due = Callable[[date], bytes]
-"""For a day, a byte for each of its minutes: 1 if something is to happen then."""
+"""For a day, one byte per minute: 1 if a run is due."""
 
 MINUTE = timedelta(minutes=1)
 EPOCH = date(1970, 1, 1)

@@ -1,6 +1,6 @@
-"""The DST rule (S3, fault 18, B92), case by case. Expected runs are local times with their offset, worked out by hand.
+"""Clock changes (S3, fault 18, B92): the rule for daylight saving time, case by case.
 
-Where the plain cron engine answers otherwise, the row says so.
+Expected runs are local times with their offset, computed by hand.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def shown(trigger: Trigger, zone: str, after: str, n: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("zone", "line", "after", "expected"), LINES)
-def test_a_cron_line_meets_a_change_of_the_clock(zone: str, line: str, after: str, expected: list[str]) -> None:
+def test_cron_trigger_across_a_clock_change(zone: str, line: str, after: str, expected: list[str]) -> None:
     assert shown(cron(line, zone=zone), zone, after, len(expected)) == expected
 
 
-def test_specific_times_that_are_skipped_run_together_at_the_first_valid_instant() -> None:
+def test_times_in_a_gap_run_together_at_the_clock_change() -> None:
     trigger = at(["00:59", "01:07", "01:53", "02:01"], days="sun", zone=LONDON)
     assert shown(trigger, LONDON, "2026-03-28 12:00", 4) == [
         "03-29 00:59+00:00",
@@ -89,7 +89,7 @@ def test_specific_times_that_are_skipped_run_together_at_the_first_valid_instant
     ]
 
 
-def test_specific_times_that_happen_twice_run_once() -> None:
+def test_times_trigger_runs_repeated_times_once() -> None:
     trigger = at(["01:07", "01:53"], zone=LONDON)
     assert shown(trigger, LONDON, "2026-10-24 12:00", 3) == [
         "10-25 01:07+01:00",
@@ -98,12 +98,12 @@ def test_specific_times_that_happen_twice_run_once() -> None:
     ]
 
 
-def test_a_lost_friday_is_made_up_for_on_the_saturday_after_it() -> None:
+def test_times_trigger_runs_a_skipped_day_at_the_start_of_the_next() -> None:
     trigger = at("09:00", days="fri", zone=APIA)
     assert shown(trigger, APIA, "2011-12-24 12:00", 2) == ["12-31 00:00+14:00", "01-06 09:00+14:00"]
 
 
-def test_an_interval_counts_real_time_through_a_change() -> None:
+def test_interval_counts_real_time_across_a_clock_change() -> None:
     trigger = every("1h", zone=NEW_YORK)
     assert shown(trigger, NEW_YORK, "2026-03-08 05:30", 3) == [
         "03-08 01:00-05:00",
@@ -117,7 +117,7 @@ def test_an_interval_counts_real_time_through_a_change() -> None:
     ]
 
 
-def test_a_window_over_a_long_night_has_more_runs_and_over_a_short_one_fewer() -> None:
+def test_interval_window_has_more_runs_in_a_long_night_and_fewer_in_a_short_one() -> None:
     trigger = every("1h", between=("22:00", "06:00"), zone=LONDON)
     nights = {"ordinary": "2026-10-23 12:00", "long": "2026-10-24 12:00", "short": "2026-03-28 12:00"}
     clocks = {night: [run[6:11] for run in shown(trigger, LONDON, after, 10)] for night, after in nights.items()}
@@ -126,7 +126,7 @@ def test_a_window_over_a_long_night_has_more_runs_and_over_a_short_one_fewer() -
     assert clocks["short"].index("06:00") == 7
 
 
-def test_a_window_opens_and_closes_as_the_clock_first_reaches_its_times() -> None:
+def test_interval_window_opens_and_closes_at_the_first_instant_of_its_times() -> None:
     trigger = every("30m", between=("01:30", "02:30"), zone=LONDON)
     assert shown(trigger, LONDON, "2026-03-28 12:00", 3) == [
         "03-29 02:00+01:00",

@@ -1,4 +1,4 @@
-"""What a cron line means (S3); held against cronsim where clocks stand still."""
+"""Cron lines (S3): their meaning, compared with cronsim where there are no clock changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def days(line: str, n: int = 5) -> list[str]:
 
 @settings(max_examples=times(150, in_a_proof=3000), deadline=None)
 @given(cron_lines(), st.datetimes(datetime(2024, 1, 1), datetime(2034, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
-def test_in_utc_every_line_runs_when_cronsim_says(line: str, after: datetime) -> None:
+def test_cron_trigger_in_utc_matches_cronsim(line: str, after: datetime) -> None:
     engine = CronSim(line, after)
     assert cron(line).preview(after, 3) == [next(engine) for _ in range(3)]
 
@@ -49,30 +49,30 @@ def test_in_utc_every_line_runs_when_cronsim_says(line: str, after: datetime) ->
         ("00 02 01 01 *", "0 2 1 1 *"),
     ],
 )
-def test_two_ways_to_say_the_same(word: str, line: str) -> None:
+def test_equivalent_cron_lines_have_the_same_runs(word: str, line: str) -> None:
     assert cron(word).preview(NEW_YEAR, 20) == cron(line).preview(NEW_YEAR, 20)
 
 
-def test_with_both_day_fields_restricted_a_day_needs_to_fit_only_one() -> None:
+def test_cron_with_both_day_fields_restricted_matches_either() -> None:
     assert days("0 0 13 * fri") == ["Fri 03 Jan", "Fri 10 Jan", "Mon 13 Jan", "Fri 17 Jan", "Fri 24 Jan"]
 
 
-def test_with_one_day_field_open_a_day_must_fit_the_other() -> None:
+def test_cron_with_one_day_field_open_matches_the_other() -> None:
     assert days("0 0 13 * *", 2) == ["Mon 13 Jan", "Thu 13 Feb"]
     assert days("0 0 * * fri", 2) == ["Fri 03 Jan", "Fri 10 Jan"]
 
 
-def test_a_field_that_begins_with_a_star_counts_as_open_even_with_a_step() -> None:
-    """As in the cron of Vixie and Debian."""
+def test_cron_day_field_with_star_and_step_counts_as_open() -> None:
+    """The same rule as in Vixie cron and Debian."""
     assert days("0 0 */10 * fri", 3) == ["Fri 31 Jan", "Fri 21 Feb", "Fri 21 Mar"]
 
 
-def test_leap_days_come_round_even_over_a_century_without_one() -> None:
+def test_cron_leap_day_recurs_across_a_century_without_leap_year() -> None:
     runs = cron("0 0 29 2 *").preview(datetime(2093, 1, 1, tzinfo=UTC), 3)
     assert [run.year for run in runs] == [2096, 2104, 2108]
 
 
-def test_a_run_is_strictly_later_than_the_instant_asked_about() -> None:
+def test_cron_next_run_is_strictly_later() -> None:
     noon = datetime(2031, 5, 17, 12, tzinfo=UTC)
     trigger = cron("0 12 * * *")
     assert trigger.next_after(noon - timedelta(microseconds=1)) == noon
@@ -80,7 +80,7 @@ def test_a_run_is_strictly_later_than_the_instant_asked_about() -> None:
     assert trigger.next_after(noon + timedelta(microseconds=1)) == noon + timedelta(days=1)
 
 
-def test_an_instant_of_any_zone_is_understood_and_the_answer_is_in_utc() -> None:
+def test_cron_accepts_instants_of_any_zone_and_returns_utc() -> None:
     tokyo = datetime(2031, 5, 17, 21, tzinfo=timezone(timedelta(hours=9)))
     run = cron("0 12 * * *").next_after(tokyo)
     assert run == datetime(2031, 5, 18, 12, tzinfo=UTC)

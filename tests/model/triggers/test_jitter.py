@@ -1,4 +1,4 @@
-"""Jitter: the same for a schedule every time, spread over many, and never out of order."""
+"""Jitter: fixed for each schedule, spread over many schedules, and in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tenuto.model.triggers import Trigger, at, cron, every, zones
 from tenuto.model.triggers.trigger import ClockTrigger
-from tests.model.triggers import test_laws as laws
+from tests.model.triggers import test_trigger_properties as properties
 from tests.support.proofs import times
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ TRIGGERS = [
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.describe())
 @settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2))
-def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: str, seconds: int) -> None:
+def test_jitter_keeps_the_order_of_runs(trigger: Trigger, seed: str, seconds: int) -> None:
     after = NOON + timedelta(seconds=seconds)
     before = after - timedelta(days=1, seconds=1)
     times = trigger.preview(before, 12)
@@ -45,9 +45,7 @@ def test_runs_keep_their_order_and_none_passes_the_next(trigger: Trigger, seed: 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger.describe())
 @settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8), seconds=st.integers(0, 86_400 * 2), fraction=st.integers(0, 999_999))
-def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
-    trigger: Trigger, seed: str, seconds: int, fraction: int
-) -> None:
+def test_jitter_loses_and_repeats_no_run(trigger: Trigger, seed: str, seconds: int, fraction: int) -> None:
     runs = trigger.preview(NOON, 50, seed)
     instant = NOON + timedelta(seconds=seconds, microseconds=fraction)
     if runs and NOON <= instant < runs[-1]:
@@ -67,9 +65,7 @@ def test_no_run_is_lost_and_none_comes_twice_wherever_one_asks(
 )
 @settings(max_examples=times(25, in_a_proof=500), deadline=None)
 @given(seed=st.text(min_size=1, max_size=8))
-def test_a_run_is_moved_within_its_day_and_so_keeps_to_the_days_and_dates_of_its_trigger(
-    trigger: ClockTrigger, seed: str
-) -> None:
+def test_jitter_keeps_runs_within_their_day(trigger: ClockTrigger, seed: str) -> None:
     zone = trigger.limits.zone_info
     on_time, moved = trigger.preview(NOON, 20), trigger.preview(NOON, 20, seed)
     assert on_time
@@ -82,12 +78,12 @@ def test_a_run_is_moved_within_its_day_and_so_keeps_to_the_days_and_dates_of_its
 
 @settings(max_examples=times(200, in_a_proof=5000), deadline=None)
 @given(
-    trigger=laws.triggers(),
-    instant=laws.instants,
+    trigger=properties.triggers(),
+    instant=properties.instants,
     seed=st.text(min_size=1, max_size=8),
     jitter=st.sampled_from([600, 7200, 86_400]),
 )
-def test_whatever_the_trigger_a_moved_run_stays_on_the_day_of_the_time_it_is_moved_from(
+def test_jitter_keeps_runs_of_any_trigger_on_their_day(
     trigger: Trigger, instant: datetime, seed: str, jitter: int
 ) -> None:
     assert isinstance(trigger, ClockTrigger)
@@ -101,30 +97,30 @@ def test_whatever_the_trigger_a_moved_run_stays_on_the_day_of_the_time_it_is_mov
         assert due <= run, "and on that day there is a time to be moved from"
 
 
-def test_the_same_schedule_runs_at_the_same_second_every_day() -> None:
+def test_jitter_is_the_same_every_day_for_one_seed() -> None:
     trigger = cron("0 2 * * *", jitter=600)
     first, *others = trigger.preview(NOON, 10, "nightly")
     assert {run.time() for run in others} == {first.time()}
 
 
-def test_schedules_spread_over_the_whole_of_the_jitter() -> None:
+def test_jitter_spreads_schedules_over_its_whole_range() -> None:
     trigger = cron("0 2 * * *", jitter=59)
     seconds = [run.second for number in range(2000) if (run := trigger.next_after(NOON, f"schedule {number}"))]
     assert set(seconds) == set(range(60))
 
 
-def test_where_runs_are_close_the_spread_fits_between_them() -> None:
+def test_jitter_is_limited_by_the_distance_between_runs() -> None:
     trigger = cron("* * * * *", jitter=3600)
     seconds = [run.second for number in range(2000) if (run := trigger.next_after(NOON, f"schedule {number}"))]
     assert set(seconds) == set(range(60))
     assert max(seconds.count(second) for second in range(60)) < 100
 
 
-def test_without_a_seed_a_run_is_on_time() -> None:
+def test_run_without_seed_has_no_jitter() -> None:
     assert cron("0 2 * * *", jitter=600).next_after(NOON) == cron("0 2 * * *").next_after(NOON)
 
 
-def test_a_run_moved_later_is_still_due_though_its_time_has_passed() -> None:
+def test_jittered_run_is_still_due_after_its_nominal_time() -> None:
     trigger = cron("0 2 * * *", jitter=600)
     run = trigger.next_after(NOON, "nightly")
     assert run is not None

@@ -66,7 +66,7 @@ class RetryBody(NoteBody):
 
 
 class DeadLetterFilter(Body):
-    """Which open letters are meant; nothing said means all of them."""
+    """Filter of open dead letters; omitted fields match all."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"manifest": "invoices", "fingerprint": "5f2c8d31a9b04e77"}]}

@@ -93,16 +93,17 @@ async def _stream(
     request: Request, call: ApiCall, feed: EventFeed, topics: frozenset[str], since: datetime | None
 ) -> AsyncIterator[str]:
     try:
-        async with feed.subscribe(topics, since) as watcher:
+        async with feed.subscribe(topics, since) as subscription:
             yield "retry: 2000\n\n"
             idle_seconds = 0.0
             while await is_still_authorized(request, call):
-                lines = "".join([_written(look) for look in await watcher.next_batches(_AUTHORIZATION_CHECK_SECONDS)])
+                batches = await subscription.next_batches(_AUTHORIZATION_CHECK_SECONDS)
+                lines = "".join([_format_batch(batch) for batch in batches])
                 idle_seconds = 0.0 if lines else idle_seconds + _AUTHORIZATION_CHECK_SECONDS
                 if lines or idle_seconds >= _KEEP_ALIVE_SECONDS:
                     yield lines or ":\n\n"
                     idle_seconds = 0.0
-                if watcher.is_closed:
+                if subscription.is_closed:
                     return  # the client connects again with the last event id
     except StoreError as error:
         log.warning("event stream ended", error=str(error))
@@ -112,16 +113,17 @@ def _caller_key(call: ApiCall) -> str:
     return call.caller.actor.id or call.caller.actor.name
 
 
-def _written(look: EventBatch) -> str:
-    """All that one look has found. Who is cut off in the middle of it takes up again before it."""
-    *others, last = look.events
-    return "".join([*(_event(look.since, each) for each in others), _event(look.at, last)])
+def _format_batch(batch: EventBatch) -> str:
+    """Return the events of a batch. Only the last one has the id of the batch: after a part of it, the client resumes
+    before the batch."""
+    *others, last = batch.events
+    return "".join([*(_format_event(batch.since, each) for each in others), _format_event(batch.at, last)])
 
 
-def _event(up_to: datetime, news: Event) -> str:
-    data = to_wire(news.data) if isinstance(news.data, dict) else news.data
+def _format_event(resume_at: datetime, event: Event) -> str:
+    data = to_wire(event.data) if isinstance(event.data, dict) else event.data
     text = to_json(data, fallback=str).decode()
-    return f"id: {(up_to - _EPOCH) // _MICROSECOND}\nevent: {news.topic}\ndata: {text}\n\n"
+    return f"id: {(resume_at - _EPOCH) // _MICROSECOND}\nevent: {event.topic}\ndata: {text}\n\n"
 
 
 def _parse_topics(text: str | None) -> frozenset[str]:
@@ -152,7 +154,7 @@ def _parse_event_id(text: str | None) -> datetime | None:
 
 
 async def close_event_streams(api: FastAPI) -> None:
-    """End all event streams, when the service stops."""
+    """End all event streams; called when the service stops."""
     await event_feed(api).close()
 
 

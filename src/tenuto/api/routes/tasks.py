@@ -16,7 +16,7 @@ from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.routes.executions import why_to_wire
 from tenuto.api.strict_route import StrictRoute
 from tenuto.api.wire_format import Body, Id, TextFilter, example, example_page, parse_wire_state, to_wire
-from tenuto.errors import Invalid, NotFound
+from tenuto.errors import NotFound
 from tenuto.model.actors import Role
 from tenuto.model.tasks import OutcomeStatus, TaskState
 
@@ -66,8 +66,6 @@ async def enqueue_task(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create")], new_task: NewTask, response: Response
 ) -> dict[str, Any]:
     """Enqueue a task. It survives crashes of all processes once the response is sent."""
-    if new_task.run_at is not None and new_task.run_at.tzinfo is None:
-        raise Invalid("has no time zone", field="run_at", remedy="write it with an offset, such as …T00:00:00Z")
     job = call.app.jobs.get_job(new_task.job)
     options = new_task.model_dump(exclude={"job", "input"}, exclude_defaults=True)
     task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=call.object_id)

@@ -94,7 +94,10 @@ async def verify_audit_log(
                 "position": result.end_position,
                 "keyed": result.is_keyed,
                 "anchored": result.checkpoint_position,
-                "faults": result.faults,
+                "faults": [
+                    {"kind": fault.kind, "says": fault.description, "position": fault.position, "entry": fault.entry}
+                    for fault in result.faults
+                ],
                 "more": result.has_more_faults,
             }
         )

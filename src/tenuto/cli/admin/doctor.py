@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
 from rich.text import Text
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenuto.diagnostics.checks import Finding
 
 
-@command(top_level, "doctor", "tenuto doctor", "tenuto doctor -o json | jq '.checks[] | select(.severity != \"ok\")'")
+@command(top_level, "doctor", "tenuto doctor", "tenuto doctor -o json | jq '.checks[] | select(.verdict != \"ok\")'")
 async def run_doctor(session: Session) -> int:
     """Check the installation for problems.
 
@@ -38,7 +38,7 @@ async def run_doctor(session: Session) -> int:
         severity: sum(finding.severity == severity for finding in findings) for severity in ("problem", "warning")
     }
     if session.as_json:
-        print_json({"healthy": counts["problem"] == 0, "checks": findings})
+        print_json({"healthy": counts["problem"] == 0, "checks": [_finding_document(finding) for finding in findings]})
     else:
         print_rich(*(part for finding in findings for part in _finding_lines(finding)))
         result = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
@@ -64,6 +64,17 @@ class _ProgressLine:
         if self._enabled:
             sys.stderr.write(f"\r\x1b[K{safe_text(text)[:78]}")
             sys.stderr.flush()
+
+
+def _finding_document(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "title": finding.title,
+        "verdict": finding.severity,
+        "details": finding.details,
+        "means": finding.meaning,
+        "remedy": finding.remedy,
+    }
 
 
 def _finding_lines(finding: Finding) -> list[RenderableType]:

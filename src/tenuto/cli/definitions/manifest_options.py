@@ -61,9 +61,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "description": text_option("--description", "TEXT", "Description."),
     "max_retries": _number_option("--max-retries", "Failed attempts before the dead letter. (default: as in the job)"),
     "retry_wait": text_option(
-        "--retry-wait", "SPAN", "Wait after the first failure, e.g. 30s; later waits are longer."
+        "--retry-wait", "DURATION", "Wait after the first failure, e.g. 30s; later waits are longer."
     ),
-    "timeout": text_option("--timeout", "SPAN", "Maximum duration of an attempt, e.g. 5m."),
+    "timeout": text_option("--timeout", "DURATION", "Maximum duration of an attempt, e.g. 5m."),
     "queue": text_option("--queue", "QUEUE", "Queue of the runs."),
     "priority": _number_option("--priority", "Priority from -1000 to 1000; higher runs earlier."),
     "group": text_option("--group", "GROUP", "Manifest group, which has a common limit and priority."),

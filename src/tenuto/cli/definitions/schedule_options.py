@@ -46,7 +46,7 @@ def _texts_option(option: str, metavar: str, help: str) -> tuple[Any, None]:
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "cron": text_option("--cron", "LINE", "Cron trigger, e.g. '0 2 * * *' or @daily."),
-    "every": text_option("--every", "SPAN", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
+    "every": text_option("--every", "DURATION", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
     "at": text_option("--at", "TIMES", "Times of day, e.g. 06:00,18:30."),
     "manual": (Annotated[bool, typer.Option("--manual", help="No trigger: manual runs only.")], False),
     "between": text_option("--between", "FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
@@ -55,7 +55,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "start": text_option("--start", "DATE", "First date, e.g. 2031-12-25."),
     "end": text_option("--end", "DATE", "Last date."),
     "excluded": _texts_option("--exclude", "DATES", "Dates without runs, separated by commas; may be repeated."),
-    "jitter": text_option("--jitter", "SPAN", "Maximum random delay of a run, to spread the load."),
+    "jitter": text_option("--jitter", "DURATION", "Maximum random delay of a run, to spread the load."),
     "steps": _texts_option(
         "--step",
         "STEP",
@@ -78,7 +78,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
-    "grace": text_option("--grace", "SPAN", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
+    "grace": text_option("--grace", "DURATION", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
     "max_runs": (
         Annotated[
             int | None, typer.Option(metavar="N", help="With --misfire all: maximum number of runs. (default: 100)")

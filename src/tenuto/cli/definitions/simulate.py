@@ -31,7 +31,7 @@ WIDTH = 80
 NAME_WIDTH = 18
 MAX_COLUMNS = WIDTH - NAME_WIDTH - 2
 MAX_LINES = 60
-LEGEND = "1-9 + starts  ━ running  ◌ waiting  × skipped, coalesced or missed  ‼ both  · nothing"
+LEGEND = "1-9 + starts  ━ running  ◌ waiting  × skipped, coalesced, missed  ‼ both  · idle"
 
 _COLUMN_MINUTES = (
     1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 4320, 10_080, 43_200, 525_600, 5_256_000,
@@ -70,7 +70,7 @@ async def simulate(
     duration: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]SPAN",
+            metavar="[NAME=]DURATION",
             help="Assumed run duration, e.g. 'Nightly=45m'. Without a name: the default for schedules without history.",
         ),
     ] = None,
@@ -136,7 +136,7 @@ def _parse_instant(text: str, zone: tzinfo, now: datetime, option: str) -> datet
     except ValueError:
         raise Invalid(
             f"{option} {text!r:.60} is not an instant",
-            code="simulation.instant.invalid",
+            code="value.instant.invalid",
             field=option,
             remedy="write it as 2031-03-29 or 2031-03-29T02:00",
         ) from None

@@ -147,7 +147,7 @@ async def show_execution(session: Session, execution_id: Id) -> None:
     found = await app.executions.get(await app.executions.find(execution_id))
     why = await app.executions.why(found["id"])
     if session.as_json:
-        print_json({**found, "why": why.reasons})
+        print_json({**found, "why": task_report.reason_documents(why)})
         return
     now = await current_time(session)
     print_rich(

@@ -15,11 +15,26 @@ from tenuto.cli.output import compact_json, fitted_table, state_colour, styled_s
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tenuto.diagnostics.why import Reason, Diagnosis
+    from tenuto.diagnostics.why import Diagnosis, Reason
 
 _BAR_WIDTH = 24
 _LOG_TAIL_LINES = 8
 _REASONS_SHOWN_ELSEWHERE = ("ended", "running")
+
+
+def reason_documents(why: Diagnosis) -> list[Record]:
+    """Return the reasons for JSON output, with the same fields as the HTTP API."""
+    return [
+        {
+            "code": reason.code,
+            "words": reason.text,
+            "ids": reason.ids,
+            "until": reason.until,
+            "task_id": reason.task_id,
+            "step": reason.step,
+        }
+        for reason in why.reasons
+    ]
 
 
 def reasons_section(why: Diagnosis, now: datetime) -> list[RenderableType]:

@@ -99,7 +99,8 @@ async def show_task(
         task = None
     why, steps = await app.why(last["task_id"]), await app.chain_steps(last["task_id"])
     if session.as_json:
-        print_json({"id": last["task_id"], "task": task, "why": why.reasons, "attempts": attempts, "steps": steps})
+        reasons = task_report.reason_documents(why)
+        print_json({"id": last["task_id"], "task": task, "why": reasons, "attempts": attempts, "steps": steps})
         return
     now = await current_time(session)
     record = {**(task or last), "id": last["task_id"]}
@@ -131,7 +132,7 @@ async def explain_task(session: Session, task_id: Id) -> None:
     task = await app.activity(await app.find(task_id))
     why = await app.why(task["task_id"])
     if session.as_json:
-        print_json(why)
+        print_json({"id": why.id, "state": why.state, "reasons": task_report.reason_documents(why)})
         return
     state = "in_progress" if why.state == "running" else why.state
     reasons = task_report.reason_lines(why, await current_time(session))

@@ -95,12 +95,7 @@ def parse_host_name(text: str) -> str:
     """Return a host name in normalized form. Numbers that could be read as an address are rejected."""
     name = text.lower()
     if not _HOST_NAME.fullmatch(name):
-        raise Invalid(
-            f"{text!r:.80} is not a host name or an address",
-            code="step.http.url.host_invalid",
-            field="url",
-            remedy="write a host name or an address",
-        )
+        raise Invalid(f"{text!r:.80} is not a host name or an address", code="step.http.url.host_invalid", field="url")
     if _NUMBER.fullmatch(name.rstrip(".").rpartition(".")[2]):
         raise Invalid(
             f"{text!r:.80} is an unusual spelling of an address",

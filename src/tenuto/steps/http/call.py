@@ -25,13 +25,7 @@ from tenuto.model.secrets import SecretRef, TextOrSecret
 from tenuto.model.steps import HTTP_CALL
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.steps.http.address_policy import AllowList, parse_address
-from tenuto.steps.http.response import (
-    MAX_STORED_BODY_BYTES,
-    ExpectedStatus,
-    HttpResponse,
-    is_expected,
-    read_response,
-)
+from tenuto.steps.http.response import MAX_STORED_BODY_BYTES, ExpectedStatus, HttpResponse, is_expected, read_response
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
@@ -131,14 +125,11 @@ def _check_headers(headers: dict[str, TextOrSecret]) -> dict[str, TextOrSecret]:
                 f"{name!r:.40} is not a valid header name",
                 code="step.http.headers.name_invalid",
                 field=field,
-                remedy="use letters, digits and -",
+                remedy="use A-Z, a-z, 0-9 and -",
             )
         if name.lower() in _CLIENT_HEADERS:
             raise Invalid(
-                f"header {name!r:.40} is set by the HTTP client",
-                code="step.http.headers.reserved",
-                field=field,
-                remedy="remove it",
+                f"header {name!r:.40} is set by the HTTP client", code="step.http.headers.reserved", field=field
             )
         if name.lower() in seen:
             raise Invalid(
@@ -214,7 +205,7 @@ def create_job(services: StepServices, resolve: Resolve | None = None) -> Job[..
                 )
         except TimeoutError:
             raise CallFailed(
-                f"{request} got no complete response within {timeout:g} s", code="step.http.timed_out"
+                f"{request} got no complete response within {timeout:g} s", code="step.http.timeout"
             ) from None
         if not is_expected(expected_status, response.status):
             _fail(ctx, request, response, expected_status)
@@ -281,12 +272,7 @@ def _display_url(url: httpx2.URL, *, with_path: bool) -> str:
 
 
 async def _prepare(
-    services: StepServices,
-    ctx: Context,
-    url: TextOrSecret,
-    method: str,
-    headers: Mapping[str, TextOrSecret],
-    body: Any,
+    services: StepServices, ctx: Context, url: TextOrSecret, method: str, headers: Mapping[str, TextOrSecret], body: Any
 ) -> HttpRequest:
     """Return the request with its secrets revealed."""
     body_encoder = _BodyEncoder(services, ctx)

@@ -37,7 +37,7 @@ AddressInfos = Sequence[tuple[Any, ...]]
 
 
 class NameResolver:
-    """Resolves host names with the functions of the system, on a few threads of its own.
+    """Resolves host names with the functions of the system, on a few dedicated threads.
 
     The shared threads of the event loop are not used: a lookup blocks for as long as a name server does not answer, and
     cannot be cancelled. Callers wait while all threads are busy, up to their own time limit. The threads are daemons.

@@ -1,9 +1,9 @@
 """The step kind ``executable``: run a program of the machine, without a shell.
 
 A program with a digest runs from a pinned copy: the checked content cannot be changed before the start. On Linux the
-copy is in memory, sealed against writing, and started through an open descriptor; no path leads to it. Elsewhere, or where
-the kernel forbids it, the copy is a file in a private folder. In both cases the program does not run from its original
-folder; the variable ``TENUTO_PROGRAM`` holds the original path.
+copy is in memory, sealed against writing, and started through an open descriptor; no path leads to it. Elsewhere, or
+where the kernel forbids it, the copy is a file in a private folder. In both cases the program does not run from its
+original folder; the variable ``TENUTO_PROGRAM`` holds the original path.
 """
 
 from __future__ import annotations
@@ -25,22 +25,6 @@ from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.secrets import TextOrSecret
 from tenuto.model.steps import EXECUTABLE
 from tenuto.steps.programs import program as programs
-from tenuto.steps.programs.program import (
-    DEFAULT_GRACE_SECONDS,
-    DEFAULT_OUTPUT_BYTES,
-    Arguments,
-    Command,
-    Digest,
-    Environment,
-    Folder,
-    GraceSeconds,
-    OutputLimit,
-    Program,
-    ProgramResult,
-    RunOptions,
-    SuccessCodes,
-    WarningCodes,
-)
 from tenuto.steps.step_kinds import StepServices
 
 KIND = EXECUTABLE
@@ -51,21 +35,21 @@ def create_job(services: StepServices) -> Job[..., Any]:
 
     async def executable(
         ctx: Context,
-        program: Program,
-        args: Arguments = [],  # noqa: B006 — never changed; pydantic copies it
-        env: Environment = {},  # noqa: B006
-        folder: Folder = None,
+        program: programs.Program,
+        args: programs.Arguments = [],  # noqa: B006 — never changed; pydantic copies it
+        env: programs.Environment = {},  # noqa: B006
+        folder: programs.Folder = None,
         stdin: TextOrSecret | None = None,
-        success_codes: SuccessCodes = [0],  # noqa: B006
-        warning_codes: WarningCodes = [],  # noqa: B006
-        output_limit: OutputLimit = DEFAULT_OUTPUT_BYTES,
-        grace_seconds: GraceSeconds = DEFAULT_GRACE_SECONDS,
-        sha256: Digest = None,
-    ) -> ProgramResult:
+        success_codes: programs.SuccessCodes = [0],  # noqa: B006
+        warning_codes: programs.WarningCodes = [],  # noqa: B006
+        output_limit: programs.OutputLimit = programs.DEFAULT_OUTPUT_BYTES,
+        grace_seconds: programs.GraceSeconds = programs.DEFAULT_GRACE_SECONDS,
+        sha256: programs.Digest = None,
+    ) -> programs.ProgramResult:
         named, path = programs.find_program(program, services.get_settings())
         content = await asyncio.to_thread(programs.check_digest, path, sha256, field="program")
         given = await programs.reveal_input(ctx, services, env, stdin, args)
-        options = RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
+        options = programs.RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
         with ExitStack() as cleanup:
             scratch = "" if folder is not None else cleanup.enter_context(programs.scratch_folder())
             file = PinnedCopy(path)
@@ -73,7 +57,7 @@ def create_job(services: StepServices) -> Job[..., Any]:
                 given.env["TENUTO_PROGRAM"] = path
                 copying = create_pinned_copy(content, Path(path).name, programs.scratch_folder)
                 file = await asyncio.to_thread(cleanup.enter_context, copying)  # guard: programs.checked_copy
-            command = Command(
+            command = programs.Command(
                 file.path, [named, *given.args], given.env, folder or scratch, scratch, given.stdin, file.descriptor
             )
             return await programs.run(ctx, command, options)

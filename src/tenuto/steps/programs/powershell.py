@@ -21,24 +21,6 @@ from tenuto.model.secrets import TextOrSecret
 from tenuto.model.steps import POWERSHELL
 from tenuto.settings import Settings
 from tenuto.steps.programs import program as programs
-from tenuto.steps.programs.program import (
-    DEFAULT_GRACE_SECONDS,
-    DEFAULT_OUTPUT_BYTES,
-    Arguments,
-    Command,
-    Digest,
-    Environment,
-    Folder,
-    GraceSeconds,
-    NoSuchProgram,
-    OutputLimit,
-    Program,
-    ProgramResult,
-    RunOptions,
-    SuccessCodes,
-    WarningCodes,
-    check_absolute_path,
-)
 from tenuto.steps.step_kinds import StepServices
 
 KIND = POWERSHELL
@@ -50,7 +32,7 @@ _BOM = b"\xef\xbb\xbf"
 
 def _check_script(text: str | None) -> str | None:
     if text is not None:
-        check_absolute_path(text, "script")
+        programs.check_absolute_path(text, "script")
         if not text.lower().endswith(".ps1"):
             raise Invalid(
                 f"script {text!r:.80} is not a PowerShell script",
@@ -85,24 +67,26 @@ def create_job(services: StepServices) -> Job[..., Any]:
         ctx: Context,
         script: Script = None,
         text: ScriptText = None,
-        args: Arguments = [],  # noqa: B006 — never changed; pydantic copies it
-        env: Environment = {},  # noqa: B006
-        folder: Folder = None,
+        args: programs.Arguments = [],  # noqa: B006 — never changed; pydantic copies it
+        env: programs.Environment = {},  # noqa: B006
+        folder: programs.Folder = None,
         stdin: TextOrSecret | None = None,
-        success_codes: SuccessCodes = [0],  # noqa: B006
-        warning_codes: WarningCodes = [],  # noqa: B006
-        output_limit: OutputLimit = DEFAULT_OUTPUT_BYTES,
-        grace_seconds: GraceSeconds = DEFAULT_GRACE_SECONDS,
-        sha256: Digest = None,
-        program: Program | None = None,
-    ) -> ProgramResult:
+        success_codes: programs.SuccessCodes = [0],  # noqa: B006
+        warning_codes: programs.WarningCodes = [],  # noqa: B006
+        output_limit: programs.OutputLimit = programs.DEFAULT_OUTPUT_BYTES,
+        grace_seconds: programs.GraceSeconds = programs.DEFAULT_GRACE_SECONDS,
+        sha256: programs.Digest = None,
+        program: programs.Program | None = None,
+    ) -> programs.ProgramResult:
         named, path = _find_powershell(program, services.get_settings())
         given = await programs.reveal_input(ctx, services, env, stdin, args)
-        options = RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
+        options = programs.RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
         with programs.scratch_folder() as scratch:
             file = await asyncio.to_thread(_prepare_file, script, text, sha256, scratch, services.get_settings())
             argv = [named, "-NoProfile", "-NonInteractive", "-File", file, *given.args]
-            command = Command(path, argv, {**_QUIET_VARIABLES, **given.env}, folder or scratch, scratch, given.stdin)
+            command = programs.Command(
+                path, argv, {**_QUIET_VARIABLES, **given.env}, folder or scratch, scratch, given.stdin
+            )
             return await programs.run(ctx, command, options)
 
     return Job(powershell, KIND, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
@@ -112,9 +96,9 @@ def _find_powershell(program: str | None, settings: Settings) -> tuple[str, str]
     if program is not None:
         return programs.find_program(program, settings)
     for name in _PROGRAM_NAMES:
-        with contextlib.suppress(NoSuchProgram):
+        with contextlib.suppress(programs.NoSuchProgram):
             return programs.find_program(name, settings)
-    raise NoSuchProgram(
+    raise programs.NoSuchProgram(
         f"there is no PowerShell ({', '.join(_PROGRAM_NAMES)}) in {programs.search_path(settings)}",
         code="step.powershell.not_found",
         field="program",

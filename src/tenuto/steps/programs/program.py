@@ -143,7 +143,7 @@ def _check_env(values: dict[str, TextOrSecret]) -> dict[str, TextOrSecret]:
                 f"{name!r:.80} is not a valid variable name",
                 code="step.program.env.name_invalid",
                 field="env",
-                remedy="use letters, digits and _",
+                remedy="use A-Z, a-z, 0-9 and _",
             )
         if _CODE_VARIABLES.fullmatch(name):  # guard: programs.code_variables
             raise Invalid(
@@ -183,7 +183,6 @@ def _check_warning_codes(codes: list[int], info: ValidationInfo) -> list[int]:
             f"exit code {both[0]} is listed in success_codes and in warning_codes",
             code="step.program.exit_codes.ambiguous",
             field="warning_codes",
-            remedy="list it in one of them",
         )
     return codes
 

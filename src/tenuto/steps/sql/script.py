@@ -140,10 +140,7 @@ def _notice_logger(ctx: Context) -> Callable[[str, str], None]:
 def _check_script_or_file(script: str | None, script_file: str | None) -> None:
     if (script is None) == (script_file is None):
         raise Invalid(
-            "exactly one of script and script_file is required",
-            code="step.sql.script.not_exactly_one",
-            field="script",
-            remedy="give one of the two",
+            "exactly one of script and script_file is required", code="step.sql.script.not_exactly_one", field="script"
         )
     if script is not None and not script.strip():
         raise Invalid("script contains no statement", code="step.sql.script.empty", field="script")
@@ -171,7 +168,6 @@ def _read_file(settings: Settings, script_file: str) -> str:
             f"script file {script_file!r:.200} is not UTF-8 text",
             code="step.sql.script_file.not_utf8",
             field="script_file",
-            remedy="save it as UTF-8",
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "its name is not valid"

@@ -46,10 +46,7 @@ _PART = re.compile(
     r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z)|;|[^;'"`\[/-]+|.""",
     re.DOTALL,
 )
-_TOKEN = re.compile(
-    r"(?P<gap>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|[A-Za-z0-9_$\x80-\U0010ffff]+|.",
-    re.DOTALL,
-)
+_TOKEN = re.compile(r"(?P<gap>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|[A-Za-z0-9_$\x80-\U0010ffff]+|.", re.DOTALL)
 _TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |\Z)")
 _MAX_TRIGGER_TOKENS = 6
 """EXPLAIN QUERY PLAN CREATE TEMPORARY TRIGGER"""
@@ -89,7 +86,7 @@ async def run_script(
 
 
 class _ScriptRun:
-    """A script that runs on a file, in a thread of its own."""
+    """A script that runs on a file, in a dedicated thread."""
 
     def __init__(self, path: Path, script: Script, busy_timeout_seconds: float) -> None:
         self._path = path
@@ -159,12 +156,12 @@ class _ScriptRun:
                 if self._must_stop():
                     raise self._timed_out("COMMIT") from None
                 raise ScriptFailed(
-                    f"the transaction could not be committed: {error}", code="step.sql.commit_failed"
+                    f"the transaction could not be committed: {error}", code="step.sql.commit.failed"
                 ) from None
         elif connection.in_transaction:
             raise ScriptFailed(
                 "the script left a transaction open, which was rolled back",
-                code="step.sql.transaction.open",
+                code="step.sql.transaction.left_open",
                 remedy="end the script with COMMIT",
             )
 
@@ -249,7 +246,7 @@ class _ScriptRun:
     def _timed_out(self, name: str) -> ScriptFailed:
         return ScriptFailed(
             f"{name} took longer than {self._script.timeout_seconds:g} s",
-            code="step.sql.timed_out",
+            code="step.sql.timeout",
             remedy="give the step a longer timeout",
         )
 

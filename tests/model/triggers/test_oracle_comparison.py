@@ -1,4 +1,4 @@
-"""Cron, times and intervals against an oracle that walks every minute of years of badly behaved clocks (S3)."""
+"""Cron, times and intervals (S3) compared with an oracle that checks every minute of years with clock changes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def walk_in(zone: str) -> Walk:
     return oracle.walk(zone, *YEARS[zone])
 
 
-def agrees(trigger: Trigger, expected: list[datetime], walk: Walk) -> None:
-    """Each run leads to the next, and any instant in between leads to the same."""
+def check_agreement(trigger: Trigger, expected: list[datetime], walk: Walk) -> None:
+    """Check that each run, and any instant between two runs, leads to the next run."""
     assert expected, trigger.describe()
     run, found = walk.first, []
     while (following := trigger.next_after(run)) is not None and following <= expected[-1]:
@@ -74,38 +74,38 @@ def agrees(trigger: Trigger, expected: list[datetime], walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("zone", YEARS)
-def test_the_oracle_sees_the_clock_being_changed(zone: str) -> None:
+def test_oracle_detects_clock_changes(zone: str) -> None:
     walls = walk_in(zone).walls
     jumps = {after - before for before, after in pairwise(walls)} - {1}
     assert len(jumps) >= (1 if zone == "Asia/Kathmandu" else 2)
 
 
 @pytest.mark.parametrize("zone", YEARS)
-def test_a_fixed_line_runs_when_the_clock_first_reaches_its_times(zone: str) -> None:
+def test_cron_line_with_fixed_times_matches_the_oracle(zone: str) -> None:
     walk = walk_in(zone)
     runs = oracle.by_the_clock(walk, *map(oracle.cron_is_due, FIXED))
     for line, expected in zip(FIXED, runs, strict=True):
-        agrees(cron(line, zone=zone), expected, walk)
+        check_agreement(cron(line, zone=zone), expected, walk)
 
 
 @pytest.mark.parametrize("zone", YEARS)
-def test_a_wildcard_line_runs_whenever_the_clock_shows_its_times(zone: str) -> None:
+def test_cron_line_with_wildcards_matches_the_oracle(zone: str) -> None:
     walk = walk_in(zone)
     runs = oracle.by_real_time(walk, *map(oracle.cron_is_due, REAL_TIME))
     for line, expected in zip(REAL_TIME, runs, strict=True):
-        agrees(cron(line, zone=zone), expected, walk)
+        check_agreement(cron(line, zone=zone), expected, walk)
 
 
 @pytest.mark.parametrize("zone", YEARS)
-def test_specific_times_run_when_the_clock_first_reaches_them(zone: str) -> None:
+def test_times_trigger_matches_the_oracle(zone: str) -> None:
     walk = walk_in(zone)
     runs = oracle.by_the_clock(walk, *(oracle.times_are_due(times, days) for times, days in TIMES))
     for (times, days), expected in zip(TIMES, runs, strict=True):
-        agrees(at(times, days=[NAMES[day] for day in days], zone=zone), expected, walk)
+        check_agreement(at(times, days=[NAMES[day] for day in days], zone=zone), expected, walk)
 
 
 @pytest.mark.parametrize("zone", YEARS)
-def test_an_interval_counts_real_minutes_from_the_opening_of_its_window(zone: str) -> None:
+def test_interval_with_window_matches_the_oracle(zone: str) -> None:
     walk = walk_in(zone)
     for minutes, edges, days in WINDOWS:
         expected = oracle.in_windows(walk, minutes, edges, days)
@@ -113,11 +113,11 @@ def test_an_interval_counts_real_minutes_from_the_opening_of_its_window(zone: st
         named = [NAMES[day] for day in days]
         trigger = every(timedelta(minutes=minutes), between=(opens, closes), days=named, zone=zone)
         begin = replace(walk, first=expected[0] - oracle.MINUTE)  # a window may have been open when the walk began
-        agrees(trigger, expected, begin)
+        check_agreement(trigger, expected, begin)
 
 
 @pytest.mark.parametrize("zone", YEARS)
-def test_an_interval_without_a_window_keeps_its_distance_whatever_the_clock_does(zone: str) -> None:
+def test_interval_without_window_keeps_its_distance_across_clock_changes(zone: str) -> None:
     walk = walk_in(zone)
     runs = every("35m", zone=zone).preview(walk.first, 1000)
     assert {later - earlier for earlier, later in pairwise(runs)} == {timedelta(minutes=35)}

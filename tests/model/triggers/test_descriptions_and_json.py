@@ -1,4 +1,4 @@
-"""Triggers in words and as JSON: plain for people, strict for programs."""
+"""Triggers: descriptions in plain English, and strict conversion from plain data and JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger, at, cron, every, manual, trigger_from_fields, trigger_from_json
 
-WORDS: list[tuple[Trigger, str]] = [
+DESCRIPTIONS: list[tuple[Trigger, str]] = [
     (at(["06:00", "18:30"], days="weekdays", zone="Europe/London"), "Every weekday at 06:00 and 18:30, Europe/London"),
     (at(["06:00", "12:00", "18:30"]), "Every day at 06:00, 12:00 and 18:30, UTC"),
     (at("07:15", days="weekends"), "Every Saturday and Sunday at 07:15, UTC"),
@@ -96,25 +96,29 @@ FIELDS: list[tuple[Trigger, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("trigger", "words"), WORDS, ids=lambda given: given if isinstance(given, str) else "")
-def test_a_trigger_says_when_it_runs(trigger: Trigger, words: str) -> None:
-    assert trigger.describe() == words
+@pytest.mark.parametrize(
+    ("trigger", "description"), DESCRIPTIONS, ids=lambda given: given if isinstance(given, str) else ""
+)
+def test_trigger_description(trigger: Trigger, description: str) -> None:
+    assert trigger.describe() == description
 
 
 @pytest.mark.parametrize(("trigger", "fields"), FIELDS)
-def test_a_trigger_is_kept_as_plain_fields_and_read_back_the_same(trigger: Trigger, fields: dict[str, Any]) -> None:
+def test_trigger_fields_round_trip(trigger: Trigger, fields: dict[str, Any]) -> None:
     assert trigger.to_fields() == fields
     assert json.loads(trigger.to_json()) == fields
     assert trigger_from_fields(fields) == trigger
     assert trigger_from_json(trigger.to_json()) == trigger
 
 
-@pytest.mark.parametrize(("trigger", "_words"), WORDS, ids=lambda given: given if isinstance(given, str) else "")
-def test_every_trigger_survives_the_way_to_json_and_back(trigger: Trigger, _words: str) -> None:
+@pytest.mark.parametrize(
+    ("trigger", "_description"), DESCRIPTIONS, ids=lambda given: given if isinstance(given, str) else ""
+)
+def test_trigger_json_round_trip(trigger: Trigger, _description: str) -> None:
     assert trigger_from_json(trigger.to_json()) == trigger
 
 
-def test_a_file_may_say_things_as_people_do() -> None:
+def test_trigger_fields_accept_text_forms() -> None:
     fields = {"kind": "interval", "every": "15m", "days": "weekdays", "start": None}
     assert trigger_from_fields(fields) == every("15m", days="weekdays")
 
@@ -152,7 +156,7 @@ def test_a_file_may_say_things_as_people_do() -> None:
     ],
     ids=lambda text: text[:60],
 )
-def test_json_that_is_not_a_trigger_is_refused_by_the_name_of_the_field(text: str, field: str) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_invalid_trigger_json_is_rejected(text: str, field: str) -> None:
+    with pytest.raises(Invalid) as rejected:
         trigger_from_json(text)
-    assert refusal.value.field == field
+    assert rejected.value.field == field

@@ -1,4 +1,4 @@
-"""What holds for every trigger, whatever it is made of."""
+"""Properties of all triggers, with generated options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def limits(draw: st.DrawFn) -> CalendarOptions:
 
 @st.composite
 def makings(draw: st.DrawFn) -> Trigger | None:
-    """A trigger, or None where what was drawn never runs and was refused."""
+    """A trigger, or None if the generated options were rejected because it never fires."""
     kind, bounds = draw(st.sampled_from(["cron", "hours", "interval"])), draw(limits())
     try:
         if kind == "cron":
@@ -60,16 +60,14 @@ def triggers() -> SearchStrategy[Trigger]:
 
 @settings(max_examples=times(120, in_a_proof=2400), deadline=None)
 @given(triggers(), instants, seeds)
-def test_the_next_run_is_later_and_in_utc(trigger: Trigger, instant: datetime, seed: str) -> None:
+def test_trigger_next_run_is_later_and_in_utc(trigger: Trigger, instant: datetime, seed: str) -> None:
     run = trigger.next_after(instant, seed)
     assert run is None or (run > instant and run.tzinfo is UTC and run.microsecond == 0)
 
 
 @settings(max_examples=times(120, in_a_proof=2400), deadline=None)
 @given(triggers(), instants, instants, seeds)
-def test_a_later_question_never_has_an_earlier_answer(
-    trigger: Trigger, one: datetime, other: datetime, seed: str
-) -> None:
+def test_trigger_next_run_is_monotonic(trigger: Trigger, one: datetime, other: datetime, seed: str) -> None:
     early, late = sorted((one, other))
     first, second = trigger.next_after(early, seed), trigger.next_after(late, seed)
     if first is not None and second is not None:
@@ -79,7 +77,7 @@ def test_a_later_question_never_has_an_earlier_answer(
 
 @settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers(), instants, seeds)
-def test_a_preview_is_the_question_asked_again_and_again(trigger: Trigger, instant: datetime, seed: str) -> None:
+def test_trigger_preview_equals_repeated_next_runs(trigger: Trigger, instant: datetime, seed: str) -> None:
     runs = trigger.preview(instant, 6, seed)
     assert all(earlier < later for earlier, later in pairwise(runs))
     asked = instant
@@ -92,7 +90,7 @@ def test_a_preview_is_the_question_asked_again_and_again(trigger: Trigger, insta
 
 @settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers(), instants, seeds)
-def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: datetime, seed: str) -> None:
+def test_trigger_runs_stay_within_its_dates(trigger: Trigger, instant: datetime, seed: str) -> None:
     fields = trigger.to_fields()
     for run in trigger.preview(instant, 4, seed):
         day = run.astimezone(ZoneInfo(fields["zone"])).date().isoformat()
@@ -103,7 +101,7 @@ def test_runs_keep_to_the_dates_of_the_trigger(trigger: Trigger, instant: dateti
 
 @settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers())
-def test_words_and_json_never_fail_and_nothing_is_lost(trigger: Trigger) -> None:
+def test_trigger_description_and_json_round_trip(trigger: Trigger) -> None:
     words = trigger.describe()
     assert words[0].isupper()
     assert "  " not in words
@@ -114,7 +112,7 @@ def test_words_and_json_never_fail_and_nothing_is_lost(trigger: Trigger) -> None
 
 @settings(max_examples=times(200, in_a_proof=4000), deadline=None)
 @given(st.text(alphabet="0123456789*/-,@ lwmonjafu#?", max_size=40))
-def test_any_text_is_either_a_cron_line_or_refused(text: str) -> None:
+def test_any_text_is_a_cron_line_or_rejected(text: str) -> None:
     try:
         trigger = cron(text)
     except Invalid:
@@ -122,8 +120,8 @@ def test_any_text_is_either_a_cron_line_or_refused(text: str) -> None:
     assert trigger.next_after(datetime(2031, 5, 17, tzinfo=UTC))
 
 
-def test_a_question_is_answered_in_a_fraction_of_a_millisecond() -> None:
-    """Typically ten microseconds; the bound leaves room for a busy machine."""
+def test_trigger_next_run_takes_less_than_a_millisecond() -> None:
+    """Typically ten microseconds; the bound allows for a busy machine."""
     kinds: list[Trigger] = [
         cron("0 2 * * *", zone="Europe/London"),
         cron("*/5 * * * *", zone="Europe/London"),
@@ -138,7 +136,7 @@ def test_a_question_is_answered_in_a_fraction_of_a_millisecond() -> None:
         assert (clock.process_time() - began) / 500 < 0.000_5
 
 
-def test_a_question_without_an_answer_is_given_up_soon() -> None:
+def test_trigger_search_without_result_ends_soon() -> None:
     worst: list[Trigger] = [
         every("24h", between=("22:00", "22:01"), anchor="2031-01-01T22:00:30Z", end="2031-01-03"),
         cron("* * * * *", excluded=[date(2031, 5, 18) + timedelta(days=number) for number in range(500)], jitter=60),

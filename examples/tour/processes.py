@@ -1,4 +1,4 @@
-"""The processes of a tour: three workers and the database, started, hurt and stopped, each by its own pid."""
+"""Processes of the tour: start, kill and stop three workers and the database."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from examples.tour.jobs import PACE, app
 
 from tenuto.postgres import embedded_server
 
-NAMES = ("demo-1", "demo-2", "demo-3")
+WORKER_NAMES = ("demo-1", "demo-2", "demo-3")
 LEASE_SECONDS = 4.0
 SLOTS = 20
-_PATIENCE = 20
+_STOP_TIMEOUT_SECONDS = 20
 
 
-class Crew:
-    """Who works in a home."""
+class WorkerProcesses:
+    """The worker processes of one home directory."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -31,7 +31,7 @@ class Crew:
         return {name: process.pid for name, process in self._workers.items()}
 
     def start(self) -> None:
-        for name in NAMES:
+        for name in WORKER_NAMES:
             self._start(name)
 
     def _start(self, name: str) -> None:
@@ -48,41 +48,43 @@ class Crew:
                 command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
 
-    def fallen(self) -> dict[str, str]:
-        """Workers that have ended although nobody told them to, with the last they said."""
+    def failed(self) -> dict[str, str]:
+        """Return the workers that ended unexpectedly, with their last log line."""
         return {
-            name: self._last_words(name) for name, process in self._workers.items() if process.poll() not in (None, -9)
+            name: self._last_log_line(name)
+            for name, process in self._workers.items()
+            if process.poll() not in (None, -9)
         }
 
-    def _last_words(self, name: str) -> str:
-        said = (self._home / f"{name}.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return said[-1] if said else "without a word"
+    def _last_log_line(self, name: str) -> str:
+        lines = (self._home / f"{name}.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "no log"
 
     def kill(self, name: str) -> None:
-        """In the hardest way: it can neither say nor save anything."""
+        """Kill a worker with SIGKILL, so that it cannot clean up."""
         os.kill(self._workers[name].pid, signal.SIGKILL)
         self._workers[name].wait()
 
-    async def stop_the_database(self) -> None:
+    async def stop_database(self) -> None:
         await asyncio.to_thread(embedded_server.stop_server, self._home)
 
-    async def start_the_database(self) -> None:
-        again = await asyncio.to_thread(embedded_server.acquire_server, self._home)
-        again.release()  # those who held it before hold it still
+    async def start_database(self) -> None:
+        handle = await asyncio.to_thread(embedded_server.acquire_server, self._home)
+        handle.release()  # the earlier users still hold the server
 
     def stop(self) -> None:
-        """Stop what was started. Doing it twice is doing it once."""
+        """Stop all workers; a second call has no effect."""
         for process in self._workers.values():
             if process.poll() is None:
                 process.terminate()
         for process in self._workers.values():
             try:
-                process.wait(timeout=_PATIENCE)
+                process.wait(timeout=_STOP_TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
 
-async def be_a_worker(name: str) -> None:
-    """One of the crew, in a process of its own."""
+async def run_worker(name: str) -> None:
+    """Run one worker of the tour in this process."""
     await app.run_worker(name=name, slots=SLOTS, lease_seconds=LEASE_SECONDS, grace_seconds=2)
