@@ -56,7 +56,8 @@ def _literals(value: ast.expr) -> list[str] | None:
         case ast.IfExp(body=body, orelse=orelse):
             first, second = _literals(body), _literals(orelse)
             return None if first is None or second is None else first + second
-    return None
+        case _:
+            return None
 
 
 def test_every_error_has_a_literal_code() -> None:

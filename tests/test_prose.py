@@ -83,6 +83,8 @@ def texts_of_module(tree: ast.Module, errors: Set[str]) -> Iterator[tuple[int, s
             case ast.Call():
                 for argument in _prose_arguments(node, errors):
                     yield argument.lineno, string_parts(argument)
+            case _:
+                continue
 
 
 def _prose_arguments(call: ast.Call, errors: Set[str]) -> Iterator[ast.expr]:
@@ -105,7 +107,8 @@ def string_parts(node: ast.expr) -> str:
             return string_parts(left) + string_parts(right)
         case ast.IfExp(body=body, orelse=orelse):
             return f"{string_parts(body)} {string_parts(orelse)}"
-    return ""
+        case _:
+            return ""
 
 
 def markdown_prose(text: str) -> str:

@@ -144,7 +144,7 @@ class Settings(BaseSettings):
     housekeeping_seconds: float = Field(60.0, ge=0.1, le=3600)
     """Interval at which each service creates partitions and checks whether retention is due."""
     retention_days: float = Field(90.0, gt=0, le=36_500)
-    """Minimum age at which activities are dropped, by whole months."""
+    """Minimum time that activities are kept; whole months are dropped together."""
     retention_every_seconds: float = Field(6 * 3600.0, ge=1)
     """Interval at which each service drops expired records."""
     web_host: str = "127.0.0.1"

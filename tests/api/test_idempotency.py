@@ -173,7 +173,7 @@ async def test_concurrently_used_idempotency_key_prevents_the_change(service: Ap
     for _ in range(2):  # the second time as after a lost reply
         with audited(audit_context(first)):
             await service.app.limit_queue("mail", 3)
-    with audited(audit_context(new_id())), raises_code("idempotency_key.in_use"):
+    with audited(audit_context(new_id())), raises_code("request.idempotency_key.in_use"):
         await service.app.limit_queue("mail", 5)
     assert [queue["max_running"] for queue in await service.app.queues()] == [3]
 

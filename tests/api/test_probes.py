@@ -22,7 +22,7 @@ from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import workers
 from tenuto.store.reports import metrics
-from tests.races.servers import Server
+from tests.races.disposable_server import Server
 from tests.support.waiting import eventually
 
 Samples = dict[tuple[str, ...], float]

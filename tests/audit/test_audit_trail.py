@@ -47,29 +47,29 @@ async def app(settings: Settings) -> AsyncIterator[Tenuto]:
     await app.close()
 
 
-def deed(action: str = "queue.limit", **given: Any) -> AuditContext:
+def make_audit_context(action: str = "queue.limit", **given: Any) -> AuditContext:
     return AuditContext(EVE, action, "test", **given)
 
 
-async def fill(app: Tenuto, count: int = 5) -> None:
+async def write_sealed_entries(app: Tenuto, count: int = 5) -> None:
     """So many entries, sealed, and the head remembered."""
     for number in range(1, count + 1):
-        with audited(deed(target=f"queue-{number}")):
+        with audited(make_audit_context(target=f"queue-{number}")):
             await app.limit_queue(f"queue-{number}", number)
-    await seal(app)
+    await seal_waiting_entries(app)
     await checkpoints.record_checkpoint(await app.open(), app.settings.home)
 
 
-async def seal(app: Tenuto) -> int:
+async def seal_waiting_entries(app: Tenuto) -> int:
     return await seal_entries(await app.open(), auditkeys.load_audit_keys(app.settings))
 
 
-async def kinds(app: Tenuto) -> list[tuple[str, int | None]]:
+async def list_faults(app: Tenuto) -> list[tuple[str, int | None]]:
     found = await app.audit.verify()
     return [(fault.kind, fault.position) for fault in found.faults]
 
 
-async def tamper(app: Tenuto, *statements: str) -> None:
+async def execute_as_superuser(app: Tenuto, *statements: str) -> None:
     """As somebody who may do anything in the database would."""
     connection = await asyncpg.connect(app.settings.database)
     await connection.execute("SET session_replication_role = replica")
@@ -78,7 +78,7 @@ async def tamper(app: Tenuto, *statements: str) -> None:
     await connection.close()
 
 
-async def entries(app: Tenuto) -> int:
+async def count_entries(app: Tenuto) -> int:
     count: int = await (await app.open()).fetch_value("SELECT count(*) FROM tenuto.audit")
     return count
 
@@ -87,7 +87,7 @@ async def entries(app: Tenuto) -> int:
 
 
 async def test_a_change_leaves_one_entry_that_says_who_what_and_from_where(app: Tenuto) -> None:
-    with app.acting_as(EVE), audited(deed("queue.pause", request_id="r-1")):
+    with app.acting_as(EVE), audited(make_audit_context("queue.pause", request_id="r-1")):
         await app.pause_queue("mail", "server is down")
 
     [entry] = await app.audit.list()
@@ -97,7 +97,7 @@ async def test_a_change_leaves_one_entry_that_says_who_what_and_from_where(app: 
         "action": "queue.pause",
     }  # fmt: skip
     assert (entry["target"], entry["reason"], entry["position"]) == ("mail", "server is down", None)
-    assert await seal(app) == 1
+    assert await seal_waiting_entries(app) == 1
     one = await app.audit.get(entry["id"])
     assert one["position"] == 1
     assert one["seal"].startswith("01")
@@ -110,15 +110,15 @@ async def test_what_fails_is_rolled_back_or_changes_nothing_leaves_no_entry(app:
         await connection.execute("INSERT INTO tenuto.queues (name) VALUES ('x')")
         raise Conflict("no")
 
-    with audited(deed()), pytest.raises(Conflict):
+    with audited(make_audit_context()), pytest.raises(Conflict):
         await database.transaction(fails)
-    with audited(deed()), pytest.raises(Invalid):
+    with audited(make_audit_context()), pytest.raises(Invalid):
         await app.limit_queue("mail", 0)
-    with audited(deed()):
+    with audited(make_audit_context()):
         await app.queues()
-    with audited(deed("schedule.delete")), pytest.raises(NotFound):
+    with audited(make_audit_context("schedule.delete")), pytest.raises(NotFound):
         await app.schedules.delete("nothing")
-    assert await entries(app) == 0
+    assert await count_entries(app) == 0
     assert await database.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
 
 
@@ -128,17 +128,17 @@ async def test_opening_the_database_is_nobodys_deed(app: Tenuto) -> None:
         "SELECT max(inhrelid::regclass::text) FROM pg_inherits"
         " WHERE inhparent = 'tenuto.activities'::regclass AND inhrelid::regclass::text ~ '_[0-9]{2}$'"
     )
-    await tamper(app, f"DROP TABLE {ahead}")
+    await execute_as_superuser(app, f"DROP TABLE {ahead}")
     await app.close()
-    with audited(deed()):
+    with audited(make_audit_context()):
         await app.queues()  # makes the month that is missing on the way
-        assert await entries(app) == 0
+        assert await count_entries(app) == 0
         await app.limit_queue("mail", 3)
     assert [entry["target"] for entry in await app.audit.list()] == ["mail"]
 
 
 async def test_the_trail_is_written_once(app: Tenuto) -> None:
-    await fill(app, 2)
+    await write_sealed_entries(app, 2)
     database = await app.open()
     for table in ("audit", "audit_chain"):
         for statement in (
@@ -149,12 +149,12 @@ async def test_the_trail_is_written_once(app: Tenuto) -> None:
         ):
             with pytest.raises(DatabaseError, match="written once"):
                 await database.fetch_all(statement)
-    assert await kinds(app) == []
+    assert await list_faults(app) == []
 
 
 async def test_the_list_is_narrowed_and_paged(app: Tenuto) -> None:
-    await fill(app, 3)
-    with app.acting_as(EVE), audited(deed("key.add")):
+    await write_sealed_entries(app, 3)
+    with app.acting_as(EVE), audited(make_audit_context("key.add")):
         await app.api_keys.create("ci", Role.VIEWER)
     newest, *rest = await app.audit.list()
     assert (newest["action"], newest["target"], newest["after"]["role"]) == ("key.add", "ci", "viewer")
@@ -195,9 +195,9 @@ async def test_the_only_argument_of_a_job_is_masked_in_the_trail_if_it_is_named_
 
     app.manifest("log-in", log_in, on_demand=True, properties={"secret": "canary-3"})
     app.schedule("nightly", manual(), [Step.job(log_in, "canary-4"), Step.http({"secret": "address"})])
-    with audited(deed("manifest.deploy")):
+    with audited(make_audit_context("manifest.deploy")):
         await app.manifests.deploy()
-    with audited(deed("schedule.deploy")):
+    with audited(make_audit_context("schedule.deploy")):
         await app.schedules.deploy()
     text = "".join(
         [row["line"] for row in await (await app.open()).fetch_all("SELECT audit::text AS line FROM tenuto.audit")]
@@ -209,7 +209,7 @@ async def test_the_only_argument_of_a_job_is_masked_in_the_trail_if_it_is_named_
 
 async def test_what_sounds_secret_is_masked_in_the_trail(app: Tenuto) -> None:
     with audited(
-        deed("queue.pause", before={"token": "canary-1"}, after=[{"headers": {"authorization": "canary-2"}}])
+        make_audit_context("queue.pause", before={"token": "canary-1"}, after=[{"headers": {"authorization": "canary-2"}}])
     ):
         await app.pause_queue("mail")
     [entry] = await app.audit.list()
@@ -221,18 +221,18 @@ async def test_what_sounds_secret_is_masked_in_the_trail(app: Tenuto) -> None:
 
 
 async def test_entries_are_sealed_in_order_and_verify(app: Tenuto) -> None:
-    await fill(app, 7)
+    await write_sealed_entries(app, 7)
     found = await app.audit.verify()
     assert found == Verification(checked_links=7, end_position=7, is_keyed=True, checkpoint_position=7)
     assert found.is_sound
     assert (await app.audit.verify(newest=3)).checked_links == 3
-    assert await seal(app) == 0
+    assert await seal_waiting_entries(app) == 0
     with pytest.raises(Invalid):
         await app.audit.verify(newest=0)
 
 
 async def test_a_scheduler_seals_by_itself_and_remembers_the_head(app: Tenuto, tmp_path: Path) -> None:
-    with audited(deed()):
+    with audited(make_audit_context()):
         await app.limit_queue("mail", 3)
     sealer = AuditSealer(await app.open(), app.settings)
     await sealer.run_cycle()
@@ -241,13 +241,13 @@ async def test_a_scheduler_seals_by_itself_and_remembers_the_head(app: Tenuto, t
     file = tmp_path / checkpoints.FILE_NAME
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert len(file.read_text().splitlines()) == 1  # once an hour
-    await fill(app, 2)
+    await write_sealed_entries(app, 2)
     assert len(file.read_text().splitlines()) == 1
 
 
 async def test_a_running_scheduler_seals_within_a_moment(app: Tenuto) -> None:
     async with app.scheduler():
-        with audited(deed()):
+        with audited(make_audit_context()):
             await app.limit_queue("mail", 3)
 
         async def sealed() -> bool:
@@ -265,25 +265,25 @@ async def test_the_doctor_looks_at_the_trail(app: Tenuto, tmp_path: Path) -> Non
         return finding.severity, finding.details
 
     assert await told() == ("ok", ["0 links looked at"])
-    await fill(app, 2)
+    await write_sealed_entries(app, 2)
     assert (await told())[0] == "ok"
-    with audited(deed()):
+    with audited(make_audit_context()):
         await app.limit_queue("mail", 3)
-    await tamper(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
+    await execute_as_superuser(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
     verdict, (says,) = await told()
     assert verdict == "warning"
     assert "has been waiting" in says
-    await tamper(app, "UPDATE tenuto.audit SET reason = 'x' WHERE target = 'queue-2'")
+    await execute_as_superuser(app, "UPDATE tenuto.audit SET reason = 'x' WHERE target = 'queue-2'")
     assert (await told())[0] == "problem"
     (tmp_path / checkpoints.FILE_NAME).write_text("nonsense\n")
     assert (await told())[0] == "warning"
 
 
 async def test_every_tampering_is_found(app: Tenuto) -> None:
-    await fill(app, 6)
+    await write_sealed_entries(app, 6)
     database = await app.open()
     nth = "(SELECT audit_id FROM tenuto.audit_chain WHERE position = {})"
-    saved = await saving(app)
+    saved = await save_audit_tables(app)
     cases: dict[str, tuple[list[str], list[tuple[str, int | None]]]] = {
         "an entry is changed": (
             [f"UPDATE tenuto.audit SET actor_name = 'adam' WHERE id = {nth.format(3)}"],
@@ -359,23 +359,23 @@ async def test_every_tampering_is_found(app: Tenuto) -> None:
             [("changed", 6), ("weakened", 6), ("rewritten", 6)],
         ),
     }  # fmt: skip
-    assert await kinds(app) == []
+    assert await list_faults(app) == []
     for name, (statements, expected) in cases.items():
-        await tamper(app, *statements)
-        assert await kinds(app) == expected, name
-        await restoring(app, saved)
-        assert await kinds(app) == [], name
+        await execute_as_superuser(app, *statements)
+        assert await list_faults(app) == expected, name
+        await restore_audit_tables(app, saved)
+        assert await list_faults(app) == [], name
     assert await database.fetch_value("SELECT count(*) FROM tenuto.audit") == 6
 
 
-async def saving(app: Tenuto) -> dict[str, list[Any]]:
+async def save_audit_tables(app: Tenuto) -> dict[str, list[Any]]:
     connection = await asyncpg.connect(app.settings.database)
     saved = {table: await connection.fetch(f"SELECT * FROM tenuto.{table}") for table in ("audit", "audit_chain")}
     await connection.close()
     return saved
 
 
-async def restoring(app: Tenuto, saved: dict[str, list[Any]]) -> None:
+async def restore_audit_tables(app: Tenuto, saved: dict[str, list[Any]]) -> None:
     connection = await asyncpg.connect(app.settings.database)
     await connection.execute("SET session_replication_role = replica")
     for table, rows in saved.items():
@@ -385,35 +385,35 @@ async def restoring(app: Tenuto, saved: dict[str, list[Any]]) -> None:
 
 
 async def test_what_is_tampered_with_before_it_is_sealed_is_found_too(app: Tenuto) -> None:
-    await fill(app, 2)
-    with audited(deed()):
+    await write_sealed_entries(app, 2)
+    with audited(make_audit_context()):
         await app.limit_queue("mail", 3)
-    await tamper(app, "DELETE FROM tenuto.audit WHERE target = 'mail'")
-    assert await kinds(app) == [("deleted", None)]
-    await tamper(app, "DELETE FROM tenuto.audit_unsealed")
-    with audited(deed()):
+    await execute_as_superuser(app, "DELETE FROM tenuto.audit WHERE target = 'mail'")
+    assert await list_faults(app) == [("deleted", None)]
+    await execute_as_superuser(app, "DELETE FROM tenuto.audit_unsealed")
+    with audited(make_audit_context()):
         await app.limit_queue("mail", 4)
-    assert await kinds(app) == []  # it waits, and may
-    await tamper(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
-    assert await kinds(app) == [("unsealed", None)]
-    await tamper(app, "UPDATE tenuto.audit SET at = at - interval '1 day' WHERE target = 'mail'")
-    await seal(app)
-    assert await kinds(app) == [("backdated", 3)]
+    assert await list_faults(app) == []  # it waits, and may
+    await execute_as_superuser(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
+    assert await list_faults(app) == [("unsealed", None)]
+    await execute_as_superuser(app, "UPDATE tenuto.audit SET at = at - interval '1 day' WHERE target = 'mail'")
+    await seal_waiting_entries(app)
+    assert await list_faults(app) == [("backdated", 3)]
 
 
 async def test_a_trail_made_anew_without_a_key_disagrees_with_the_remembered_heads(url: str, tmp_path: Path) -> None:
     app = Tenuto(url, home=tmp_path)
-    await fill(app, 3)
+    await write_sealed_entries(app, 3)
     found = await app.audit.verify()
     assert (found.is_sound, found.is_keyed) == (True, False)
-    await tamper(app, "UPDATE tenuto.audit SET actor_name = 'adam' WHERE target = 'queue-2'")
-    await tamper(
+    await execute_as_superuser(app, "UPDATE tenuto.audit SET actor_name = 'adam' WHERE target = 'queue-2'")
+    await execute_as_superuser(
         app,
         "INSERT INTO tenuto.audit_unsealed SELECT id FROM tenuto.audit",
         "DELETE FROM tenuto.audit_chain",
     )
-    await seal(app)
-    assert await kinds(app) == [("rewritten", 3)]
+    await seal_waiting_entries(app)
+    assert await list_faults(app) == [("rewritten", 3)]
     await app.close()
 
 
@@ -421,22 +421,22 @@ async def test_a_chain_with_a_key_is_not_continued_without_and_one_without_goes_
     url: str, app: Tenuto, tmp_path: Path
 ) -> None:
     plain = Tenuto(url, home=tmp_path)
-    await fill(plain, 2)
-    await fill(app, 2)
+    await write_sealed_entries(plain, 2)
+    await write_sealed_entries(app, 2)
     found = await app.audit.verify()
     assert (found.is_sound, found.end_position, found.is_keyed) == (True, 4, True)
-    assert await kinds(plain) == [("unknown_key", 3), ("unknown_key", 4)]
-    with audited(deed()):
+    assert await list_faults(plain) == [("unknown_key", 3), ("unknown_key", 4)]
+    with audited(make_audit_context()):
         await plain.limit_queue("mail", 3)
     with pytest.raises(Conflict, match="master_key"):
-        await seal(plain)
-    assert await seal(app) == 1
+        await seal_waiting_entries(plain)
+    assert await seal_waiting_entries(app) == 1
     rotated = Tenuto(
         settings=load_settings(database=url, home=tmp_path, master_key=f"{base64.b64encode(b'x' * 32).decode()},{MASTER}")
     )
-    await fill(rotated, 1)
+    await write_sealed_entries(rotated, 1)
     assert (await rotated.audit.verify()).is_sound
-    assert await kinds(app) == [("unknown_key", 6)]
+    assert await list_faults(app) == [("unknown_key", 6)]
     for each in (plain, rotated):
         await each.close()
 
@@ -546,12 +546,12 @@ async def test_sealers_at_once_make_one_chain_and_a_killed_one_leaves_it_sound(a
 async def test_an_export_is_whole_private_and_can_be_checked_by_anybody_with_the_key(
     app: Tenuto, tmp_path: Path
 ) -> None:
-    await fill(app, 3)
+    await write_sealed_entries(app, 3)
     database = await app.open()
-    with audited(deed(target="mail", after={"größe": 1.0, "b": [1, 2]})):
+    with audited(make_audit_context(target="mail", after={"größe": 1.0, "b": [1, 2]})):
         await database.fetch_all("UPDATE tenuto.queues SET max_running = 5")
-    await seal(app)
-    with audited(deed(target="waits")):
+    await seal_waiting_entries(app)
+    with audited(make_audit_context(target="waits")):
         await app.limit_queue("mail", 4)
     file = tmp_path / "trail.jsonl"
     file.write_text("an older one")
@@ -577,9 +577,9 @@ async def test_an_export_is_whole_private_and_can_be_checked_by_anybody_with_the
 
 async def test_nothing_in_an_export_commands_a_terminal_and_its_seals_hold(app: Tenuto, tmp_path: Path) -> None:
     nasty = "größe \x9b31m \u202egnp.exe \u2066 \x7f \x1b]0;title\x07"
-    with audited(deed(target="mail", reason=nasty, after={nasty: nasty})):
+    with audited(make_audit_context(target="mail", reason=nasty, after={nasty: nasty})):
         await app.limit_queue("mail", 4)
-    await seal(app)
+    await seal_waiting_entries(app)
     file = tmp_path / "trail.jsonl"
     await app.audit.export(file)
 
@@ -594,7 +594,7 @@ async def test_nothing_in_an_export_commands_a_terminal_and_its_seals_hold(app: 
 
 
 async def test_an_export_that_fails_leaves_the_old_file(app: Tenuto, tmp_path: Path) -> None:
-    await fill(app, 1)
+    await write_sealed_entries(app, 1)
     file = tmp_path / "trail.jsonl"
     file.mkdir()
     with pytest.raises(Invalid, match="file"):
@@ -604,7 +604,7 @@ async def test_an_export_that_fails_leaves_the_old_file(app: Tenuto, tmp_path: P
 
 
 async def test_a_file_of_heads_that_is_damaged_is_told(app: Tenuto, tmp_path: Path) -> None:
-    await fill(app, 1)
+    await write_sealed_entries(app, 1)
     (tmp_path / checkpoints.FILE_NAME).write_text("{}\n")
     with pytest.raises(Invalid, match="no head"):
         await app.audit.verify()
@@ -614,5 +614,5 @@ async def test_heads_of_another_database_are_none_of_ours(app: Tenuto, tmp_path:
     (tmp_path / checkpoints.FILE_NAME).write_text(
         json.dumps({"database": "1/2", "position": 99, "seal": "00", "at": "2031-01-01T00:00:00+00:00"}) + "\n"
     )
-    await fill(app, 1)
+    await write_sealed_entries(app, 1)
     assert (await app.audit.verify()).is_sound

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from tests.chaos.audit import Auditor
+from tests.chaos.task_audit import Auditor
 from tests.chaos.environment import Stage, raised
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
 from tests.chaos.pace import Pace, SoFar, Wanted
 from tests.chaos.report import Report
-from tests.chaos.work import CLOCKED, INTERVALS, app
+from tests.chaos.jobs import CLOCKED, INTERVALS, app
 
 PATIENCE = 90.0
 """After so long without any progress, what is still open counts as lost."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos.work import BULK, BULK_MAX, CANCELLING, CLOCKED, EACH_FIRES, INTERVALS, NARROW, NARROW_MAX
+from tests.chaos.jobs import BULK, BULK_MAX, CANCELLING, CLOCKED, EACH_FIRES, INTERVALS, NARROW, NARROW_MAX
 
 Figure = Literal[
     "lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions", "else"

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from tenuto.settings import load_settings
-from tests.chaos.work import CANARY, PORT, SECRET, SKEW, app
-from tests.races.ledger import Ledger
-from tests.races.processes import Nursery, WorkerProcess, Workers
+from tests.chaos.jobs import CANARY, PORT, SECRET, SKEW, app
+from tests.races.effect_ledger import Ledger
+from tests.races.processes import ProcessPool, WorkerProcess, Workers
 from tests.races.proxy import Proxy
-from tests.races.servers import Server
+from tests.races.disposable_server import Server
 from tests.support.temp_dirs import new_temp_dir
 
 LEASE = 4.0
@@ -71,8 +71,8 @@ class Stage:
         self.server, self.proxy, self.folder, self.chance, self.say = server, proxy, folder, chance, say
         self.ledger = Ledger(folder / "ledger")
         self.url = server.url
-        self._nursery = Nursery("tests.chaos.process_pool")
-        self._workers = Workers(self._nursery, self.url, folder, self.ledger.path)
+        self._process_pool = ProcessPool("tests.chaos.process_launcher")
+        self._workers = Workers(self._process_pool, self.url, folder, self.ledger.path)
         self.lives: list[Life] = []
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -224,7 +224,7 @@ class Stage:
                 service.process = None
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
-        await asyncio.to_thread(self._nursery.close)
+        await asyncio.to_thread(self._process_pool.close)
         await asyncio.sleep(0)
         await app.close()
         self.ledger.close()

@@ -20,9 +20,9 @@ import httpx2 as httpx
 from tenuto.errors import Conflict, Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Role
-from tests.chaos import work
+from tests.chaos import jobs
 from tests.chaos.environment import Stage
-from tests.chaos.work import Fate, app
+from tests.chaos.jobs import Fate, app
 
 T = TypeVar("T")
 
@@ -112,12 +112,12 @@ class Load:
 
     async def _some_singles(self) -> None:
         for number in range(10):
-            job = self._chance.choices((work.item, work.in_thread, work.narrow, work.whisper), (4, 4, 3, 1))[0]
+            job = self._chance.choices((jobs.item, jobs.in_thread, jobs.narrow, jobs.whisper), (4, 4, 3, 1))[0]
             given: dict[str, Any] = {"number": number}
             fate = Fate.FINE
-            if job is work.item or job is work.in_thread:
+            if job is jobs.item or job is jobs.in_thread:
                 given["fate"] = fate = self._fate()
-            if job is not work.whisper:
+            if job is not jobs.whisper:
                 given["seconds"] = self._chance.choice((0, 0, 0.05, 0.3))
             text, id = job.dump_input((), given), new_id()
             await self.insist(lambda job=job, text=text, id=id: app.enqueue_json(job, text, request_id=id))  # type: ignore[misc]
@@ -130,7 +130,7 @@ class Load:
         fate = self._fate()
         body = {
             "exec_at": (datetime.now(UTC) + timedelta(seconds=self._chance.choice((-1, 0, 0.5, 2)))).isoformat(),
-            "prompt_type": work.item.name,
+            "prompt_type": jobs.item.name,
             "payload": {"number": number, "fate": fate},
             "retry": {"max_retries": 2, "base_seconds": 0.1},
         }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.audit import Finding
+from tests.chaos.task_audit import Finding
 
 ALLOWED = ("kills", "tasks", "recoveries")
 MUST_BE_ZERO = ("lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions")

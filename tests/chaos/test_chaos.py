@@ -17,13 +17,13 @@ import asyncpg
 import psutil
 import pytest
 
-from tests.chaos.audit import Auditor
+from tests.chaos.task_audit import Auditor
 from tests.chaos.chaos_run import raging
 from tests.chaos.checks import AT_ITS_END, Figure
 from tests.chaos.oracle import due_instants
 from tests.chaos.pace import Wanted
 from tests.chaos.report import ALLOWED, MUST_BE_ZERO
-from tests.chaos.work import CANARY, EACH_FIRES, NARROW
+from tests.chaos.jobs import CANARY, EACH_FIRES, NARROW
 from tests.races.processes import ROOT
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually_blocking

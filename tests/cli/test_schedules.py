@@ -309,6 +309,7 @@ def test_exit_code_of_a_waited_run_is_its_outcome(shell: Shell) -> None:
     assert "✕ failed at 1 of 2" in shell("schedule", "list").out
 
 
+@pytest.mark.slow
 async def test_time_in_the_queue_counts_towards_the_timeout_of_a_run(app: Tenuto) -> None:
     @app.job
     async def never() -> None: ...

@@ -18,7 +18,7 @@ from tenuto.model.triggers import every
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
-from tests.diagnostics.test_doctor import damage, findings
+from tests.diagnostics.test_doctor import execute_without_triggers, run_doctor
 from tests.support.manifests import create_batch, finish_task, create_manifest, start_run, claim_runs
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
@@ -43,7 +43,7 @@ async def busy(db: Database, register_worker: Register) -> UUID:
 async def test_sound_manifests_leave_the_doctor_nothing_to_say(
     database: Database, settings: Settings, busy: UUID
 ) -> None:
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ async def test_sound_manifests_leave_the_doctor_nothing_to_say(
 async def test_damage_to_manifests_is_found(
     database: Database, settings: Settings, busy: UUID, damaged: str, name: str, said: str
 ) -> None:
-    await damage(database, damaged)
-    found = (await findings(database, settings))[name]
+    await execute_without_triggers(database, damaged)
+    found = (await run_doctor(database, settings))[name]
     warned = name in ("manifest_cap_exceeded", "batch_change_incomplete", "manifest_without_next_run")
     assert found.severity is (Severity.WARNING if warned else Severity.PROBLEM)
     assert [detail for detail in found.details if said in detail], found.details
@@ -105,7 +105,7 @@ async def test_a_resumption_that_is_under_way_is_not_taken_for_an_interrupted_on
 ) -> None:
     monkeypatch.setattr(batches, "CHUNK_SIZE", 1)
     batch = await create_batch(database, await create_manifest(database, "long", now=database.clock.now()), 200)
-    await damage(database, "UPDATE tenuto.tasks SET state = 'waiting' WHERE batch_id = $1", batch)
+    await execute_without_triggers(database, "UPDATE tenuto.tasks SET state = 'waiting' WHERE batch_id = $1", batch)
     at_it: list[asyncio.Task[Any]] = []
     waiting = "SELECT count(*) FROM tenuto.tasks WHERE batch_id = $1 AND state = 'waiting'"
 
@@ -123,21 +123,21 @@ async def test_a_resumption_that_is_under_way_is_not_taken_for_an_interrupted_on
             at_it.append(asyncio.create_task(batches.resume_batch(database, batch, database.clock.now())))
 
     monkeypatch.setattr(doctor, "asyncio", SimpleNamespace(sleep=until_it_has_got_on, to_thread=asyncio.to_thread))
-    assert "batch_change_incomplete" not in await findings(database, settings, limits=Limits.from_settings(settings), report=begin)
+    assert "batch_change_incomplete" not in await run_doctor(database, settings, limits=Limits.from_settings(settings), report=begin)
     await at_it[0]
 
 
 async def test_a_manifest_this_version_cannot_read_is_found(database: Database, settings: Settings, busy: UUID) -> None:
     await database.fetch_all("""UPDATE tenuto.manifests SET definition = '{"colour": "red"}' WHERE external_id = 'bake'""")
-    found = (await findings(database, settings))["next_run_unknown"]
+    found = (await run_doctor(database, settings))["next_run_unknown"]
     assert found.severity is Severity.WARNING
     assert found.details[0].startswith("manifest bake cannot be read by this version: ")
 
 
 async def test_a_paused_batch_may_wait(database: Database, settings: Settings, busy: UUID) -> None:
-    await damage(
+    await execute_without_triggers(
         database,
         "UPDATE tenuto.batches SET paused_at = now(), paused_by = 'me';"
         "UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND batch_id IS NOT NULL",
     )
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}

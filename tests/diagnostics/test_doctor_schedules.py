@@ -18,15 +18,15 @@ from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
 from tenuto.settings import Settings
-from tests.diagnostics.test_doctor import damage, findings
-from tests.races.runs import plan_of, run_to_the_end
-from tests.races.tasks import SOMEBODY, claim
+from tests.diagnostics.test_doctor import execute_without_triggers, run_doctor
+from tests.races.execution_actions import plan_of, run_to_the_end
+from tests.races.task_actions import SOMEBODY, claim
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "Nightly"
 
 
-async def run(db: Database) -> RunResult:
+async def run_schedule(db: Database) -> RunResult:
     now, request = db.clock.now(), new_id()
     return await db.transaction(lambda connection: firing.run_schedule(connection, NAME, now, SOMEBODY, request_id=request))
 
@@ -37,15 +37,15 @@ async def open_run(db: Database, register_worker: RegisterWorker) -> UUID:
     worker = await register_worker()
     author = ChangeContext(SOMEBODY, db.clock.now())
     await schedule_definitions.create(db, ScheduleDefinition(NAME, every("1h"), plan_of(2, 1)), author)
-    await run(db)
+    await run_schedule(db)
     await run_to_the_end(db, worker)
-    started = await run(db)
+    started = await run_schedule(db)
     assert started.execution_id is not None
     assert len(await claim(db, worker, 5)) == 2
     return started.execution_id
 
 
-async def be_a_scheduler(db: Database, *, started: timedelta = timedelta(hours=1)) -> None:
+async def insert_scheduler(db: Database, *, started: timedelta = timedelta(hours=1)) -> None:
     await db.fetch_all(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
         " VALUES ($1, 'punctual', 'scheduler', 'here', 'boot', 1, '0', '{}', 0, $2, now())",
@@ -57,20 +57,20 @@ async def be_a_scheduler(db: Database, *, started: timedelta = timedelta(hours=1
 async def test_sound_runs_leave_the_doctor_nothing_to_say(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
-    await be_a_scheduler(database)
-    assert await findings(database, settings) == {}
+    await insert_scheduler(database)
+    assert await run_doctor(database, settings) == {}
 
 
 async def test_a_paused_run_has_a_reason_to_stand_still(database: Database, settings: Settings, open_run: UUID) -> None:
     await database.fetch_all(
         "UPDATE tenuto.tasks SET state = 'waiting', worker_id = NULL, lease_until = NULL, claimed_at = NULL"
     )
-    assert set(await findings(database, settings)) == {"execution_stuck"}
+    assert set(await run_doctor(database, settings)) == {"execution_stuck"}
     await database.fetch_all("UPDATE tenuto.executions SET paused_at = now() WHERE ended_at IS NULL")
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
 
 
-DAMAGE = {
+DAMAGES = {
     "execution_stuck": (
         "DELETE FROM tenuto.tasks WHERE group_index = 0",
         "(Nightly) is in_progress in group 0",
@@ -109,11 +109,11 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("named", DAMAGE)
+@pytest.mark.parametrize("named", DAMAGES)
 async def test_damage_to_a_run_is_found(database: Database, settings: Settings, open_run: UUID, named: str) -> None:
-    name, (statement, said) = named.partition(":")[0], DAMAGE[named]
-    await damage(database, statement)
-    found = (await findings(database, settings))[name]
+    name, (statement, said) = named.partition(":")[0], DAMAGES[named]
+    await execute_without_triggers(database, statement)
+    found = (await run_doctor(database, settings))[name]
     assert found.severity is (Severity.WARNING if name == "step_waits_for_ended_execution" else Severity.PROBLEM)
     assert [detail for detail in found.details if said in detail]
 
@@ -122,21 +122,21 @@ async def test_two_runs_of_what_must_run_alone_are_found_and_so_is_the_lack_of_a
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
     await database.fetch_all("DROP INDEX tenuto.executions_one_active")
-    assert (await findings(database, settings))["unique_keys_missing"].details == [
+    assert (await run_doctor(database, settings))["unique_keys_missing"].details == [
         "executions_one_active is missing, not unique or not valid"
     ]
-    await damage(
+    await execute_without_triggers(
         database,
         "UPDATE tenuto.executions SET ended_at = NULL, state = 'in_progress' WHERE ended_at IS NOT NULL",
     )
-    assert (await findings(database, settings))["overlapping_executions"].details == ["Nightly: 2 runs are active"]
+    assert (await run_doctor(database, settings))["overlapping_executions"].details == ["Nightly: 2 runs are active"]
 
 
 @pytest.mark.parametrize("key", ["occurrences_once", "occurrences_one_queued"])
 async def test_a_key_that_is_no_longer_unique_is_found(database: Database, settings: Settings, key: str) -> None:
     await database.fetch_all(f"DROP INDEX tenuto.{key}")
     await database.fetch_all(f"CREATE INDEX {key} ON tenuto.occurrences (schedule_id)")
-    found = (await findings(database, settings))["unique_keys_missing"]
+    found = (await run_doctor(database, settings))["unique_keys_missing"]
     assert (found.severity, found.details) == (Severity.PROBLEM, [f"{key} is missing, not unique or not valid"])
 
 
@@ -147,7 +147,7 @@ async def test_a_guard_that_is_switched_off_is_found(
     database: Database, settings: Settings, table: str, guard: str
 ) -> None:
     await database.fetch_all(f"ALTER TABLE tenuto.{table} DISABLE TRIGGER {guard}")
-    assert (await findings(database, settings))["triggers_missing"].details == [
+    assert (await run_doctor(database, settings))["triggers_missing"].details == [
         f"{guard} is switched off on tenuto.{table}"
     ]
 
@@ -156,45 +156,45 @@ async def test_a_schedule_that_does_not_fire_is_found_while_a_scheduler_lives_an
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
     await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '61 s'")
-    found = (await findings(database, settings))["scheduler_missing"]
+    found = (await run_doctor(database, settings))["scheduler_missing"]
     assert found.severity is Severity.WARNING
     assert found.details[0].startswith("Nightly was due 6")
 
-    await be_a_scheduler(database)
-    found = (await findings(database, settings))["schedule_overdue"]
+    await insert_scheduler(database)
+    found = (await run_doctor(database, settings))["schedule_overdue"]
     assert found.severity is Severity.PROBLEM
     assert found.details[0].endswith(" s ago, and scheduler punctual is alive")
 
     await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '30 s'")
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
 
 
 async def test_a_scheduler_that_has_just_come_is_given_time(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
-    await be_a_scheduler(database, started=timedelta(seconds=5))
+    await insert_scheduler(database, started=timedelta(seconds=5))
     await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '2 h'")
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
 
 
 async def test_a_schedule_nobody_plans_is_found(database: Database, settings: Settings, open_run: UUID) -> None:
     await database.fetch_all("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
     await database.fetch_all("UPDATE tenuto.schedules SET updated_at = now() - interval '2 min'")
-    assert set(await findings(database, settings)) == {"schedule_without_next_run"}
+    assert set(await run_doctor(database, settings)) == {"schedule_without_next_run"}
 
 
 async def test_a_next_run_that_is_lost_is_found_and_what_to_do_brings_it_back(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
     await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = NULL, planned = true")
-    found = (await findings(database, settings))["next_run_unknown"]
+    found = (await run_doctor(database, settings))["next_run_unknown"]
     assert found.severity is Severity.PROBLEM
     assert found.details[0].startswith("schedule Nightly would run at ")
     assert "tenuto schedule disable NAME" in (found.remedy or "")
     for enabled in (False, True):
         await schedule_definitions.set_enabled(database, NAME, ChangeContext(SOMEBODY, database.clock.now()), enabled=enabled)
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
 
 
 @pytest.mark.parametrize("planned", ["true", "false"])
@@ -203,9 +203,9 @@ async def test_a_schedule_this_version_cannot_read_is_found_and_one_that_is_over
 ) -> None:
     over = """next_run_at = NULL, trigger = trigger || '{"end": "2020-01-01"}'"""
     await database.fetch_all(f"UPDATE tenuto.schedules SET {over}")
-    assert await findings(database, settings) == {}
+    assert await run_doctor(database, settings) == {}
     await database.fetch_all(f"UPDATE tenuto.schedules SET plan = '[[{{}}]]', planned = {planned}")
-    found = (await findings(database, settings))["next_run_unknown"]
+    found = (await run_doctor(database, settings))["next_run_unknown"]
     assert found.severity is Severity.WARNING
     assert found.details[0].startswith("schedule Nightly cannot be read by this version: ")
 
@@ -214,10 +214,10 @@ async def test_a_request_that_waits_and_that_this_version_cannot_read_is_found(
     database: Database, settings: Settings, open_run: UUID
 ) -> None:
     await database.fetch_all("UPDATE tenuto.schedules SET overlap = 'queue_one'")
-    assert (await run(database)).decision == "queued"
-    assert await findings(database, settings) == {}
+    assert (await run_schedule(database)).decision == "queued"
+    assert await run_doctor(database, settings) == {}
     await database.fetch_all("""UPDATE tenuto.occurrences SET request = '{"a": 1}' WHERE decision = 'queued'""")
-    found = (await findings(database, settings))["next_run_unknown"]
+    found = (await run_doctor(database, settings))["next_run_unknown"]
     assert found.severity is Severity.WARNING
     assert found.details[0].startswith("a run of Nightly queued at ")
     assert "cannot be read by this version" in found.details[0]
@@ -231,6 +231,6 @@ async def test_a_run_whose_turn_never_comes_is_found(database: Database, setting
         " FROM tenuto.schedules",
         new_id(),
     )
-    assert await findings(database, settings) == {}
-    await damage(database, "UPDATE tenuto.executions SET ended_at = now() - interval '90 s', state = 'completed'")
-    assert "queued_run_not_started" in await findings(database, settings)
+    assert await run_doctor(database, settings) == {}
+    await execute_without_triggers(database, "UPDATE tenuto.executions SET ended_at = now() - interval '90 s', state = 'completed'")
+    assert "queued_run_not_started" in await run_doctor(database, settings)

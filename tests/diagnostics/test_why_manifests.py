@@ -15,10 +15,10 @@ from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store.manifests import StoredManifest
-from tests.diagnostics.test_why import Sql, a_worker, codes
+from tests.diagnostics.test_why import Sql, insert_worker, reason_codes
 from tests.support.manifests import ANA, LEASE, create_batch, reload_manifest, create_manifest, start_run, claim_runs
 
-SOON = {"free", "others_first"}
+CLAIMABLE = {"free", "others_first"}
 """What is told of a task that a claim would take."""
 
 
@@ -29,24 +29,24 @@ async def db(app: Tenuto) -> Database:
 
 @pytest.fixture
 async def holder(sql: Sql) -> UUID:
-    return await a_worker(sql)(slots=100)
+    return await insert_worker(sql)(slots=100)
 
 
-async def left(db: Database) -> list[UUID]:
+async def list_unclaimed_ids(db: Database) -> list[UUID]:
     """What is open and does not run, the first in line first."""
     rows = await db.fetch_all("SELECT id FROM tenuto.tasks WHERE state <> 'running' ORDER BY rank, run_at, id")
     return [row["id"] for row in rows]
 
 
-async def reasons(db: Database, id: UUID) -> tuple[Reason, ...]:
+async def load_reasons(db: Database, id: UUID) -> tuple[Reason, ...]:
     return (await diagnose_task(db, id)).reasons
 
 
-async def of_group(db: Database, name: str, **said: Any) -> None:
+async def change_group(db: Database, name: str, **said: Any) -> None:
     await manifest_definitions.change_group(db, name, db.clock.now(), ANA, **said)
 
 
-async def runs(db: Database, manifests: Sequence[StoredManifest]) -> list[UUID]:
+async def start_runs(db: Database, manifests: Sequence[StoredManifest]) -> list[UUID]:
     found = [await start_run(db, each, db.clock.now()) for each in manifests]
     assert None not in found
     return [id for id in found if id is not None]
@@ -56,8 +56,8 @@ async def test_behind_the_limit_of_its_manifest_an_item_names_the_runs_that_fill
     stored = await create_manifest(db, on_demand=True, max_active=1)
     await create_batch(db, stored, 3)
     (running,) = await claim_runs(db, holder)
-    for id in await left(db):
-        (reason,) = await reasons(db, id)
+    for id in await list_unclaimed_ids(db):
+        (reason,) = await load_reasons(db, id)
         assert (reason.code, reason.ids) == (ReasonCode.MANIFEST_LIMIT, (running.id,))
         assert "the limit of manifest bake is full: 1 of at most 1 run" in reason.text
 
@@ -65,13 +65,13 @@ async def test_behind_the_limit_of_its_manifest_an_item_names_the_runs_that_fill
 async def test_behind_the_limit_of_its_group_a_run_names_the_runs_of_the_whole_group(
     db: Database, holder: UUID
 ) -> None:
-    await of_group(db, "kitchen", max_active=2)
+    await change_group(db, "kitchen", max_active=2)
     group = [await create_manifest(db, f"bake-{number}", on_demand=True, group="kitchen") for number in range(3)]
     alone = await create_manifest(db, "clean", on_demand=True)
-    await runs(db, [*group, alone])
+    await start_runs(db, [*group, alone])
     taken = await claim_runs(db, holder)
-    (id,) = await left(db)
-    (reason,) = await reasons(db, id)
+    (id,) = await list_unclaimed_ids(db)
+    (reason,) = await load_reasons(db, id)
     assert (reason.code, set(reason.ids)) == (
         ReasonCode.GROUP_LIMIT,
         {task.id for task in taken if task.manifest_id != alone.id},
@@ -85,41 +85,41 @@ async def test_behind_the_limit_of_all_manifests_a_run_says_so_and_another_job_i
     @app.job
     async def quick() -> None: ...
 
-    await of_group(db, "*", max_active=1)
-    await runs(db, [await create_manifest(db, name, on_demand=True) for name in ("bake", "clean")])
+    await change_group(db, "*", max_active=1)
+    await start_runs(db, [await create_manifest(db, name, on_demand=True) for name in ("bake", "clean")])
     assert len(await claim_runs(db, holder)) == 1
-    (id,) = await left(db)
-    (reason,) = await reasons(db, id)
+    (id,) = await list_unclaimed_ids(db)
+    (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_LIMIT
     assert "the limit of all manifests together is full: 1 of at most 1 run" in reason.text
     other = await app.enqueue(quick)
-    assert codes(await app.why(other.id)) == ["free"]
+    assert reason_codes(await app.why(other.id)) == ["free"]
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("kitchen", "group kitchen is disabled"), ("*", "all manifests together are disabled")]
 )
 async def test_a_disabled_group_is_told_and_who_changed_it(db: Database, holder: UUID, name: str, words: str) -> None:
-    await runs(db, [await create_manifest(db, on_demand=True, group="kitchen")])
-    (id,) = await left(db)
-    await of_group(db, name, enabled=False)
+    await start_runs(db, [await create_manifest(db, on_demand=True, group="kitchen")])
+    (id,) = await list_unclaimed_ids(db)
+    await change_group(db, name, enabled=False)
     assert await claim_runs(db, holder) == []
-    (reason,) = await reasons(db, id)
+    (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_DISABLED
     assert reason.text.startswith(words)
     assert ANA.name in reason.text
-    await of_group(db, name, enabled=True)
-    assert [each.code for each in await reasons(db, id)] == [ReasonCode.FREE]
+    await change_group(db, name, enabled=True)
+    assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.FREE]
     assert len(await claim_runs(db, holder)) == 1
 
 
 async def test_the_group_that_counts_is_the_one_it_was_enqueued_in(db: Database, holder: UUID) -> None:
     stored = await create_manifest(db, on_demand=True, group="kitchen")
-    await runs(db, [stored])
+    await start_runs(db, [stored])
     await db.fetch_all("UPDATE tenuto.manifests SET group_name = 'garden'")
-    await of_group(db, "garden", enabled=False)
-    (id,) = await left(db)
-    assert [each.code for each in await reasons(db, id)] == [ReasonCode.FREE]
+    await change_group(db, "garden", enabled=False)
+    (id,) = await list_unclaimed_ids(db)
+    assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.FREE]
     assert len(await claim_runs(db, holder)) == 1
 
 
@@ -127,7 +127,7 @@ async def test_of_a_manifest_that_is_gone_no_limit_counts(db: Database, holder: 
     await create_batch(db, await create_manifest(db, on_demand=True, max_active=1), 3)
     assert len(await claim_runs(db, holder)) == 1
     await db.fetch_all("DELETE FROM tenuto.manifests")
-    assert {each.code for id in await left(db) for each in await reasons(db, id)} <= SOON
+    assert {each.code for id in await list_unclaimed_ids(db) for each in await load_reasons(db, id)} <= CLAIMABLE
     assert len(await claim_runs(db, holder)) == 2
 
 
@@ -135,13 +135,13 @@ async def test_an_item_of_a_paused_batch_says_who_paused_it_and_what_comes_next(
     batch = await create_batch(db, await create_manifest(db, on_demand=True, group="kitchen"), 2)
     now = db.clock.now()
     await batches.pause_batch(db, batch, now, ANA)
-    first, second = await left(db)
-    (reason,) = await reasons(db, first)
+    first, second = await list_unclaimed_ids(db)
+    (reason,) = await load_reasons(db, first)
     assert (reason.code, reason.ids) == (ReasonCode.BATCH_PAUSED, (batch,))
     assert f"paused by {ANA.name} since" in reason.text
-    await of_group(db, "kitchen", enabled=False)
+    await change_group(db, "kitchen", enabled=False)
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now() + interval '1 hour', failures = 1 WHERE id = $1", second)
-    assert [each.code for each in await reasons(db, second)] == [
+    assert [each.code for each in await load_reasons(db, second)] == [
         ReasonCode.BATCH_PAUSED,
         ReasonCode.BACKING_OFF,
         ReasonCode.GROUP_DISABLED,
@@ -152,20 +152,20 @@ async def test_what_an_interrupted_pause_resumption_or_cancellation_left_is_told
     db: Database, holder: UUID
 ) -> None:
     batch = await create_batch(db, await create_manifest(db, on_demand=True), 1)
-    (id,) = await left(db)
+    (id,) = await list_unclaimed_ids(db)
     await db.fetch_all("UPDATE tenuto.batches SET paused_at = now(), paused_by = 'ana'")
     assert await claim_runs(db, holder) == []
-    assert [each.code for each in await reasons(db, id)] == [ReasonCode.BATCH_PAUSED]
+    assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.BATCH_PAUSED]
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'waiting'")
     await db.fetch_all("UPDATE tenuto.batches SET paused_at = NULL, paused_by = NULL")
-    (reason,) = await reasons(db, id)
+    (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STUCK
     assert f"`tenuto batch resume {batch}`" in reason.text
     assert "scheduler" not in reason.text
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
     await db.fetch_all("UPDATE tenuto.batches SET cancelled_at = now(), cancelled_by = 'ana'")
     assert await claim_runs(db, holder) == []
-    (reason,) = await reasons(db, id)
+    (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STOPPING
     assert f"`tenuto batch cancel {batch}`" in reason.text
 
@@ -174,22 +174,22 @@ async def test_what_stands_by_says_so_and_takes_up_no_slot(app: Tenuto, db: Data
     @app.job
     async def quick() -> None: ...
 
-    worker = await a_worker(sql)(slots=2)
+    worker = await insert_worker(sql)(slots=2)
     await create_batch(db, await create_manifest(db, on_demand=True, max_active=1), 3)
     (running,) = await claim_runs(db, worker)
     assert running.limit_slot is not None
     place = (-running.priority, running.run_at, running.id)
     ready = await store.claim_standby_tasks(db, worker, {running.limit_slot: place}, 1, LEASE, [])
-    assert [each.code for each in await reasons(db, ready[0].id)] == [ReasonCode.STANDBY, ReasonCode.MANIFEST_LIMIT]
-    assert [each.code for each in await reasons(db, running.id)] == [ReasonCode.RUNNING]
+    assert [each.code for each in await load_reasons(db, ready[0].id)] == [ReasonCode.STANDBY, ReasonCode.MANIFEST_LIMIT]
+    assert [each.code for each in await load_reasons(db, running.id)] == [ReasonCode.RUNNING]
     other = await app.enqueue(quick)
-    assert codes(await app.why(other.id)) == ["free"]
+    assert reason_codes(await app.why(other.id)) == ["free"]
 
 
 async def test_whatever_claims_leave_has_a_reason_and_whatever_has_none_they_take(db: Database, holder: UUID) -> None:
-    await of_group(db, "kitchen", max_active=3)
-    await of_group(db, "*", max_active=6)
-    await of_group(db, "off", enabled=False)
+    await change_group(db, "kitchen", max_active=3)
+    await change_group(db, "*", max_active=6)
+    await change_group(db, "off", enabled=False)
     plans: list[dict[str, Any]] = [
         {"group": "kitchen", "max_active": 2}, {"group": "kitchen"}, {"max_active": 1}, {}, {"group": "off"}
     ]  # fmt: skip
@@ -200,17 +200,17 @@ async def test_whatever_claims_leave_has_a_reason_and_whatever_has_none_they_tak
         if number == 3:
             await batches.pause_batch(db, batch, db.clock.now(), ANA)
     for _ in range(100):
-        before = {id: {str(each.code) for each in await reasons(db, id)} for id in await left(db)}
+        before = {id: {str(each.code) for each in await load_reasons(db, id)} for id in await list_unclaimed_ids(db)}
         taken = {task.id for task in await claim_runs(db, holder, 3)}
-        assert all(before[id] <= SOON for id in taken), "a task that a claim takes is held up by nothing"
+        assert all(before[id] <= CLAIMABLE for id in taken), "a task that a claim takes is held up by nothing"
         if taken:
             continue
-        assert not any(told & SOON for told in before.values()), "what no claim takes is held up by something"
+        assert not any(told & CLAIMABLE for told in before.values()), "what no claim takes is held up by something"
         ended = await db.fetch_all(
             "DELETE FROM tenuto.tasks WHERE id = (SELECT id FROM tenuto.tasks WHERE state = 'running' LIMIT 1)"
             " RETURNING id"
         )
         if not ended:
             break
-    rest = [await reasons(db, id) for id in await left(db)]
+    rest = [await load_reasons(db, id) for id in await list_unclaimed_ids(db)]
     assert {each.code for told in rest for each in told} == {ReasonCode.GROUP_DISABLED, ReasonCode.BATCH_PAUSED}

@@ -1,6 +1,7 @@
 """Advancement of executions (S7, S8, S9): finishing a task and starting the next group are one transaction.
 
-Equivalence test of the SQL fast path ``finish_group``: every test runs with and without it (fixture ``both_completion_paths``).
+Equivalence test of the SQL fast path ``finish_group``: every test runs with and without it, by the fixture
+``both_completion_paths``.
 """
 
 from __future__ import annotations
@@ -90,10 +91,14 @@ async def test_failed_step_ends_the_execution_and_records_steps_not_run(db: Data
         ("c", "cancelled", "not_run"),
         ("d", "cancelled", "not_run"),
     ]
-    (told,) = await db.fetch_all(
-        "SELECT error ->> 'message' AS told, final, started_at FROM tenuto.activities WHERE name = 'd'"
+    (activity,) = await db.fetch_all(
+        "SELECT error ->> 'message' AS message, final, started_at FROM tenuto.activities WHERE name = 'd'"
     )
-    assert (told["told"], told["final"], told["started_at"]) == ("not run: step 'a' failed: it broke", True, None)
+    assert (activity["message"], activity["final"], activity["started_at"]) == (
+        "not run: step 'a' failed: it broke",
+        True,
+        None,
+    )
 
 
 async def test_execution_fails_after_the_other_steps_of_the_group_have_ended(db: Database, worker_id: UUID) -> None:
@@ -180,9 +185,9 @@ async def test_group_of_a_thousand_steps_advances_once(db: Database, worker_id: 
     held = list((await claim_steps(db, worker_id)).values())
     assert len(held) == 1000
     now = db.clock.now()
-    for some in range(0, 1000, 250):
+    for start in range(0, 1000, 250):
         assert (await load_execution(db, run))["current_group"] == 1
-        await completion.finish(db, [make_settlement(task, now) for task in held[some : some + 250]])
+        await completion.finish(db, [make_settlement(task, now) for task in held[start : start + 250]])
     assert await open_task_states(db) == {"last": "queued"}
     await run_claimable_steps(db, worker_id)
     assert (await load_execution(db, run))["state"] == "completed"
@@ -242,4 +247,4 @@ async def test_steps_carry_the_initiator_and_an_activity_from_the_start(db: Data
         assert (task["initiator_type"], task["initiator_id"], task["initiator_name"]) == ("user", "u-17", "Ana")
         assert task["correlation_id"] == str(run)
     ids = await db.fetch_all("SELECT id FROM tenuto.all_activities WHERE execution_id = $1", run)
-    assert len(ids) == 3, "the whole plan can be looked at from the start"
+    assert len(ids) == 3, "the whole plan is visible from the start"

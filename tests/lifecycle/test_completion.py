@@ -112,7 +112,7 @@ async def test_held_task_cannot_be_finished_as_unclaimed(
 async def test_finishing_a_task_twice_records_one_activity(
     write: WriteTask, db: Database, register_worker: Register
 ) -> None:
-    """A reply that was lost is asked for again."""
+    """A statement is repeated when its reply was lost."""
     task = await start_and_claim(db, await register_worker())
     assert await write(db, task)
     assert not await write(db, task)
@@ -255,7 +255,7 @@ async def test_finish_ends_and_retries_tasks_in_one_call(db: Database, register_
     assert len(await rows(db, "activities")) == 19
 
 
-# --- what the nets and the canceller see ---------------------------------------------------------------------------
+# --- recovery and cancellation requests ----------------------------------------------------------------------------
 
 
 async def test_recovery_locks_only_tasks_with_expired_leases(db: Database, register_worker: Register) -> None:

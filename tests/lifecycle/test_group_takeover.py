@@ -31,12 +31,12 @@ pytestmark = pytest.mark.usefixtures("both_completion_paths")
 
 @pytest.fixture
 async def notifications(db: Database) -> AsyncIterator[list[str]]:
-    """Every word that is said."""
-    words: list[str] = []
-    listener = Listener(db, words.append)
+    """All notifications of the database, in order."""
+    received: list[str] = []
+    listener = Listener(db, received.append)
     listener.start()
-    await eventually(lambda: RECONNECTED in words)
-    yield words
+    await eventually(lambda: RECONNECTED in received)
+    yield received
     await listener.stop()
 
 
@@ -48,7 +48,7 @@ async def worker_id(register_worker: Register) -> UUID:
 async def finish_and_claim_next(
     db: Database, worker_id: UUID, name: str, *, limit: int = 10, queues: tuple[str, ...] = ("default",)
 ) -> NextGroupClaim:
-    """End a step, ready to go on; what was taken over."""
+    """Finish a step and claim the next group; return the claim."""
     held = await claim_steps(db, worker_id)
     next_claim = NextGroupClaim(worker_id, LEASE, ("default",), limit)
     settlement = make_settlement(held[name], db.clock.now())
@@ -126,7 +126,7 @@ async def test_finish_notifies_only_for_queued_steps(db: Database, worker_id: UU
 
 
 async def flush_notifications(db: Database, notifications: list[str]) -> None:
-    """Wait until everything said so far has been notifications."""
+    """Wait until all notifications sent so far have arrived."""
     await db.fetch_all("SELECT pg_notify('tenuto', 'over')")
     await eventually(lambda: "over" in notifications)
     notifications.remove("over")

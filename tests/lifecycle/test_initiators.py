@@ -146,7 +146,7 @@ async def test_plain_job_enqueues_through_a_portal(app: Tenuto, worker: WorkerFa
 
 
 async def test_many_child_tasks_are_completed(app: Tenuto, worker: WorkerFactory) -> None:
-    """Many jobs on one loop use the database of another at once."""
+    """Many jobs on one event loop use the database of another one concurrently."""
     ran: list[int] = []
 
     @app.job

@@ -146,7 +146,9 @@ async def test_cancelled_job_keeps_its_slot_during_cleanup(app: Tenuto, worker: 
 
 
 @pytest.mark.usefixtures("with_isolated_jobs")
-async def test_cancelled_isolated_job_is_killed_with_its_children(app: Tenuto, worker: WorkerFactory, tmp_path: Path) -> None:
+async def test_cancelled_isolated_job_is_killed_with_its_children(
+    app: Tenuto, worker: WorkerFactory, tmp_path: Path
+) -> None:
     file = tmp_path / "pids"
     async with worker():
         task = await app.enqueue(isolated_jobs.hang, file)
@@ -158,7 +160,9 @@ async def test_cancelled_isolated_job_is_killed_with_its_children(app: Tenuto, w
         await eventually(lambda: not any(is_process_alive(pid) for pid in pids))
 
 
-async def test_cancellation_works_with_and_without_its_notification(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
+async def test_cancellation_works_with_and_without_its_notification(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     @app.job
     async def bake() -> None:
         await asyncio.sleep(60)
@@ -166,7 +170,7 @@ async def test_cancellation_works_with_and_without_its_notification(app: Tenuto,
     async with worker():
         task = await app.enqueue(bake)
         await wait_until_running(app, task.id)
-        # As `cancel` does, but nobody is told.
+        # As `cancel` does, but without the notification.
         await sql(
             "UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_id = 'u-17', cancel_name = 'Ana'"
         )
@@ -194,7 +198,9 @@ async def test_repeated_cancellation_records_the_first_initiator(app: Tenuto, wo
         assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 
 
-async def test_failing_task_with_cancellation_request_is_not_retried(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
+async def test_failing_task_with_cancellation_request_is_not_retried(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     go_on = threading.Event()
 
     @app.job
@@ -238,7 +244,9 @@ async def test_task_that_completes_despite_a_cancellation_request_is_completed(
     assert record["final"]
 
 
-async def test_recovery_cancels_a_lost_task_with_cancellation_request(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
+async def test_recovery_cancels_a_lost_task_with_cancellation_request(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -294,7 +302,7 @@ async def test_job_in_cleanup_is_not_cancelled_again(app: Tenuto, worker: Worker
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(2.5)  # longer than it takes until the watch looks again by itself
+            await asyncio.sleep(2.5)  # longer than the poll interval of the watchdog
             cleaned.append("tidy")
 
     @app.job

@@ -75,6 +75,7 @@ async def test_retention_deletes_old_idempotency_keys(db: Database) -> None:
     assert [row["key"] for row in await read_table(db, "requests")] == ["young"]
 
 
+@pytest.mark.slow
 async def test_locked_partition_does_not_block_other_deletions(
     db: Database, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

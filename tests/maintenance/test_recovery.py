@@ -147,7 +147,7 @@ async def lose_claimable_tasks(db: Database, worker: UUID, expire_leases: Any, m
 async def test_last_chance_tasks_run_one_at_a_time(
     db: Database, register_worker: Register, expire_leases: Any, others: int
 ) -> None:
-    """Else those that only ran beside a task that kills its workers would be set aside with it."""
+    """Otherwise tasks that only ran beside a poison task would be failed with it."""
     worker = await register_worker()
     for options in (KEYS[0], KEYS[others]):
         for _ in range(2):
@@ -313,7 +313,7 @@ async def test_restarted_worker_recovers_its_tasks_at_once(app: Tenuto, worker: 
 async def test_worker_with_the_name_of_a_silent_one_respects_its_leases(
     app: Tenuto, worker: WorkerFactory, sql: Any
 ) -> None:
-    """The other one's leases may be longer than ours."""
+    """The leases of the other worker may be longer."""
 
     @app.job
     async def bake() -> int:

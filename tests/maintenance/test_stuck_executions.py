@@ -95,7 +95,7 @@ async def test_repair_releases_a_waiting_step_of_the_current_group(db: Database,
 
 
 async def test_repair_fails_an_execution_with_an_unhandled_failure(db: Database, worker_id: UUID) -> None:
-    """As if a worker had been killed between the end of a step and the step to the next group."""
+    """Simulate a worker killed between the end of a step and the start of the next group."""
     run = await start_execution(db, "a", "b")
     held = await claim_steps(db, worker_id)
     await finish_task(db, held["a"], "failed")
@@ -124,10 +124,10 @@ async def test_repair_releases_a_step_that_waits_for_an_ended_execution(db: Data
     run = await start_execution(db, "a", "b")
     other = await start_execution(db, "x", name="other")
     held = await claim_steps(db, worker_id)
-    aside = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=other))
-    await completion.finish(db, [Settlement(held["a"], aside)])
+    deferred = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=other))
+    await completion.finish(db, [Settlement(held["a"], deferred)])
     assert await open_task_states(db, run) == {"a": "waiting", "b": "waiting"}
-    assert await repair_stuck_executions(db, db.clock.now()) == 0, "it waits for something"
+    assert await repair_stuck_executions(db, db.clock.now()) == 0, "it waits for an open execution"
     await db.fetch_all("DELETE FROM tenuto.tasks WHERE name = 'x'")
     await db.fetch_all("DELETE FROM tenuto.executions WHERE id = $1", other)
     assert await repair_stuck_executions(db, db.clock.now()) == 1
@@ -162,12 +162,12 @@ async def test_repair_cancels_an_execution_without_its_parent_step(db: Database)
 
 
 async def start_waiting_runs(db: Database, worker_id: UUID, *names: str) -> dict[str, UUID]:
-    """Runs of one step each, of which each waits for the next."""
+    """Start runs of one step each, of which each waits for the next."""
     runs = {name: await start_execution(db, name, name=name) for name in names}
     held = await claim_steps(db, worker_id)
     for name, other in pairwise(names):
-        aside = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=runs[other]))
-        await completion.finish(db, [Settlement(held[name], aside)])
+        deferred = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=runs[other]))
+        await completion.finish(db, [Settlement(held[name], deferred)])
     return runs
 
 
@@ -183,7 +183,7 @@ async def close_wait_cycle(db: Database, task: str, first: UUID) -> None:
 @pytest.mark.parametrize("names", ["ab", "abc"])
 async def test_repair_fails_one_step_of_a_wait_cycle(db: Database, worker_id: UUID, names: str) -> None:
     runs = await start_waiting_runs(db, worker_id, *names)
-    assert await repair_stuck_executions(db, db.clock.now()) == 0, "no circle yet"
+    assert await repair_stuck_executions(db, db.clock.now()) == 0, "no cycle yet"
     await close_wait_cycle(db, names[-1], runs["a"])
     assert await repair_stuck_executions(db, db.clock.now()) == 1
     ended = await load_execution(db, runs[names[-1]])
@@ -223,7 +223,7 @@ async def test_concurrent_repairs_advance_each_execution_once(db: Database) -> N
 
 
 async def test_repair_leaves_healthy_executions_alone(db: Database, worker_id: UUID) -> None:
-    """Queued, running, waiting for the next try, paused, and being stopped."""
+    """Executions that are queued, running, waiting for a retry, paused or stopping."""
     for name in ("queued", "running", "again", "paused", "stopping"):
         await start_execution(db, name, f"then {name}", name=name)
     runs = {row["schedule_name"]: row["id"] for row in await read_table(db, "executions")}

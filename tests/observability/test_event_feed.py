@@ -17,7 +17,7 @@ from tenuto.store.reports import changes
 from tests.support.engine_fixtures import WorkerFactory
 
 ALL = frozenset({*TOPICS, "reset"})
-COPY = """
+COPY_ROW = """
 INSERT INTO tenuto.{table}
 SELECT (jsonb_populate_record(NULL::tenuto.{table},
         to_jsonb(one) || jsonb_build_object('id', gen_random_uuid(), 'ended_at', $1::timestamptz))).*
@@ -41,23 +41,23 @@ async def done(app: Tenuto, worker: WorkerFactory) -> Database:
     return await app.open()
 
 
-def of(topic: str, found: Sequence[Event]) -> list[Any]:
+def data_of_topic(topic: str, found: Sequence[Event]) -> list[Any]:
     return [news.data for news in found if news.topic == topic]
 
 
-def ended(found: Sequence[Event]) -> int:
-    return sum(each["count"] for data in of("activities", found) for each in data["ended"])
+def count_ended_attempts(found: Sequence[Event]) -> int:
+    return sum(each["count"] for data in data_of_topic("activities", found) for each in data["ended"])
 
 
 async def test_an_end_that_is_committed_late_is_told_and_once(done: Database) -> None:
     look, now = ChangeDetector(), done.clock.now()
     await look.detect_changes(done, now)
-    assert ended(await look.detect_changes(done, now)) == 0
-    await done.fetch_all(COPY.format(table="activities"), now - timedelta(seconds=3), 7)
+    assert count_ended_attempts(await look.detect_changes(done, now)) == 0
+    await done.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 7)
     told = [await look.detect_changes(done, now) for _ in range(2)]
-    assert [ended(found) for found in told] == [7, 0]
-    await done.fetch_all(COPY.format(table="activities"), now - timedelta(seconds=3), 2)
-    assert ended(await look.detect_changes(done, now)) == 2
+    assert [count_ended_attempts(found) for found in told] == [7, 0]
+    await done.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 2)
+    assert count_ended_attempts(await look.detect_changes(done, now)) == 2
 
 
 async def test_more_than_fit_on_a_page_are_all_told_and_far_too_many_in_one_word(
@@ -65,15 +65,15 @@ async def test_more_than_fit_on_a_page_are_all_told_and_far_too_many_in_one_word
 ) -> None:
     look, now = ChangeDetector(), done.clock.now() + timedelta(minutes=1)
     await look.detect_changes(done, now)
-    await done.fetch_all(COPY.format(table="executions"), now, 1200)
+    await done.fetch_all(COPY_ROW.format(table="executions"), now, 1200)
     found = await look.detect_changes(done, now)
-    assert len({each["id"] for each in of("executions", found)}) == 1200
-    assert of("executions", await look.detect_changes(done, now)) == []
+    assert len({each["id"] for each in data_of_topic("executions", found)}) == 1200
+    assert data_of_topic("executions", await look.detect_changes(done, now)) == []
     monkeypatch.setattr("tenuto.observability.event_feed._MOST", 1000)
     assert [news.topic for news in await ChangeDetector().detect_changes(done, now)] == ["reset"]
 
 
-def counting(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def record_queries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """One entry for each look at what has ended."""
     asked: list[object] = []
     ask = changes.list_ended_executions
@@ -100,7 +100,7 @@ async def test_those_who_come_back_together_ask_once_and_later_nobody_asks(
     before = asyncio.Event()
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(feed.subscribe(ALL, None))
-        asked = counting(monkeypatch)
+        asked = record_queries(monkeypatch)
 
         async def come_back() -> Subscription:
             await before.wait()
@@ -112,8 +112,8 @@ async def test_those_who_come_back_together_ask_once_and_later_nobody_asks(
         assert len(asked) <= 3, "each asked for itself"
         for watcher in watchers:
             (missed,) = await watcher.next_batches(0)
-            assert len(of("executions", missed.events)) == 1
-            assert ended(missed.events) == 1
+            assert len(data_of_topic("executions", missed.events)) == 1
+            assert count_ended_attempts(missed.events) == 1
 
         now = done.clock.now()
         told = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(1, 4)]

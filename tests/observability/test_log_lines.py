@@ -23,7 +23,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     root.setLevel(level)
 
 
-async def run(app: Tenuto, worker: WorkerFactory) -> tuple[str, str]:
+async def run_jobs(app: Tenuto, worker: WorkerFactory) -> tuple[str, str]:
     @app.job
     async def talks(ctx: Context) -> None:
         ctx.log.info("by its own log")
@@ -48,7 +48,7 @@ async def test_as_json_every_line_names_task_attempt_and_execution(
     app: Tenuto, worker: WorkerFactory, written: Callable[[], str]
 ) -> None:
     configure("json", "debug")
-    execution, failed = await run(app, worker)
+    execution, failed = await run_jobs(app, worker)
     lines = [json.loads(line) for line in written().splitlines()]
     by_event = {line["event"]: line for line in lines}
     (step,) = {line["task"] for line in lines if line.get("execution") == execution}
@@ -67,7 +67,7 @@ async def test_for_people_a_line_names_them_too_and_success_is_not_told_of_each(
     app: Tenuto, worker: WorkerFactory, written: Callable[[], str]
 ) -> None:
     configure("console", "info")
-    execution, failed = await run(app, worker)
+    execution, failed = await run_jobs(app, worker)
     said = written()
     (line,) = [line for line in said.splitlines() if "by its own log" in line]
     assert f"execution={execution}" in line

@@ -14,7 +14,7 @@ from tenuto.observability.prometheus import render_metrics
 DUE = datetime(2026, 11, 16, 8, tzinfo=UTC)
 
 
-def attempt(status: OutcomeStatus, reason: OutcomeReason | None = None, *, late: float = 0.0, ran: float | None = 1.0) -> Settlement:
+def make_settlement(status: OutcomeStatus, reason: OutcomeReason | None = None, *, late: float = 0.0, ran: float | None = 1.0) -> Settlement:
     id = new_id()
     task = Task(id, id, 1, id, "job", "bake", "{}", "{}", 1, 0, 0, "default", 0, DUE, "system", None, "x", None, None)
     began = DUE + timedelta(seconds=late)
@@ -26,18 +26,18 @@ def attempt(status: OutcomeStatus, reason: OutcomeReason | None = None, *, late:
 def test_every_outcome_is_counted_once_and_what_came_too_late_apart() -> None:
     counters = ProcessMetrics()
     batch = [
-        attempt(OutcomeStatus.COMPLETED, ran=0.001, late=-0.5),  # the clocks differ a little
-        attempt(OutcomeStatus.COMPLETED, ran=0.002, late=0.2),
-        attempt(OutcomeStatus.COMPLETED_WITH_WARNING, ran=61),
-        attempt(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, ran=9999, late=9999),
-        attempt(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, ran=None),
+        make_settlement(OutcomeStatus.COMPLETED, ran=0.001, late=-0.5),  # the clocks differ a little
+        make_settlement(OutcomeStatus.COMPLETED, ran=0.002, late=0.2),
+        make_settlement(OutcomeStatus.COMPLETED_WITH_WARNING, ran=61),
+        make_settlement(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, ran=9999, late=9999),
+        make_settlement(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, ran=None),
     ]
-    aside = attempt(OutcomeStatus.COMPLETED)
+    aside = make_settlement(OutcomeStatus.COMPLETED)
     aside.outcome.deferral, aside.outcome.ended_at = Deferral(resume_at=DUE), None
-    stale = attempt(OutcomeStatus.FAILED, OutcomeReason.ERROR)
+    stale = make_settlement(OutcomeStatus.FAILED, OutcomeReason.ERROR)
     settlements = [*batch, aside, stale]
     notable = counters.record_outcomes(settlements, {settlement.task.id for settlement in [*batch, aside]})
-    counters.record_outcomes([attempt(OutcomeStatus.COMPLETED)], [new_id()])  # as many as there are: nobody looks further
+    counters.record_outcomes([make_settlement(OutcomeStatus.COMPLETED)], [new_id()])  # as many as there are: nobody looks further
 
     assert notable == [*batch[2:], aside]
     assert counters.ended_counts == {
@@ -60,7 +60,7 @@ def test_of_a_large_batch_every_attempt_is_counted_though_not_every_one_is_measu
     counters = ProcessMetrics()
     for size in (99, 100, 101, 377, 500):
         before = sum(counters.durations.counts)
-        batch = [attempt(OutcomeStatus.COMPLETED, ran=0.3 if n % 2 else 2.0) for n in range(size)]
+        batch = [make_settlement(OutcomeStatus.COMPLETED, ran=0.3 if n % 2 else 2.0) for n in range(size)]
         counters.record_outcomes(batch, [new_id()] * size)
         assert sum(counters.durations.counts) - before == size
         assert sum(counters.start_delays.counts) == sum(counters.durations.counts)
@@ -70,7 +70,7 @@ def test_of_a_large_batch_every_attempt_is_counted_though_not_every_one_is_measu
 
 def test_buckets_are_told_one_upon_the_other() -> None:
     counters = ProcessMetrics()
-    counters.record_outcomes([attempt(OutcomeStatus.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3)
+    counters.record_outcomes([make_settlement(OutcomeStatus.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3)
     counters.record_claim(0)
     counters.record_claim(3)
     told = render_metrics(counters, QueryResult(None, Unavailable("gone"), 0.0, 0.0)).splitlines()

@@ -20,7 +20,7 @@ from tenuto import Context, RetryPolicy, Step, Tenuto, cron, tracing
 from tests.support.engine_fixtures import WorkerFactory
 
 
-class Recorded(trace.NonRecordingSpan):
+class RecordedSpan(trace.NonRecordingSpan):
     """A span that is told of afterwards."""
 
     def __init__(self, context: SpanContext, name: str, kind: SpanKind, parent: SpanContext, about: Any) -> None:
@@ -35,11 +35,11 @@ class Recorded(trace.NonRecordingSpan):
         self.errors.append(exception)
 
 
-class Recorder(trace.TracerProvider, trace.Tracer):
+class SpanRecorder(trace.TracerProvider, trace.Tracer):
     """The least that OpenTelemetry takes for a provider; no SDK is needed to see what is asked of one."""
 
     def __init__(self) -> None:
-        self.spans: list[Recorded] = []
+        self.spans: list[RecordedSpan] = []
         self._number = count(1)
 
     def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
@@ -57,7 +57,7 @@ class Recorder(trace.TracerProvider, trace.Tracer):
         parent = trace.get_current_span(context).get_span_context()
         number = next(self._number)
         own = SpanContext(parent.trace_id if parent.is_valid else 1000 + number, number, False, TraceFlags(1))
-        self.spans.append(Recorded(own, name, kind, parent, attributes))
+        self.spans.append(RecordedSpan(own, name, kind, parent, attributes))
         return self.spans[-1]
 
     @contextmanager
@@ -71,17 +71,17 @@ class Recorder(trace.TracerProvider, trace.Tracer):
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    recorder = Recorder()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
+    recorder = SpanRecorder()
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", recorder)
     return recorder
 
 
-def of(recorder: Recorder, kind: SpanKind) -> Sequence[Recorded]:
+def of(recorder: SpanRecorder, kind: SpanKind) -> Sequence[RecordedSpan]:
     return [span for span in recorder.spans if span.kind is kind]
 
 
-async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, worker: WorkerFactory, recorder: Recorder) -> None:
+async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder) -> None:
     inside: list[int] = []
 
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
@@ -117,7 +117,7 @@ async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, work
 
 
 async def test_the_steps_of_an_execution_and_the_items_of_a_batch_share_a_trace(
-    app: Tenuto, worker: WorkerFactory, recorder: Recorder
+    app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
     @app.job
     async def step() -> None: ...
@@ -159,7 +159,7 @@ async def test_without_a_provider_nothing_is_carried(app: Tenuto) -> None:
 
 @pytest.mark.parametrize("broken", ["", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, None, ["x"]])
 async def test_a_trace_nobody_can_read_hinders_nobody(
-    broken: object, app: Tenuto, worker: WorkerFactory, recorder: Recorder
+    broken: object, app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
     @app.job(retry=RetryPolicy(max_retries=3))
     async def fine() -> None: ...

@@ -9,19 +9,19 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tests.races.interleaving import Stepwise
-from tests.races.ledger import Ledger
+from tests.races.interleaving import InterleavedDatabase
+from tests.races.effect_ledger import Ledger
 from tests.races.observer import Observer
-from tests.races.processes import Nursery, Workers
+from tests.races.processes import ProcessPool, Workers
 from tests.races.proxy import Proxy
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def process_pool() -> Iterator[ProcessPool]:
     """Where worker processes come from."""
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+    process_pool = ProcessPool()
+    yield process_pool
+    process_pool.close()
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-async def workers(nursery: Nursery, url: str, tmp_path: Path, ledger: Ledger) -> AsyncIterator[Workers]:
+async def workers(process_pool: ProcessPool, url: str, tmp_path: Path, ledger: Ledger) -> AsyncIterator[Workers]:
     """Worker processes on the test's database; none outlives the test."""
-    workers = Workers(nursery, url, tmp_path, ledger.path)
+    workers = Workers(process_pool, url, tmp_path, ledger.path)
     yield workers
     await workers.end_all()
 
@@ -62,17 +62,17 @@ async def worker_id(register_worker: Callable[..., Awaitable[UUID]]) -> UUID:
 
 
 @pytest.fixture
-async def first(url: str) -> AsyncIterator[Stepwise]:
+async def first(url: str) -> AsyncIterator[InterleavedDatabase]:
     """One of two that meet, statement by statement."""
-    database = await Stepwise.at(url)
+    database = await InterleavedDatabase.at(url)
     yield database
     await database.close()
 
 
 @pytest.fixture
-async def second(url: str) -> AsyncIterator[Stepwise]:
+async def second(url: str) -> AsyncIterator[InterleavedDatabase]:
     """The other of two that meet."""
-    database = await Stepwise.at(url)
+    database = await InterleavedDatabase.at(url)
     yield database
     await database.close()
 

@@ -1,6 +1,6 @@
 """Two things at once, not by luck: while a transaction stands before its n-th statement, another one happens.
 
-`meetings` runs the first act again and again, each time with the second one beginning one statement later, until the
+`interleavings` runs the first action again and again, each time with the second one beginning one statement later, until the
 first has no more statements; then they come one after the other. The second either comes to its end there and then, or
 waits for a lock the first holds; then the first goes on.
 """
@@ -16,11 +16,12 @@ from typing import Any, TypeVar, cast
 import asyncpg
 
 from tenuto.postgres.database import Connection, Database
+from tenuto.store.access import audit_recorder
 
 T = TypeVar("T")
 
 
-class Stepwise(Database):
+class InterleavedDatabase(Database):
     """A database at whose every statement, and before every commit, something else may happen."""
 
     deadlocks = 0
@@ -31,14 +32,16 @@ class Stepwise(Database):
         self.after_commit: Callable[[], Awaitable[None]] = self.nothing
 
     @classmethod
-    async def at(cls, url: str) -> Stepwise:
-        return cast(Stepwise, await cls.open(url, generic_plans=True))
+    async def at(cls, url: str) -> InterleavedDatabase:
+        database = cast(InterleavedDatabase, await cls.open(url, generic_plans=True))
+        database.recorder = audit_recorder
+        return database
 
     @staticmethod
     async def nothing() -> None:
         """What happens unless a test wants otherwise."""
 
-    async def _persist(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
         async def watched(connection: Connection) -> T:
             try:
                 return await work(_Watched(connection, self))
@@ -50,7 +53,7 @@ class Stepwise(Database):
 
 
 class _Watched:
-    def __init__(self, connection: Connection, database: Stepwise) -> None:
+    def __init__(self, connection: Connection, database: InterleavedDatabase) -> None:
         self._connection = connection
         self._database = database
 
@@ -85,15 +88,15 @@ class _Watched:
         await self._database.after_commit()
 
 
-class Meeting:
-    """One run of the first act, with the second beginning before its n-th statement."""
+class Interleaving:
+    """One run of the first action, with the second beginning before its n-th statement."""
 
-    def __init__(self, first: Stepwise, second: Stepwise, place: int) -> None:
+    def __init__(self, first: InterleavedDatabase, second: InterleavedDatabase, place: int) -> None:
         self._first, self._second, self._place = first, second, place
         self.took_place = False
 
     def __repr__(self) -> str:
-        return f"meeting before statement {self._place}"
+        return f"interleaving before statement {self._place}"
 
     async def of(self, one: Callable[[Database], Awaitable[Any]], other: Callable[[Database], Awaitable[Any]]) -> Any:
         """What the two came to."""
@@ -123,20 +126,20 @@ class Meeting:
                     " WHERE datname = current_database() AND wait_event_type = 'Lock')"
                 ):
                     return
-                assert time.monotonic() < deadline, "the second act neither ends nor waits"
+                assert time.monotonic() < deadline, "the second action neither ends nor waits"
                 await asyncio.sleep(0.001)
 
 
-async def _run(act: Callable[[Database], Awaitable[Any]], database: Database) -> Any:
-    return await act(database)
+async def _run(action: Callable[[Database], Awaitable[Any]], database: Database) -> Any:
+    return await action(database)
 
 
-async def meetings(first: Stepwise, second: Stepwise) -> AsyncIterator[Meeting]:
-    """One for each place of the first act where the second can begin."""
+async def interleavings(first: InterleavedDatabase, second: InterleavedDatabase) -> AsyncIterator[Interleaving]:
+    """One for each place of the first action where the second can begin."""
     place = 0
     while True:
         place += 1
-        meeting = Meeting(first, second, place)
-        yield meeting
-        if not meeting.took_place:
+        interleaving = Interleaving(first, second, place)
+        yield interleaving
+        if not interleaving.took_place:
             return

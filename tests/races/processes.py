@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.races.work import LEDGER
+from tests.races.jobs import LEDGER
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,10 +27,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-class Nursery:
-    """The process that starts the others; see `tests.races.process_pool`."""
+class ProcessPool:
+    """The process that starts the others; see `tests.races.process_launcher`."""
 
-    def __init__(self, module: str = "tests.races.process_pool") -> None:
+    def __init__(self, module: str = "tests.races.process_launcher") -> None:
         paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -60,7 +60,7 @@ class WorkerProcess:
     pid: int
     name: str
     log: Path
-    nursery: Nursery
+    process_pool: ProcessPool
     exit_code: int | None = None
 
     def signal(self, number: signal.Signals) -> None:
@@ -69,7 +69,7 @@ class WorkerProcess:
 
     def has_ended(self) -> bool:
         if self.exit_code is None:
-            self.exit_code = self.nursery.ask({"ended": self.pid})
+            self.exit_code = self.process_pool.ask({"ended": self.pid})
         return self.exit_code is not None
 
     async def end(self, within: float) -> int:
@@ -108,7 +108,7 @@ class WorkerProcess:
 class Workers:
     """The worker processes of one test."""
 
-    nursery: Nursery
+    process_pool: ProcessPool
     url: str
     folder: Path
     ledger: Path
@@ -138,7 +138,7 @@ class Workers:
             "worker": {"name": name, **given},
             "crash_at": crash_at,
         }
-        process = WorkerProcess(self.nursery.ask({"start": order}), name, log, self.nursery)
+        process = WorkerProcess(self.process_pool.ask({"start": order}), name, log, self.process_pool)
         self.started.append(process)
         return process
 

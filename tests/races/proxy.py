@@ -58,7 +58,7 @@ class Proxy:
         self.deaf = False
         """Notifications get lost."""
         self.lost = 0
-        """How many replies were lost so far."""
+        """How many replies were lost so proxied_db."""
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         """What happens between the loss of a reply and the moment the client learns that its line is cut."""
         self.before: tuple[str, Callable[[], Awaitable[object]]] | None = None
@@ -97,7 +97,7 @@ class Proxy:
         self._open.clear()
 
     def silence(self, statement: str) -> None:
-        """The lines that have said so, so far, fall silent for ever and without an end; new ones work."""
+        """The lines that have said so, so proxied_db, fall silent for ever and without an end; new ones work."""
         for line in self._lines:
             line.silent = line.silent or any(said.startswith(statement) for said in line.said)
 
@@ -165,9 +165,9 @@ class Proxy:
                 await self._open.wait()
                 self._notice(line, kind, body)
                 if self.before is not None and self._is_sent_off(line, kind) and line.current == self.before[0]:
-                    _, act = self.before
+                    _, action = self.before
                     self.before = None
-                    await act()
+                    await action()
                 if line.silent:
                     continue
                 if self._is_sent_off(line, kind) and self._to_lose(line):

@@ -21,12 +21,12 @@ from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Database
 from tenuto.store import activities
-from tests.races import work
-from tests.races.audit import assert_sound
-from tests.races.ledger import Ledger
+from tests.races import jobs
+from tests.races.invariants import assert_sound
+from tests.races.effect_ledger import Ledger
 from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.races.tasks import SOMEBODY, claim, completed, enqueue, failed
+from tests.races.task_actions import ACTOR, claim, completed, enqueue, failed
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 
@@ -35,7 +35,7 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 
 
 @pytest.fixture
-async def hands(url: str) -> AsyncIterator[list[Database]]:
+async def databases(url: str) -> AsyncIterator[list[Database]]:
     """Three ways to the database that do not wait for each other."""
     async with AsyncExitStack() as stack:
         opened = []
@@ -46,18 +46,18 @@ async def hands(url: str) -> AsyncIterator[list[Database]]:
         yield opened
 
 
-async def at_once(*acts: Callable[[], Awaitable[Any]]) -> list[Any]:
+async def at_once(*actions: Callable[[], Awaitable[Any]]) -> list[Any]:
     """Let all of them begin at the same moment; what each answered or raised."""
-    gate = asyncio.Barrier(len(acts))
+    gate = asyncio.Barrier(len(actions))
 
-    async def go(act: Callable[[], Awaitable[Any]]) -> Any:
+    async def go(action: Callable[[], Awaitable[Any]]) -> Any:
         await gate.wait()
         try:
-            return await act()
+            return await action()
         except Conflict as error:
             return error
 
-    return list(await asyncio.gather(*(go(act) for act in acts)))
+    return list(await asyncio.gather(*(go(action) for action in actions)))
 
 
 async def let_leases_run_out(db: Database) -> None:
@@ -69,7 +69,7 @@ async def last_record(db: Database, task_id: UUID) -> activities.Record:
 
 
 async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
-    db: Database, hands: list[Database], register_worker: RegisterWorker
+    db: Database, databases: list[Database], register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
     outcomes: Counter[str] = Counter()
@@ -80,13 +80,13 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
 
         async def finish_in_a_while(task: Task = task, lag: int = number % 4) -> set[UUID]:
             for _ in range(lag):  # a round trip or two, so that now one and now another comes first
-                await hands[0].fetch_value("SELECT 1")
-            return await finish(hands[0], [completed(hands[0], task)])
+                await databases[0].fetch_value("SELECT 1")
+            return await finish(databases[0], [completed(databases[0], task)])
 
         finished, cancelled, _swept = await at_once(
             finish_in_a_while,
-            partial(task_cancellation.cancel_task, hands[1], new.id, SOMEBODY),
-            partial(recover_lost_tasks, hands[2], hands[2].clock.now()),
+            partial(task_cancellation.cancel_task, databases[1], new.id, ACTOR),
+            partial(recover_lost_tasks, databases[2], databases[2].clock.now()),
         )
 
         last = await last_record(db, new.id)
@@ -106,7 +106,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
 
 
 async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tried_again(
-    db: Database, hands: list[Database], register_worker: RegisterWorker
+    db: Database, databases: list[Database], register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
     outcomes: Counter[str] = Counter()
@@ -114,8 +114,8 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
         (new,) = await enqueue(db)
         (task,) = await claim(db, worker_id)
 
-        fails = partial(finish, hands[0], [failed(hands[0], task)])
-        stops = partial(task_cancellation.cancel_task, hands[1], new.id, SOMEBODY)
+        fails = partial(finish, databases[0], [failed(databases[0], task)])
+        stops = partial(task_cancellation.cancel_task, databases[1], new.id, ACTOR)
         answers = await at_once(*((fails, stops) if number % 2 else (stops, fails)))
         cancelled = answers[number % 2]
 
@@ -148,7 +148,7 @@ async def test_a_running_job_that_fails_in_the_moment_it_is_cancelled_does_not_r
 ) -> None:
     await workers.start("worker").is_ready()
     flag = tmp_path / "fail"
-    tasks = [await app.enqueue(work.fail_when_told, str(flag)) for _ in range(8)]
+    tasks = [await app.enqueue(jobs.fail_when_told, str(flag)) for _ in range(8)]
 
     async def begun() -> bool:
         return ledger.begun() == 8

@@ -16,10 +16,10 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.store import step_checkpoints
-from tests.races import work
-from tests.races.audit import assert_sound
-from tests.races.crashing import EXIT_CODE
-from tests.races.ledger import Ledger, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_sound
+from tests.races.crash_points import EXIT_CODE
+from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
@@ -27,7 +27,9 @@ from tests.races.test_crash_points import let_leases_of_the_dead_run_out, until_
 from tests.support.waiting import eventually
 
 STEPS = ("first", "second", "sleeps", "last", "stop")
-STATEMENTS = ("recorded", "record", "sleep", "put_aside", "commit of put_aside", "end_tasks")
+STATEMENTS = (
+    "load_checkpoints", "record_checkpoint", "record_sleep", "defer_tasks", "commit of defer_tasks", "finish_tasks",
+)  # fmt: skip
 DOOMED: dict[str, Any] = {"lease_seconds": 30.0, "poll_seconds": 10.0, "slots": 1}
 AT_ONCE = 8
 
@@ -47,7 +49,7 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
             crashes = [f"{point} {round}" for point in some]
             queues = [crash.replace(" ", "-") for crash in crashes]
             for crash, queue in zip(crashes, queues, strict=True):
-                tasks[(await app.enqueue(work.chained.using(queue=queue), 7)).id] = crash
+                tasks[(await app.enqueue(jobs.chained.using(queue=queue), 7)).id] = crash
             doomed = [
                 workers.start(f"doomed-{queue}", queues=(queue,), crash_at=crash, **DOOMED)
                 for queue, crash in zip(queues, crashes, strict=True)
@@ -64,7 +66,7 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
         points = reached
 
     print(f"{len(tasks)} chains, {deaths.total()} deaths: {dict(deaths)}")
-    assert deaths["before record"] == deaths["after record"] == len(STEPS)
+    assert deaths["before record_checkpoint"] == deaths["after record_checkpoint"] == len(STEPS)
     assert all(deaths[f"{when} {statement}"] for statement in STATEMENTS for when in ("before", "after"))
     await assert_sound(url, len(tasks))
     assert await observer.count("activities", "final AND status = 'completed' AND output = '\"[7]\"'") == len(tasks)
@@ -95,7 +97,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
 ) -> None:
     flag = tmp_path / "flag"
     victim = await workers.start("victim").is_ready()
-    task = await app.enqueue(work.held_chain, str(flag))
+    task = await app.enqueue(jobs.held_chain, str(flag))
     for life in range(2):
 
         async def in_the_middle(lives: int = life + 1) -> bool:
@@ -117,7 +119,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
 async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    tasks = [await app.enqueue(work.chained, number) for number in range(20)]
+    tasks = [await app.enqueue(jobs.chained, number) for number in range(20)]
     for life in range(6):
         victim = workers.start(f"life-{life}", lease_seconds=4.0, sweep=0.2, slots=2)
 
@@ -143,8 +145,8 @@ async def test_a_step_whose_result_cannot_be_stored_for_a_while_is_stored_later_
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, lose: str
 ) -> None:
     getattr(proxy, lose)(step_checkpoints.SQL.record_checkpoint, times=8)  # more often than one statement is sent
-    await workers.start("far", url=proxy.url).is_ready()
-    task = await app.enqueue(work.chained, 7)
+    await workers.start("proxied_db", url=proxy.url).is_ready()
+    task = await app.enqueue(jobs.chained, 7)
     await observer.until_all_ended(within=40)
 
     assert proxy.lost == 8

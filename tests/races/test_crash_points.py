@@ -8,17 +8,18 @@ from collections import Counter
 from typing import Any
 
 from tenuto import Tenuto
-from tests.races import work
-from tests.races.audit import assert_all_done
-from tests.races.crashing import EXIT_CODE
-from tests.races.ledger import Ledger, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_all_done
+from tests.races.crash_points import EXIT_CODE
+from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.waiting import eventually
 
 STATEMENTS = (
-    "register", "commit of register", "promote", "claim", "claim_under_limits", "commit of claim_under_limits", "renew",
-    "end_tasks", "repeat_tasks", "commit of repeat_tasks", "draining", "declare_ended",
+    "register_process", "commit of register_process", "promote_due_tasks", "claim_tasks", "claim_limited_tasks",
+    "commit of claim_limited_tasks", "renew_leases", "finish_tasks", "retry_tasks", "commit of retry_tasks",
+    "mark_draining", "mark_ended",
 )  # fmt: skip
 AT_ONCE = 12
 TASKS = 5
@@ -75,11 +76,11 @@ async def die_at_once(app: Tenuto, observer: Observer, workers: Workers, crashes
 
 async def give_work(app: Tenuto, queue: str) -> None:
     """To be claimed with and without a limit, renewed, ended, and tried again."""
-    await app.enqueue(work.touch.using(queue=queue), 1)
-    await app.enqueue(work.touch.using(queue=queue, limit_key=queue, limit=1), 2)
-    await app.enqueue(work.fail_once.using(queue=queue), 3)
-    await app.enqueue(work.touch_in_thread.using(queue=queue), 4, seconds=2.5)
-    await app.enqueue(work.touch.using(queue=queue), 5)
+    await app.enqueue(jobs.touch.using(queue=queue), 1)
+    await app.enqueue(jobs.touch.using(queue=queue, limit_key=queue, limit=1), 2)
+    await app.enqueue(jobs.fail_once.using(queue=queue), 3)
+    await app.enqueue(jobs.touch_in_thread.using(queue=queue), 4, seconds=2.5)
+    await app.enqueue(jobs.touch.using(queue=queue), 5)
 
 
 async def let_leases_of_the_dead_run_out(observer: Observer) -> None:

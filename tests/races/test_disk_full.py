@@ -12,12 +12,12 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
-from tests.races import work
-from tests.races.audit import assert_all_done
-from tests.races.ledger import Ledger
+from tests.races import jobs
+from tests.races.invariants import assert_all_done
+from tests.races.effect_ledger import Ledger
 from tests.races.observer import Observer
-from tests.races.processes import Nursery, Workers
-from tests.races.servers import Server
+from tests.races.processes import ProcessPool, Workers
+from tests.races.disposable_server import Server
 from tests.support.waiting import eventually
 
 MEGABYTE = 1024 * 1024
@@ -66,21 +66,21 @@ async def until_refused(ask: Callable[[], Awaitable[object]]) -> tuple[int, str]
 
 
 async def test_a_full_disk_is_reported_and_recovered_from(
-    small_disk: tuple[Server, Path], nursery: Nursery, tmp_path: Path, ledger: Ledger
+    small_disk: tuple[Server, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     server, ballast = small_disk
     app = Tenuto(server.url, home=tmp_path)
     observer = await Observer.at(server.url)
-    workers = Workers(nursery, server.url, tmp_path, ledger.path)
+    workers = Workers(process_pool, server.url, tmp_path, ledger.path)
     try:
         thousand = [{"number": n, "group": "x" * 200} for n in range(1000)]
-        by_thousands, refused = await until_refused(lambda: app.enqueue_many(work.touch, thousand))
+        by_thousands, refused = await until_refused(lambda: app.enqueue_many(jobs.touch, thousand))
         assert by_thousands >= 1
         assert "No space left on device" in refused
         assert "make room" in refused
         assert await observer.count("tasks") == by_thousands * 1000
 
-        one_by_one, refused = await until_refused(lambda: app.enqueue(work.touch, 1, group="x" * 200))
+        one_by_one, refused = await until_refused(lambda: app.enqueue(jobs.touch, 1, group="x" * 200))
         assert "make room" in refused
         promised = by_thousands * 1000 + one_by_one
         assert await observer.count("tasks") == promised
@@ -89,7 +89,7 @@ async def test_a_full_disk_is_reported_and_recovered_from(
         worker = await workers.start("worker", slots=50).is_ready()
         ballast.unlink()
 
-        await app.enqueue(work.touch, 1)
+        await app.enqueue(jobs.touch, 1)
         await observer.until_all_ended(within=60)
         await assert_all_done(server.url, promised + 1, ledger.effects())
         assert not worker.has_ended()
@@ -100,12 +100,12 @@ async def test_a_full_disk_is_reported_and_recovered_from(
 
 
 async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
-    small_disk: tuple[Server, Path], nursery: Nursery, tmp_path: Path, ledger: Ledger
+    small_disk: tuple[Server, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     server, ballast = small_disk
     app = Tenuto(server.url, home=tmp_path)
     observer = await Observer.at(server.url)
-    workers = Workers(nursery, server.url, tmp_path, ledger.path)
+    workers = Workers(process_pool, server.url, tmp_path, ledger.path)
     await observer.value("ALTER TABLE tenuto.activities_old SET TABLESPACE small")
     for (partition,) in await observer.rows(
         "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'tenuto.activities'::regclass"
@@ -115,7 +115,7 @@ async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
         worker = await workers.start("worker", slots=20).is_ready()
         filling = ballast.with_name("filling")
         flag = tmp_path / "go"
-        await app.enqueue_many(work.say_much_when_told, [str(flag)] * 20)
+        await app.enqueue_many(jobs.say_much_when_told, [str(flag)] * 20)
         await observer.until_running(20)
         with pytest.raises(OSError, match="No space left"):
             filling.write_bytes(bytes(24 * MEGABYTE))

@@ -7,9 +7,9 @@ import time
 
 from tenuto import Tenuto
 from tenuto.service.signals import EXIT_LOST_CONTROL
-from tests.races import work
-from tests.races.audit import assert_all_done, assert_sound
-from tests.races.ledger import Ledger, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_all_done, assert_sound
+from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.races.proxy import Proxy
@@ -31,7 +31,7 @@ async def test_workers_drained_again_and_again_under_load_lose_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     tasks = DRAINS * 300
-    for job in (work.touch, work.touch_in_thread):
+    for job in (jobs.touch, jobs.touch_in_thread):
         await app.enqueue_many(job, [{"number": n, "seconds": 0.01} for n in range(tasks // 2)])
     for number in range(DRAINS):
         before = ledger.begun()
@@ -57,10 +57,10 @@ async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_wi
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     leaving = await workers.start("leaving", grace_seconds=1.0, lease_seconds=60.0).is_ready()
-    for job in (work.touch, work.touch_in_thread, work.touch_in_child):
+    for job in (jobs.touch, jobs.touch_in_thread, jobs.touch_in_child):
         for number in range(3):
             await app.enqueue(job, number, seconds=60.0)
-    await app.enqueue(work.fail_once_then_last, 60.0)
+    await app.enqueue(jobs.fail_once_then_last, 60.0)
 
     async def begun() -> bool:
         return ledger.begun() == 11
@@ -89,7 +89,7 @@ async def test_a_second_signal_makes_it_leave_at_once(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     leaving = await workers.start("leaving", grace_seconds=60.0, lease_seconds=60.0).is_ready()
-    for job in (work.touch, work.touch_in_thread):
+    for job in (jobs.touch, jobs.touch_in_thread):
         for number in range(3):
             await app.enqueue(job, number, seconds=60.0)
 
@@ -115,7 +115,7 @@ async def test_code_that_is_told_to_stop_may_clean_up_undisturbed(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     leaving = await workers.start("leaving", grace_seconds=0.0).is_ready()
-    await app.enqueue(work.clean_up_slowly, 1.0)
+    await app.enqueue(jobs.clean_up_slowly, 1.0)
 
     async def begun() -> bool:
         return ledger.begun() == 1
@@ -134,7 +134,7 @@ async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=6.0).is_ready()
-    await app.enqueue(work.sleep_in_c, 60.0)
+    await app.enqueue(jobs.sleep_in_c, 60.0)
 
     async def begun() -> bool:
         return ledger.begun() == 1
@@ -154,7 +154,7 @@ async def test_a_worker_told_to_stop_while_the_database_is_away_leaves_all_the_s
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     leaving = await workers.start("leaving", url=proxy.url, grace_seconds=0.5).is_ready()
-    await app.enqueue(work.touch, 1, seconds=60.0)  # it must not have ended before the line falls silent
+    await app.enqueue(jobs.touch, 1, seconds=60.0)  # it must not have ended before the line falls silent
     await observer.until_running(1)
     proxy.fall_silent()
 

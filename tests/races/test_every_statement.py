@@ -19,21 +19,21 @@ from tenuto.diagnostics.doctor import examine
 from tenuto.errors import Conflict, NotFound, StaleLease
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
-from tests.races.dying import Act, Mortal, emptied, remains, writes
-from tests.races.runs import broken_rules
-from tests.races.scenarios.scenario import Calm, Stage, Step
+from tests.races.simulated_crashes import Action, CrashableDatabase, emptied, remains, writes
+from tests.races.execution_actions import broken_rules
+from tests.races.scenarios.scenario import Calm, Scenario, Step
 from tests.races.scenarios.tasks import CLAIMS, comes_back
-from tests.races.scripts import SCRIPTS
+from tests.races.scenarios.all_scenarios import SCRIPTS
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
-Dies = Callable[[Act, int], Awaitable[bool]]
+Dies = Callable[[Action, int], Awaitable[bool]]
 SAME = {file: [other for other in SCRIPTS if SCRIPTS[other] is script] for file, script in SCRIPTS.items()}
 FIRST = sorted({files[0] for files in SAME.values()})
 
 
 @pytest.fixture
-async def mortal(url: str) -> AsyncIterator[Mortal]:
-    database = await Mortal.at(url)
+async def crashable(url: str) -> AsyncIterator[CrashableDatabase]:
+    database = await CrashableDatabase.at(url)
     yield database
     await database.close()
 
@@ -44,45 +44,45 @@ def test_every_file_with_statements_that_write_has_a_script() -> None:
 
 @pytest.mark.parametrize("file", FIRST)
 async def test_who_dies_at_any_statement_that_writes_has_broken_nothing_and_can_do_it_again(
-    db: Database, mortal: Mortal, register_worker: RegisterWorker, tmp_path: Path, file: str
+    db: Database, crashable: CrashableDatabase, register_worker: RegisterWorker, tmp_path: Path, file: str
 ) -> None:
     async def whole(dies: Dies | None) -> list[str]:
         await emptied(db)
-        stage = Stage(db, await register_worker("the worker"))
+        scenario = Scenario(db, await register_worker("the worker"))
         for step in SCRIPTS[file]:
-            await until_done(mortal, step, stage, dies)
+            await until_done(crashable, step, scenario, dies)
         found = [each for each in await examine(db, settings) if each.severity is Severity.PROBLEM]
         assert found == [], found
         return await remains(db)
 
-    settings = load_settings(database=mortal.url, home=tmp_path)
+    settings = load_settings(database=crashable.url, home=tmp_path)
     undisturbed = await whole(None)
-    interrupted = await whole(mortal.dies_before)
+    interrupted = await whole(crashable.dies_before)
     assert list((Counter(interrupted) - Counter(undisturbed)).elements()) == []
     assert list((Counter(undisturbed) - Counter(interrupted)).elements()) == []
-    await whole(mortal.dies_after)
+    await whole(crashable.dies_after)
 
     wanted = {name for other in SAME[file] for name in writes()[other]}
-    assert wanted - mortal.died_before == set(), "nobody dies before these: add an act to tests/races/scripts.py"
-    assert wanted - mortal.died_after == set(), "nobody dies after these: add an act to tests/races/scripts.py"
+    assert wanted - crashable.died_before == set(), "nobody dies before these: add an action to tests/races/scenarios/all_scenarios.py"
+    assert wanted - crashable.died_after == set(), "nobody dies after these: add an action to tests/races/scenarios/all_scenarios.py"
 
 
-async def until_done(mortal: Mortal, step: Step, stage: Stage, dies: Dies | None) -> None:
+async def until_done(crashable: CrashableDatabase, step: Step, scenario: Scenario, dies: Dies | None) -> None:
     """Do this, die at its first statement, do it again, die at the second …, until it is done."""
 
-    async def act(database: Database) -> None:
-        await step(database, stage)
+    async def action(database: Database) -> None:
+        await step(database, scenario)
 
     if dies is None or isinstance(step, Calm):
-        await act(mortal)
+        await action(crashable)
         return
     place, died = 0, True
     while died:
         place += 1
         died = False
         with suppress(*(() if place == 1 else (Conflict, NotFound, StaleLease))):  # it had been done all the same
-            died = await dies(act, place)
+            died = await dies(action, place)
         if died and step in CLAIMS:
-            await comes_back(stage)
-        stage.damaged = stage.damaged and died
-        assert stage.damaged or await broken_rules(stage.db) == [], (step, place)
+            await comes_back(scenario)
+        scenario.damaged = scenario.damaged and died
+        assert scenario.damaged or await broken_rules(scenario.db) == [], (step, place)

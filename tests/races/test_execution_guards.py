@@ -26,9 +26,9 @@ from tenuto.store import executions
 from tenuto.store import workers as register_of_workers
 from tests.races import test_execution_races as happens
 from tests.races import test_firing_races as falls_due
-from tests.races.interleaving import Stepwise, meetings
-from tests.races.runs import begin, broken_rules, failed_for_good, new_run, plan_of, run_to_the_end
-from tests.races.tasks import SOMEBODY, claim, completed, failed
+from tests.races.interleaving import InterleavedDatabase, interleavings
+from tests.races.execution_actions import begin, broken_rules, failed_for_good, new_run, plan_of, run_to_the_end
+from tests.races.task_actions import ACTOR, claim, completed, failed
 
 pytestmark = pytest.mark.usefixtures("both_completion_paths")
 
@@ -64,73 +64,73 @@ async def all_ending(db: Database, tasks: list[Task]) -> None:
     ids=lambda given: getattr(given, "__name__", given),
 )
 async def test_two_things_at_once_leave_an_execution_sound(
-    first: Stepwise,
-    second: Stepwise,
+    first: InterleavedDatabase,
+    second: InterleavedDatabase,
     worker_id: UUID,
     register_worker: RegisterWorker,
-    one: happens.Act,
-    another: happens.Act,
+    one: happens.Action,
+    another: happens.Action,
     held: int,
     paused: bool,
 ) -> None:
     other = await register_worker()
-    async for meeting in meetings(first, second):
-        scene = await happens.a_scene(second, worker_id, other, held=held, paused=paused)
-        await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
-        assert await broken_rules(second) == [], meeting
-        await happens.resume(second, scene)
+    async for interleaving in interleavings(first, second):
+        scenario = await happens.create_scenario(second, worker_id, other, held=held, paused=paused)
+        await interleaving.of(partial(one, scenario=scenario), partial(another, scenario=scenario))
+        assert await broken_rules(second) == [], interleaving
+        await happens.resume(second, scenario)
         await run_to_the_end(second, other)
-        assert await broken_rules(second) == [], meeting
+        assert await broken_rules(second) == [], interleaving
 
 
 @pytest.mark.parametrize("taking_back", ["the sweep", "its own next life"])
 async def test_a_step_given_up_as_lost_and_one_that_ends_begin_the_next_group_once(
-    first: Stepwise, second: Stepwise, worker_id: UUID, register_worker: RegisterWorker, taking_back: str
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, register_worker: RegisterWorker, taking_back: str
 ) -> None:
     dead = await register_worker()
 
     async def take_back(db: Database) -> None:
         await (recover_lost_tasks(db, db.clock.now()) if taking_back == "the sweep" else recover_tasks_of_worker(db, dead, db.clock.now()))
 
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         (run,) = await begin(second, plan_of(2, 1))
         (lost,) = await claim(second, dead)
         (ends,) = await claim(second, worker_id)
         await second.fetch_all(
             "UPDATE tenuto.tasks SET losses = 2, lease_until = now() - interval '1 s' WHERE id = $1", lost.id
         )
-        await meeting.of(take_back, partial(ending, task=ends))
+        await interleaving.of(take_back, partial(ending, task=ends))
 
-        assert await broken_rules(second) == [], meeting
+        assert await broken_rules(second) == [], interleaving
         assert await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", run) == "failed"
 
 
 async def test_a_group_whose_steps_were_all_cancelled_beforehand_is_passed_over(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
-    await happens.the_last_is_cancelled(db, scene)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
+    await happens.the_last_is_cancelled(db, scenario)
 
-    await happens.both_end(db, scene)
+    await happens.both_end(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.executions") == "failed"
     assert await broken_rules(db) == []
 
 
 async def test_a_decision_that_comes_after_the_cancellation_begins_nothing(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
-    await happens.cancel(db, scene)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
+    await happens.cancel(db, scenario)
 
-    await db.fetch_all(executions.SQL.start_groups, [scene.run], [1], [0], None, None, None, [], 0)
+    await db.fetch_all(executions.SQL.start_groups, [scenario.run], [1], [0], None, None, None, [], 0)
 
     assert await db.fetch_value("SELECT current_group FROM tenuto.executions") == 0
 
 
 async def test_what_comes_next_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=True)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=True)
 
-    await happens.both_end(db, scene)
+    await happens.both_end(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "waiting"
-    await happens.resume(db, scene)
+    await happens.resume(db, scenario)
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
@@ -141,10 +141,10 @@ async def put_aside(db: Database, task: Task, **aside: object) -> set[UUID]:
 
 
 async def test_what_is_to_be_tried_again_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=True)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=True)
 
-    await finish(db, [failed(db, scene.a)])
-    await put_aside(db, scene.b, until=db.clock.now() + timedelta(hours=1))
+    await finish(db, [failed(db, scenario.a)])
+    await put_aside(db, scenario.b, until=db.clock.now() + timedelta(hours=1))
 
     states = await db.fetch_all("SELECT DISTINCT state FROM tenuto.tasks")
     assert [row["state"] for row in states] == ["waiting"]
@@ -153,14 +153,14 @@ async def test_what_is_to_be_tried_again_in_a_paused_execution_waits(db: Databas
 async def test_a_stale_fence_or_another_worker_puts_nothing_aside(
     db: Database, worker_id: UUID, register_worker: RegisterWorker
 ) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     later = db.clock.now() + timedelta(hours=1)
     stranger = await register_worker()
 
-    scene.a.fence -= 1
-    assert await put_aside(db, scene.a, until=later) == set()
-    scene.b.worker_id = stranger
-    assert await put_aside(db, scene.b, until=later) == set()
+    scenario.a.fence -= 1
+    assert await put_aside(db, scenario.a, until=later) == set()
+    scenario.b.worker_id = stranger
+    assert await put_aside(db, scenario.b, until=later) == set()
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
 
@@ -172,20 +172,20 @@ async def failing(db: Database, task: Task) -> None:
 
 
 @pytest.mark.parametrize("first_comes", ["who waits", "the end"])
-@pytest.mark.parametrize("how", [ending, failing], ids=lambda act: act.__name__)
+@pytest.mark.parametrize("how", [ending, failing], ids=lambda action: action.__name__)
 async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
-    first: Stepwise, second: Stepwise, worker_id: UUID, how: Callable[..., Awaitable[None]], first_comes: str
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, how: Callable[..., Awaitable[None]], first_comes: str
 ) -> None:
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         await begin(second, plan_of(1))
         (step,) = await claim(second, worker_id)
         (child,) = await begin(second, plan_of(1), parent_task_id=step.id, origin="step")
         (last,) = await claim(second, worker_id)
 
-        acts = [partial(put_aside, task=step, execution=child), partial(how, task=last)]
-        await meeting.of(*(acts if first_comes == "who waits" else reversed(acts)))
+        actions = [partial(put_aside, task=step, execution=child), partial(how, task=last)]
+        await interleaving.of(*(actions if first_comes == "who waits" else reversed(actions)))
 
-        assert await second.fetch_value("SELECT state FROM tenuto.tasks") == "queued", meeting
+        assert await second.fetch_value("SELECT state FROM tenuto.tasks") == "queued", interleaving
         await run_to_the_end(second, worker_id)
 
 
@@ -195,7 +195,7 @@ async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db
     (child,) = await begin(db, plan_of(1), parent_task_id=step.id, origin="step")
     (last,) = await claim(db, worker_id)
     await put_aside(db, step, execution=child)
-    await execution_control.pause_execution(db, outer, db.clock.now(), SOMEBODY)
+    await execution_control.pause_execution(db, outer, db.clock.now(), ACTOR)
 
     await ending(db, last)
 
@@ -206,28 +206,28 @@ async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db
 
 @pytest.mark.parametrize("order", ["resumed first", "ended first"])
 async def test_a_step_whose_schedule_ends_while_its_execution_is_resumed_goes_on(
-    first: Stepwise, second: Stepwise, worker_id: UUID, order: str
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, order: str
 ) -> None:
-    async for meeting in meetings(first, second):
-        scene = await happens.a_waiting_scene(second, worker_id, worker_id, paused=True)
+    async for interleaving in interleavings(first, second):
+        scenario = await happens.create_waiting_scenario(second, worker_id, worker_id, paused=True)
 
-        acts = [partial(happens.resume, scene=scene), partial(happens.the_child_fails, scene=scene)]
-        await meeting.of(*(acts if order == "resumed first" else reversed(acts)))
+        actions = [partial(happens.resume, scenario=scenario), partial(happens.the_child_fails, scenario=scenario)]
+        await interleaving.of(*(actions if order == "resumed first" else reversed(actions)))
 
-        assert await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scene.a.id) == "queued", meeting
+        assert await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scenario.a.id) == "queued", interleaving
         await run_to_the_end(second, worker_id)
 
 
 async def test_who_resumes_lets_nobody_go_that_waits_for_another_execution(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_waiting_scene(db, worker_id, worker_id, paused=True)
+    scenario = await happens.create_waiting_scenario(db, worker_id, worker_id, paused=True)
 
     async with db.connection() as connection:
-        answer = await connection.fetchrow(executions.SQL.resume_execution, scene.run, db.clock.now())
+        answer = await connection.fetchrow(executions.SQL.resume_execution, scenario.run, db.clock.now())
 
     assert answer is not None
     assert answer["notified"] == 0, "there is nothing to be taken"
-    (step,) = await db.fetch_all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scene.a.id)
-    assert (step["state"], step["waits_for"]) == ("waiting", scene.child)
+    (step,) = await db.fetch_all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scenario.a.id)
+    assert (step["state"], step["waits_for"]) == ("waiting", scenario.child)
 
 
 async def test_repair_does_not_wait_for_what_somebody_else_works_on(
@@ -248,12 +248,12 @@ async def test_repair_does_not_wait_for_what_somebody_else_works_on(
 
 @pytest.mark.parametrize("state", ["completed", "failed", "in_progress"])
 async def test_a_cancelled_execution_never_becomes_anything_else(db: Database, worker_id: UUID, state: str) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
-    await happens.cancel(db, scene)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
+    await happens.cancel(db, scenario)
     with pytest.raises(Exception, match="which is final"):
         await db.fetch_all("UPDATE tenuto.executions SET state = $1", state)
 
-    await happens.both_end(db, scene)
+    await happens.both_end(db, scenario)
     await repair_stuck_executions(db, db.clock.now())
 
     (row,) = await db.fetch_all("SELECT state, ended_at FROM tenuto.executions")
@@ -271,37 +271,37 @@ async def test_an_execution_that_has_ended_cannot_be_changed(db: Database, worke
 
 
 async def test_who_follows_a_cancelled_execution_starts_nothing(
-    first: Stepwise, second: Stepwise, worker_id: UUID
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     for one, another in (
         (falls_due.the_step_begins, falls_due.the_step_is_cancelled),
         (falls_due.the_step_is_cancelled, falls_due.the_step_begins),
     ):
-        async for meeting in meetings(first, second):
-            scene = await falls_due.a_scene(second, worker_id, OverlapPolicy.ALLOW)
-            await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
-            assert await broken_rules(second) == [], (one, meeting)
+        async for interleaving in interleavings(first, second):
+            scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
+            await interleaving.of(partial(one, scenario=scenario), partial(another, scenario=scenario))
+            assert await broken_rules(second) == [], (one, interleaving)
             await falls_due.clear(second)
 
 
-async def only_the_step_is_cancelled(db: Database, scene: falls_due.Scene) -> None:
-    assert await task_cancellation.cancel_task(db, scene.step.id, SOMEBODY) == "stopping"
+async def only_the_step_is_cancelled(db: Database, scenario: falls_due.Scenario) -> None:
+    assert await task_cancellation.cancel_task(db, scenario.step.id, ACTOR) == "stopping"
 
 
 async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_started(
-    first: Stepwise, second: Stepwise, worker_id: UUID
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     for one, another in (
         (falls_due.the_step_begins, only_the_step_is_cancelled),
         (only_the_step_is_cancelled, falls_due.the_step_begins),
     ):
-        async for meeting in meetings(first, second):
-            scene = await falls_due.a_scene(second, worker_id, OverlapPolicy.ALLOW)
-            await meeting.of(partial(one, scene=scene), partial(another, scene=scene))
-            assert await broken_rules(second) == [], (one, meeting)
-            await put_aside(second, scene.step, execution=scene.step.activity_id)
+        async for interleaving in interleavings(first, second):
+            scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
+            await interleaving.of(partial(one, scenario=scenario), partial(another, scenario=scenario))
+            assert await broken_rules(second) == [], (one, interleaving)
+            await put_aside(second, scenario.step, execution=scenario.step.activity_id)
             assert (
-                await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scene.step.id) == "cancelled"
+                await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scenario.step.id) == "cancelled"
             )
             await repair_stuck_executions(second, second.clock.now())
             await falls_due.clear(second)
@@ -312,11 +312,11 @@ async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_st
 async def test_who_has_lost_its_step_starts_nothing(
     db: Database, worker_id: UUID, register_worker: RegisterWorker, gone: str
 ) -> None:
-    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.ALLOW)
+    scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
     given = [await register_worker()] if "$2" in gone else []
-    await db.fetch_all(f"UPDATE tenuto.tasks SET {gone} WHERE id = $1", scene.step.id, *given)
+    await db.fetch_all(f"UPDATE tenuto.tasks SET {gone} WHERE id = $1", scenario.step.id, *given)
 
-    await falls_due.the_step_begins(db, scene)
+    await falls_due.the_step_begins(db, scenario)
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE parent_task_id IS NOT NULL") == 0
 
@@ -325,68 +325,68 @@ async def test_who_starts_something_again_that_has_ended_meanwhile_starts_nothin
     db: Database, worker_id: UUID
 ) -> None:
     """The reply to the first try was lost, and what it had begun was quick."""
-    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.ALLOW)
+    scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
     for _ in range(2):
-        await falls_due.the_step_begins(db, scene)
+        await falls_due.the_step_begins(db, scenario)
         while taken := await claim(db, worker_id, 10):
             await all_ending(db, taken)
 
-    begun = await db.fetch_all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scene.step.id)
-    assert [tuple(row) for row in begun] == [(scene.step.activity_id, "completed")]
+    begun = await db.fetch_all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scenario.step.id)
+    assert [tuple(row) for row in begun] == [(scenario.step.activity_id, "completed")]
 
 
 async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_has_the_greater_id(
     db: Database, worker_id: UUID
 ) -> None:
-    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.ALLOW)
-    await begin(db, plan_of(1), parent_task_id=scene.step.id)
+    scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
+    await begin(db, plan_of(1), parent_task_id=scenario.step.id)
     await finish(db, [failed_for_good(db, task) for task in await claim(db, worker_id)])
-    own = replace(new_run(db, plan_of(1), parent_task_id=scene.step.id), id=scene.step.activity_id)
+    own = replace(new_run(db, plan_of(1), parent_task_id=scenario.step.id), id=scenario.step.activity_id)
     await db.transaction(lambda connection: executions.create_executions(connection, [own]))
     await all_ending(db, await claim(db, worker_id))
 
-    answer = await schedule_step._run_child(db, Context(scene.step))
+    answer = await schedule_step._run_child(db, Context(scenario.step))
 
     assert answer == {"execution_id": str(own.id), "failed_steps": 0}
 
 
 async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
-    first: Stepwise, second: Stepwise, worker_id: UUID
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     broken = "SELECT coalesce(sum(count), 0) FROM tenuto.repairs WHERE net = 'steps_waiting_in_a_circle'"
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         one, another = await begin(second, plan_of(2), plan_of(1))
         steps = {step.execution_id: step for step in await claim(second, worker_id, 3)}  # of the first, one goes on
         await put_aside(second, steps[one], execution=another)
         await put_aside(second, steps[another], execution=one)
 
         async def cancel(db: Database, task_id: UUID = steps[one].id) -> int:
-            await task_cancellation.cancel_task(db, task_id, SOMEBODY)
+            await task_cancellation.cancel_task(db, task_id, ACTOR)
             count: int = await db.fetch_value(broken)
             return count
 
-        _, by_then = await meeting.of(lambda db: repair_stuck_executions(db, db.clock.now()), cancel)
+        _, by_then = await interleaving.of(lambda db: repair_stuck_executions(db, db.clock.now()), cancel)
 
-        assert await second.fetch_value(broken) == by_then, (meeting, "after that there was no circle")
-        assert await broken_rules(second) == [], meeting
+        assert await second.fetch_value(broken) == by_then, (interleaving, "after that there was no circle")
+        assert await broken_rules(second) == [], interleaving
         await run_to_the_end(second, worker_id)
 
 
 async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     await register_of_workers.deregister_process(db, worker_id)
 
-    await happens.both_end_and_the_worker_goes_on(db, scene)
+    await happens.both_end_and_the_worker_goes_on(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
 async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Database, worker_id: UUID) -> None:
-    scene = await happens.a_scene(db, worker_id, worker_id, held=2, paused=False)
-    settlements = [completed(db, scene.a), completed(db, scene.b)]
+    scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
+    settlements = [completed(db, scenario.a), completed(db, scenario.b)]
 
     async def end_and_think_better_of_it(connection: Connection) -> None:
-        await executions.lock_executions(connection, [scene.run])
+        await executions.lock_executions(connection, [scenario.run])
         await completion.finish_in_transaction(connection, settlements)
         raise ZeroDivisionError
 

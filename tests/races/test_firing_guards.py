@@ -27,9 +27,9 @@ from tenuto.scheduling.firing import RunResult
 from tenuto.store import schedules
 from tenuto.store.schedules import LedgerEntry, Schedule
 from tests.races import test_firing_races as falls_due
-from tests.races.interleaving import Stepwise, meetings
-from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
-from tests.races.tasks import SOMEBODY, claim, completed
+from tests.races.interleaving import InterleavedDatabase, interleavings
+from tests.races.execution_actions import begin, broken_rules, plan_of, run_to_the_end
+from tests.races.task_actions import ACTOR, claim, completed
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("both_completion_paths")
@@ -40,7 +40,7 @@ NAME = falls_due.NAME
 
 async def a_schedule(db: Database, overlap: OverlapPolicy = OverlapPolicy.SKIP) -> Schedule:
     return await schedule_definitions.create(
-        db, ScheduleDefinition(NAME, every("1m"), plan_of(1), overlap=overlap), ChangeContext(SOMEBODY, falls_due.CREATED)
+        db, ScheduleDefinition(NAME, every("1m"), plan_of(1), overlap=overlap), ChangeContext(ACTOR, falls_due.CREATED)
     )
 
 
@@ -55,7 +55,7 @@ async def all_ending(db: Database, tasks: list[Task]) -> None:
 async def run_now(db: Database, request: UUID | None = None) -> RunResult:
     request = request or new_id()
     return await db.transaction(
-        lambda connection: firing.run_schedule(connection, NAME, falls_due.NOW, SOMEBODY, request_id=request)
+        lambda connection: firing.run_schedule(connection, NAME, falls_due.NOW, ACTOR, request_id=request)
     )
 
 
@@ -76,10 +76,10 @@ def entry(schedule_id: UUID, decision: Decision, turn: str | None = None, minute
 
 
 async def write(db: Database, *entries: LedgerEntry) -> None:
-    async def act(connection: Connection) -> None:
+    async def action(connection: Connection) -> None:
         await schedules.write_ledger_entries(connection, entries, falls_due.NOW, "a scheduler")
 
-    await db.transaction(act)
+    await db.transaction(action)
 
 
 async def test_a_due_instant_has_one_row_in_the_ledger(db: Database) -> None:
@@ -109,11 +109,11 @@ async def test_a_schedule_one_scheduler_is_firing_no_other_waits_for(db: Databas
     assert await firing.fire_due_schedules(db, falls_due.NOW, "another") == 1
 
 
-async def test_of_two_runs_by_hand_at_once_one_is_skipped(first: Stepwise, second: Stepwise) -> None:
+async def test_of_two_runs_by_hand_at_once_one_is_skipped(first: InterleavedDatabase, second: InterleavedDatabase) -> None:
     await a_schedule(second)
-    async for meeting in meetings(first, second):
-        one, another = await meeting.of(run_now, run_now)
-        assert {one.decision, another.decision} == {Decision.FIRED, Decision.SKIPPED}, meeting
+    async for interleaving in interleavings(first, second):
+        one, another = await interleaving.of(run_now, run_now)
+        assert {one.decision, another.decision} == {Decision.FIRED, Decision.SKIPPED}, interleaving
         for table in ("occurrences", "executions", "tasks"):
             await second.fetch_all(f"DELETE FROM tenuto.{table}")
 
@@ -135,15 +135,15 @@ async def test_what_is_due_while_another_run_is_active_is_not_fired(db: Database
     ids=["is cancelled", "has missed runs queued behind it"],
 )
 async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_executions(
-    first: Stepwise, second: Stepwise, worker_id: UUID, overlap: OverlapPolicy, misfire: Misfire
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, overlap: OverlapPolicy, misfire: Misfire
 ) -> None:
     now = falls_due.NOW + timedelta(minutes=2)
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         made = [
             await schedule_definitions.create(
                 second,
                 ScheduleDefinition(name, every("1m"), plan_of(1), overlap=rule, misfire=late),
-                ChangeContext(SOMEBODY, falls_due.CREATED),
+                ChangeContext(ACTOR, falls_due.CREATED),
             )
             for name, rule, late in (("one", OverlapPolicy.CANCEL_PREVIOUS, Misfire()), ("two", overlap, misfire))
         ]
@@ -151,9 +151,9 @@ async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_
             await begin(second, plan_of(1), schedule_id=schedule.id, schedule_name=schedule.name)
         tasks = await claim(second, worker_id, 2)
 
-        await meeting.of(lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(all_ending, tasks=tasks))
+        await interleaving.of(lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(all_ending, tasks=tasks))
 
-        assert await broken_rules(second) == [], meeting
+        assert await broken_rules(second) == [], interleaving
         await falls_due.clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -183,27 +183,27 @@ async def test_an_instant_that_is_decided_is_passed_over_however_it_came_to_be_p
     assert (await schedule_definitions.get(db, schedule.name)).next_run_at == falls_due.DUE + timedelta(minutes=1)
 
 
-async def test_a_turn_is_taken_once(first: Stepwise, second: Stepwise, worker_id: UUID) -> None:
-    async for meeting in meetings(first, second):
+async def test_a_turn_is_taken_once(first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID) -> None:
+    async for interleaving in interleavings(first, second):
         await a_schedule(second, OverlapPolicy.QUEUE_ONE)
         await run_now(second)
         assert (await run_now(second)).decision is Decision.QUEUED
         await run_to_the_end(second, worker_id)
 
-        started = await meeting.of(
+        started = await interleaving.of(
             lambda db: firing.start_queued_runs(db, falls_due.NOW, "one"),
             lambda db: firing.start_queued_runs(db, falls_due.NOW, "two"),
         )
 
-        assert sum(started) == 1, meeting
-        assert await broken_rules(second) == [], meeting
+        assert sum(started) == 1, interleaving
+        assert await broken_rules(second) == [], interleaving
         await falls_due.clear(second)
 
 
 async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it(
-    first: Stepwise, second: Stepwise, worker_id: UUID
+    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         await a_schedule(second, OverlapPolicy.QUEUE_ONE)
         for _ in range(2):
             await run_now(second)
@@ -211,12 +211,12 @@ async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it
 
         async def delete(db: Database) -> None:
             with suppress(Conflict):
-                await schedule_definitions.delete(db, NAME, ChangeContext(SOMEBODY, falls_due.NOW))
+                await schedule_definitions.delete(db, NAME, ChangeContext(ACTOR, falls_due.NOW))
 
-        await meeting.of(lambda db: firing.start_queued_runs(db, falls_due.NOW, "a scheduler"), delete)
+        await interleaving.of(lambda db: firing.start_queued_runs(db, falls_due.NOW, "a scheduler"), delete)
 
         active = await second.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
-        assert active == await second.fetch_value("SELECT count(*) FROM tenuto.schedules"), meeting
+        assert active == await second.fetch_value("SELECT count(*) FROM tenuto.schedules"), interleaving
         await falls_due.clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -235,16 +235,16 @@ async def test_what_the_ledger_has_decided_cannot_be_changed(db: Database, chang
 async def test_the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it(
     db: Database, worker_id: UUID, other: asyncpg.Connection, url: str
 ) -> None:
-    scene = await falls_due.a_scene(db, worker_id, OverlapPolicy.QUEUE_ONE)
+    scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.QUEUE_ONE)
     heard: list[str] = []
     listening = await asyncpg.connect(url)
     await listening.add_listener("tenuto", lambda *told: heard.append(told[-1]))
     queueing = other.transaction()
     await queueing.start()
-    started = await firing.run_schedule(other, NAME, falls_due.NOW, SOMEBODY, request_id=new_id())
+    started = await firing.run_schedule(other, NAME, falls_due.NOW, ACTOR, request_id=new_id())
     assert started.decision is Decision.QUEUED
 
-    ends = asyncio.create_task(ending(db, scene.held))
+    ends = asyncio.create_task(ending(db, scenario.held))
 
     async def it_waits_or_is_done() -> bool:
         return ends.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")

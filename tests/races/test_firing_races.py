@@ -27,9 +27,9 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing, schedule_step
 from tenuto.service.quarantine import Quarantine
 from tenuto.store import schedules
-from tests.races.interleaving import Stepwise, meetings
-from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
-from tests.races.tasks import SOMEBODY, claim, completed
+from tests.races.interleaving import InterleavedDatabase, interleavings
+from tests.races.execution_actions import begin, broken_rules, plan_of, run_to_the_end
+from tests.races.task_actions import ACTOR, claim, completed
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "a schedule"
@@ -39,7 +39,7 @@ NOW = DUE + timedelta(seconds=5)
 
 
 @dataclass
-class Scene:
+class Scenario:
     """A schedule that is due while an earlier run of it is active, and a step of another that wants to run it."""
 
     schedule: UUID
@@ -49,104 +49,104 @@ class Scene:
     quarantine: Quarantine = field(default_factory=firing.new_quarantine)
 
 
-class Act(Protocol):
+class Action(Protocol):
     @property
     def __name__(self) -> str: ...
 
-    async def __call__(self, db: Database, scene: Scene) -> None: ...
+    async def __call__(self, db: Database, scenario: Scenario) -> None: ...
 
 
 def by(reason: str | None = None) -> ChangeContext:
-    return ChangeContext(SOMEBODY, NOW, reason)
+    return ChangeContext(ACTOR, NOW, reason)
 
 
 def definition(overlap: OverlapPolicy, interval: str = "1m") -> ScheduleDefinition:
     return ScheduleDefinition(NAME, every(interval), plan_of(1, 1), overlap=overlap, misfire=Misfire(MisfirePolicy.ALL))
 
 
-async def fire(db: Database, scene: Scene) -> None:
-    await firing.fire_due_schedules(db, NOW, "a scheduler", scene.quarantine)
+async def fire(db: Database, scenario: Scenario) -> None:
+    await firing.fire_due_schedules(db, NOW, "a scheduler", scenario.quarantine)
 
 
-async def take_turns(db: Database, scene: Scene) -> None:
+async def take_turns(db: Database, scenario: Scenario) -> None:
     await firing.start_queued_runs(db, NOW, "a scheduler")
 
 
-async def run_by_hand(db: Database, scene: Scene) -> None:
+async def run_by_hand(db: Database, scenario: Scenario) -> None:
     await _run_now(db, new_id())
 
 
 async def _run_now(db: Database, request: UUID) -> None:
-    async def act(connection: Connection) -> None:
-        await firing.run_schedule(connection, NAME, NOW, SOMEBODY, request_id=request)
+    async def action(connection: Connection) -> None:
+        await firing.run_schedule(connection, NAME, NOW, ACTOR, request_id=request)
 
     with suppress(NotFound):
-        await db.transaction(act)
+        await db.transaction(action)
 
 
-async def run_at_once(db: Database, scene: Scene) -> None:
+async def run_at_once(db: Database, scenario: Scenario) -> None:
     seen, request = await schedules.load_schedule(db, NAME), new_id()
-    if seen is None or await firing.try_run_immediately(db, seen, NOW, SOMEBODY, request) is None:
+    if seen is None or await firing.try_run_immediately(db, seen, NOW, ACTOR, request) is None:
         await _run_now(db, request)
 
 
-async def disable(db: Database, scene: Scene) -> None:
+async def disable(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
         await schedule_definitions.set_enabled(db, NAME, by(), enabled=False)
 
 
-async def enable(db: Database, scene: Scene) -> None:
+async def enable(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
         await schedule_definitions.set_enabled(db, NAME, by(), enabled=True)
 
 
-async def edit(db: Database, scene: Scene) -> None:
+async def edit(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
         present = await schedule_definitions.get(db, NAME)
         await schedule_definitions.edit(db, NAME, definition(present.definition.overlap, "2m"), by())
 
 
-async def delete(db: Database, scene: Scene) -> None:
+async def delete(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound, Conflict):
         await schedule_definitions.delete(db, NAME, by())
 
 
-async def cancel(db: Database, scene: Scene) -> None:
+async def cancel(db: Database, scenario: Scenario) -> None:
     with suppress(Conflict):
-        await execution_control.cancel_execution(db, scene.run, NOW, SOMEBODY)
+        await execution_control.cancel_execution(db, scenario.run, NOW, ACTOR)
 
 
-async def the_run_ends(db: Database, scene: Scene) -> None:
-    await finish(db, [completed(db, scene.held)])
+async def the_run_ends(db: Database, scenario: Scenario) -> None:
+    await finish(db, [completed(db, scenario.held)])
 
 
-async def the_step_begins(db: Database, scene: Scene) -> None:
-    async def act(connection: Connection) -> UUID:
-        return await schedule_step._start_child(connection, db, Context(scene.step))
+async def the_step_begins(db: Database, scenario: Scenario) -> None:
+    async def action(connection: Connection) -> UUID:
+        return await schedule_step._start_child(connection, db, Context(scenario.step))
 
     with suppress(PermanentFailure):
-        await db.transaction(act)
+        await db.transaction(action)
 
 
-async def the_step_is_cancelled(db: Database, scene: Scene) -> None:
-    assert scene.step.execution_id is not None
+async def the_step_is_cancelled(db: Database, scenario: Scenario) -> None:
+    assert scenario.step.execution_id is not None
     with suppress(Conflict):
-        await execution_control.cancel_execution(db, scene.step.execution_id, NOW, SOMEBODY)
+        await execution_control.cancel_execution(db, scenario.step.execution_id, NOW, ACTOR)
 
 
-async def retry(db: Database, scene: Scene) -> None:
+async def retry(db: Database, scenario: Scenario) -> None:
     with suppress(Conflict, NotFound):
-        await execution_control.retry_execution(db, scene.run, NOW, SOMEBODY)
+        await execution_control.retry_execution(db, scenario.run, NOW, ACTOR)
 
 
-ACTS: tuple[Act, ...] = (
+ACTIONS: tuple[Action, ...] = (
     fire, take_turns, run_by_hand, run_at_once, disable, enable, edit, delete, cancel, the_run_ends, the_step_begins,
     the_step_is_cancelled, retry,
 )  # fmt: skip
 
 
-async def a_scene(db: Database, worker: UUID, overlap: OverlapPolicy) -> Scene:
-    schedule = await schedule_definitions.create(db, definition(overlap), ChangeContext(SOMEBODY, CREATED))
+async def create_scenario(db: Database, worker: UUID, overlap: OverlapPolicy) -> Scenario:
+    schedule = await schedule_definitions.create(db, definition(overlap), ChangeContext(ACTOR, CREATED))
     (outer,) = await begin(db, plan_of(1, kind="schedule"))
     await db.fetch_all("UPDATE tenuto.tasks SET name = $1", NAME)
     (step,) = await claim(db, worker)
@@ -155,14 +155,14 @@ async def a_scene(db: Database, worker: UUID, overlap: OverlapPolicy) -> Scene:
     (run,) = await begin(db, plan_of(1), schedule_id=schedule.id, schedule_name=NAME, alone=alone)
     (held,) = await claim(db, worker)
     assert schedule.next_run_at == DUE
-    return Scene(schedule.id, run, held, step)
+    return Scenario(schedule.id, run, held, step)
 
 
-async def settled(db: Database, scene: Scene, worker: UUID) -> None:
+async def settled(db: Database, scenario: Scenario, worker: UUID) -> None:
     """A scheduler and a worker go on as usual until nothing is left: the instant that was due has been decided, by one
     row, and no run waits for a turn that does not come."""
-    await fire(db, scene)
-    assert scene.quarantine.rows == set()
+    await fire(db, scenario)
+    assert scenario.quarantine.rows == set()
     decided = "SELECT count(*) FROM tenuto.occurrences WHERE origin = 'trigger' AND due_at = $1"
     assert await db.fetch_value(decided, DUE) == 1
     for _ in range(10):
@@ -179,28 +179,28 @@ async def clear(db: Database) -> None:
 
 # Where the rules differ only in a word, one of them stands for the others.
 FIRING = (fire, take_turns, run_by_hand, run_at_once, cancel, the_run_ends)
-SCENES = [
-    *((act, OverlapPolicy.SKIP) for act in ACTS),
-    *((act, OverlapPolicy.QUEUE_ONE) for act in (fire, take_turns, run_by_hand, the_run_ends)),
-    *((act, OverlapPolicy.CANCEL_PREVIOUS) for act in (fire, run_by_hand)),
+SCENARIOS = [
+    *((action, OverlapPolicy.SKIP) for action in ACTIONS),
+    *((action, OverlapPolicy.QUEUE_ONE) for action in (fire, take_turns, run_by_hand, the_run_ends)),
+    *((action, OverlapPolicy.CANCEL_PREVIOUS) for action in (fire, run_by_hand)),
     (fire, OverlapPolicy.ALLOW),
 ]
 
 
-@pytest.mark.parametrize(("one", "overlap"), SCENES, ids=lambda given: getattr(given, "__name__", given))
+@pytest.mark.parametrize(("one", "overlap"), SCENARIOS, ids=lambda given: getattr(given, "__name__", given))
 async def test_a_due_instant_is_decided_once_whatever_meets_it(
-    first: Stepwise, second: Stepwise, register_worker: RegisterWorker, one: Act, overlap: OverlapPolicy
+    first: InterleavedDatabase, second: InterleavedDatabase, register_worker: RegisterWorker, one: Action, overlap: OverlapPolicy
 ) -> None:
     worker = await register_worker()
-    for other in ACTS if overlap is OverlapPolicy.SKIP else (*FIRING, disable, the_step_begins):
-        async for meeting in meetings(first, second):
-            scene = await a_scene(second, worker, overlap)
+    for other in ACTIONS if overlap is OverlapPolicy.SKIP else (*FIRING, disable, the_step_begins):
+        async for interleaving in interleavings(first, second):
+            scenario = await create_scenario(second, worker, overlap)
 
-            await meeting.of(partial(one, scene=scene), partial(other, scene=scene))
+            await interleaving.of(partial(one, scenario=scenario), partial(other, scenario=scenario))
 
-            assert await broken_rules(second) == [], (other, meeting)
-            await settled(second, scene, worker)
-            assert await broken_rules(second) == [], (other, meeting)
+            assert await broken_rules(second) == [], (other, interleaving)
+            await settled(second, scenario, worker)
+            assert await broken_rules(second) == [], (other, interleaving)
             await clear(second)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs") == 0
     assert first.deadlocks + second.deadlocks == 0

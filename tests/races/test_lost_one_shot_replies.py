@@ -21,15 +21,16 @@ from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, aud
 from tenuto.store.one_shots import SQL
 from tenuto.store.task_outcomes import end_tasks
 from tests.races.proxy import Proxy
-from tests.races.tasks import claim, completed
+from tests.races.task_actions import claim, completed
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
-FAR = "2056-07-07T15:00:00+08:00"
+FAR_FUTURE = "2056-07-07T15:00:00+08:00"
 KEY = Actor.api_key("k-1", "billing")
 
 
 @pytest.fixture
-async def far_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
+async def proxied_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
     async with Tenuto(proxy.url, home=tmp_path) as app:
 
         @app.job(name="bread.bake")
@@ -50,21 +51,21 @@ async def counts(db: Database) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 async def test_a_one_shot_is_made_once_and_is_on_record_once(
-    far_app: Tenuto, db: Database, proxy: Proxy, lose: str
+    proxied_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
     getattr(proxy, lose)(SQL.create_one_shot)
-    plain = await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1})
+    plain = await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1})
     assert (plain.created, proxy.lost) == (True, 1)
 
     getattr(proxy, lose)(SQL.create_audited_one_shot)
     id = new_id()
     with audited(asked(id)):
-        made = await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=id)
+        made = await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=id)
     assert (made.id, proxy.lost) == (id, 1)
     assert await counts(db) == (2, 1, 1)
 
-    with audited(asked(other := new_id())), pytest.raises(Conflict, match="has just been done"):
-        await far_app.one_shots.create(FAR, "bread.bake", {"loaves": 1}, id=other)
+    with audited(asked(other := new_id())), raises_code("request.idempotency_key.in_use", Conflict):
+        await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=other)
     assert await counts(db) == (2, 1, 1), "a request that somebody else has done makes nothing"
 
 
@@ -74,7 +75,7 @@ async def test_a_one_shot_is_made_once_and_is_on_record_once(
     ids=["nobody's deed", "on record", "several on record"],
 )
 async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
-    far_app: Tenuto,
+    proxied_app: Tenuto,
     db: Database,
     proxy: Proxy,
     worker_id: UUID,
@@ -98,11 +99,11 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
         ending.append(asyncio.create_task(ends_when_somebody_waits_for_it()))
 
     async def create(loaves: int) -> OneShot:
-        now = (await far_app.open()).clock.now()
+        now = (await proxied_app.open()).clock.now()
         with audited(AuditContext(KEY, "one_shot.create", "here")) if statement != SQL.create_one_shot else nullcontext():
-            return await far_app.one_shots.create(now, "bread.bake", {"loaves": loaves})
+            return await proxied_app.one_shots.create(now, "bread.bake", {"loaves": loaves})
 
-    await far_app.open()
+    await proxied_app.open()
     proxy.lose_reply(statement)
     proxy.meanwhile = it_is_ending
     made = await asyncio.gather(*(create(loaves) for loaves in range(1 + beside)))
@@ -114,14 +115,14 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
 
 
 async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending_is_not_made_anew(
-    far_app: Tenuto, db: Database, worker_id: UUID, other: asyncpg.Connection
+    proxied_app: Tenuto, db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
-    now, id = (await far_app.open()).clock.now(), new_id()
-    await far_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id)
+    now, id = (await proxied_app.open()).clock.now(), new_id()
+    await proxied_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id)
     (task,) = await claim(db, worker_id)
     async with other.transaction():
         await end_tasks(other, [completed(db, task)])
-        again = asyncio.create_task(far_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
+        again = asyncio.create_task(proxied_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
 
     assert not (await again).created
@@ -129,11 +130,11 @@ async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending
 
 
 async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(
-    far_app: Tenuto, db: Database, proxy: Proxy
+    proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
-    made = [(await far_app.one_shots.create(FAR, "bread.bake", {"loaves": n})).id for n in range(5)]
-    running = await far_app.one_shots.create(
-        (await far_app.open()).clock.now() - timedelta(1), "bread.bake", {"loaves": 9}
+    made = [(await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": n})).id for n in range(5)]
+    running = await proxied_app.one_shots.create(
+        (await proxied_app.open()).clock.now() - timedelta(1), "bread.bake", {"loaves": 9}
     )
     await db.fetch_all(
         "UPDATE tenuto.tasks SET state = 'running', worker_id = gen_random_uuid(), claimed_at = now(),"
@@ -142,10 +143,10 @@ async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(
     )
     proxy.lose_reply("COMMIT")
     with audited(AuditContext(KEY, "one_shot.wipe", "here")):
-        wiped = await far_app.one_shots.cancel_all()
+        wiped = await proxied_app.one_shots.cancel_all()
     assert proxy.lost == 1
     assert set(wiped.terminated) == {*made, running.id}
     assert len(wiped.terminated) == 6
     assert wiped.stopping == [running.id]
     assert await counts(db) == (1, 1, 0)
-    assert await far_app.one_shots.list() == []
+    assert await proxied_app.one_shots.list() == []

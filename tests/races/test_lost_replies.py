@@ -18,25 +18,25 @@ from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
-from tests.races import work
-from tests.races.audit import assert_sound
+from tests.races import jobs
+from tests.races.invariants import assert_sound
 from tests.races.proxy import Proxy
-from tests.races.tasks import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
+from tests.races.task_actions import LEASE, ACTOR, claim, completed, enqueue, failed, new_task
 
 SQL = store.SQL
 RegisterWorker = Callable[..., Awaitable[UUID]]
 
 
 @pytest.fixture
-async def far(proxy: Proxy) -> AsyncIterator[Database]:
-    """The same database, at the far end of a line that loses replies."""
+async def proxied_db(proxy: Proxy) -> AsyncIterator[Database]:
+    """The same database, at the proxied_db end of a line that loses replies."""
     database = await Database.open(proxy.url, generic_plans=True)
     yield database
     await database.close()
 
 
 @pytest.fixture
-async def far_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
+async def proxied_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
     async with Tenuto(proxy.url, home=tmp_path) as app:
         yield app
 
@@ -51,11 +51,11 @@ async def count(database: Database, table: str = "tasks", where: str = "true") -
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 async def test_a_job_enqueued_again_after_a_lost_reply_is_there_once(
-    far_app: Tenuto, db: Database, proxy: Proxy, lose: str
+    proxied_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(SQL.start_one)
+    getattr(proxy, lose)(SQL.enqueue_task)
 
-    enqueued = await far_app.enqueue(work.touch, 1)
+    enqueued = await proxied_app.enqueue(jobs.touch, 1)
 
     assert proxy.lost == 1
     assert enqueued.created
@@ -64,20 +64,20 @@ async def test_a_job_enqueued_again_after_a_lost_reply_is_there_once(
 
 
 async def test_the_creator_of_a_keyed_job_is_told_so_even_if_the_first_reply_was_lost(
-    far_app: Tenuto, db: Database, proxy: Proxy
+    proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
-    proxy.lose_reply(SQL.start_one)
+    proxy.lose_reply(SQL.enqueue_task)
 
-    enqueued = await far_app.enqueue(work.touch.using(key="only one"), 1)
+    enqueued = await proxied_app.enqueue(jobs.touch.using(key="only one"), 1)
 
     assert enqueued.created
-    assert (await far_app.enqueue(work.touch.using(key="only one"), 1)).id == enqueued.id
+    assert (await proxied_app.enqueue(jobs.touch.using(key="only one"), 1)).id == enqueued.id
     assert await count(db) == 1
 
 
 @pytest.mark.parametrize("key", [None, "a key"])
 async def test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created_again(
-    far_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, key: str | None
+    proxied_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, key: str | None
 ) -> None:
     worker_id = await register_worker()
 
@@ -85,23 +85,23 @@ async def test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created
         (task,) = await claim(db, worker_id)
         assert await finish(db, [completed(db, task)]) == {task.id}
 
-    proxy.lose_reply(SQL.start_one)
+    proxy.lose_reply(SQL.enqueue_task)
     proxy.meanwhile = somebody_does_it
-    enqueued = await far_app.enqueue(work.touch.using(key=key), 1)
+    enqueued = await proxied_app.enqueue(jobs.touch.using(key=key), 1)
 
     assert enqueued.created
     assert await count(db) == 0
-    assert (await far_app.wait(enqueued.id, timeout=1))["status"] == "completed"
+    assert (await proxied_app.wait(enqueued.id, timeout=1))["status"] == "completed"
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
-@pytest.mark.parametrize("statement", ["COPY", SQL.wake], ids=["copy", "wake"])
+@pytest.mark.parametrize("statement", ["COPY", SQL.notify_services], ids=["copy", "wake"])
 async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
-    far_app: Tenuto, db: Database, proxy: Proxy, statement: str, lose: str
+    proxied_app: Tenuto, db: Database, proxy: Proxy, statement: str, lose: str
 ) -> None:
     getattr(proxy, lose)(statement)
 
-    created = await far_app.enqueue_many(work.touch, ({"number": number} for number in range(200)))
+    created = await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert proxy.lost == 1
     assert created == 200
@@ -110,11 +110,11 @@ async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
 
 
 async def test_jobs_that_were_stored_are_reported_as_such_even_if_nobody_can_be_told_of_them(
-    far_app: Tenuto, db: Database, proxy: Proxy
+    proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
-    proxy.lose_request(SQL.wake, times=100)
+    proxy.lose_request(SQL.notify_services, times=100)
 
-    assert await far_app.enqueue_many(work.touch, ({"number": number} for number in range(200))) == 200
+    assert await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200))) == 200
 
     assert proxy.lost >= 1
     assert await count(db) == 200
@@ -122,7 +122,7 @@ async def test_jobs_that_were_stored_are_reported_as_such_even_if_nobody_can_be_
 
 @pytest.mark.parametrize("done", [10, 200])
 async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_are_not_created_again(
-    far_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, done: int
+    proxied_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, done: int
 ) -> None:
     worker_id = await register_worker()
 
@@ -132,7 +132,7 @@ async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_a
 
     proxy.lose_reply("COPY")
     proxy.meanwhile = somebody_does_some
-    created = await far_app.enqueue_many(work.touch, ({"number": number} for number in range(200)))
+    created = await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert created == 200
     assert await count(db) == 200 - done
@@ -142,12 +142,12 @@ async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_a
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 @pytest.mark.parametrize("number", [20, 200])
 async def test_tasks_started_over_a_line_that_breaks_are_each_there_once(
-    db: Database, far: Database, proxy: Proxy, number: int, lose: str
+    db: Database, proxied_db: Database, proxy: Proxy, number: int, lose: str
 ) -> None:
-    tasks = [new_task(far) for _ in range(number)]
-    getattr(proxy, lose)(SQL.start_many)
+    tasks = [new_task(proxied_db) for _ in range(number)]
+    getattr(proxy, lose)(SQL.enqueue_tasks)
 
-    await store.enqueue_tasks(far, tasks)
+    await store.enqueue_tasks(proxied_db, tasks)
 
     assert proxy.lost == 1
     assert {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.tasks")} == {task.id for task in tasks}
@@ -167,18 +167,18 @@ async def test_starting_the_same_tasks_again_starts_nothing(db: Database) -> Non
 
 @pytest.mark.parametrize("limited", [False, True])
 async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker, limited: bool
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker, limited: bool
 ) -> None:
     worker_id = await register_worker()
     limit = {"limit_key": "a key", "limit_max": 5} if limited else {}
     await enqueue(db, 10, **limit)
-    proxy.lose_reply("COMMIT", within=SQL.claim_under_limits) if limited else proxy.lose_reply(SQL.claim)
+    proxy.lose_reply("COMMIT", within=SQL.claim_limited_tasks) if limited else proxy.lose_reply(SQL.claim_tasks)
 
     with_lease = (worker_id, ["default"], 5, LEASE)
     take = store.claim_limited_tasks if limited else store.claim_tasks
     with pytest.raises(Unavailable):  # asked once: a lease counts from the moment of asking
-        await take(far, *with_lease)
-    taken = await take(far, *with_lease)
+        await take(proxied_db, *with_lease)
+    taken = await take(proxied_db, *with_lease)
     # What the lost claim took is held, and nobody knows: nobody else gets it, and a limit counts it.
     assert proxy.lost == 1
     assert await count(db, where="state = 'running'") == (5 if limited else 10)
@@ -197,14 +197,14 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
 
 
 async def test_a_renewal_sent_again_renews(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    proxy.lose_reply(SQL.renew)
+    proxy.lose_reply(SQL.renew_leases)
 
-    renewed = await store.renew_leases(far, worker_id, [(task.id, task.fence, '{"done": 1}')], LEASE)
+    renewed = await store.renew_leases(proxied_db, worker_id, [(task.id, task.fence, '{"done": 1}')], LEASE)
 
     assert proxy.lost == 1
     assert renewed == {task.id}
@@ -214,14 +214,14 @@ async def test_a_renewal_sent_again_renews(
 
 
 async def test_an_end_written_again_is_written_once(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
     await enqueue(db, 3)
     taken = await claim(db, worker_id, 3)
-    proxy.lose_reply(SQL.end_tasks)
+    proxy.lose_reply(SQL.finish_tasks)
 
-    await finish(far, [completed(far, task) for task in taken])
+    await finish(proxied_db, [completed(proxied_db, task) for task in taken])
 
     assert proxy.lost == 1
     assert await count(db) == 0
@@ -230,15 +230,15 @@ async def test_an_end_written_again_is_written_once(
 
 
 async def test_a_repetition_written_again_is_written_once(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
     await enqueue(db, 4)
     taken = await claim(db, worker_id, 4)
-    proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
+    proxy.lose_reply("COMMIT", within=SQL.retry_tasks)
 
-    mixed = [failed(far, task) for task in taken[:2]] + [completed(far, task) for task in taken[2:]]
-    await finish(far, mixed)
+    mixed = [failed(proxied_db, task) for task in taken[:2]] + [completed(proxied_db, task) for task in taken[2:]]
+    await finish(proxied_db, mixed)
 
     assert proxy.lost == 1
     assert await count(db, where="attempt = 2 AND failures = 1") == 2
@@ -248,7 +248,7 @@ async def test_a_repetition_written_again_is_written_once(
 
 
 async def test_a_repetition_written_again_does_not_touch_the_next_holder(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     first, second = await register_worker(), await register_worker()
     await enqueue(db)
@@ -258,9 +258,9 @@ async def test_a_repetition_written_again_does_not_touch_the_next_holder(
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         assert len(await claim(db, second)) == 1
 
-    proxy.lose_reply("COMMIT", within=SQL.repeat_tasks)
+    proxy.lose_reply("COMMIT", within=SQL.retry_tasks)
     proxy.meanwhile = the_next_one_takes_it
-    await finish(far, [failed(far, task)])
+    await finish(proxied_db, [failed(proxied_db, task)])
 
     held = await db.fetch_one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
     assert held is not None
@@ -269,7 +269,7 @@ async def test_a_repetition_written_again_does_not_touch_the_next_holder(
 
 
 async def test_tasks_put_back_twice_are_back_once(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     first, second = await register_worker(), await register_worker()
     await enqueue(db)
@@ -278,21 +278,21 @@ async def test_tasks_put_back_twice_are_back_once(
     async def the_next_one_takes_it() -> None:
         assert len(await claim(db, second)) == 1
 
-    proxy.lose_reply(SQL.put_back)
+    proxy.lose_reply(SQL.return_tasks_to_queue)
     proxy.meanwhile = the_next_one_takes_it
-    await store.return_tasks_to_queue(far, first, taken)
+    await store.return_tasks_to_queue(proxied_db, first, taken)
 
     assert proxy.lost == 1
     assert await count(db, where=f"worker_id = '{second}' AND attempt = 1") == 1
 
 
 async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
-    db: Database, far: Database, proxy: Proxy
+    db: Database, proxied_db: Database, proxy: Proxy
 ) -> None:
     (task,) = await enqueue(db)
-    proxy.lose_reply(SQL.end_tasks)
+    proxy.lose_reply(SQL.finish_tasks)
 
-    assert await task_cancellation.cancel_task(far, task.id, SOMEBODY) == "cancelled"
+    assert await task_cancellation.cancel_task(proxied_db, task.id, ACTOR) == "cancelled"
 
     assert proxy.lost == 1
     assert await count(db, "activities", "final AND status = 'cancelled'") == 1
@@ -300,15 +300,15 @@ async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
 
 
 async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
-    db: Database, far: Database, proxy: Proxy, register_worker: RegisterWorker
+    db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
     await enqueue(db, 3)
     await claim(db, worker_id, 3)
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'")
-    proxy.lose_reply("COMMIT", within=SQL.expired)
+    proxy.lose_reply("COMMIT", within=SQL.lock_expired_tasks)
 
-    await recover_lost_tasks(far, far.clock.now())
+    await recover_lost_tasks(proxied_db, proxied_db.clock.now())
 
     assert proxy.lost == 1
     assert await count(db, where="losses = 1 AND attempt = 2") == 3
@@ -320,12 +320,12 @@ async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
 
 
 async def test_a_worker_that_registers_twice_because_of_a_lost_reply_is_there_once(
-    db: Database, far: Database, proxy: Proxy
+    db: Database, proxied_db: Database, proxy: Proxy
 ) -> None:
     me = workers.ProcessRegistration(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
     proxy.lose_reply("COMMIT", within=workers.SQL.register_process)
 
-    await workers.register_process(far, me, holds_name_lock=True, silence_limit=LEASE)
+    await workers.register_process(proxied_db, me, holds_name_lock=True, silence_limit=LEASE)
 
     assert proxy.lost == 1
     assert await count(db, "workers", "ended_at IS NULL") == 1
@@ -347,10 +347,10 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
         await database.close()
 
 
-async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(far: Database, proxy: Proxy) -> None:
-    proxy.lose_reply(SQL.start_many, times=100)
+async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(proxied_db: Database, proxy: Proxy) -> None:
+    proxy.lose_reply(SQL.enqueue_tasks, times=100)
 
     with pytest.raises(Unavailable):
-        await store.enqueue_tasks(far, [new_task(far)])
+        await store.enqueue_tasks(proxied_db, [new_task(proxied_db)])
 
     assert 2 <= proxy.lost <= 10

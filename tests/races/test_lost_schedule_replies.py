@@ -36,15 +36,15 @@ from tests.support.tasks import Register
 
 
 @pytest.fixture
-async def far(proxy: Proxy) -> AsyncIterator[Database]:
-    """The same database, at the far end of a line that loses replies."""
+async def proxied_db(proxy: Proxy) -> AsyncIterator[Database]:
+    """The same database, at the proxied_db end of a line that loses replies."""
     database = await Database.open(proxy.url, generic_plans=True)
     yield database
     await database.close()
 
 
 @pytest.fixture
-async def me(register_worker: Register) -> UUID:
+async def worker_id(register_worker: Register) -> UUID:
     return await register_worker()
 
 
@@ -63,36 +63,36 @@ def now(db: Database) -> datetime:
 
 
 async def test_a_schedule_is_made_once_and_its_maker_is_told_so(
-    db: Database, far: Database, proxy: Proxy, now: datetime
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     lose(proxy, schedules.SQL.insert_definition)
-    made = await schedule_definitions.create(far, make_definition(), make_change_context(now))
+    made = await schedule_definitions.create(proxied_db, make_definition(), make_change_context(now))
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (1, ["created"])
 
 
-async def test_a_declaration_that_made_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
+async def test_a_declaration_that_made_it_says_so(db: Database, proxied_db: Database, proxy: Proxy, now: datetime) -> None:
     lose(proxy, schedules.SQL.insert_definition)
-    assert await schedule_definitions.declare(far, make_definition(), make_change_context(now)) == "created"
+    assert await schedule_definitions.declare(proxied_db, make_definition(), make_change_context(now)) == "created"
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
 
 
-async def test_a_declaration_that_changed_it_says_so(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
+async def test_a_declaration_that_changed_it_says_so(db: Database, proxied_db: Database, proxy: Proxy, now: datetime) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.update_definition)
-    assert await schedule_definitions.declare(far, make_definition("b"), make_change_context(now + MINUTE)) == "changed"
+    assert await schedule_definitions.declare(proxied_db, make_definition("b"), make_change_context(now + MINUTE)) == "changed"
     assert proxy.lost == 1
     assert await changes(db) == ["created", "edited"]
 
 
 async def test_an_edit_that_changes_nothing_leaves_no_entry_however_often_it_is_tried(
-    db: Database, far: Database, proxy: Proxy, now: datetime
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.lock_definition)
     with audit_recorder.audited(audit_recorder.AuditContext(ANA, "schedule.edit", "test")):
-        await schedule_definitions.edit(far, NAME, make_definition(), make_change_context(now + MINUTE))
+        await schedule_definitions.edit(proxied_db, NAME, make_definition(), make_change_context(now + MINUTE))
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
@@ -100,42 +100,42 @@ async def test_an_edit_that_changes_nothing_leaves_no_entry_however_often_it_is_
 
 @pytest.mark.parametrize("name", [NAME, "renamed"])
 async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
-    db: Database, far: Database, proxy: Proxy, now: datetime, name: str
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime, name: str
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.update_definition)
-    made = await schedule_definitions.edit(far, NAME, make_definition("b", name=name), make_change_context(now + MINUTE), version=1)
+    made = await schedule_definitions.edit(proxied_db, NAME, make_definition("b", name=name), make_change_context(now + MINUTE), version=1)
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (2, ["created", "edited"])
 
 
 async def test_who_switched_it_is_told_that_it_was_him(
-    db: Database, far: Database, proxy: Proxy, now: datetime
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.update_definition)
-    assert await schedule_definitions.set_enabled(far, NAME, make_change_context(now + MINUTE), enabled=False)
+    assert await schedule_definitions.set_enabled(proxied_db, NAME, make_change_context(now + MINUTE), enabled=False)
     assert proxy.lost == 1
     assert await changes(db) == ["created", "disabled"]
 
 
 async def test_who_deleted_it_is_not_told_that_there_is_none(
-    db: Database, far: Database, proxy: Proxy, now: datetime
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.delete_definition)
-    await schedule_definitions.delete(far, NAME, make_change_context(now))
+    await schedule_definitions.delete(proxied_db, NAME, make_change_context(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted"]
 
 
 async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
-    db: Database, far: Database, proxy: Proxy, now: datetime
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.delete_definition)
     proxy.meanwhile = lambda: create_schedule(db, make_definition("b"), now)
-    await schedule_definitions.delete(far, NAME, make_change_context(now))
+    await schedule_definitions.delete(proxied_db, NAME, make_change_context(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted", "created"]
     assert (await schedule_definitions.get(db, NAME)).definition == make_definition("b")
@@ -144,7 +144,7 @@ async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
 @pytest.mark.parametrize("at_once", [False, True], ids=["in a transaction", "at once"])
 async def test_a_run_by_hand_is_started_once(
-    db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool, at_once: bool
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime, worker_id: UUID, ended: bool, at_once: bool
 ) -> None:
     await create_schedule(db, make_definition(), now)
     if at_once:
@@ -152,9 +152,9 @@ async def test_a_run_by_hand_is_started_once(
     else:
         lose(proxy, executions.SQL.create_executions)
     if ended:
-        proxy.meanwhile = lambda: run_claimable_steps(db, me)
+        proxy.meanwhile = lambda: run_claimable_steps(db, worker_id)
     given: dict[str, Any] = {} if at_once else {"change": lambda plan: plan}
-    answer = await run_schedule_now(far, now=now, **given)
+    answer = await run_schedule_now(proxied_db, now=now, **given)
     assert proxy.lost == 1
     assert answer.decision == "fired"
     (run,) = await read_table(db, "executions")
@@ -162,10 +162,10 @@ async def test_a_run_by_hand_is_started_once(
     assert len(await read_table(db, "occurrences")) == 1
 
 
-async def test_a_due_instant_is_fired_once(db: Database, far: Database, proxy: Proxy, now: datetime) -> None:
+async def test_a_due_instant_is_fired_once(db: Database, proxied_db: Database, proxy: Proxy, now: datetime) -> None:
     await create_schedule(db, make_definition(overlap="allow"), now)
     lose(proxy, executions.SQL.create_executions)
-    await fire_due_schedules(far, now + MINUTE)
+    await fire_due_schedules(proxied_db, now + MINUTE)
     assert proxy.lost == 1
     assert len(await read_table(db, "executions")) == 1
     assert len(await read_table(db, "occurrences")) == 1
@@ -173,31 +173,31 @@ async def test_a_due_instant_is_fired_once(db: Database, far: Database, proxy: P
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
 async def test_a_retry_is_started_once(
-    db: Database, far: Database, proxy: Proxy, now: datetime, me: UUID, ended: bool
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime, worker_id: UUID, ended: bool
 ) -> None:
     run = await start_execution(db, "a")
-    await run_claimable_steps(db, me, a="failed")
+    await run_claimable_steps(db, worker_id, a="failed")
     lose(proxy, executions.SQL.create_executions)
     if ended:
-        proxy.meanwhile = lambda: run_claimable_steps(db, me)
-    again = await execution_control.retry_execution(far, run, now, ANA)
+        proxy.meanwhile = lambda: run_claimable_steps(db, worker_id)
+    again = await execution_control.retry_execution(proxied_db, run, now, ANA)
     assert proxy.lost == 1
     assert [row["id"] for row in await read_table(db, "executions", "retry_of = $1", run)] == [again]
 
 
 async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
-    db: Database, far: Database, proxy: Proxy, now: datetime
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     run = await start_execution(db, "a", "b")
     lose(proxy, executions.SQL.pause_execution)
-    await execution_control.pause_execution(far, run, now, ANA)
+    await execution_control.pause_execution(proxied_db, run, now, ANA)
     assert proxy.lost == 1
     lose(proxy, executions.SQL.resume_execution)
-    await execution_control.resume_execution(far, run, now + MINUTE)
+    await execution_control.resume_execution(proxied_db, run, now + MINUTE)
     assert proxy.lost == 1
     assert await open_task_states(db) == {"a": "queued", "b": "waiting"}
     lose(proxy, executions.SQL.mark_cancelled)
-    assert await execution_control.cancel_execution(far, run, now, ANA) == "cancelled"
+    assert await execution_control.cancel_execution(proxied_db, run, now, ANA) == "cancelled"
     assert proxy.lost == 1
     assert (await load_execution(db, run))["state"] == "cancelled"
     assert len(await read_table(db, "activities")) == 2
@@ -205,16 +205,16 @@ async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
 
 @pytest.mark.parametrize("at_a_stroke", [True, False])
 async def test_the_end_of_a_group_moves_it_on_once(
-    at_a_stroke: bool, db: Database, far: Database, proxy: Proxy, me: UUID, monkeypatch: pytest.MonkeyPatch
+    at_a_stroke: bool, db: Database, proxied_db: Database, proxy: Proxy, worker_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = await start_execution(db, "a", "b", "c")
-    held = await claim_steps(far, me)
+    held = await claim_steps(proxied_db, worker_id)
     if at_a_stroke:
         proxy.lose_reply(executions.SQL.finish_group)
     else:
         monkeypatch.setattr(completion, "FAST_PATH_MAX_STEPS", 0)
         lose(proxy, executions.SQL.start_groups)
-    await completion.finish(far, [make_settlement(held["a"], far.clock.now())])
+    await completion.finish(proxied_db, [make_settlement(held["a"], proxied_db.clock.now())])
     assert proxy.lost == 1
     assert (await load_execution(db, run))["current_group"] == 1
     assert await open_task_states(db) == {"b": "queued", "c": "waiting"}

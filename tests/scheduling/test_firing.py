@@ -84,7 +84,7 @@ async def test_concurrent_schedulers_fire_each_schedule_once(db: Database) -> No
     for number in range(150):
         await create_schedule(db, make_definition(name=f"s{number}"))
     fired = await asyncio.gather(*(fire_due_schedules(db, NOON + MINUTE) for _ in range(4)))
-    while sum(fired) < 150:  # who met a lock left that one to its holder
+    while sum(fired) < 150:  # a locked schedule is left to the scheduler that holds the lock
         fired.append(await fire_due_schedules(db, NOON + MINUTE))
         assert fired[-1] > 0
     assert sum(fired) == 150
@@ -93,7 +93,7 @@ async def test_concurrent_schedulers_fire_each_schedule_once(db: Database) -> No
 
 
 async def test_ledger_rejects_a_second_decision_on_an_instant(db: Database) -> None:
-    """Even if somebody sets the next run back by hand."""
+    """Even if an operator sets the next run back in the table."""
     await create_schedule(db, make_definition(overlap="allow"))
     await fire_due_schedules(db, NOON + MINUTE)
     await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = $1", NOON + MINUTE)
@@ -150,7 +150,7 @@ async def test_one_that_cannot_be_fired_does_not_hold_up_the_others(
     assert len(quarantine.rows) == 1
     assert len(await read_table(db, "executions")) == 5
     assert await firing.fire_due_schedules(db, NOON + MINUTE, "test", quarantine) == 0, (
-        "till it is time to try it again"
+        "until the quarantine is released"
     )
     quarantine.release_all()
     assert await firing.fire_due_schedules(db, NOON + MINUTE, "test", quarantine) == 1
@@ -167,7 +167,7 @@ async def test_quarantined_schedule_fires_after_a_change(db: Database) -> None:
         await edit(db, NAME, make_definition("wholesome"), make_change_context())
         assert await schedules.load_next_due_at(db, quarantine.rows) == NOON + MINUTE
         assert await firing.fire_due_schedules(db, NOON + MINUTE, "test", quarantine) == 1, (
-            "not only when all are tried again"
+            "before the quarantine is released"
         )
     finally:
         await db.fetch_all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
@@ -225,7 +225,7 @@ async def test_unreadable_schedule_stays_due_and_does_not_block_others(
 
     written = [before[part] for part in ("plan", "trigger", "misfire")]
     await db.fetch_all("UPDATE tenuto.schedules SET plan = $1, trigger = $2, misfire = $3 WHERE name = 'bad'", *written)
-    assert await fire_due_schedules(db, NOON + MINUTE) == 1, "whoever can read it fires it"
+    assert await fire_due_schedules(db, NOON + MINUTE) == 1, "a scheduler that can read it fires it"
     assert [row["due_at"] for row in await read_table(db, "occurrences", "schedule_name = 'bad'")] == [NOON + MINUTE]
 
 
@@ -262,7 +262,9 @@ async def test_unreadable_trigger_does_not_block_next_runs_of_others(db: Databas
     assert rows == {"bad": (None, False), "good": (NOON + MINUTE, True)}, "another version may be able to"
     sound = """trigger = (SELECT trigger FROM tenuto.schedules WHERE name = 'good'), version = version + 1"""
     await db.fetch_all(f"UPDATE tenuto.schedules SET {sound} WHERE name = 'bad'")
-    assert await firing.compute_missing_next_runs(db, NOON, older) == 1, "and has made it such that this one is, too"
+    assert await firing.compute_missing_next_runs(db, NOON, older) == 1, (
+        "and the change has made this one readable, too"
+    )
 
 
 async def test_schedule_past_its_end_does_not_fire(db: Database, register_worker: Register) -> None:

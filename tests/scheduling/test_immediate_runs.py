@@ -50,7 +50,7 @@ async def assert_row_counts(db: Database, expected: int = 0) -> None:
 
 @pytest.mark.parametrize("overlap", OverlapPolicy)
 async def test_immediate_run_leaves_the_same_rows_as_the_transaction(db: Database, overlap: OverlapPolicy) -> None:
-    request, told = new_id(), []
+    request, results = new_id(), []
     await create_schedule(db, make_definition("a", ["b", "c"], overlap=overlap))
     for way in ("at once", "in a transaction"):
         if way == "at once":
@@ -64,11 +64,15 @@ async def test_immediate_run_leaves_the_same_rows_as_the_transaction(db: Databas
             for name in ("executions", "occurrences", "tasks", "schedules")
             for row in await read_table(db, name)
         ]
-        told.append(sorted(rows, key=lambda row: str(row.get("step_index"))))
+        results.append(sorted(rows, key=lambda row: str(row.get("step_index"))))
         for name in ("tasks", "executions", "occurrences"):
             await db.fetch_all(f"DELETE FROM tenuto.{name}")
-    assert told[0] == told[1]
-    assert [row["state"] for row in told[0] if row.get("group_index") is not None] == ["queued", "waiting", "waiting"]
+    assert results[0] == results[1]
+    assert [row["state"] for row in results[0] if row.get("group_index") is not None] == [
+        "queued",
+        "waiting",
+        "waiting",
+    ]
 
 
 async def test_immediate_run_of_a_changed_schedule_is_left_to_the_transaction(db: Database) -> None:
@@ -89,7 +93,7 @@ async def test_immediate_run_of_a_deleted_schedule_starts_nothing(db: Database) 
 
 @pytest.mark.parametrize("overlap", EXCLUSIVE_POLICIES)
 async def test_immediate_run_starts_nothing_beside_an_active_execution(db: Database, overlap: OverlapPolicy) -> None:
-    """Also where that one need not have been alone, because the rule was another then: no key would refuse this one."""
+    """Also if the active run started under another policy, so that the unique index does not reject this one."""
     await create_schedule(db, make_definition("a", overlap="allow"))
     assert await run_immediately(db, await load_current_schedule(db)) is not None
     await schedule_definitions.edit(db, NAME, make_definition("a", overlap=overlap), make_change_context(NOON))
@@ -113,7 +117,7 @@ async def test_immediate_runs_start_side_by_side_where_overlap_is_allowed(db: Da
 
 @pytest.mark.parametrize("overlap", EXCLUSIVE_POLICIES)
 async def test_one_of_two_concurrent_immediate_runs_starts(db: Database, url: str, overlap: OverlapPolicy) -> None:
-    """The second has looked before the first was there, and waits for it to let go of the schedule."""
+    """The second statement took its snapshot before the first commit, and waits for the lock on the schedule."""
     await create_schedule(db, make_definition("a", overlap=overlap))
     schedule = await load_current_schedule(db)
     other = await Database.open(url)

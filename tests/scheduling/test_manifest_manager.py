@@ -219,7 +219,7 @@ async def test_manifest_that_cannot_be_enqueued_does_not_block_others(db: Databa
         assert (result.enqueued, result.skipped) == (5, {"cannot be enqueued": ["bad"]})
         assert "test_refuse" in (result.error or "")
         assert (await manifest_manager.poll_manifests(db, NOON + MINUTE, "test", quarantine)).error is None, (
-            "not before it is time"
+            "while it is in quarantine"
         )
     finally:
         await db.fetch_all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
@@ -321,7 +321,7 @@ async def test_manifest_dependency_cycle_and_unknown_parent_are_rejected(db: Dat
 
 
 async def delete_dead_letters(db: Database) -> None:
-    """Damage from outside: a final failure of a while ago that left no letter."""
+    """Simulate damage: an old final failure without a dead letter."""
     async with db.connection() as connection:
         await connection.execute("SET session_replication_role = replica")
         await connection.execute("DELETE FROM tenuto.dead_letters")
@@ -338,7 +338,7 @@ async def test_poll_writes_and_counts_a_missing_dead_letter(db: Database, worker
     await db.fetch_all("UPDATE tenuto.manifests SET next_run_at = $1, planned = true", now)
     result = await poll_manifests(db, now + MINUTE)
     assert (result.dead_lettered, result.enqueued) == (1, 0)
-    assert result.skipped == {"it has an open dead letter": ["bake"]}, "reaped before it is determined what is due"
+    assert result.skipped == {"it has an open dead letter": ["bake"]}, "reaping comes before enqueuing"
     assert await read_repairs(db) == {REPAIR_MISSING_DEAD_LETTER: 1}
     assert (await poll_manifests(db, now + MINUTE)).dead_lettered == 0
 
@@ -408,6 +408,7 @@ async def test_poll_keeps_reaped_runs_when_a_later_stage_fails(db: Database, wor
     assert (await poll_manifests(db, now + MINUTE)).enqueued == 1, "and nothing of what failed is lost"
 
 
+@pytest.mark.slow
 async def test_poll_raises_when_the_database_is_unavailable(db: Database) -> None:
     away = await Database.open(db.url)
     await away.close()

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 
 async def run_schedule_of_steps(app: Tenuto, name: str, *steps: Step) -> dict[str, Any]:
-    """A schedule of these steps, from its creation to its end; the record of its last step among it."""
+    """Create and run a schedule of these steps; return the ended execution with the activity of its last step."""
     await app.schedules.create(schedule_definition(name, manual(), steps))
     run = await app.schedules.run(name)
     assert run.execution_id is not None
@@ -88,7 +88,7 @@ async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, 
         last = done["last"]
         assert (done["state"], last["status"], last["reason"]) == ("failed", "failed", "timed_out")
         assert (last["error"]["type"], last["attempt"]) == ("tenuto.TimedOut", 1)
-        # By a clock that is set anew now and then; less than the patience of whoever waits for the run.
+        # The clock is synchronised now and then; less than the timeout of the wait for the run.
         assert 1.0 <= (last["ended_at"] - last["started_at"]).total_seconds() < 30
 
         async def it_runs() -> bool:

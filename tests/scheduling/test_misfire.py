@@ -192,7 +192,7 @@ async def test_decided_occurrence_gets_no_second_ledger_row(
     await create_schedule(db, make_definition())
     await fire_due_schedules(db, NOON + MINUTE)
     await run_claimable_steps(db, worker_id)
-    # Somebody whose clock is a little behind has worked out the next run.
+    # A scheduler whose clock is slightly behind has computed the next run.
     await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = $1", NOON + MINUTE)
     now = make_change_context(NOON + minutes * MINUTE)
 

@@ -233,7 +233,7 @@ UNREADABLE_REQUESTS = [
 
 
 async def create_unreadable_request(db: Database, worker_id: UUID, damage: str = UNREADABLE_REQUESTS[0]) -> None:
-    """It was queued at the second instant, behind a run that ended at the third."""
+    """Queue an unreadable request at the second instant, behind an execution that ends at the third."""
     await create_schedule(db, make_definition(overlap="queue_one"))
     await fire_due_schedules(db, FIRST)
     assert (await run_schedule_now(db, now=SECOND - timedelta(seconds=1))).decision == "queued"
@@ -250,7 +250,7 @@ async def test_unreadable_queued_request_is_dropped_after_some_minutes(
     for now in (THIRD, over - timedelta(microseconds=1)):
         assert await start_queued_runs(db, now) == 0
         (row,) = await read_table(db, "occurrences", "origin = 'manual'")
-        assert row["decision"] == "queued", "somebody of another version may start it"
+        assert row["decision"] == "queued", "a scheduler of another version may start it"
     assert await start_queued_runs(db, over) == 0
     (row,) = await read_table(db, "occurrences", "origin = 'manual'")
     assert (row["decision"], row["decided_at"], row["decided_by"]) == ("missed", over, "test")
@@ -282,9 +282,9 @@ async def test_quarantined_queued_run_starts_after_a_change(db: Database, worker
     assert await firing.start_queued_runs(db, late, "an older one", older) == 0
     assert await read_table(db, "occurrences", "decision = 'missed'") == []
     await db.fetch_all("UPDATE tenuto.schedules SET plan = $1", before["plan"])
-    assert await firing.start_queued_runs(db, late, "an older one", older) == 0, "till it is time to try it again"
+    assert await firing.start_queued_runs(db, late, "an older one", older) == 0, "until the quarantine is released"
     await db.fetch_all("UPDATE tenuto.schedules SET version = version + 1")
-    assert await firing.start_queued_runs(db, late, "an older one", older) == 1, "or somebody has changed it"
+    assert await firing.start_queued_runs(db, late, "an older one", older) == 1, "or after a change"
 
 
 # --- allow ----------------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ async def test_overlap_cancel_previous_with_missed_runs_cancels_once(db: Databas
     assert [state for state, _ in await read_executions(db)] == ["cancelled", *["completed"] * 3]
 
 
-# --- by hand --------------------------------------------------------------------------------------------------------
+# --- manual runs ----------------------------------------------------------------------------------------------------
 
 
 async def test_manual_run_is_recorded_with_its_initiator(db: Database) -> None:

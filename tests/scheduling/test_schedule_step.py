@@ -39,7 +39,7 @@ def make_manual_schedule(name: str, *steps: Any, **options: Any) -> ScheduleDefi
 
 
 class Gate:
-    """A job that begins and waits until it is let go."""
+    """A job that starts and waits until it is released."""
 
     def __init__(self) -> None:
         self.began, self.go = threading.Semaphore(0), threading.Semaphore(0)
@@ -157,7 +157,9 @@ async def test_schedule_step_fails_with_the_error_of_its_child(app: Tenuto, work
 
 
 @pytest.mark.usefixtures("gate")
-async def test_schedule_step_with_continue_on_failure_does_not_fail_its_execution(app: Tenuto, worker: WorkerFactory) -> None:
+async def test_schedule_step_with_continue_on_failure_does_not_fail_its_execution(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
     await app.schedules.apply(
         [
             make_manual_schedule("fails", make_job_step(app, "broken")),
@@ -242,7 +244,9 @@ async def is_waiting(app: Tenuto, task_id: UUID) -> bool:
     return bool((await app.task(task_id))["state"] == "waiting")
 
 
-async def test_cancelling_the_child_execution_fails_the_schedule_step(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+async def test_cancelling_the_child_execution_fails_the_schedule_step(
+    app: Tenuto, worker: WorkerFactory, gate: Gate
+) -> None:
     await app.schedules.apply(
         [
             make_manual_schedule("inner", make_job_step(app, "gated")),
@@ -284,7 +288,9 @@ async def test_schedule_step_waits_for_an_active_execution_before_its_own(
     assert gate.count == 2, "its own run, not the other's"
 
 
-async def test_schedule_step_runs_side_by_side_where_overlap_is_allowed(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+async def test_schedule_step_runs_side_by_side_where_overlap_is_allowed(
+    app: Tenuto, worker: WorkerFactory, gate: Gate
+) -> None:
     await app.schedules.apply(
         [
             make_manual_schedule("inner", make_job_step(app, "gated"), overlap="allow"),
@@ -300,7 +306,9 @@ async def test_schedule_step_runs_side_by_side_where_overlap_is_allowed(app: Ten
         assert (await app.executions.wait(outer, timeout=10))["state"] == "completed"
 
 
-async def test_two_steps_of_the_same_schedule_run_one_after_the_other(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
+async def test_two_steps_of_the_same_schedule_run_one_after_the_other(
+    app: Tenuto, worker: WorkerFactory, gate: Gate
+) -> None:
     await app.schedules.apply(
         [
             make_manual_schedule("inner", make_job_step(app, "gated")),
@@ -389,7 +397,7 @@ async def test_schedule_step_of_a_renamed_schedule_fails_without_retry(app: Tenu
 
 
 async def test_schedule_step_detects_a_wait_cycle(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
-    """No plan ever was in a circle, but the run of one is older than its edit."""
+    """No plan contains a cycle, but one execution is older than the edit of its schedule."""
     await app.schedules.apply(
         [
             make_manual_schedule("B", make_job_step(app, "quick")),
@@ -463,7 +471,7 @@ async def test_duration_of_a_schedule_step_is_that_of_its_child(app: Tenuto, wor
         ended = await app.executions.wait(started.execution_id, 30)
         (inner,) = await app.executions.list(schedule="Inner")
     (step,) = ended["steps"]
-    # Told by two clocks, each behind the database's by as long as it took to hear of it.
+    # Measured by two clocks, each behind the database clock by the time of one reply.
     assert step["ended_at"] - step["started_at"] > timedelta(seconds=1)
     for which in ("started_at", "ended_at"):
         assert abs(step[which] - inner[which]) < timedelta(seconds=5)

@@ -13,7 +13,7 @@ from tenuto import Step, Tenuto, cron, every, manual
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.scheduling.scheduler import Scheduler
-from tests.diagnostics.test_doctor import hold
+from tests.diagnostics.test_doctor import insert_task
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.schedules import (
     claim_steps,
@@ -31,7 +31,7 @@ from tests.support.waiting import eventually
 POLL_SECONDS = 30.0
 NIGHTLY = cron("0 2 * * *")
 ONCE_A_YEAR = every("365d")
-"""So that no other instant falls between the one that is due and the present."""
+"""No further instant falls between the due one and the present."""
 
 
 def make_scheduler(db: Database) -> Scheduler:
@@ -39,7 +39,7 @@ def make_scheduler(db: Database) -> Scheduler:
 
 
 async def make_due(db: Database, name: str, ago: timedelta = timedelta(seconds=1)) -> datetime:
-    """Let a schedule be due since then."""
+    """Set the next run of a schedule to an instant in the past."""
     due_at = db.clock.now() - ago
     await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = $2 WHERE name = $1", name, due_at)
     return due_at
@@ -126,7 +126,7 @@ async def test_failing_schedule_does_not_delay_others(db: Database) -> None:
     await db.fetch_all("ALTER TABLE tenuto.tasks ADD CONSTRAINT test_refuse CHECK (name <> 'poison')")
     try:
         one = make_scheduler(db)
-        assert 10 < await one.run_cycle() <= 20, "awake when the good one is due, not only at the next look"
+        assert 10 < await one.run_cycle() <= 20, "it wakes when the valid schedule is due, not only at the next poll"
         assert one.fired_count == 0
     finally:
         await db.fetch_all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
@@ -137,7 +137,7 @@ async def test_unreadable_schedule_is_logged_once(db: Database, caplog: pytest.L
     await make_due(db, "bad")
     await db.fetch_all("UPDATE tenuto.schedules SET plan = '{}'")
     eager = Scheduler(db, "test", 0.0, lambda: None)
-    for _ in range(3):  # each time it looks at all of them again
+    for _ in range(3):  # each cycle releases the quarantine
         await eager.run_cycle()
     assert caplog.text.count("schedule quarantined") == 1
     assert await make_scheduler(db).run_cycle() == POLL_SECONDS, "it does not keep a scheduler awake"
@@ -147,10 +147,10 @@ async def test_unreadable_schedule_is_logged_once(db: Database, caplog: pytest.L
 async def test_failed_scheduler_stage_does_not_prevent_others(
     db: Database, register_worker: Register, table_name: str, column: str
 ) -> None:
-    """Damage that nobody has thought of: starting in turn, and repairing, read what is not there."""
+    """Unexpected damage: starting queued runs and repairing read missing columns."""
     await create_schedule(db, make_definition(), db.clock.now())
     await db.fetch_all("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
-    await hold(db, await register_worker(), lease_until=db.clock.now() - timedelta(seconds=1))
+    await insert_task(db, await register_worker(), lease_until=db.clock.now() - timedelta(seconds=1))
     await db.fetch_all(f"ALTER TABLE tenuto.{table_name} RENAME COLUMN {column} TO test_away")
     try:
         with suppress(DatabaseError):
@@ -193,7 +193,9 @@ async def list_runs(app: Tenuto, name: str, **given: Any) -> Any:
     return await app.executions.list(schedule=name, **given)
 
 
-async def test_due_schedule_starts_within_a_second_of_its_instant(app: Tenuto, worker: WorkerFactory, bake: Step) -> None:
+async def test_due_schedule_starts_within_a_second_of_its_instant(
+    app: Tenuto, worker: WorkerFactory, bake: Step
+) -> None:
     assert app.settings.scheduler_poll_seconds == POLL_SECONDS
     async with worker(), app.scheduler():
         await app.schedules.create(schedule_definition("ticks", every("1s"), [bake]))
@@ -205,7 +207,7 @@ async def test_due_schedule_starts_within_a_second_of_its_instant(app: Tenuto, w
         )
         late.append(begun - run["due_at"])
     assert min(late) > timedelta(milliseconds=-5)
-    assert sorted(late)[1] < timedelta(seconds=1)  # a machine that stands still for a moment may spoil one
+    assert sorted(late)[1] < timedelta(seconds=1)  # a short stall of the machine may delay one
     assert await read_repairs(await app.open()) == {}
 
 
@@ -263,7 +265,7 @@ async def test_scheduler_decides_missed_occurrences_at_its_start(app: Tenuto, ba
 
 
 async def test_ledger_of_a_busy_week_is_complete(db: Database) -> None:
-    """Whenever schedulers look, every instant of the trigger is in the ledger, once."""
+    """Every instant of the trigger is in the ledger once, whenever schedulers run."""
     start = datetime.fromisoformat("2031-03-24T00:00:00+00:00")
     trigger = cron("*/30 1-4 * * *", zone="Europe/London")  # through the change of the clocks
     await create_schedule(db, make_definition(trigger=trigger, overlap="allow"), start)

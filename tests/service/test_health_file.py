@@ -66,7 +66,7 @@ def test_unreadable_health_file_is_unhealthy(tmp_path: Path, content: str) -> No
 
 @pytest.mark.parametrize("age", [0, 3600])
 def test_health_file_of_another_host_is_ignored(tmp_path: Path, age: int) -> None:
-    """As in a new container on the volume of one that was killed, or on one that both share."""
+    """As in a new container on the volume of a killed one, or on a shared volume."""
     other = write_health_file(tmp_path, name="4f2a-1").path
     other.write_text(f"{(NOON - timedelta(seconds=age)).isoformat()}\n4f2a\n")
     assert read_health(tmp_path, "worker", NOON) == []

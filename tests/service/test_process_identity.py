@@ -104,7 +104,7 @@ def test_concurrent_processes_get_the_same_home_id(tmp_path: Path) -> None:
 async def test_worker_in_a_container_with_equal_host_and_path_is_not_ended(
     app: Tenuto, worker: WorkerFactory, sql: Any
 ) -> None:
-    """Two containers, each with a home of its own: to the one, the lock of the other's name looks free."""
+    """Two containers with separate homes: each finds the name lock of the other one free."""
     async with worker(name="baker"):
         (elsewhere,) = await sql("SELECT id FROM tenuto.workers")
         app.settings.home.rename(app.settings.home.with_name("of the other container"))

@@ -34,7 +34,7 @@ async def list_checkpoint_names(sql: Sql) -> list[str]:
 
 
 async def end_all_sleeps(sql: Sql) -> None:
-    """Whoever sleeps has slept enough."""
+    """Set the end of every sleep to the past."""
     later = "'2020-01-01T00:00:00+00:00'"
     await sql(f"UPDATE tenuto.tasks SET run_at = {later}")
     await sql(
@@ -84,7 +84,9 @@ async def test_retried_chain_continues_after_the_last_finished_step(
     ]
 
 
-async def test_chain_stop_is_stored_like_a_result(app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql) -> None:
+async def test_chain_stop_is_stored_like_a_result(
+    app: Tenuto, worker: WorkerFactory, calls: list[str], sql: Sql
+) -> None:
     async def first(number: int) -> int:
         calls.append("first")
         return stop({"number": number}) if number else 1
@@ -237,6 +239,7 @@ async def test_chain_step_that_completes_despite_cancellation_is_stored(
     assert await list_checkpoint_names(sql) == ["1 unmoved"]
 
 
+@pytest.mark.slow
 async def test_chain_timeout_names_its_step(app: Tenuto, worker: WorkerFactory) -> None:
     async def quick() -> int:
         return 1
@@ -296,7 +299,7 @@ async def test_each_sleep_of_a_chain_step_passes_once(app: Tenuto, worker: Worke
         begun = time.monotonic()
         task = await app.enqueue(job)
         await app.wait(task, timeout=20)
-        # More than one of them: the clock by which they are counted is behind by as long as the database took to tell.
+        # More than one: the clock that counts them is behind by the time of a reply of the database.
         assert time.monotonic() - begun >= 0.6
         told = await app.chain_steps(task.id)
 
@@ -394,6 +397,7 @@ async def test_sleeping_task_is_cancelled_at_once(app: Tenuto, worker: WorkerFac
         assert (await app.wait(task, timeout=1))["status"] == "cancelled"
 
 
+@pytest.mark.slow
 async def test_time_limit_does_not_count_sleep(app: Tenuto, worker: WorkerFactory) -> None:
     async def sleeps(ctx: Context) -> int:
         await ctx.sleep(4.5)

@@ -22,7 +22,7 @@ async def bakery_app(app: Tenuto) -> Tenuto:
 
 
 async def list_inputs_in_claim_order(app: Tenuto) -> list[str]:
-    """What the tasks were asked with, in the order in which they are taken."""
+    """Return the inputs of the tasks in claim order."""
     tasks = await (await app.open()).fetch_all(
         "SELECT input::json ->> 'word' AS word FROM tenuto.tasks ORDER BY rank, run_at, id"
     )

@@ -29,7 +29,7 @@ async def test_worker_continues_with_the_next_group(app: Tenuto, worker: WorkerF
         ended = await app.executions.wait(started.execution_id, 30)
     assert ended["state"] == "completed"
     assert len(where) == 4
-    # What is taken over is taken in the transaction that ends the last group: nobody could have had it in between.
+    # The claim is part of the transaction that finishes the group: no other worker can claim in between.
     claimed = {step["number"]: step["run_at"] for step in ended["steps"]}
     assert sorted(claimed) == [0, 1, 2, 3]
     assert {step["attempt"] for step in ended["steps"]} == {1}

@@ -53,6 +53,7 @@ async def test_draining_worker_finishes_running_tasks_and_claims_none(app: Tenut
     assert await app.workers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_isolated_jobs")
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 async def test_stopped_worker_hands_back_tasks_without_a_failure(
@@ -235,7 +236,7 @@ async def test_scheduler_process_runs_the_recovery_sweep(
 
 @asynccontextmanager
 async def run_scheduler_process(url: str, home: Path, name: str) -> AsyncIterator[asyncio.Task[None]]:
-    """One that looks every tenth of a second."""
+    """Run a scheduler process with a poll interval of 0.1 s."""
     app = Tenuto(settings=load_settings(database=url, home=home, scheduler_poll_seconds=0.1))
     service = asyncio.create_task(app.run_scheduler(name=name))
     try:
@@ -286,6 +287,7 @@ async def test_signal_before_the_database_is_reachable_aborts_the_start(
     await app.close()
 
 
+@pytest.mark.slow
 async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_path: Path) -> None:
     asked = []
 
@@ -294,7 +296,7 @@ async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_pa
         assert len(asked) <= 2, "it asks no more"
         if len(asked) == 1:
             raise SchemaBehind("not migrated yet")
-        raise SchemaMismatch("migration 0001 was changed after it had been applied")
+        raise SchemaMismatch("migration 0001 was changed", code="schema.migration.changed")
 
     with raises_code("schema.migration.changed"):
         await run_scheduler(connect, load_settings(home=tmp_path))

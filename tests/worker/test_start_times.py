@@ -25,9 +25,9 @@ CLOCK_TOLERANCE = timedelta(milliseconds=-50)
 
 
 async def assert_starts_in_time(ask: Callable[[], Awaitable[float]]) -> None:
-    """One of three begins less than a second late: a machine that stands still for a moment spoils one, and not all.
+    """Assert that one of three starts is less than a second late: a short stall of the machine delays one, not all.
 
-    How late is told by the machine's steady timer alone: what is recorded comes from several clocks.
+    Only the monotonic timer of the machine is used, because recorded instants come from several clocks.
     """
     late = [await ask()]
     while late[-1] >= 1 and len(late) < 3:
@@ -37,11 +37,13 @@ async def assert_starts_in_time(ask: Callable[[], Awaitable[float]]) -> None:
 
 @pytest.fixture
 def started_at() -> list[float]:
-    """When the code of each attempt began, on the steady timer."""
+    """Start of each attempt on the monotonic timer."""
     return []
 
 
-async def test_idle_worker_starts_a_new_task_at_once(app: Tenuto, worker: WorkerFactory, started_at: list[float]) -> None:
+async def test_idle_worker_starts_a_new_task_at_once(
+    app: Tenuto, worker: WorkerFactory, started_at: list[float]
+) -> None:
     @app.job
     async def bake() -> None:
         started_at.append(time.monotonic())
@@ -214,7 +216,9 @@ async def test_worker_without_notifications_finds_tasks_by_polling(
         await pooled.close()
 
 
-async def test_worker_claims_tasks_that_came_during_a_lost_connection(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
+async def test_worker_claims_tasks_that_came_during_a_lost_connection(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     @app.job
     async def bake() -> None: ...
 
@@ -233,6 +237,7 @@ async def test_worker_claims_tasks_that_came_during_a_lost_connection(app: Tenut
             await eventually(done, timeout=15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["worker", "scheduler"])
 async def test_slow_heartbeat_does_not_set_the_clock_back(
     service: str, app: Tenuto, url: str, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +245,7 @@ async def test_slow_heartbeat_does_not_set_the_clock_back(
     often = load_settings(database=url, home=app.settings.home, scheduler_poll_seconds=1)
     monkeypatch.setattr(app, "settings", often)
     seen, hear, answered = workers.record_heartbeat, DatabaseClock.synchronize, threading.Semaphore(0)
-    clocks: list[DatabaseClock] = []  # a service has one of its own
+    clocks: list[DatabaseClock] = []  # one per service
 
     async def slowly(database: Database, id: UUID) -> datetime | None:
         told = await seen(database, id)

@@ -47,12 +47,14 @@ async def test_async_and_threaded_jobs_are_stopped_at_their_time_limit(app: Tenu
             record = await app.wait(task, timeout=20)
             assert is_timed_out(record)
             taken = (record["ended_at"] - record["started_at"]).total_seconds()
-            assert 0.2 <= taken < 10  # by a clock that is set anew now and then
+            assert 0.2 <= taken < 10  # the clock is synchronised now and then
     assert ends == [1]
 
 
 @pytest.mark.usefixtures("with_isolated_jobs")
-async def test_isolated_job_is_killed_at_its_time_limit(app: Tenuto, worker: WorkerFactory, tmp_path: Path, sql: Any) -> None:
+async def test_isolated_job_is_killed_at_its_time_limit(
+    app: Tenuto, worker: WorkerFactory, tmp_path: Path, sql: Any
+) -> None:
     file = tmp_path / "pids"
     task = await app.enqueue(isolated_jobs.hang, file)
     policy = TaskPolicy(RetryPolicy(max_retries=0), timeout_seconds=0.3).to_json()
@@ -93,9 +95,8 @@ async def test_job_within_its_time_limit_is_not_stopped(app: Tenuto, worker: Wor
             assert (await app.wait(await app.enqueue(job), timeout=10))["output"] == 7
 
 
-async def test_manifest_run_that_does_not_stop_loses_its_lease(
-    app: Tenuto, worker: WorkerFactory
-) -> None:
+@pytest.mark.slow
+async def test_manifest_run_that_does_not_stop_loses_its_lease(app: Tenuto, worker: WorkerFactory) -> None:
     live = most = 0
     seen_enough = False
 

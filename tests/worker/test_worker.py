@@ -14,10 +14,10 @@ import asyncpg
 import pytest
 
 from tenuto import Actor, Context, Job, Tenuto
-from tenuto.errors import NotFound
 from tenuto.operations.tasks import Enqueued
 from tests.support import isolated_jobs
 from tests.support.engine_fixtures import WorkerFactory
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -49,7 +49,7 @@ async def test_activity_records_its_instants_and_worker(app: Tenuto, worker: Wor
 
     async with worker(queues=("oven",), name="baker") as baker:
         record = await app.wait(await app.enqueue(bake), timeout=10)
-    # Told by several clocks, each behind the database's by as long as it took to hear of it.
+    # Measured by several clocks, each behind the database clock by the time of one reply.
     instants = [record[name] for name in ("created_at", "claimed_at", "started_at", "ended_at")]
     assert all(later - earlier > timedelta(seconds=-5) for earlier, later in pairwise(instants))
     assert record["created_at"] <= record["claimed_at"]
@@ -94,6 +94,7 @@ async def test_job_may_use_a_database_connection(app: Tenuto, worker: WorkerFact
     assert record["status"] == "completed", record["error"]
 
 
+@pytest.mark.slow
 async def test_blocked_event_loop_does_not_stall_heartbeats(app: Tenuto, worker: WorkerFactory) -> None:
     """Longer than its lease, it is neither lost nor run twice."""
     ran = []
@@ -318,13 +319,14 @@ async def test_ended_task_is_not_open(app: Tenuto, worker: WorkerFactory) -> Non
         assert (again.id, again.created) == (task.id, False)
         go_on.set()
         await app.wait(task, timeout=10)
-        with pytest.raises(NotFound, match="ended tasks live on"):
+        with raises_code("task.not_found"):
             await app.task(task.id)
         new = await app.enqueue(bake.using(key="order 17"))
         assert new.created
         assert new.id != task.id
 
 
+@pytest.mark.slow
 async def test_locked_task_row_does_not_stop_renewal_of_other_leases(
     app: Tenuto, worker: WorkerFactory, url: str, sql: Sql
 ) -> None:

@@ -32,7 +32,7 @@ _PART_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One deviation of the chain from what was written."""
+    """One deviation of the chain from the written entries."""
 
     kind: FaultKind
     description: str
@@ -86,11 +86,9 @@ async def verify_chain(
     result, cursor = await verify_part(database, keys, checkpoints, newest=newest)
     while cursor is not None:
         part, cursor = await verify_part(database, keys, checkpoints, cursor=cursor)
-        result.checked_links, result.end_position, result.has_more_faults = (
-            result.checked_links + part.checked_links,
-            part.end_position,
-            result.has_more_faults or part.has_more_faults,
-        )
+        result.checked_links += part.checked_links
+        result.end_position = part.end_position
+        result.has_more_faults |= part.has_more_faults
         result.add_faults(part.faults)
     return result
 
@@ -106,14 +104,13 @@ async def verify_part(
     """Verify for a few seconds; return the cursor to continue from, or None at the end."""
     head = await audit_log.load_head(database)
     result = Verification(end_position=head.position, is_keyed=is_keyed_seal(head.seal))
-    result.checkpoint_position = max((checkpoint.position for checkpoint in checkpoints), default=0)
+    known = {checkpoint.position: checkpoint for checkpoint in checkpoints}
+    result.checkpoint_position = max(known, default=0)
     if cursor is None:
         cursor = VerifierCursor(0 if newest is None else max(head.position - newest, 0), entries_left=newest)
-        reader = _LinkVerifier(keys, cursor.link or 0, {checkpoint.position: checkpoint for checkpoint in checkpoints})
+        reader = _LinkVerifier(keys, cursor.link or 0, known)
     else:
-        reader = _LinkVerifier(
-            keys, max((cursor.link or 0) - 1, 0), {checkpoint.position: checkpoint for checkpoint in checkpoints}
-        )
+        reader = _LinkVerifier(keys, max((cursor.link or 0) - 1, 0), known)
         await _read_last_link(database, reader, cursor.link or 0)
     deadline = monotonic_seconds() + _PART_SECONDS
     if cursor.link is not None:
@@ -124,14 +121,8 @@ async def verify_part(
     while True:  # at least one page per call, so that every call makes progress
         count = _ENTRIES_PER_PAGE if cursor.entries_left is None else min(cursor.entries_left, _ENTRIES_PER_PAGE)
         last = await audit_log.find_nth_entry_below(database, cursor.entry, count)
-        result.add_faults(
-            [
-                _unchained_entry_fault(each)
-                for each in await audit_log.find_unchained_entries(
-                    database, SEAL_DELAY_LIMIT, cursor.entry, last, _MAX_FAULTS
-                )
-            ]
-        )
+        unchained = await audit_log.find_unchained_entries(database, SEAL_DELAY_LIMIT, cursor.entry, last, _MAX_FAULTS)
+        result.add_faults([_unchained_entry_fault(each) for each in unchained])
         left = None if cursor.entries_left is None else cursor.entries_left - count
         if last is None or left == 0:
             return result, None
@@ -140,11 +131,11 @@ async def verify_part(
             return result, cursor
 
 
-async def _read_last_link(database: Database, reader: _LinkVerifier, link: int) -> None:
+async def _read_last_link(database: Database, reader: _LinkVerifier, position: int) -> None:
     """Read the last link of the previous part, whose faults are already reported: the next link must follow it."""
-    for again in await audit_log.list_links(database, link - 1, 1) if link > 0 else []:
-        if again.position == link:
-            for _reported_before in reader.verify(again):
+    for last in await audit_log.list_links(database, position - 1, 1) if position > 0 else []:
+        if last.position == position:
+            for _already_reported in reader.verify(last):
                 pass
 
 
@@ -164,7 +155,7 @@ async def _verify_links(
 
 
 class _LinkVerifier:
-    """Verifies links in order, and remembers what the next one must follow."""
+    """Verifies links in order; the next link must follow the previous one."""
 
     def __init__(self, keys: AuditKeys, start: int, checkpoints: dict[int, Checkpoint]) -> None:
         self._keys = keys
@@ -195,12 +186,12 @@ class _LinkVerifier:
 
     def _check_seal(self, link: ChainLink, previous: bytes, entry: audit_log.Record) -> Iterator[Fault]:
         try:
-            right = self._keys.is_valid_seal(link.seal, previous, entry)
+            is_valid = self._keys.is_valid_seal(link.seal, previous, entry)
         except UnknownAuditKey:
             description = f"sealed with the key {seal_key_id(link.seal)}, which is not available: it cannot be verified"
             yield Fault("unknown_key", description, link.position, link.audit_id)
             return
-        if not right:
+        if not is_valid:
             description = (
                 f"entry {link.audit_id} is not the one that was sealed here: it was changed, exchanged or inserted"
             )

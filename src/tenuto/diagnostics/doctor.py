@@ -75,6 +75,7 @@ async def examine(
     clock: Clock | None = None,
     limits: Limits | None = None,
     report: ReportProgress = lambda finding, number, total: None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Finding]:
     """Run all checks. If server or schema have a problem, the other checks are omitted."""
     limits = limits or Limits.from_settings(settings)
@@ -109,16 +110,18 @@ async def examine(
     values["horizon"] = smallest_id_at(await partitions.find_retained_since(database, database.clock.now()))
     values["history"] = await store.find_history_start(database, values["horizon"], limits.max_rows)
     for check in CHECKS:
-        await examine_one(partial(_run_check, database, check, values))
+        await examine_one(partial(_run_check, database, check, values, sleep))
     return findings
 
 
-async def _run_check(database: Database, check: Check, values: dict[str, Any]) -> Finding:
+async def _run_check(
+    database: Database, check: Check, values: dict[str, Any], sleep: Callable[[float], Awaitable[None]]
+) -> Finding:
     parameters = [values[name] for name in check.limits]
     rows = await store.run_check_query(database, check.name, *parameters, MAX_DETAILS + 1)
     if rows and check.recheck is not None:
         before = {row[check.recheck] for row in rows}
-        await asyncio.sleep(values["recheck_delay"].total_seconds())
+        await sleep(values["recheck_delay"].total_seconds())
         rows = await store.run_check_query(database, check.name, *parameters, MAX_DETAILS + 1)
         rows = rows and [row for row in rows if row[check.recheck] in before]
     if rows is None:

@@ -81,7 +81,7 @@ class Diagnosis:
 
 
 async def diagnose_task(database: Database, task_id: UUID) -> Diagnosis:
-    """Return why a task does not run, what it is doing, or how it ended."""
+    """Return why a task does not run, its progress if it runs, or how it ended."""
     found = await store.load_tasks(database, [task_id])
     if found:
         return Diagnosis(task_id, found[0]["state"], tuple(await _Diagnostician(database).diagnose(found[0])))
@@ -112,14 +112,14 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
     if found["cancelled_at"] is not None:
         text = f"it was cancelled by {found['cancel_name']}; its running steps are stopping"
         reasons.append(Reason(ReasonCode.STOPPING, text, (id,)))
-    left = await store.list_open_steps(database, id, found["current_group"], MAX_STEPS)
+    open_steps = await store.list_open_steps(database, id, found["current_group"], MAX_STEPS)
     diagnostician = _Diagnostician(database)
-    for task in await store.load_tasks(database, left.ids):
+    for task in await store.load_tasks(database, open_steps.ids):
         step_reasons = [
             each for each in await diagnostician.diagnose(task) if each.code is not ReasonCode.EXECUTION_PAUSED
         ]
         reasons += [replace(each, task_id=task["id"], step=_step_name(task)) for each in step_reasons]
-    if not left.total_count:
+    if not open_steps.total_count:
         reasons.append(
             Reason(ReasonCode.STUCK, "its current group has no open step, but it did not advance: " + _REPAIR_HINT)
         )
@@ -169,10 +169,10 @@ class _Diagnostician:
         if task["waits_for"] is not None:
             reasons.append(_waits_for_execution(task))
         elif task["execution_id"] is not None and task["group_index"] > task["current_group"]:
-            left = await store.list_open_steps(
+            open_steps = await store.list_open_steps(
                 self._database, task["execution_id"], task["current_group"], MAX_NAMED_IDS
             )
-            reasons.append(_waits_for_group(task, left))
+            reasons.append(_waits_for_group(task, open_steps))
         if not reasons and task["batch_id"] is None:
             return [Reason(ReasonCode.STUCK, f"it waits although nothing blocks it: {_REPAIR_HINT}")]
         return reasons
@@ -182,16 +182,16 @@ class _Diagnostician:
         queue, key, manifest, group = task["queue"], task["limit_key"], task["manifest_id"], task["limit_group"]
         active = store.list_running_of_manifests
         found = [
-            await self._full_limit(
+            await self._exhausted_limit(
                 ReasonCode.QUEUE_LIMIT, f"queue {queue}", task["max_running"], store.list_running_in_queue, queue
             ),
-            await self._full_limit(
+            await self._exhausted_limit(
                 ReasonCode.KEY_LIMIT,
                 "tasks that have lost two workers",
                 1 if task["last_chance"] else None,
                 store.list_running_on_last_chance,
             ),
-            await self._full_limit(
+            await self._exhausted_limit(
                 ReasonCode.KEY_LIMIT,
                 f"key {key}",
                 None if task["last_chance"] and task["limit_max"] == 1 else task["limit_max"],
@@ -199,29 +199,32 @@ class _Diagnostician:
                 key,
                 queue,
             ),
-            await self._full_limit(
+            await self._exhausted_limit(
                 ReasonCode.MANIFEST_LIMIT, f"manifest {task['manifest']}", task["manifest_max"], active, manifest, None
             ),
-            await self._full_limit(ReasonCode.GROUP_LIMIT, f"group {group}", task["group_max"], active, None, group),
-            await self._full_limit(
+            await self._exhausted_limit(
+                ReasonCode.GROUP_LIMIT, f"group {group}", task["group_max"], active, None, group
+            ),
+            await self._exhausted_limit(
                 ReasonCode.GROUP_LIMIT, "all manifests together", task["all_max"], active, None, None
             ),
         ]
         return [reason for reason in found if reason is not None]
 
-    async def _full_limit(
+    async def _exhausted_limit(
         self,
         code: ReasonCode,
         name: str,
         limit: int | None,
-        ask: Callable[..., Awaitable[Sample]],
-        *of: UUID | str | None,
+        load_running: Callable[..., Awaitable[Sample]],
+        *arguments: UUID | str | None,
     ) -> Reason | None:
         if limit is None:
             return None
-        if (ask, *of) not in self._running:
-            self._running[ask, *of] = await ask(self._database, *of, MAX_NAMED_IDS)
-        running = self._running[ask, *of]
+        query = (load_running, *arguments)
+        if query not in self._running:
+            self._running[query] = await load_running(self._database, *arguments, MAX_NAMED_IDS)
+        running = self._running[query]
         limit = (running.rows[0].get("limit_max") if running.rows else None) or limit
         if running.total_count < limit:
             return None
@@ -232,15 +235,15 @@ class _Diagnostician:
         alive = [worker for worker in workers if health_file.worker_condition(worker) == "alive"]
         slots = sum(worker["slots"] for worker in alive)
         place = (task["rank"], task["run_at"], task["id"])
-        before = await store.count_tasks_ahead(
+        ahead_count = await store.count_tasks_ahead(
             self._database, task["queue"], place, task["limit_key"], MAX_COUNTED_TASKS + 1
         )
-        ahead = _describe_tasks_ahead(before)
+        ahead = _describe_tasks_ahead(ahead_count)
         workers_text = _count(len(alive), "worker")
         if all(worker["running"] >= worker["slots"] for worker in alive):
             text = f"all {slots} slots of the {workers_text} for queue {task['queue']} are busy; {ahead}"
             return Reason(ReasonCode.SLOTS_BUSY, text, tuple(worker["id"] for worker in alive[:MAX_NAMED_IDS]))
-        if before:
+        if ahead_count:
             return Reason(ReasonCode.OTHERS_FIRST, f"{ahead}; {workers_text} with free slots will claim it")
         return Reason(ReasonCode.FREE, f"nothing blocks it: {workers_text} with free slots may claim it at any moment")
 
@@ -288,16 +291,14 @@ def _execution_paused(at: datetime, by: str | None, execution_id: UUID) -> Reaso
     return Reason(ReasonCode.EXECUTION_PAUSED, text, (execution_id,))
 
 
-def _waits_for_group(task: Record, left: Sample) -> Reason:
+def _waits_for_group(task: Record, open_steps: Sample) -> Reason:
     plan = plan_from_json(task["plan"])
-    named = [f"'{plan.step_at(step['step_index']).name}' ({step['state']})" for step in left.rows[:3]]
-    more = left.total_count - len(named)
-    open_steps = ", ".join(named) + (f" and {more:,} more" if more else "")
+    named = [f"'{plan.step_at(step['step_index']).name}' ({step['state']})" for step in open_steps.rows[:3]]
+    more = open_steps.total_count - len(named)
+    steps = ", ".join(named) + (f" and {more:,} more" if more else "")
     group = f"group {task['group_index'] + 1} of {task['total_groups']}"
-    text = (
-        f"it belongs to {group}, and group {task['current_group'] + 1} is not finished: {open_steps or 'nothing'} open"
-    )
-    return Reason(ReasonCode.WAITS_FOR_GROUP, text, left.ids)
+    text = f"it belongs to {group}, and group {task['current_group'] + 1} is not finished: {steps or 'no step'} open"
+    return Reason(ReasonCode.WAITS_FOR_GROUP, text, open_steps.ids)
 
 
 def _waits_for_execution(task: Record) -> Reason:
@@ -387,14 +388,14 @@ def _describe_tasks(tasks: Sample) -> str:
     return first + (f" and {more:,} more" if more > 0 else "")
 
 
-def _describe_tasks_ahead(before: int) -> str:
-    if before > MAX_COUNTED_TASKS:
+def _describe_tasks_ahead(ahead_count: int) -> str:
+    if ahead_count > MAX_COUNTED_TASKS:
         return f"more than {MAX_COUNTED_TASKS:,} tasks are ahead of it"
-    return f"{before:,} tasks are ahead of it" if before != 1 else "1 task is ahead of it"
+    return f"{ahead_count:,} tasks are ahead of it" if ahead_count != 1 else "1 task is ahead of it"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _describe_pause(by: str | None, at: datetime) -> str:

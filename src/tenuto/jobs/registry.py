@@ -353,7 +353,12 @@ class JobRegistry:
 
     def add_job(self, job: Job[..., Any]) -> None:
         if job.name in self.jobs_by_name:
-            raise Invalid(f"a job named {job.name!r} is already registered", code="job.name.duplicate", field="name")
+            raise Invalid(
+                f"a job named {job.name!r} is already registered",
+                code="job.name.duplicate",
+                field="name",
+                remedy="give one of them another name",
+            )
         self.jobs_by_name[job.name] = job
 
     def get_job(self, name: str) -> Job[..., Any]:

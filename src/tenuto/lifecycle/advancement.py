@@ -2,7 +2,7 @@
 
 `model.executions.decide_advance` decides, `store.executions` writes. The SQL statement ``finish_group`` of
 store/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all of
-tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_ways``).
+tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``).
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ async def finish(
     if all(_only_ends(settlement) for settlement in settlements):
         return await task_outcomes.end_tasks_directly(database, settlements)  # the common case
 
-    # Fast path. It repeats the decision of `model.executions.decide_advance` in SQL; the fixture ``both_ways`` of
-    # tests/lifecycle/test_advancement.py proves that both paths leave the same rows.
+    # Fast path: it repeats the decision of `model.executions.decide_advance` in SQL. Equivalence test: all of
+    # tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``).
     if (execution_id := _fast_path_execution(settlements)) is not None:
         worker_id, *outcomes = task_outcomes.outcome_columns(settlements)
         if await executions.finish_group(database, worker_id, execution_id, outcomes, next_claim):
@@ -56,8 +56,12 @@ async def finish_in_transaction(
     connection: Connection, settlements: Sequence[Settlement], next_claim: NextGroupClaim | None = None
 ) -> set[UUID]:
     """Write settlements as `finish` does, in a transaction that holds the locks of `affected_executions`."""
-    paused = await batches.lock_shared(connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None})
-    await manifests.lock_manifests_and_dependents(connection, _affected_manifests(settlements))  # guard: manifests.locked_before_tasks
+    paused = await batches.lock_shared(
+        connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None}
+    )
+    await manifests.lock_manifests_and_dependents(
+        connection, _affected_manifests(settlements)
+    )  # guard: manifests.locked_before_tasks
     ended = [s for s in settlements if s.retry is None and s.outcome.deferral is None]
     retried = [s for s in settlements if s.retry is not None]
     deferred = [s for s in settlements if s.outcome.deferral is not None]
@@ -82,6 +86,7 @@ async def finish_in_transaction(
 def affected_executions(settlements: Sequence[Settlement]) -> set[UUID]:
     """Return the executions that must be locked before these settlements are written."""
     found = {settlement.task.execution_id for settlement in settlements}
+    # guard: executions.awaited_is_locked
     found |= {
         settlement.outcome.deferral.execution_id
         for settlement in settlements

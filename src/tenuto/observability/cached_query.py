@@ -41,12 +41,12 @@ class CachedQuery(Generic[T]):
     def __init__(
         self,
         open: Callable[[], Awaitable[Database]],
-        ask: Callable[[Database], Awaitable[T]],
-        every: float,
+        query: Callable[[Database], Awaitable[T]],
+        interval_seconds: float,
     ) -> None:
         self._open = open
-        self._query = ask
-        self._interval_seconds = every
+        self._query = query
+        self._interval_seconds = interval_seconds
         self._running: asyncio.Task[QueryResult[T]] | None = None
         self._last: QueryResult[T] | None = None
 
@@ -63,7 +63,7 @@ class CachedQuery(Generic[T]):
         return await asyncio.shield(self._running)
 
     async def _run_query(self) -> QueryResult[T]:
-        began = monotonic_seconds()
+        started_at = monotonic_seconds()
         value: T | None = None
         problem: TenutoError | TimeoutError | None = None
         try:
@@ -73,6 +73,6 @@ class CachedQuery(Generic[T]):
             problem = error
             log.debug("metrics query failed", error=str(error) or "timeout")
         # A failed query says nothing about the duration of a successful one.
-        seconds = monotonic_seconds() - began if value is not None else 0.0
+        seconds = monotonic_seconds() - started_at if value is not None else 0.0
         self._last = QueryResult(value, problem, monotonic_seconds(), seconds)
         return self._last

@@ -29,7 +29,7 @@ COMMIT_DELAY = timedelta(seconds=5)
 """A change is dated before it is committed: recent ones are queried again, and reported once."""
 _COUNT_SPAN, _WHOLE_SPAN = timedelta(seconds=1), timedelta(days=10_000)
 _PAGE_SIZE = 500
-_MAX_CHANGES = 5_000
+MAX_CHANGES = 5_000
 """Limit per topic and poll; beyond it, subscribers must reload everything."""
 _MAX_OPEN_EXECUTIONS = 2_000
 _MAX_ACTIVITY_KINDS = 100
@@ -50,9 +50,10 @@ class Event:
 class ChangeDetector:
     """Compares the state of the database with the state at the previous poll."""
 
-    def __init__(self, *, whole: bool = False) -> None:
-        """``whole`` is for a single query over a long time, whose counts need no time spans."""
-        self._span = _WHOLE_SPAN if whole else _COUNT_SPAN
+    def __init__(self, *, in_one_span: bool = False, max_changes: int = MAX_CHANGES) -> None:
+        """``in_one_span`` is for a single query over a long time, whose counts need no time spans."""
+        self._span = _WHOLE_SPAN if in_one_span else _COUNT_SPAN
+        self._max_changes = max_changes
         self._executions: dict[Any, Any] = {}
         self._counted: Counter[tuple[datetime, str, str]] = Counter()
         self._reported: dict[Any, datetime] = {}
@@ -60,15 +61,15 @@ class ChangeDetector:
         self._workers: Any = None
 
     async def detect_changes(self, database: Database, since: datetime) -> list[Event]:
-        """Return what changed since an instant and since the previous call."""
+        """Return the changes since an instant and since the previous call."""
         since_commit = since - COMMIT_DELAY  # guard: events.late_commit
-        begin = since_commit.replace(microsecond=0)  # the start of a count span
+        first_span_at = since_commit.replace(microsecond=0)
         # Everything is read before any of it counts as reported: a failed poll is repeated.
         open_executions = await changes.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
-        executions_ended = await _load_all(changes.list_ended_executions, database, since_commit, "ended_at")
-        ended = await changes.count_ended_activities(database, begin, self._span, _MAX_CHANGES)
-        dead_letters = await _load_all(changes.list_changed_dead_letters, database, since_commit, "at")
-        definitions = await _load_all(changes.list_definition_changes, database, since_commit, "at")
+        executions_ended = await self._load_all(changes.list_ended_executions, database, since_commit, "ended_at")
+        ended = await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes)
+        dead_letters = await self._load_all(changes.list_changed_dead_letters, database, since_commit, "at")
+        definitions = await self._load_all(changes.list_definition_changes, database, since_commit, "at")
         current = await changes.load_queues_and_workers(database)
 
         found = [Event("executions", each) for each in self._changed_executions([*open_executions, *executions_ended])]
@@ -84,27 +85,39 @@ class ChangeDetector:
         if current["workers"] != self._workers:
             self._workers = current["workers"]
             found.append(Event("workers", {"alive": current["workers"]}))
-        if max(len(executions_ended), len(dead_letters), len(definitions)) >= _MAX_CHANGES:
+        if max(len(executions_ended), len(dead_letters), len(definitions)) >= self._max_changes:
             return [Event("reset", {"reason": "too many changes: reload everything"})]
+        return found
+
+    async def _load_all(self, load_page: PagedQuery, database: Database, since: datetime, order: str) -> list[Record]:
+        """Load all changes after an instant, page by page, up to the limit."""
+        found: list[Record] = []
+        at, after_id = since, _HIGHEST_ID
+        while len(found) < self._max_changes:
+            page = await load_page(database, at, after_id, _PAGE_SIZE)
+            found += page
+            if len(page) < _PAGE_SIZE:
+                break
+            at, after_id = page[-1][order], page[-1]["id"]
         return found
 
     def _changed_executions(self, executions: Sequence[Record]) -> list[Record]:
         """Return executions that started, advanced, paused or ended."""
         seen = {each["id"]: each for each in executions}
-        moved = [each for id, each in seen.items() if self._executions.get(id) != each]
+        changed = [each for id, each in seen.items() if self._executions.get(id) != each]
         self._executions = seen
-        return moved
+        return changed
 
     def _newly_ended_counts(self, ended: Sequence[Record]) -> list[Record]:
         """Count newly ended attempts by job and status."""
         counted = Counter({(each["span"], each["name"], each["status"]): each["count"] for each in ended})
-        more: Counter[tuple[str, str]] = Counter()
+        new_counts: Counter[tuple[str, str]] = Counter()
         for (_span, name, status), count in (counted - self._counted).items():
-            more[name, status] += count
+            new_counts[name, status] += count
         self._counted = counted
         return [
             {"name": name, "status": status, "count": count}
-            for (name, status), count in more.most_common(_MAX_ACTIVITY_KINDS)
+            for (name, status), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)
         ]
 
     def _is_new(self, record: Record) -> bool:
@@ -116,21 +129,8 @@ class ChangeDetector:
 
     def _forget_reported(self, before: datetime) -> None:
         """Forget changes that are too old to be queried again."""
-        if len(self._reported) > 2 * _MAX_CHANGES:
+        if len(self._reported) > 2 * self._max_changes:
             self._reported = {key: at for key, at in self._reported.items() if at > before}
-
-
-async def _load_all(ask: PagedQuery, database: Database, since: datetime, order: str) -> list[Record]:
-    """Load all changes after an instant, page by page, up to the limit."""
-    found: list[Record] = []
-    at, above = since, _HIGHEST_ID
-    while len(found) < _MAX_CHANGES:
-        page = await ask(database, at, above, _PAGE_SIZE)
-        found += page
-        if len(page) < _PAGE_SIZE:
-            break
-        at, above = page[-1][order], page[-1]["id"]
-    return found
 
 
 def _without_id(record: Record) -> Record:
@@ -139,16 +139,18 @@ def _without_id(record: Record) -> Record:
 
 MAX_ABSENCE = timedelta(hours=1)
 """A subscriber that was away for longer must reload everything."""
-_POLL_SECONDS = 1.0
+POLL_INTERVAL_SECONDS = 1.0
 _MAX_QUERY_SHARE = 0.05
 """Upper bound of the share of time spent on queries."""
-_MAX_POLL_SECONDS = 15.0
+_MAX_PAUSE_SECONDS = 15.0
+"""Longest pause after a slow query."""
 _START_TIMEOUT_SECONDS = 10.0
 _MAX_WAITING_BATCHES = 100
 """Batches that may wait for a slow subscriber."""
 _MAX_REMEMBERED_BATCHES, _MAX_REMEMBERED_EVENTS = 3_600, 20_000
 """Size of the history of published batches."""
-_CATCH_UP_VALIDITY = timedelta(seconds=1)
+CATCH_UP_VALIDITY = timedelta(seconds=1)
+"""How long the result of a catch-up query is shared."""
 
 log = Log("tenuto.event_feed")
 
@@ -200,10 +202,10 @@ class Subscription:
         self.is_closed = True
         self._changed.set()
 
-    async def next_batches(self, within: float) -> list[EventBatch]:
-        """Return waiting batches, or wait for the next one up to ``within`` seconds."""
+    async def next_batches(self, timeout_seconds: float) -> list[EventBatch]:
+        """Return waiting batches, or wait for the next one up to the timeout."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_seconds):
                 await self._changed.wait()
         self._changed.clear()
         found = list(self._waiting)
@@ -214,8 +216,16 @@ class Subscription:
 class EventFeed:
     """Polls for changes and publishes them to all subscribers of this process."""
 
-    def __init__(self, open: Callable[[], Awaitable[Database]]) -> None:
+    def __init__(
+        self,
+        open: Callable[[], Awaitable[Database]],
+        *,
+        poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
+        catch_up_validity: timedelta = CATCH_UP_VALIDITY,
+    ) -> None:
         self._open = open
+        self._poll_interval_seconds = poll_interval_seconds
+        self._catch_up_validity = catch_up_validity
         self._subscriptions: set[Subscription] = set()
         self._polling: asyncio.Task[None] | None = None
         self._baseline_known = asyncio.Event()
@@ -282,25 +292,25 @@ class EventFeed:
     def _has_history_since(self, since: datetime) -> bool:
         return self._history_since is not None and since >= self._history_since
 
-    def _published_after(self, number: int) -> list[EventBatch]:
-        remembered = list(self._history)
-        return remembered[max(len(remembered) - (self._published_count - number), 0) :]
+    def _published_after(self, published_count: int) -> list[EventBatch]:
+        batches = list(self._history)
+        return batches[max(len(batches) - (self._published_count - published_count), 0) :]
 
     async def _catch_up(self, database: Database, since: datetime) -> _CatchUp:
         """Query the changes since an instant before the history. Subscribers that return together share one query, and
         only one such query runs at a time."""
-        since_commit = since.replace(microsecond=0)
+        since_second = since.replace(microsecond=0)
         async with self._catch_up_lock:
-            now, number = database.clock.now(), self._published_count
-            valid = {then: each for then, each in self._catch_ups.items() if self._is_valid(each.batch.at, now)}
-            if since_commit not in valid:  # guard: events.shared_query
-                found = await ChangeDetector(whole=True).detect_changes(database, since_commit)
-                valid[since_commit] = _CatchUp(EventBatch(since_commit, now, tuple(found)), number)
+            now, published_count = database.clock.now(), self._published_count
+            valid = {start: each for start, each in self._catch_ups.items() if self._is_valid(each.batch.at, now)}
+            if since_second not in valid:  # guard: events.shared_query
+                found = await ChangeDetector(in_one_span=True).detect_changes(database, since_second)
+                valid[since_second] = _CatchUp(EventBatch(since_second, now, tuple(found)), published_count)
             self._catch_ups = valid
-            return valid[since_commit]
+            return valid[since_second]
 
     def _is_valid(self, made_at: datetime, now: datetime) -> bool:
-        return made_at > now - _CATCH_UP_VALIDITY and self._has_history_since(made_at)
+        return made_at > now - self._catch_up_validity and self._has_history_since(made_at)
 
     async def _poll(self, database: Database) -> None:
         detector, since = ChangeDetector(), database.clock.now()
@@ -319,9 +329,8 @@ class EventFeed:
                 since = now
             except StoreError as error:
                 log.warning("event feed poll failed", error=str(error))
-            await asyncio.sleep(
-                min(max(_POLL_SECONDS, (monotonic_seconds() - started_at) / _MAX_QUERY_SHARE), _MAX_POLL_SECONDS)
-            )
+            pause_seconds = min((monotonic_seconds() - started_at) / _MAX_QUERY_SHARE, _MAX_PAUSE_SECONDS)
+            await asyncio.sleep(max(self._poll_interval_seconds, pause_seconds))
 
     def _publish(self, batch: EventBatch) -> None:
         self._published_count += 1

@@ -21,22 +21,28 @@ from tenuto.observability.prometheus import CONTENT_TYPE
 from tenuto.observability.status import InstallationStatus
 from tenuto.settings import Settings
 
-_REQUEST_TIMEOUT_SECONDS = 10.0
+REQUEST_TIMEOUT_SECONDS = 10.0
 _MAX_REQUEST_BYTES = 16 * 1024
-_MAX_CONNECTIONS = 50
+MAX_CONNECTIONS = 50
 _LOCAL_HOST_HEADER = re.compile(rb"host:[ \t]*(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?[ \t]*", re.IGNORECASE)
 
 log = Log("tenuto.probe_server")
 
 
 @asynccontextmanager
-async def serve_probes(settings: Settings, status: InstallationStatus) -> AsyncIterator[None]:
+async def serve_probes(
+    settings: Settings,
+    status: InstallationStatus,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> AsyncIterator[None]:
     """Serve probes for the duration of the block, if a port is set."""
     if settings.metrics_port is None:
         yield
         return
     _check_host(settings)
-    handler = _ProbeHandler(status, accepts_any_host=settings.metrics_open)
+    handler = _ProbeHandler(status, max_connections, request_timeout_seconds, accepts_any_host=settings.metrics_open)
     try:
         server = await asyncio.start_server(
             handler.handle, settings.metrics_host, settings.metrics_port, limit=_MAX_REQUEST_BYTES
@@ -56,20 +62,29 @@ async def serve_probes(settings: Settings, status: InstallationStatus) -> AsyncI
 
 
 class _ProbeHandler:
-    def __init__(self, status: InstallationStatus, *, accepts_any_host: bool) -> None:
+    def __init__(
+        self,
+        status: InstallationStatus,
+        max_connections: int,
+        request_timeout_seconds: float,
+        *,
+        accepts_any_host: bool,
+    ) -> None:
         self._status = status
+        self._max_connections = max_connections
+        self._request_timeout_seconds = request_timeout_seconds
         self._accepts_any_host = accepts_any_host
         self._connection_count = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request within the time limit, then close the connection."""
-        if self._connection_count >= _MAX_CONNECTIONS:  # before reading: a silent client holds a connection too
+        if self._connection_count >= self._max_connections:  # before reading: a silent client holds a connection too
             writer.write(_response(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n"))
             writer.close()
             return
         self._connection_count += 1
         try:
-            async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._request_timeout_seconds):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._respond(*head.split(b"\r\n")))
                 writer.close()
@@ -101,10 +116,10 @@ class _ProbeHandler:
                 return _response(HTTPStatus.NOT_FOUND, "not found; available: /healthz, /readyz, /metrics\n")
 
 
-def _response(status: HTTPStatus, text: str, kind: str = "text/plain; charset=utf-8") -> bytes:
+def _response(status: HTTPStatus, text: str, content_type: str = "text/plain; charset=utf-8") -> bytes:
     body = text.encode("utf-8")
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + body

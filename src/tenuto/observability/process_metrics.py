@@ -79,11 +79,11 @@ class ProcessMetrics:
         self.polled_at: float | None = None
         """When a worker of this process last polled successfully, on the monotonic timer; None without a worker."""
 
-    def record_claim(self, tasks: int) -> None:
+    def record_claim(self, task_count: int) -> None:
         """Count tasks that were claimed, alone or together with outcomes."""
         with self._lock:
-            self.claim_count += tasks > 0
-            self.claimed_task_count += tasks
+            self.claim_count += task_count > 0
+            self.claimed_task_count += task_count
 
     def record_poll(self) -> None:
         self.polled_at = monotonic_seconds()
@@ -91,20 +91,23 @@ class ProcessMetrics:
     def record_worker_stopped(self) -> None:
         self.polled_at = None
 
-    def record_fired(self, schedules: int) -> None:
+    def record_fired(self, schedule_count: int) -> None:
         with self._lock:
-            self.fired_count += schedules
+            self.fired_count += schedule_count
 
-    def record_outcomes(self, settlements: Sequence[Settlement], done: Collection[UUID]) -> list[Settlement]:
-        """Count a batch of outcomes, of which those in ``done`` were accepted; return the settlements that did not
-        simply complete."""
-        written = settlements if len(done) >= len(settlements) else [s for s in settlements if s.task.id in done]
+    def record_outcomes(self, settlements: Sequence[Settlement], accepted_ids: Collection[UUID]) -> list[Settlement]:
+        """Count a batch of outcomes; ``accepted_ids`` are the tasks whose outcomes were written.
+
+        Return the written settlements that did not simply complete.
+        """
+        all_accepted = len(accepted_ids) >= len(settlements)
+        written = settlements if all_accepted else [each for each in settlements if each.task.id in accepted_ids]
         notable = [s for s in written if (o := s.outcome).status is not _COMPLETED or o.deferral is not None]
         labels = Counter([(str(o.status), str(o.reason or "")) for s in notable if (o := s.outcome).deferral is None])
         # Attempts of a large batch are alike: each measured one stands for its neighbours.
         weight = max(1, len(written) // _MAX_SAMPLES)
-        whole = len(written) - len(written) % weight
-        samples = [(written[:whole:weight], weight), (written[whole:], 1)]
+        sampled = len(written) - len(written) % weight
+        samples = [(written[:sampled:weight], weight), (written[sampled:], 1)]
         spans = [(*_measure(sample), weight) for sample, weight in samples if sample]
         with self._lock:
             self.batch_count += 1
@@ -123,9 +126,9 @@ def _measure(settlements: Sequence[Settlement]) -> tuple[list[timedelta], list[t
     delays: list[timedelta] = []
     for settlement in settlements:
         outcome = settlement.outcome
-        if (began := outcome.started_at) is not None and (ended := outcome.ended_at) is not None:
-            durations.append(ended - began)
-            delays.append(began - settlement.task.run_at)
+        if (started_at := outcome.started_at) is not None and (ended_at := outcome.ended_at) is not None:
+            durations.append(ended_at - started_at)
+            delays.append(started_at - settlement.task.run_at)
     return durations, delays
 
 

@@ -1,20 +1,37 @@
-"""``app.status``: metrics of the installation, and readiness of this process."""
+"""``app.status``: metrics of the installation, and readiness of this process.
+
+The readiness endpoint needs no API key, so its details contain no names and no addresses; the log has them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tenuto.observability import prometheus, readiness
-from tenuto.observability.cached_query import CachedQuery
-from tenuto.observability.process_metrics import process_metrics
-from tenuto.observability.readiness import Check
+from tenuto.clock import monotonic_seconds
+from tenuto.errors import SchemaMismatch
+from tenuto.observability import prometheus
+from tenuto.observability.cached_query import CachedQuery, QueryResult
+from tenuto.observability.process_metrics import ProcessMetrics, process_metrics
+from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.reports import metrics
+from tenuto.store.reports.metrics import LivenessSigns
 
 METRICS_INTERVAL_SECONDS = 5.0
 READINESS_INTERVAL_SECONDS = 1.0
+MAX_POLL_AGE_SECONDS = 60.0
+"""A worker without a successful poll for this long does no work; normally it polls every few seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessCheck:
+    """Result of one readiness check."""
+
+    name: str
+    ok: bool
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +39,7 @@ class Readiness:
     """Whether this process can serve requests, with the result of each check."""
 
     ready: bool
-    checks: list[Check]
+    checks: list[ReadinessCheck]
 
 
 class InstallationStatus:
@@ -31,7 +48,7 @@ class InstallationStatus:
     def __init__(self, open: Callable[[], Awaitable[Database]], settings: Callable[[], Settings]) -> None:
         self._settings = settings
         self._metrics = CachedQuery(open, metrics.load_metrics, METRICS_INTERVAL_SECONDS)
-        self._liveness = CachedQuery(open, readiness.load_liveness, READINESS_INTERVAL_SECONDS)
+        self._liveness = CachedQuery(open, _load_liveness, READINESS_INTERVAL_SECONDS)
 
     async def metrics(self) -> str:
         """Return all metrics in the Prometheus text format."""
@@ -40,5 +57,63 @@ class InstallationStatus:
     async def readiness(self) -> Readiness:
         """Check database, schema, claims and schedules."""
         max_delay_seconds = self._settings().ready_lag_seconds
-        checks = readiness.decide_readiness(await self._liveness.latest(), process_metrics, max_delay_seconds)
+        checks = _decide_readiness(await self._liveness.latest(), process_metrics, max_delay_seconds)
         return Readiness(all(check.ok for check in checks), checks)
+
+
+async def _load_liveness(database: Database) -> LivenessSigns:
+    """Load the facts for the checks; raise an error if the database does not answer or its schema does not fit."""
+    await metrics.ping(database)
+    await migrator.check_schema(database)
+    return await metrics.load_liveness_signs(database)
+
+
+def _decide_readiness(
+    result: QueryResult[LivenessSigns], counters: ProcessMetrics, max_delay_seconds: float
+) -> list[ReadinessCheck]:
+    """Decide all checks; those that depend on a failed one are omitted."""
+    if isinstance(result.error, SchemaMismatch):
+        return [
+            ReadinessCheck("database", ok=True, detail="answers"),
+            ReadinessCheck("schema", ok=False, detail=result.error.message),
+        ]
+    if result.value is None:
+        return [ReadinessCheck("database", ok=False, detail="does not answer")]
+    return [
+        ReadinessCheck("database", ok=True, detail="answers"),
+        ReadinessCheck("schema", ok=True, detail="up to date"),
+        _check_claims(result.value, counters),
+        _check_scheduler(result.value, max_delay_seconds),
+    ]
+
+
+def _check_claims(signs: LivenessSigns, counters: ProcessMetrics) -> ReadinessCheck:
+    """Check the poll of a worker in this process, or otherwise the heartbeat of any worker."""
+    if counters.polled_at is not None:
+        age_seconds = monotonic_seconds() - counters.polled_at
+        return ReadinessCheck(
+            "claims",
+            ok=age_seconds < MAX_POLL_AGE_SECONDS,
+            detail=f"the worker of this process last polled {age_seconds:.0f} s ago",
+        )
+    workers = next((service for service in signs.services if service["service"] == "worker"), None)
+    if workers is None:
+        return ReadinessCheck("claims", ok=True, detail="no worker is registered; tasks wait")
+    age_seconds = max(0.0, workers["heard_seconds"])
+    return ReadinessCheck(
+        "claims",
+        ok=age_seconds < MAX_POLL_AGE_SECONDS,
+        detail=f"{workers['alive']} alive, last heartbeat {age_seconds:.0f} s ago",
+    )
+
+
+def _check_scheduler(signs: LivenessSigns, max_delay_seconds: float) -> ReadinessCheck:
+    if signs.most_overdue_schedule is None:
+        return ReadinessCheck("scheduler", ok=True, detail="no schedule is overdue")
+    delay_seconds = max(0.0, signs.most_overdue_schedule["late_seconds"])
+    detail = f"the most overdue schedule is {delay_seconds:.0f} s late"
+    return ReadinessCheck(
+        "scheduler",
+        ok=delay_seconds <= max_delay_seconds,
+        detail=detail if delay_seconds <= max_delay_seconds else f"{detail}; check that a scheduler runs",
+    )

@@ -246,8 +246,8 @@ async def try_run_immediately(
 ) -> RunResult | None:
     """Run a schedule as last read, in one statement; return None if `run_schedule` has to decide.
 
-    Fast path: the statement ``create_manual_execution`` repeats the overlap decision for a schedule without an active or queued
-    run. Equivalence test: tests/scheduling/test_immediate_runs.py.
+    Fast path: the statement ``create_manual_execution`` repeats the overlap decision for a schedule without an active
+    or queued run. Equivalence test: tests/scheduling/test_immediate_runs.py.
     """
     try:
         created = await executions.create_manual_execution(

@@ -72,7 +72,7 @@ async def _start_child(connection: Connection, database: Database, ctx: Context)
     if parent_id is not None and not await executions.lock_if_in_progress(connection, parent_id):
         return ctx.activity_id  # the parent execution was cancelled; this step is about to be stopped
     if not await executions.lock_step(connection, ctx.task):
-        return ctx.activity_id  # the step was cancelled or lost; its canceller looks for children only once
+        return ctx.activity_id  # the step was cancelled or lost; its canceller queries children only once
     active = await schedules.list_active_executions(connection, schedule.id)
     exclusive = schedule.definition.overlap is not OverlapPolicy.ALLOW
     # guard: executions.ended_child

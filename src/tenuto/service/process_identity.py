@@ -97,7 +97,9 @@ class ProcessIdentity:
     def incarnation(self, queues: list[str], slots: int) -> ProcessRegistration:
         """Return the row for the register of processes. Its host includes the home, the scope of the file locks."""
         host = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"  # guard: workers.home_id
-        return ProcessRegistration(self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots)
+        return ProcessRegistration(
+            self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots
+        )
 
 
 async def register_process(
@@ -110,7 +112,10 @@ async def register_process(
     while True:
         try:
             return await workers.register_process(
-                database, identity.incarnation(queues, slots), holds_name_lock=identity.name_is_locked, silence_limit=silence
+                database,
+                identity.incarnation(queues, slots),
+                holds_name_lock=identity.name_is_locked,
+                silence_limit=silence,
             )
         except Conflict:
             if not identity.try_another_name():

@@ -118,5 +118,10 @@ def _check_names_are_unique(plan: Plan) -> None:
     seen: set[str] = set()
     for _, _, step in plan.enumerate_steps():
         if step.name in seen:
-            raise Invalid(f"two steps are named {step.name!r}", code="step.name.duplicate", field="steps")
+            raise Invalid(
+                f"two steps are named {step.name!r}",
+                code="step.name.duplicate",
+                field="steps",
+                remedy="give one of them another name",
+            )
         seen.add(step.name)

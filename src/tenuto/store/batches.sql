@@ -152,11 +152,11 @@ WITH released AS (
         FOR UPDATE
     ))
     RETURNING id, state, queue
-), woken AS (
+), notified AS (
     SELECT pg_notify('tenuto', CASE state WHEN 'queued' THEN 'limited ' ELSE 'scheduled ' END || queue)
-    FROM (SELECT DISTINCT state, queue FROM released) AS words
+    FROM (SELECT DISTINCT state, queue FROM released) AS events
 )
-SELECT id, (SELECT count(*) FROM woken) AS woken
+SELECT id, (SELECT count(*) FROM notified) AS notified
 FROM released;
 
 -- name: cancel_batch

@@ -70,7 +70,7 @@ WITH moved AS (
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $5::uuid AND ended_at IS NULL)
     ORDER BY rank, id
     LIMIT $8
-), started AS (
+), started_steps AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE
             WHEN next.paused_at IS NOT NULL THEN 'waiting' -- guard: executions.next_group_waits_while_paused
@@ -101,14 +101,15 @@ WITH moved AS (
            ) AS empty_executions,
            (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
             FROM (
-                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started WHERE state = 'queued'
+                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started_steps WHERE state = 'queued'
             ) AS events) AS notified
 )
-SELECT summary.empty_executions, summary.notified, started.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures,
+SELECT summary.empty_executions, summary.notified, started_steps.id, activity_id, fence, worker_id, kind, name, input,
+       policy, attempt, failures,
        losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
        execution_id, manifest_id, batch_id
 FROM summary
-LEFT JOIN started ON started.state = 'running';
+LEFT JOIN started_steps ON started_steps.state = 'running';
 
 -- name: finish_group
 -- Fast path of completion, equivalent to finish_tasks, list_finished_groups and start_groups or end_executions:
@@ -217,7 +218,7 @@ WITH execution AS MATERIALIZED (
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1::uuid AND ended_at IS NULL)
     ORDER BY rank, id
     LIMIT $9
-), started AS (
+), started_steps AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE WHEN chosen.id IS NULL THEN 'queued' ELSE 'running' END,
         run_at = (SELECT max(outcome.ended_at) FROM outcome),
@@ -234,7 +235,7 @@ WITH execution AS MATERIALIZED (
 ), summary AS MATERIALIZED (
     SELECT (SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
             FROM (
-                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started WHERE state = 'queued'
+                SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started_steps WHERE state = 'queued'
             ) AS events) AS notified,
            (SELECT count(pg_notify('tenuto', 'schedules'))
             FROM moved
@@ -243,12 +244,12 @@ WITH execution AS MATERIALIZED (
             )) AS schedulers,
            (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE is_last_group) AS ended
 )
-SELECT summary.*, started.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
+SELECT summary.*, started_steps.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id
 FROM moved
 CROSS JOIN summary
-LEFT JOIN started ON started.state = 'running';
+LEFT JOIN started_steps ON started_steps.state = 'running';
 
 -- name: end_executions
 -- End executions. Steps of other executions that waited for them are queued (the caller holds them if their execution
@@ -534,7 +535,7 @@ WITH resumed AS (
 )
 SELECT id,
        (SELECT count(pg_notify('tenuto', CASE WHEN state = 'queued' AND limited THEN 'limited' ELSE state END || ' ' || queue))
-        FROM (SELECT DISTINCT state, queue, limited FROM released WHERE state <> 'waiting') AS words) AS woken
+        FROM (SELECT DISTINCT state, queue, limited FROM released WHERE state <> 'waiting') AS events) AS notified
 FROM resumed;
 
 -- name: load_execution
@@ -615,10 +616,10 @@ WITH released AS (
       AND task.group_index = execution.current_group
       AND task.state = 'waiting'
       AND task.waits_for IS NULL
-    RETURNING task.execution_id, task.queue, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS word
+    RETURNING task.execution_id, task.queue, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS event
 )
-SELECT execution_id, pg_notify('tenuto', word || queue)
-FROM (SELECT DISTINCT execution_id, word, queue FROM released) AS words;
+SELECT execution_id, pg_notify('tenuto', event || queue)
+FROM (SELECT DISTINCT execution_id, event, queue FROM released) AS events;
 
 -- name: release_orphaned_waits
 -- Queue steps that wait for an execution that has ended or never existed.
@@ -640,9 +641,9 @@ WITH concerned AS MATERIALIZED (
       AND NOT EXISTS (
           SELECT FROM tenuto.executions WHERE executions.id = task.waits_for AND executions.ended_at IS NULL
       )
-    RETURNING task.id, task.queue, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS word
+    RETURNING task.id, task.queue, CASE WHEN task.limit_key IS NULL THEN 'queued ' ELSE 'limited ' END AS event
 )
-SELECT id, pg_notify('tenuto', word || queue)
+SELECT id, pg_notify('tenuto', event || queue)
 FROM released;
 
 -- name: find_abandoned_executions

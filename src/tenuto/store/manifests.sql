@@ -255,11 +255,11 @@ WITH created AS (
     WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, state, queue, rank, limit_key IS NOT NULL AS limited
-), woken AS (
+), notified AS (
     SELECT pg_notify('tenuto', concat_ws(' ', CASE WHEN state = 'queued' AND limited THEN 'limited' ELSE state END, queue, rank))
-    FROM (SELECT DISTINCT state, queue, rank, limited FROM created WHERE state <> 'waiting') AS words
+    FROM (SELECT DISTINCT state, queue, rank, limited FROM created WHERE state <> 'waiting') AS events
 )
-SELECT id, (SELECT count(*) FROM woken) AS woken
+SELECT id, (SELECT count(*) FROM notified) AS notified
 FROM created;
 
 -- name: record_successes
@@ -295,7 +295,7 @@ WITH done AS MATERIALIZED (
     RETURNING id = ANY (due.ids) AS is_due
 )
 SELECT count(pg_notify('tenuto', 'manifests'))
-FROM (SELECT FROM moved WHERE is_due LIMIT 1) AS word;
+FROM (SELECT FROM moved WHERE is_due LIMIT 1) AS event;
 
 -- name: record_batch_item_successes
 -- Store the time of the last success of batch items.
@@ -308,7 +308,7 @@ WHERE id = ANY ($1::uuid[])
 -- Return runs that ran far over their time limit and whose leases have expired.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS seat, ran_over
+       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot, ran_over
 FROM tenuto.tasks
 WHERE state = 'running'
   AND ran_over

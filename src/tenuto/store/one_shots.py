@@ -68,24 +68,24 @@ async def create_audited_one_shots(
     except Unavailable as error:
         _raise_if_statement_timeout(error)
         created = [await _create_or_find(database, row) for row in rows]
-    for (_, context), made in zip(requests, created, strict=True):
-        context.written = bool(made)
+    for (_, context), was_created in zip(requests, created, strict=True):
+        context.written = bool(was_created)
     return created
 
 
 async def _create_all(database: Database, rows: Sequence[tuple[Any, ...]]) -> list[bool | None]:
     if len(rows) == 1:
-        answers = await database.fetch_once(SQL.create_audited_one_shot, *rows[0])
+        results = await database.fetch_once(SQL.create_audited_one_shot, *rows[0])
     else:
         columns = to_columns(rows)
         columns[TAGS_INDEX] = array_literals(columns[TAGS_INDEX])
-        answers = await database.fetch_once(SQL.create_audited_one_shots, *columns)
-    return [bool(answer["created"]) if answer["allowed"] else None for answer in answers]
+        results = await database.fetch_once(SQL.create_audited_one_shots, *columns)
+    return [bool(result["created"]) if result["allowed"] else None for result in results]
 
 
 async def _create_or_find(database: Database, row: tuple[Any, ...]) -> bool | None:
-    answers = await _create_unless_ended(database, SQL.create_audited_one_shot, row)
-    return any(answer["created"] for answer in answers) if all(answer["allowed"] for answer in answers) else None
+    results = await _create_unless_ended(database, SQL.create_audited_one_shot, row)
+    return any(result["created"] for result in results) if all(result["allowed"] for result in results) else None
 
 
 async def _create_unless_ended(database: Database, statement: str, row: tuple[Any, ...]) -> list[Row]:
@@ -96,10 +96,10 @@ async def _create_unless_ended(database: Database, statement: str, row: tuple[An
     """
 
     async def insert(connection: Connection) -> list[Row]:
-        answers = await connection.fetch(statement, *row)
+        results = await connection.fetch(statement, *row)
         if await connection.fetchval(SQL.has_first_activity, row[0]):  # guard: one_shots.ended_meanwhile
             raise _AlreadyEnded
-        return answers
+        return results
 
     try:
         return await database.transaction(insert)

@@ -99,10 +99,10 @@ WITH asked AS MATERIALIZED (
     WHERE is_new -- guard: one_shots.replayed_request_for_many
       AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
     ON CONFLICT DO NOTHING
-    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS word
-), woken AS MATERIALIZED (
-    SELECT count(pg_notify('tenuto', concat_ws(' ', word, queue, rank))) AS words
-    FROM (SELECT DISTINCT word, queue, rank FROM made) AS distinct_words
+    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS event
+), notified AS MATERIALIZED (
+    SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
+    FROM (SELECT DISTINCT event, queue, rank FROM made) AS events
 ), entry AS (
     INSERT INTO tenuto.audit (
         id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
@@ -122,7 +122,7 @@ WITH asked AS MATERIALIZED (
 SELECT made.id IS NOT NULL
            -- guard: one_shots.equal_ids
            AND allowed.place = (SELECT min(earliest.place) FROM allowed AS earliest WHERE earliest.id = asked.id) AS created,
-       allowed.id IS NOT NULL AS allowed, (SELECT words FROM woken) AS woken
+       allowed.id IS NOT NULL AS allowed, (SELECT notified_count FROM notified) AS notified
 FROM asked
 LEFT JOIN allowed ON allowed.place = asked.place
 LEFT JOIN made ON made.id = asked.id

@@ -36,20 +36,20 @@ async def ensure_partitions(database: Database, now: datetime) -> list[str]:
     if not missing:
         return []
 
-    async def make(connection: Connection) -> list[str]:
+    async def create(connection: Connection) -> list[str]:
         await connection.execute(SQL.lock_partitions)
-        made = []
+        created = []
         for month in missing:
             low, high = smallest_id_at(month), smallest_id_at(_month_start(month, 1))
             # Rows of this range in the default partition stay there; nothing is moved or lost.
             # guard: partitions.records_in_default
             if not await connection.fetchval(SQL.has_rows_in_default, low, high):
                 await connection.execute(_CREATE.format(name=_partition_name(month), low=low, high=high))
-                made.append(_partition_name(month))
-        return made
+                created.append(_partition_name(month))
+        return created
 
     try:
-        return await database.transaction(make)
+        return await database.transaction(create)
     except Unavailable:
         if _month_start(now, 0) in missing:
             raise

@@ -124,12 +124,12 @@ async def _configure_session(connection: asyncpg.Connection, script: Script) -> 
         await connection.fetchval(SQL.store_parameter, name, str(script.parameters[name]))
 
 
-async def _reject_privileged_login(connection: asyncpg.Connection, ours: str) -> None:
+async def _reject_privileged_login(connection: asyncpg.Connection, own_login: str) -> None:
     if await connection.fetchval(SQL.can_change_tenuto_tables):  # guard: sql_scripts.table_privileges
         reason = "can change Tenuto's own tables"
     elif await connection.fetchval(SQL.is_superuser):  # guard: sql_scripts.superuser
         reason = "is a superuser or can become one"
-    elif await connection.fetchval(SQL.load_login) == ours:  # guard: sql_scripts.own_login
+    elif await connection.fetchval(SQL.load_login) == own_login:  # guard: sql_scripts.own_login
         reason = "is Tenuto's own"
     else:
         return

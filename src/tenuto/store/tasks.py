@@ -185,8 +185,8 @@ async def claim_tasks(
     expires.
     """
     after = cursor.positions if cursor else {}
-    places = [after.get(queue, QUEUE_START) for queue in queues]
-    ranks, instants, ids = ([place[i] for place in places] for i in range(3))
+    positions = [after.get(queue, QUEUE_START) for queue in queues]
+    ranks, instants, ids = ([position[i] for position in positions] for i in range(3))
     # guard: claim.no_blind_retry
     rows = await database.fetch_once(
         SQL.claim_tasks, worker_id, lease, list(queues), limit, ranks, instants, ids, list(excluded_ids)
@@ -237,7 +237,7 @@ async def claim_standby_tasks(
 
     A standby task starts when a task in its slot ends (`Settlement.successor`). Without retries, like any claim.
     """
-    ranks, instants, ids = ([place[i] for place in limit_slots.values()] for i in range(3))
+    ranks, instants, ids = ([position[i] for position in limit_slots.values()] for i in range(3))
     values = (worker_id, lease, list(limit_slots), limit, list(excluded_ids), ranks, instants, ids)
     rows = await database.fetch_once(SQL.claim_standby_tasks, *values)
     return _sort_by_urgency([_task_in_limit_slot(tuple(row)) for row in rows])

@@ -160,7 +160,8 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
     -- keys with queued tasks, by a loose index scan
     SELECT queue_capacity.queue,
            (SELECT min(limit_key) FROM tenuto.tasks
-            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = queue_capacity.queue AND limit_key > queue_capacity.after) AS key,
+            WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue = queue_capacity.queue
+              AND limit_key > queue_capacity.after) AS key,
            1 AS hops
     FROM queue_capacity
     WHERE queue_capacity.free > 0
@@ -172,7 +173,8 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
     FROM keys
     WHERE keys.key IS NOT NULL AND keys.hops < $6::integer
 ), last_keys AS MATERIALIZED (
-    SELECT array_agg(CASE WHEN queue_capacity.free > 0 THEN last.key ELSE queue_capacity.after END ORDER BY queue_capacity.place) AS end_keys
+    SELECT array_agg(CASE WHEN queue_capacity.free > 0 THEN last.key ELSE queue_capacity.after END
+                     ORDER BY queue_capacity.place) AS end_keys
     FROM queue_capacity
     LEFT JOIN (SELECT queue, key FROM keys WHERE hops = $6::integer) AS last ON last.queue = queue_capacity.queue
 ), key_capacity AS MATERIALIZED (
@@ -201,7 +203,8 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group, free.last_chance
         FROM tenuto.tasks AS free
-        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = queue_capacity.queue AND free.id <> ALL ($7::uuid[])
+        WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = queue_capacity.queue
+          AND free.id <> ALL ($7::uuid[])
         ORDER BY free.rank, free.run_at, free.id
         LIMIT queue_capacity.free
         FOR UPDATE SKIP LOCKED
@@ -394,7 +397,8 @@ WHERE id = ANY (ARRAY(
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
 RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
           -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-          manifest_id, batch_id, json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS limit_slot;
+          manifest_id, batch_id,
+          json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS limit_slot;
 
 -- name: pass_on_limit_slots
 -- Give the limit slots of tasks that are retried or deferred to their standby successors, as finish_tasks does.
@@ -606,7 +610,8 @@ WITH outcome AS (
     )
     SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
            before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
-           coalesce(before.began_at, outcome.started_at), outcome.ended_at, before.fence, before.worker_id, outcome.failures, outcome.losses,
+           coalesce(before.began_at, outcome.started_at), outcome.ended_at, before.fence, before.worker_id,
+           outcome.failures, outcome.losses,
            before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
            before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
            before.initiator_name, before.correlation_id, before.parent_id, before.execution_id, before.group_index,

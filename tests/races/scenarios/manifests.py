@@ -1,4 +1,4 @@
-"""What is done to manifests, batches, dead letters and chains, for `tests.races.scripts`."""
+"""What is done to manifests, batches, dead letters and chains, for `tests.races.scenarios.all_scenarios`."""
 
 from __future__ import annotations
 
@@ -17,100 +17,100 @@ from tenuto.scheduling import manifest_manager
 from tenuto.store import batches, manifests, step_checkpoints
 from tenuto.store import dead_letters as dead_letter_rows
 from tenuto.store import tasks as store
-from tests.races.runs import failed_for_good
-from tests.races.scenarios.scenario import LATER, Calm, Stage, Step, sql
-from tests.races.tasks import LEASE, SOMEBODY, completed, failed
+from tests.races.execution_actions import failed_for_good
+from tests.races.scenarios.scenario import LATER, Calm, Scenario, Step, sql
+from tests.races.task_actions import LEASE, ACTOR, completed, failed
 
 
 def bake(**fields: Any) -> Manifest:
     return Manifest("bake", **{"job": "bake", "policy": TaskPolicy(RetryPolicy(max_retries=2)), **fields})
 
 
-async def create_manifest(db: Database, stage: Stage) -> None:
-    await manifest_definitions.create(db, bake(trigger=every("1d")), stage.author(), id=stage.id("manifest"))
+async def create_manifest(db: Database, scenario: Scenario) -> None:
+    await manifest_definitions.create(db, bake(trigger=every("1d")), scenario.author(), id=scenario.id("manifest"))
 
 
-async def edit_manifest(db: Database, stage: Stage) -> None:
-    await manifest_definitions.edit(db, "bake", bake(name="bread", trigger=every("1d")), stage.author())
+async def edit_manifest(db: Database, scenario: Scenario) -> None:
+    await manifest_definitions.edit(db, "bake", bake(name="bread", trigger=every("1d")), scenario.author())
 
 
 def declare_manifest(words: str) -> Step:
-    async def act(db: Database, stage: Stage) -> None:
-        await manifest_definitions.declare(db, bake(name=words, trigger=every("1d")), stage.author())
+    async def action(db: Database, scenario: Scenario) -> None:
+        await manifest_definitions.declare(db, bake(name=words, trigger=every("1d")), scenario.author())
 
-    return act
-
-
-async def change_group(db: Database, stage: Stage) -> None:
-    await manifest_definitions.change_group(db, "ovens", db.clock.now(), SOMEBODY, max_active=2)
+    return action
 
 
-async def poll(db: Database, stage: Stage) -> None:
-    await manifest_manager.poll_manifests(db, db.clock.now(), "somebody")
+async def change_group(db: Database, scenario: Scenario) -> None:
+    await manifest_definitions.change_group(db, "ovens", db.clock.now(), ACTOR, max_active=2)
 
 
-async def the_run_succeeds(db: Database, stage: Stage) -> None:
-    await finish(db, [completed(db, task) for task in stage.held])
+async def poll(db: Database, scenario: Scenario) -> None:
+    await manifest_manager.poll_manifests(db, db.clock.now(), "tester")
 
 
-async def touch(db: Database, stage: Stage) -> None:
-    await manifests.record_batch_item_successes(db, [stage.id("manifest")], db.clock.now())
+async def the_run_succeeds(db: Database, scenario: Scenario) -> None:
+    await finish(db, [completed(db, task) for task in scenario.held])
 
 
-async def a_batch_comes_in(db: Database, stage: Stage) -> None:
+async def touch(db: Database, scenario: Scenario) -> None:
+    await manifests.record_batch_item_successes(db, [scenario.id("manifest")], db.clock.now())
+
+
+async def a_batch_comes_in(db: Database, scenario: Scenario) -> None:
     stored = await manifest_definitions.get(db, "bake")
     now = db.clock.now()
-    batch = await bulk.open_batch(db, stored, now, SOMEBODY, key="the batch", name=None)
-    stage.ids["batch"] = batch["id"]
-    like = await bulk.item_template(db, stored, batch["id"], now, SOMEBODY)
+    batch = await bulk.open_batch(db, stored, now, ACTOR, key="the batch", name=None)
+    scenario.ids["batch"] = batch["id"]
+    like = await bulk.item_template(db, stored, batch["id"], now, ACTOR)
     await bulk.add_items(db, batch["id"], 0, like, ["{}"] * 5, None)
     await bulk.complete_batch(db, batch["id"], now)
 
 
-async def items_are_taken(db: Database, stage: Stage) -> None:
-    stage.held = await store.claim_limited_tasks(db, stage.worker, ["default"], 3, LEASE)
+async def items_are_taken(db: Database, scenario: Scenario) -> None:
+    scenario.held = await store.claim_limited_tasks(db, scenario.worker, ["default"], 3, LEASE)
 
 
-async def a_step_is_stored(db: Database, stage: Stage) -> None:
-    await step_checkpoints.record_checkpoint(db, stage.held[0], "1 load", "1")
-    await step_checkpoints.record_sleep(db, stage.held[0], "2 wait", 1, '"2030-01-01T00:00:00Z"')
+async def a_step_is_stored(db: Database, scenario: Scenario) -> None:
+    await step_checkpoints.record_checkpoint(db, scenario.held[0], "1 load", "1")
+    await step_checkpoints.record_sleep(db, scenario.held[0], "2 wait", 1, '"2030-01-01T00:00:00Z"')
 
 
-async def the_batch_is_paused(db: Database, stage: Stage) -> None:
-    await bulk.pause_batch(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
+async def the_batch_is_paused(db: Database, scenario: Scenario) -> None:
+    await bulk.pause_batch(db, scenario.ids["batch"], db.clock.now(), ACTOR)
 
 
-async def an_item_is_repeated(db: Database, stage: Stage) -> None:
-    await finish(db, [failed(db, stage.held[1])])
+async def an_item_is_repeated(db: Database, scenario: Scenario) -> None:
+    await finish(db, [failed(db, scenario.held[1])])
 
 
-async def the_batch_is_resumed(db: Database, stage: Stage) -> None:
-    await bulk.resume_batch(db, stage.ids["batch"], db.clock.now())
+async def the_batch_is_resumed(db: Database, scenario: Scenario) -> None:
+    await bulk.resume_batch(db, scenario.ids["batch"], db.clock.now())
 
 
-async def an_item_fails_for_good(db: Database, stage: Stage) -> None:
-    await finish(db, [failed_for_good(db, stage.held[0])])
+async def an_item_fails_for_good(db: Database, scenario: Scenario) -> None:
+    await finish(db, [failed_for_good(db, scenario.held[0])])
 
 
-async def the_letter_is_retried(db: Database, stage: Stage) -> None:
-    (letter,) = await stage.db.fetch_all("SELECT id FROM tenuto.dead_letters")
-    await dead_letters.retry_dead_letters(db, [letter["id"]], db.clock.now(), SOMEBODY, task_id=stage.id("again"))
+async def the_letter_is_retried(db: Database, scenario: Scenario) -> None:
+    (letter,) = await scenario.db.fetch_all("SELECT id FROM tenuto.dead_letters")
+    await dead_letters.retry_dead_letters(db, [letter["id"]], db.clock.now(), ACTOR, task_id=scenario.id("again"))
 
 
-async def another_fails(db: Database, stage: Stage) -> None:
-    await finish(db, [failed_for_good(db, stage.held[2])])
+async def another_fails(db: Database, scenario: Scenario) -> None:
+    await finish(db, [failed_for_good(db, scenario.held[2])])
 
 
-async def another_is_acknowledged(db: Database, stage: Stage) -> None:
-    rows = await stage.db.fetch_all("SELECT id FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'")
-    await dead_letters.acknowledge_dead_letters(db, [row["id"] for row in rows], db.clock.now(), SOMEBODY, note=None)
+async def another_is_acknowledged(db: Database, scenario: Scenario) -> None:
+    rows = await scenario.db.fetch_all("SELECT id FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'")
+    await dead_letters.acknowledge_dead_letters(db, [row["id"] for row in rows], db.clock.now(), ACTOR, note=None)
 
 
-async def the_batch_is_cancelled(db: Database, stage: Stage) -> None:
-    await bulk.cancel_batch(db, stage.ids["batch"], db.clock.now(), SOMEBODY)
+async def the_batch_is_cancelled(db: Database, scenario: Scenario) -> None:
+    await bulk.cancel_batch(db, scenario.ids["batch"], db.clock.now(), ACTOR)
 
 
-async def forget_batches(db: Database, stage: Stage) -> None:
+async def forget_batches(db: Database, scenario: Scenario) -> None:
     cutoff = db.clock.now() + LATER
     await dead_letter_rows.delete_resolved_dead_letters(db, cutoff, 100)
     await step_checkpoints.delete_orphaned_checkpoints(db, cutoff, 100)
@@ -118,16 +118,16 @@ async def forget_batches(db: Database, stage: Stage) -> None:
     await batches.delete_old_batches(db, cutoff, 100)
 
 
-async def delete_manifest(db: Database, stage: Stage) -> None:
-    await manifest_definitions.delete(db, "bake", stage.author())
+async def delete_manifest(db: Database, scenario: Scenario) -> None:
+    await manifest_definitions.delete(db, "bake", scenario.author())
 
 
-async def finish_others(db: Database, stage: Stage) -> None:
+async def finish_others(db: Database, scenario: Scenario) -> None:
     """Whatever is left is done."""
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
     await recover_lost_tasks(db, db.clock.now())
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
-    while taken := await store.claim_limited_tasks(db, stage.worker, ["default"], 50, LEASE):
+    while taken := await store.claim_limited_tasks(db, scenario.worker, ["default"], 50, LEASE):
         await finish(db, [completed(db, task) for task in taken])
 
 

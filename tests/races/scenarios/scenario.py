@@ -1,4 +1,4 @@
-"""What acts have in common: who dies in them, what they know, and what only prepares them."""
+"""What actions have in common: who dies in them, what they know, and what only prepares them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tenuto.definitions.versioned import ChangeContext
 from tenuto.ids import new_id
 from tenuto.model.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database
-from tests.races.tasks import SOMEBODY
+from tests.races.task_actions import ACTOR
 
 LATER = timedelta(days=400)
 
 
 @dataclass
-class Stage:
+class Scenario:
     """What one pass through a script knows."""
 
     db: Database
@@ -27,7 +27,7 @@ class Stage:
     held: list[Task] = field(default_factory=list)
     ids: dict[str, UUID] = field(default_factory=dict)
     damaged: bool = False
-    """The rules are broken on purpose, until the next act is done."""
+    """The rules are broken on purpose, until the next action is done."""
 
     def id(self, what: str) -> UUID:
         """The same each time it is asked for."""
@@ -35,35 +35,35 @@ class Stage:
 
     def task(self, what: str, **fields: Any) -> NewTask:
         now = self.db.clock.now() - timedelta(hours=2)
-        return NewTask(self.id(what), "touch", "{}", now, SOMEBODY, **fields)
+        return NewTask(self.id(what), "touch", "{}", now, ACTOR, **fields)
 
     def author(self) -> ChangeContext:
-        return ChangeContext(SOMEBODY, self.db.clock.now())
+        return ChangeContext(ACTOR, self.db.clock.now())
 
 
-Step = Callable[[Database, Stage], Awaitable[object]]
+Step = Callable[[Database, Scenario], Awaitable[object]]
 
 
 class Calm:
-    """What only prepares the next act: nobody dies in it, and it is done once."""
+    """What only prepares the next action: nobody dies in it, and it is done once."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
 
-    async def __call__(self, db: Database, stage: Stage) -> object:
-        return await self.step(stage.db, stage)
+    async def __call__(self, db: Database, scenario: Scenario) -> object:
+        return await self.step(scenario.db, scenario)
 
 
 def sql(statement: str, *, damages: bool = False) -> Calm:
-    async def act(db: Database, stage: Stage) -> None:
+    async def action(db: Database, scenario: Scenario) -> None:
         await db.fetch_all(statement)
-        stage.damaged = damages
+        scenario.damaged = damages
 
-    return Calm(act)
+    return Calm(action)
 
 
-def within(work: Callable[[Connection, Stage], Awaitable[object]]) -> Step:
-    async def act(db: Database, stage: Stage) -> None:
-        await db.transaction(lambda connection: work(connection, stage))
+def within(work: Callable[[Connection, Scenario], Awaitable[object]]) -> Step:
+    async def action(db: Database, scenario: Scenario) -> None:
+        await db.transaction(lambda connection: work(connection, scenario))
 
-    return act
+    return action

@@ -50,9 +50,9 @@ async def insert_key(connection: Connection, new: NewKey) -> Record | None:
     await connection.execute(
         SQL.insert_key, new.id, new.name, new.prefix, new.digest, new.role.key, new.by, new.expires_at
     )
-    made = await connection.fetchrow(SQL.load_key, new.id)
-    if made is not None:
-        return dict(made)
+    stored = await connection.fetchrow(SQL.load_key, new.id)
+    if stored is not None:
+        return dict(stored)
     if await connection.fetchval(SQL.find_active_key_by_name, new.name) is not None:
         raise Conflict(
             f"an API key named {new.name} exists",

@@ -178,7 +178,7 @@ def duplicate_request_error() -> Conflict:
     """Return the error for a concurrent request with the same idempotency key."""
     return Conflict(
         "another request with this idempotency key has just been completed",
-        code="idempotency_key.in_use",
+        code="request.idempotency_key.in_use",
         field="Idempotency-Key",
         remedy="send the request again to get its response",
     )

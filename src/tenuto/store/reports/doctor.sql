@@ -410,7 +410,7 @@ LIMIT $2;
 
 -- name: queue_paused
 -- Paused queues.
-SELECT name AS queue, paused_at, coalesce(paused_by, 'somebody') AS paused_by,
+SELECT name AS queue, paused_at, coalesce(paused_by, 'unknown') AS paused_by,
        coalesce(reason, 'no reason given') AS reason
 FROM tenuto.queues
 WHERE paused_at IS NOT NULL
@@ -840,7 +840,7 @@ LIMIT $1;
 
 -- name: ledgers
 -- The newest $2 ledger entries of $1 enabled schedules since their last change, to be compared with their triggers.
-SELECT schedule.id, schedule.name, schedule.trigger, schedule.next_run_at, told.instants, told.untils
+SELECT schedule.id, schedule.name, schedule.trigger, schedule.next_run_at, ledger.instants, ledger.untils
 FROM (
     SELECT id, name, trigger, next_run_at, updated_at
     FROM tenuto.schedules
@@ -858,8 +858,8 @@ CROSS JOIN LATERAL (
         ORDER BY due_at DESC
         LIMIT $2
     ) AS newest
-) AS told
-WHERE told.instants IS NOT NULL
+) AS ledger
+WHERE ledger.instants IS NOT NULL
 ORDER BY schedule.name;
 
 -- name: enabled_schedules

@@ -42,7 +42,7 @@ class ClaimableQueues:
 async def load_due_work(
     database: Database, schedules: ExcludedVersions = (), manifests: ExcludedVersions = ()
 ) -> DueWork:
-    """Return what is due next, except excluded schedules and manifests."""
+    """Return when schedules, tasks and manifests are due next, except excluded schedules and manifests."""
     row = await database.fetch_one(
         SQL.load_due_work, *split_ids_and_versions(schedules), *split_ids_and_versions(manifests)
     )

@@ -16,7 +16,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.store import executions
 from tenuto.store import tasks as store
 from tenuto.store.executions import NewExecution
-from tests.races.tasks import LEASE, SOMEBODY, claim, completed
+from tests.races.task_actions import LEASE, ACTOR, claim, completed
 
 
 def plan_of(*groups: int, queue: str = "default", kind: str = "job") -> Plan:
@@ -36,7 +36,7 @@ def new_run(database: Database, plan: Plan, **options: Any) -> NewExecution:
     now = database.clock.now()
     schedule = {"schedule_id": new_id(), "schedule_name": "a schedule", "version": 1, "origin": "retry", "alone": True}
     return NewExecution(
-        id=new_id(), plan=plan, due_at=now, started_at=now, initiator=SOMEBODY, **{**schedule, **options}
+        id=new_id(), plan=plan, due_at=now, started_at=now, initiator=ACTOR, **{**schedule, **options}
     )
 
 
@@ -44,10 +44,10 @@ async def begin(database: Database, *plans: Plan, **options: Any) -> list[UUID]:
     """Runs that nobody's ledger tells of."""
     new = [new_run(database, plan, **options) for plan in plans]
 
-    async def act(connection: Connection) -> None:
+    async def action(connection: Connection) -> None:
         await executions.create_executions(connection, new)
 
-    await database.transaction(act)
+    await database.transaction(action)
     return [each.id for each in new]
 
 

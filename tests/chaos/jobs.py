@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, every
 from tenuto.model.schedules import MisfirePolicy, Misfire, OverlapPolicy
-from tests.races.work import effect
+from tests.races.jobs import effect
 
 SKEW, PORT = "TENUTO_TEST_SKEW", "TENUTO_TEST_PORT"
 """Variables that tell a process by how many seconds its clock is wrong, and where it listens."""

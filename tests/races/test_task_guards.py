@@ -19,8 +19,8 @@ from tenuto.postgres.database import Database
 from tenuto.store import batches
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
-from tests.races.audit import assert_sound
-from tests.races.tasks import LEASE, SOMEBODY, claim, completed, enqueue, failed, new_task
+from tests.races.invariants import assert_sound
+from tests.races.task_actions import LEASE, ACTOR, claim, completed, enqueue, failed, new_task
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -95,7 +95,7 @@ async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, w
 async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    assert await store.request_cancellation(db, task, SOMEBODY)
+    assert await store.request_cancellation(db, task, ACTOR)
 
     assert await finish(db, [failed(db, task)]) == {task.id}
 
@@ -160,7 +160,7 @@ async def test_a_wipe_holds_what_runs_only_at_its_end(db: Database, worker_id: U
     await store.enqueue_tasks(db, [waiting := new_task(db, origin="once")])
     async with other.transaction(), asyncio.timeout(5):
         await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", waiting.id)
-        wiping = asyncio.create_task(one_shots.cancel_all_one_shots(db, SOMEBODY))
+        wiping = asyncio.create_task(one_shots.cancel_all_one_shots(db, ACTOR))
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         assert await store.renew_leases(db, worker_id, [(running.id, running.fence, None)], LEASE) == {running.id}
 
@@ -199,7 +199,7 @@ async def test_a_worker_puts_nothing_of_another_back(
 async def test_a_task_that_was_told_to_stop_is_not_put_back(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    assert await store.request_cancellation(db, task, SOMEBODY)
+    assert await store.request_cancellation(db, task, ACTOR)
 
     assert await store.return_tasks_to_queue(db, worker_id, [task]) == set()
 
@@ -209,7 +209,7 @@ async def test_a_task_that_was_told_to_stop_is_not_put_back(db: Database, worker
 async def test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next(db: Database, worker_id: UUID) -> None:
     before, _ = await lost_and_claimed_again(db, worker_id)
 
-    assert not await store.request_cancellation(db, before, SOMEBODY)
+    assert not await store.request_cancellation(db, before, ACTOR)
 
     assert (await only_row(db))["cancel_at"] is None
 
@@ -389,7 +389,7 @@ async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
     await begun.start()
     (task,) = await store.lock_expired_tasks(other, 100)
 
-    asking = asyncio.create_task(store.request_cancellation(db, task, SOMEBODY))
+    asking = asyncio.create_task(store.request_cancellation(db, task, ACTOR))
 
     async def it_waits_or_is_done() -> bool:
         return asking.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")

@@ -1,6 +1,6 @@
-"""Everything the services write, as scripts for `test_every_statement`: each act is what one process does at one time.
+"""Everything the services write, as scripts for `test_every_statement`: each action is what one process does at one time.
 
-An act may be done again after it was interrupted, with what it was given before (ids are made by the caller), as a
+An action may be done again after it was interrupted, with what it was given before (ids are made by the caller), as a
 person or a service would do it.
 """
 
@@ -16,7 +16,7 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
     "tasks": TASKS,
     "workers": WORKERS,
     **dict.fromkeys(("schedules", "executions"), RUNS),
-    **dict.fromkeys(("manifests", "batches", "deadletters", "chainsteps"), MANIFESTS),
-    **dict.fromkeys(("keys", "secrets", "oneshots", "requests", "audit", "auditing", "logs", "activities"), ACCESS),
+    **dict.fromkeys(("manifests", "batches", "dead_letters", "step_checkpoints"), MANIFESTS),
+    **dict.fromkeys(("api_keys", "secrets", "one_shots", "idempotency_keys", "audit_log", "audit_recorder", "named_logs", "activities"), ACCESS),
 }
 """By SQL file: what comes by its statements."""

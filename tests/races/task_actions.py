@@ -1,4 +1,4 @@
-"""Tasks, outcomes and hands for tests that call the store directly."""
+"""Tasks, outcomes and databases for tests that call the store directly."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 
 LEASE = timedelta(seconds=30)
-SOMEBODY = Actor.system("somebody")
+ACTOR = Actor.system("tester")
 
 
 def new_task(database: Database, **options: Any) -> NewTask:
-    return NewTask(new_id(), "touch", '{"number": 1}', database.clock.now(), SOMEBODY, **options)
+    return NewTask(new_id(), "touch", '{"number": 1}', database.clock.now(), ACTOR, **options)
 
 
 async def enqueue(database: Database, count: int = 1, **options: Any) -> list[NewTask]:

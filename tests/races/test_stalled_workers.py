@@ -11,9 +11,9 @@ import pytest
 from tenuto import Tenuto
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store.tasks import SQL
-from tests.races import work
-from tests.races.audit import assert_all_done, assert_sound
-from tests.races.ledger import Ledger, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_all_done, assert_sound
+from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers, alive
 from tests.races.proxy import Proxy
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    jobs: list[work.AnyJob] = [work.touch, work.touch_in_thread]
+    jobs: list[jobs.AnyJob] = [jobs.touch, jobs.touch_in_thread]
     zombies = [await workers.start(f"zombie-{number}", lease_seconds=5.0, slots=10).is_ready() for number in range(3)]
     for number in range(30):
         await app.enqueue(jobs[number % 2], number, seconds=5.0)  # longer than it takes to ask for all of them
@@ -50,7 +50,7 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     # Whoever has survived is a worker like any other.
     await workers.stop(healthy)
     survivors = [zombie for zombie in zombies if not zombie.has_ended()]
-    await app.enqueue(work.touch, 31)
+    await app.enqueue(jobs.touch, 31)
     if not survivors:
         await workers.start("zombie-0").is_ready()
     await observer.until_all_ended(within=10)
@@ -61,9 +61,9 @@ def _has_noticed(zombie: WorkerProcess) -> bool:
     return zombie.says("outcome came too late") or zombie.says("lease lost")
 
 
-@pytest.mark.parametrize("job", [work.touch, work.touch_in_thread, work.touch_in_child], ids=lambda job: job.name)
+@pytest.mark.parametrize("job", [jobs.touch, jobs.touch_in_thread, jobs.touch_in_child], ids=lambda job: job.name)
 async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends(
-    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, job: work.AnyJob
+    app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, job: jobs.AnyJob
 ) -> None:
     cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=9.0).is_ready()
     await app.enqueue(job, 1, seconds=60.0)
@@ -81,7 +81,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
 
     await eventually(begun_again, timeout=10, what="somebody else has begun")
     first, second = ledger.effects()
-    if job is work.touch_in_child:
+    if job is jobs.touch_in_child:
         assert cut_off.children() == [] or not alive(first.pid)
     else:
         assert first.ended is not None
@@ -90,7 +90,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
 
     # When the line is back, it goes on by itself.
     proxy.heal()
-    await app.enqueue(work.touch.using(queue="default", priority=5), 2)
+    await app.enqueue(jobs.touch.using(queue="default", priority=5), 2)
     await eventually(lambda: _says_ready_for_work(observer), timeout=20, what="it is there again")
     await assert_sound(url, 2)
 
@@ -105,7 +105,7 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
     cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=6.0).is_ready()
     flag = tmp_path / "go"
     for _ in range(5):
-        await app.enqueue(work.stay_until_told, str(flag))
+        await app.enqueue(jobs.stay_until_told, str(flag))
 
     async def begun() -> bool:
         return ledger.begun() == 5
@@ -134,7 +134,7 @@ async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     stuck = await workers.start("stuck", url=proxy.url, lease_seconds=8.0).is_ready()
-    await app.enqueue(work.sleep_in_c, 60.0)
+    await app.enqueue(jobs.sleep_in_c, 60.0)
 
     async def begun() -> bool:
         return ledger.begun() == 1
@@ -159,7 +159,7 @@ async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     worker = await workers.start("worker", url=proxy.url, lease_seconds=9.0).is_ready()
-    await app.enqueue(work.touch, 1, seconds=12.0)
+    await app.enqueue(jobs.touch, 1, seconds=12.0)
     await observer.until_running(1)
     first = await observer.value("SELECT lease_until FROM tenuto.tasks")
     await observer.until("SELECT lease_until > $1 FROM tenuto.tasks", first, within=10)
@@ -181,7 +181,7 @@ async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
         return worker.says("tasks put back")
 
     proxy.delays[SQL.claim_tasks] = 6.6  # and enough is left of it to put back what has come
-    await app.enqueue(work.touch, 1, seconds=0.5)
+    await app.enqueue(jobs.touch, 1, seconds=0.5)
     await eventually(put_back, timeout=30, what="it puts back what came late")
     assert ledger.begun() == 0
     proxy.delays.clear()
@@ -196,10 +196,10 @@ async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await workers.start("blocked", lease_seconds=6.0, slots=3).is_ready()
-    await app.enqueue(work.block_the_loop, 8.0)
+    await app.enqueue(jobs.block_the_loop, 8.0)
     await observer.until_running(1)
     for number in range(2):  # these wait for the loop, and must be kept as well
-        await app.enqueue(work.touch, number)
+        await app.enqueue(jobs.touch, number)
     await observer.until_running(3)
     await workers.start("onlooker").is_ready()
 
@@ -215,7 +215,7 @@ async def test_the_children_of_a_killed_worker_are_gone_soon_after_it(
 ) -> None:
     worker = await workers.start("parent").is_ready()
     for number in range(3):
-        await app.enqueue(work.touch_in_child, number, seconds=60.0)
+        await app.enqueue(jobs.touch_in_child, number, seconds=60.0)
 
     async def begun() -> bool:
         return ledger.begun() == 3

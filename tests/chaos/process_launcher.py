@@ -15,12 +15,12 @@ from uuid import UUID
 from tenuto import clock, ids, logs
 from tenuto.api.server import run_web_service
 from tenuto.settings import Settings
-from tests.chaos.work import PORT, SKEW, app
-from tests.races import process_pool
+from tests.chaos.jobs import PORT, SKEW, app
+from tests.races import process_launcher
 
 
 def main() -> None:
-    process_pool.main({"work": _work, "schedule": _schedule, "web": _web})
+    process_launcher.main({"work": _work, "schedule": _schedule, "web": _web})
 
 
 def _work(order: dict[str, Any]) -> None:

@@ -16,11 +16,11 @@ from tenuto.model.steps import Step
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.steps.step_kinds import resolve_definition
-from tests.races import work
+from tests.races import jobs
 from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.races.runs import broken_rules
-from tests.races.tasks import SOMEBODY
+from tests.races.execution_actions import broken_rules
+from tests.races.task_actions import ACTOR
 from tests.support.proofs import THOROUGH, seed, times
 
 KILLS = times(8, in_a_proof=20)
@@ -35,10 +35,10 @@ def instants(first: datetime, seconds: int, until: datetime) -> Iterator[datetim
 
 
 def definition(number: int) -> ScheduleDefinition:
-    """Each rule for meeting and for being late comes with each interval; some runs last longer than theirs."""
+    """Each rule for interleaving and for being late comes with each interval; some runs last longer than theirs."""
     overlap, late = list(OverlapPolicy)[number % 4], (MisfirePolicy.ALL, MisfirePolicy.ONCE)[number // 4 % 2]
-    step = Step.job(work.touch, number, input={"seconds": 2.5 if number % 5 < 2 else 0.0})
-    pair = [Step.job(work.touch, number, name=name) for name in ("left", "right")]
+    step = Step.job(jobs.touch, number, input={"seconds": 2.5 if number % 5 < 2 else 0.0})
+    pair = [Step.job(jobs.touch, number, name=name) for name in ("left", "right")]
     return ScheduleDefinition(
         f"schedule {number}", every(f"{1 + number % 3}s"), Plan.from_steps([step, pair]), overlap=overlap, misfire=Misfire(late)
     )
@@ -52,8 +52,8 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     worker = await workers.start("worker", slots=50).is_ready()
     seconds, firsts = {}, {}
     for number in range(SCHEDULES):
-        new = resolve_definition(definition(number), work.app.jobs)
-        made = await schedule_definitions.create(db, new, ChangeContext(SOMEBODY, db.clock.now()))
+        new = resolve_definition(definition(number), jobs.app.jobs)
+        made = await schedule_definitions.create(db, new, ChangeContext(ACTOR, db.clock.now()))
         assert made.next_run_at is not None
         seconds[made.id], firsts[made.id] = 1 + number % 3, made.next_run_at
     names = [f"scheduler-{number}" for number in range(count)]

@@ -1,6 +1,6 @@
 """Whoever dies before any statement he sends, or just after any commit: in this process, one death after another.
 
-`Mortal` is a database whose user dies at a chosen place; what was not committed is gone with him. `writes` are the
+`CrashableDatabase` is a database whose user dies at a chosen place; what was not committed is gone with him. `writes` are the
 statements of the store that write, read from the SQL files, so that none can be forgotten.
 """
 
@@ -15,16 +15,17 @@ from typing import Any, TypeVar, cast
 from tenuto import store
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import SqlStatements
+from tenuto.store.access import audit_recorder
 from tests.support.truncation import TRUNCATE_ALL_TABLES
 
 T = TypeVar("T")
-Act = Callable[[Database], Awaitable[object]]
+Action = Callable[[Database], Awaitable[object]]
 
-_FILES = sorted(Path(store.__path__[0]).glob("*.sql"))
+_FILES = sorted(Path(store.__path__[0]).rglob("*.sql"))
 _NAMES = {text: f"{file.stem}.{name}" for file in _FILES for name, text in SqlStatements(file)}
 _WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.")
 _COMMENT = re.compile(r"--.*")
-FOR_TESTS = "timetravel"
+FOR_TESTS = "test_clock"
 """Its statements are for tests with a clock of their own; no service sends them."""
 
 
@@ -38,11 +39,11 @@ def writes() -> dict[str, set[str]]:
     return found
 
 
-class Death(BaseException):
+class SimulatedCrash(BaseException):
     """The process is gone: nobody catches this."""
 
 
-class Mortal(Database):
+class CrashableDatabase(Database):
     """A database at whose every statement, and after whose every commit, its user may die."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
@@ -53,23 +54,25 @@ class Mortal(Database):
         """How many more statements, and commits, he lives to see; nothing: all of them."""
 
     @classmethod
-    async def at(cls, url: str) -> Mortal:
-        return cast(Mortal, await cls.open(url, generic_plans=True))
+    async def at(cls, url: str) -> CrashableDatabase:
+        database = cast(CrashableDatabase, await cls.open(url, generic_plans=True))
+        database.recorder = audit_recorder
+        return database
 
-    async def dies_before(self, act: Act, place: int) -> bool:
+    async def dies_before(self, action: Action, place: int) -> bool:
         """Do this and die before the n-th statement; False if it was done by then."""
         self._before = place
-        return await self._dies(act)
+        return await self._dies(action)
 
-    async def dies_after(self, act: Act, place: int) -> bool:
+    async def dies_after(self, action: Action, place: int) -> bool:
         """Do this and die just after the n-th commit; False if it was done by then."""
         self._after = place
-        return await self._dies(act)
+        return await self._dies(action)
 
-    async def _dies(self, act: Act) -> bool:
+    async def _dies(self, action: Action) -> bool:
         try:
-            await act(self)
-        except Death:
+            await action(self)
+        except SimulatedCrash:
             return True
         finally:
             self._before = self._after = 0
@@ -79,15 +82,15 @@ class Mortal(Database):
         self._before -= 1
         if self._before == 0:
             self.died_before.add(statement)
-            raise Death
+            raise SimulatedCrash
 
     def committed(self, statements: list[str]) -> None:
         self._after -= 1
         if self._after == 0:
             self.died_after.update(statements)
-            raise Death
+            raise SimulatedCrash
 
-    async def _persist(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self))
 
@@ -97,9 +100,9 @@ class Mortal(Database):
 class _Watched:
     """A connection that tells what is sent over it."""
 
-    def __init__(self, connection: Connection, mortal: Mortal) -> None:
+    def __init__(self, connection: Connection, crashable: CrashableDatabase) -> None:
         self._connection = connection
-        self._mortal = mortal
+        self._mortal = crashable
         self._sent: list[str] | None = None
 
     async def fetch(self, *values: Any) -> Any:
@@ -161,10 +164,10 @@ _VARIES = re.compile(
 async def emptied(database: Database) -> None:
     """As on the first day."""
 
-    async def act(connection: Connection) -> None:
+    async def action(connection: Connection) -> None:
         await connection.execute(_EMPTY)
 
-    await database.transaction(act)
+    await database.transaction(action)
 
 
 async def remains(database: Database) -> list[str]:

@@ -18,13 +18,13 @@ from tenuto import Step, Tenuto, manual
 from tenuto.api.server import run_web_service
 from tenuto.errors import Unavailable
 from tenuto.store import activities, executions
-from tests.races import work
-from tests.races.audit import assert_all_done
-from tests.races.ledger import Ledger, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_all_done
+from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.observer import Observer
-from tests.races.processes import Nursery, Workers
+from tests.races.processes import ProcessPool, Workers
 from tests.races.proxy import Proxy
-from tests.races.servers import Server
+from tests.races.disposable_server import Server
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually
 
@@ -56,7 +56,7 @@ class Enqueuer:
         while not self._stop:
             number += 1
             try:
-                self.promised.add((await self._app.enqueue(work.touch, number, seconds=0.01)).id)
+                self.promised.add((await self._app.enqueue(jobs.touch, number, seconds=0.01)).id)
             except Unavailable:
                 self.refused += 1
 
@@ -99,9 +99,9 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
 
 
 async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_and_doubles_nothing(
-    own_server: Server, nursery: Nursery, tmp_path: Path, ledger: Ledger
+    own_server: Server, process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
-    workers = Workers(nursery, own_server.url, tmp_path, ledger.path)
+    workers = Workers(process_pool, own_server.url, tmp_path, ledger.path)
     app = Tenuto(own_server.url, home=tmp_path)
     try:
         await app.open()
@@ -162,9 +162,9 @@ async def test_work_nobody_was_told_of_is_done_within_a_poll(
         proxy.silence("LISTEN")
 
     for job in (
-        work.touch,
-        work.touch.using(limit_key="a key", limit=1),
-        work.touch.using(delay=timedelta(seconds=0.3)),
+        jobs.touch,
+        jobs.touch.using(limit_key="a key", limit=1),
+        jobs.touch.using(delay=timedelta(seconds=0.3)),
     ):
         took: list[float] = []
         while len(took) < 3 and not (took and took[-1] < POLL + 1):  # a machine that stands still may spoil one
@@ -179,7 +179,7 @@ async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     proxy.deaf = True
-    await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.02} for number in range(6000)))
+    await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.02} for number in range(6000)))
     await workers.start("busy", url=proxy.url, poll_seconds=POLL, slots=5).is_ready()
 
     async def at_work() -> bool:
@@ -187,9 +187,9 @@ async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a
 
     await eventually(at_work, timeout=10, what="it is busy")
     urgent = [
-        await app.enqueue(work.touch.using(priority=10), 1),
-        await app.enqueue(work.touch.using(priority=10, limit_key="a key", limit=1), 2),
-        await app.enqueue(work.touch.using(priority=10, delay=timedelta(seconds=0.2)), 3),
+        await app.enqueue(jobs.touch.using(priority=10), 1),
+        await app.enqueue(jobs.touch.using(priority=10, limit_key="a key", limit=1), 2),
+        await app.enqueue(jobs.touch.using(priority=10, delay=timedelta(seconds=0.2)), 3),
     ]
 
     async def done() -> bool:
@@ -211,7 +211,7 @@ async def test_a_listener_hears_again_after_its_connection_was_ended(
     await observer.value("SELECT pg_terminate_backend($1)", pid)
 
     await observer.until(f"{listener} AND pid <> $1 AND query LIKE 'LISTEN%'", pid, within=10)
-    await app.enqueue(work.touch, 1)
+    await app.enqueue(jobs.touch, 1)
     await observer.until_all_ended(within=10)  # long before it looks by itself
 
 

@@ -14,12 +14,12 @@ from tenuto.model.audit_chain import AuditKey, AuditKeys
 from tenuto.postgres.database import Database
 from tenuto.store import workers
 from tenuto.store.access.audit_recorder import AuditContext, audited
-from tests.races.interleaving import Stepwise, meetings
+from tests.races.interleaving import InterleavedDatabase, interleavings
 
 KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
 
 
-class Died(Exception):
+class SimulatedCrash(Exception):
     """The process is gone: its transaction with it, unless that was committed."""
 
 
@@ -46,33 +46,33 @@ async def is_sound(database: Database) -> int:
     return entries
 
 
-async def test_two_who_seal_at_once_make_one_chain(db: Database, first: Stepwise, second: Stepwise) -> None:
+async def test_two_who_seal_at_once_make_one_chain(db: Database, first: InterleavedDatabase, second: InterleavedDatabase) -> None:
     expected = 0
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         await write(db, 3)
         expected += 3
-        sealed = await meeting.of(seal, seal)
-        assert sum(sealed) <= 3, meeting
-        assert await is_sound(db) == expected, meeting
+        sealed = await interleaving.of(seal, seal)
+        assert sum(sealed) <= 3, interleaving
+        assert await is_sound(db) == expected, interleaving
 
 
 async def test_what_is_written_while_somebody_seals_is_sealed_next(
-    db: Database, first: Stepwise, second: Stepwise
+    db: Database, first: InterleavedDatabase, second: InterleavedDatabase
 ) -> None:
     expected = 0
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         await write(db, 2)
         expected += 3
-        await meeting.of(seal, write)
-        assert await is_sound(db) == expected, meeting
-    async for meeting in meetings(first, second):
+        await interleaving.of(seal, write)
+        assert await is_sound(db) == expected, interleaving
+    async for interleaving in interleavings(first, second):
         await write(db, 2)
         expected += 3
-        await meeting.of(write, seal)
-        assert await is_sound(db) == expected, meeting
+        await interleaving.of(write, seal)
+        assert await is_sound(db) == expected, interleaving
 
 
-async def test_a_sealer_that_dies_anywhere_leaves_a_sound_chain(db: Database, first: Stepwise) -> None:
+async def test_a_sealer_that_dies_anywhere_leaves_a_sound_chain(db: Database, first: InterleavedDatabase) -> None:
     expected, place, died = 0, 0, True
     while died:
         place, died, seen = place + 1, False, 0
@@ -82,25 +82,25 @@ async def test_a_sealer_that_dies_anywhere_leaves_a_sound_chain(db: Database, fi
             seen += 1
             if seen == place:
                 died = True
-                raise Died
+                raise SimulatedCrash
 
         await write(db, 3)
         expected += 3
         first.before = before
-        with suppress(Died):
+        with suppress(SimulatedCrash):
             await seal(first)
         first.before = first.nothing
         assert await is_sound(db) == expected, place
     assert place > 5
 
 
-async def test_a_sealer_that_dies_after_its_commit_has_sealed(db: Database, first: Stepwise) -> None:
+async def test_a_sealer_that_dies_after_its_commit_has_sealed(db: Database, first: InterleavedDatabase) -> None:
     async def gone() -> Any:
-        raise Died
+        raise SimulatedCrash
 
     await write(db, 3)
     first.after_commit = gone
-    with pytest.raises(Died):
+    with pytest.raises(SimulatedCrash):
         await seal(first)
     first.after_commit = first.nothing
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_chain") == 3
@@ -108,7 +108,7 @@ async def test_a_sealer_that_dies_after_its_commit_has_sealed(db: Database, firs
     assert await is_sound(db) == 3
 
 
-async def test_a_change_whose_reply_was_lost_is_on_record_once(db: Database, first: Stepwise) -> None:
+async def test_a_change_whose_reply_was_lost_is_on_record_once(db: Database, first: InterleavedDatabase) -> None:
     lost = 0
 
     async def reply_is_lost() -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tenuto import Tenuto
-from tests.races import work
-from tests.races.audit import assert_all_done, assert_sound
-from tests.races.ledger import Ledger, most_at_once, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_all_done, assert_sound
+from tests.races.effect_ledger import Ledger, most_at_once, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.proofs import seed, times
@@ -24,11 +24,11 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     chance = random.Random(seed())
-    for job in (work.touch, work.touch_in_thread):
+    for job in (jobs.touch, jobs.touch_in_thread):
         await app.enqueue_many(
             job, [{"number": n, "seconds": chance.choice((0, 0.01))} for n in range(TASKS // 2 - 50)]
         )
-    await app.enqueue_many(work.fail_once, [{"number": n} for n in range(100)])
+    await app.enqueue_many(jobs.fail_once, [{"number": n} for n in range(100)])
     living = [workers.start(f"worker-{number}", lease_seconds=6.0) for number in range(3)]
 
     for kill in range(KILLS):
@@ -63,9 +63,9 @@ async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wa
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     worker = await workers.start("phoenix", lease_seconds=60.0).is_ready()
-    baits = [await app.enqueue(work.sleep_in_c, 60.0) for _ in range(2)]
+    baits = [await app.enqueue(jobs.sleep_in_c, 60.0) for _ in range(2)]
     for _ in range(5):
-        await app.enqueue(work.sleep_in_c, 60.0)
+        await app.enqueue(jobs.sleep_in_c, 60.0)
     await observer.until_running(7)
     await workers.start("onlooker", sweep=0.1).is_ready()
 
@@ -92,7 +92,7 @@ async def test_the_tasks_of_a_dead_worker_go_to_others_only_after_its_lease(
 ) -> None:
     worker = await workers.start("dead", lease_seconds=6.0).is_ready()
     for _ in range(5):
-        await app.enqueue(work.sleep_in_c, 60.0)  # in its first attempt only, which is cut short
+        await app.enqueue(jobs.sleep_in_c, 60.0)  # in its first attempt only, which is cut short
     await observer.until_running(5)
     await workers.start("heir", sweep=0.1).is_ready()
 
@@ -122,9 +122,9 @@ async def keep_alive(workers: Workers, name: str, observer: Observer, **settings
 async def test_a_task_that_kills_its_worker_each_time_is_set_aside_and_the_others_go_on(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    poison = await app.enqueue(work.end_the_process)
+    poison = await app.enqueue(jobs.end_the_process)
     lives = asyncio.create_task(keep_alive(workers, "victim", observer, slots=5))
-    await app.enqueue_many(work.touch, ({"number": number} for number in range(200)))
+    await app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert [life.exit_code for life in await lives] == [86, 86, 86, None]
 
@@ -139,8 +139,8 @@ async def test_a_task_that_kills_its_worker_each_time_is_set_aside_and_the_other
 async def test_tasks_that_ran_beside_one_that_kills_its_worker_are_not_set_aside_with_it(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.2} for number in range(9)))
-    await app.enqueue(work.end_the_process)
+    await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.2} for number in range(9)))
+    await app.enqueue(jobs.end_the_process)
 
     await keep_alive(workers, "victim", observer, slots=10)
 

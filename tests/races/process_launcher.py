@@ -21,8 +21,8 @@ from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
 from tenuto.settings import Settings
-from tests.races import work
-from tests.races.crashing import CrashingTenuto
+from tests.races import jobs
+from tests.races.crash_points import CrashingTenuto
 
 _PR_SET_PDEATHSIG = 1
 
@@ -47,12 +47,12 @@ def main(roles: Mapping[str, Role]) -> None:
 
 
 def _start(order: dict[str, Any], roles: Mapping[str, Role]) -> int:
-    nursery = os.getpid()
+    launcher_pid = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != nursery:
+    if os.getppid() != launcher_pid:
         os._exit(1)
     _redirect(order["log"])
     roles[order["do"]](order)
@@ -82,7 +82,7 @@ def _work(order: dict[str, Any]) -> None:
     settings = Settings(**order["settings"])
     crash_at = order["crash_at"]
     app = Tenuto(settings=settings) if crash_at is None else CrashingTenuto(settings, crash_at)
-    app.jobs = work.app.jobs
+    app.jobs = jobs.app.jobs
     asyncio.run(app.run_worker(**order["worker"]))
 
 

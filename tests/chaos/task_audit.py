@@ -28,7 +28,7 @@ from tests.chaos.checks import CHECKS, DOCTORS, Figure
 from tests.chaos.environment import LEASE, Life
 from tests.chaos.load import Accepted
 from tests.chaos.oracle import due_instants
-from tests.chaos.work import CANARY, INTERVALS
+from tests.chaos.jobs import CANARY, INTERVALS
 
 _SHOWN = 5
 _MANY = 1000

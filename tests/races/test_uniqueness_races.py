@@ -18,11 +18,11 @@ from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
-from tests.races import work
+from tests.races import jobs
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
-from tests.races.tasks import LEASE, claim, completed
+from tests.races.task_actions import LEASE, claim, completed
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 ROUNDS = 25
@@ -32,10 +32,10 @@ async def test_eight_who_enqueue_with_one_key_create_one_task(url: str, observer
     async with AsyncExitStack() as stack:
         apps = [await stack.enter_async_context(Tenuto(url, home=tmp_path)) for _ in range(8)]
         for number in range(ROUNDS):
-            job = work.touch.using(key=f"key {number}")
+            job = jobs.touch.using(key=f"key {number}")
             gate = asyncio.Barrier(8)
 
-            async def ask(app: Tenuto, job: work.AnyJob = job, gate: asyncio.Barrier = gate) -> tuple[UUID, bool]:
+            async def ask(app: Tenuto, job: jobs.AnyJob = job, gate: asyncio.Barrier = gate) -> tuple[UUID, bool]:
                 await gate.wait()
                 enqueued = await app.enqueue(job, 1)
                 return enqueued.id, enqueued.created
@@ -50,7 +50,7 @@ async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
     db: Database, proxy: Proxy, tmp_path: Path, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
-    job = work.touch.using(key="a key")
+    job = jobs.touch.using(key="a key")
     async with Tenuto(proxy.url, home=tmp_path) as app:
         first = await app.enqueue(job, 1)
         (task,) = await claim(db, worker_id)
@@ -69,7 +69,7 @@ async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
 async def test_a_key_asked_for_twice_in_one_transaction_of_the_callers_stands_for_one_task(
     app: Tenuto, url: str, observer: Observer
 ) -> None:
-    job = work.touch.using(key="a key")
+    job = jobs.touch.using(key="a key")
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         first = await app.enqueue_within(connection, job, 1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
-from tests.races import work
-from tests.races.audit import assert_all_done
-from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
+from tests.races import jobs
+from tests.races.invariants import assert_all_done
+from tests.races.effect_ledger import Effect, Ledger, most_at_once, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.support.proofs import times
@@ -29,9 +29,9 @@ async def test_worker_processes_never_hold_one_task_twice(
 
     flag = tmp_path / "go"
     held = 20 * count  # as many as there are slots: each has something to do, however busy the machine is
-    await app.enqueue_many(work.stay_until_told, [str(flag)] * held)
+    await app.enqueue_many(jobs.stay_until_told, [str(flag)] * held)
     await observer.until_running(held, within=30)
-    await app.enqueue_many(work.touch, ({"number": number, "seconds": 0.002} for number in range(TASKS)))
+    await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.002} for number in range(TASKS)))
     flag.touch()
     await observer.until_all_ended(within=60)
 
@@ -50,11 +50,11 @@ async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processe
     for number in range(3):
         await workers.start(f"worker-{number}", slots=10, queues=("default", "narrow")).is_ready()
 
-    kinds: dict[str, work.AnyJob] = {
-        "queue": work.touch.using(queue="narrow"),
-        "key": work.touch.using(limit_key="a key", limit=2),
-        "both": work.touch_in_thread.using(queue="narrow", limit_key="another key", limit=1),
-        "free": work.touch,
+    kinds: dict[str, jobs.AnyJob] = {
+        "queue": jobs.touch.using(queue="narrow"),
+        "key": jobs.touch.using(limit_key="a key", limit=2),
+        "both": jobs.touch_in_thread.using(queue="narrow", limit_key="another key", limit=1),
+        "free": jobs.touch,
     }
     for group, job in kinds.items():
         await app.enqueue_many(job, [{"number": n, "seconds": 0.004, "group": group} for n in range(150)])
@@ -79,7 +79,7 @@ def _as_one(effect: Effect) -> Effect:
 async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    job = work.touch.using(limit_key="one at a time", limit=1)
+    job = jobs.touch.using(limit_key="one at a time", limit=1)
     first = await workers.start("first", lease_seconds=6.0).is_ready()
     await app.enqueue(job, 1, seconds=60.0)
     await observer.until_running(1)
@@ -100,9 +100,9 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
 async def test_what_a_worker_has_taken_ahead_does_not_wait_behind_its_long_work(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    await app.enqueue_many(work.touch, ({"number": number} for number in range(2000)))
-    await app.enqueue_many(work.touch, ({"number": number, "seconds": 60.0} for number in range(4)))
-    await app.enqueue_many(work.touch, ({"number": number} for number in range(20)))
+    await app.enqueue_many(jobs.touch, ({"number": number} for number in range(2000)))
+    await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 60.0} for number in range(4)))
+    await app.enqueue_many(jobs.touch, ({"number": number} for number in range(20)))
     workers.start("quick", slots=4)
     await observer.until("SELECT count(*) <= 24 FROM tenuto.tasks", within=30)
     await observer.until(

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.races.ledger import Effect
+from tests.races.effect_ledger import Effect
 
 # Each answers with the rows that break it. $1: how many tasks were submitted.
 _INVARIANTS = {

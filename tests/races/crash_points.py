@@ -11,6 +11,7 @@ from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
 from tenuto.store import step_checkpoints, tasks, workers
+from tenuto.store.access import audit_recorder
 from tenuto.worker import watchdog
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class CrashingDatabase(Database):
 
     points: ClassVar[Points]
 
-    async def _persist(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self.points))
 
@@ -99,4 +100,6 @@ class CrashingTenuto(Tenuto):
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         assert self.settings.database is not None
-        return await CrashingDatabase.open(self.settings.database, max_connections=20, generic_plans=for_worker)
+        database = await CrashingDatabase.open(self.settings.database, max_connections=20, generic_plans=for_worker)
+        database.recorder = audit_recorder
+        return database

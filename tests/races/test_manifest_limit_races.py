@@ -19,7 +19,7 @@ from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import manifests
 from tenuto.store.manifests import ALL_MANIFESTS, StoredManifest
-from tests.races.ledger import Effect, Ledger, most_at_once, overlaps
+from tests.races.effect_ledger import Effect, Ledger, most_at_once, overlaps
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.manifests import ANA, NOON, create_manifest, run_in_transaction
@@ -144,7 +144,7 @@ async def test_a_cancelled_batch_stops_under_full_load_to_the_last_item(
     db: Database, workers: Workers, observer: Observer, ledger: Ledger
 ) -> None:
     _, _, free = await capped(db)
-    batch = await fill(db, free, 3000, 0.05)  # far more than is done before it is cancelled
+    batch = await fill(db, free, 3000, 0.05)  # proxied_db more than is done before it is cancelled
     for number in range(2):
         await workers.start(f"worker-{number}", slots=10).is_ready()
     await observer.until("SELECT count(*) > 30 FROM tenuto.activities", within=30)

@@ -23,7 +23,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.store import manifests
-from tests.races.interleaving import Stepwise, meetings
+from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.support.manifests import ANA, make_manifest, make_change_context, finish_task, create_manifest, make_settlement, start_run, read_table, claim_runs
@@ -59,7 +59,7 @@ async def test_managers_that_poll_at_once_enqueue_every_manifest_once(
 
 
 @dataclass
-class Scene:
+class Scenario:
     """A manifest that is due, one of whose items is held; and one that runs after it, with an open letter."""
 
     now: datetime
@@ -69,83 +69,83 @@ class Scene:
     letter: UUID
 
 
-class Act(Protocol):
+class Action(Protocol):
     @property
     def __name__(self) -> str: ...
 
-    async def __call__(self, db: Database, scene: Scene) -> None: ...
+    async def __call__(self, db: Database, scenario: Scenario) -> None: ...
 
 
-async def poll(db: Database, scene: Scene) -> None:
-    await manifest_manager.poll_manifests(db, scene.now, "test")
+async def poll(db: Database, scenario: Scenario) -> None:
+    await manifest_manager.poll_manifests(db, scenario.now, "test")
 
 
-async def by_hand(db: Database, scene: Scene) -> None:
-    async def act(connection: Connection) -> None:
+async def by_hand(db: Database, scenario: Scenario) -> None:
+    async def action(connection: Connection) -> None:
         held = await manifests.lock_manifest(connection, "a")
         if held is not None:
-            await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, scene.now, ANA)])
+            await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, scenario.now, ANA)])
 
-    await db.transaction(act)
+    await db.transaction(action)
 
 
-async def an_item(db: Database, scene: Scene) -> None:
-    async def act(connection: Connection) -> None:
+async def an_item(db: Database, scenario: Scenario) -> None:
+    async def action(connection: Connection) -> None:
         held = await manifests.lock_manifest(connection, "a")
         if held is not None:
-            run = new_run(held.id, held.manifest, scene.now, ANA, item_key="i")
+            run = new_run(held.id, held.manifest, scenario.now, ANA, item_key="i")
             await manifests.enqueue_runs(connection, [run])
 
-    await db.transaction(act)
+    await db.transaction(action)
 
 
-async def the_item_ends(db: Database, scene: Scene) -> None:
-    await finish(db, [make_settlement(scene.held, scene.now)])
+async def the_item_ends(db: Database, scenario: Scenario) -> None:
+    await finish(db, [make_settlement(scenario.held, scenario.now)])
 
 
-async def the_item_fails(db: Database, scene: Scene) -> None:
-    await finish(db, [make_settlement(scene.held, scene.now, "failed")])
+async def the_item_fails(db: Database, scenario: Scenario) -> None:
+    await finish(db, [make_settlement(scenario.held, scenario.now, "failed")])
 
 
-async def the_other_ends(db: Database, scene: Scene) -> None:
-    await finish(db, [make_settlement(scene.running, scene.now)])
+async def the_other_ends(db: Database, scenario: Scenario) -> None:
+    await finish(db, [make_settlement(scenario.running, scenario.now)])
 
 
-async def disable(db: Database, scene: Scene) -> None:
+async def disable(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await manifest_definitions.set_enabled(db, "a", make_change_context(scene.now), enabled=False)
+        await manifest_definitions.set_enabled(db, "a", make_change_context(scenario.now), enabled=False)
 
 
-async def edit(db: Database, scene: Scene) -> None:
+async def edit(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await manifest_definitions.edit(db, "b", make_manifest("b", depends_on="a", priority=3), make_change_context(scene.now))
+        await manifest_definitions.edit(db, "b", make_manifest("b", depends_on="a", priority=3), make_change_context(scenario.now))
 
 
-async def declare(db: Database, scene: Scene) -> None:
+async def declare(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await manifest_definitions.declare(db, make_manifest("b", depends_on="a", priority=5), make_change_context(scene.now, "code"))
+        await manifest_definitions.declare(db, make_manifest("b", depends_on="a", priority=5), make_change_context(scenario.now, "code"))
 
 
-async def retry(db: Database, scene: Scene) -> None:
-    await dead_letters.retry_dead_letters(db, [scene.letter], scene.now, ANA)
+async def retry(db: Database, scenario: Scenario) -> None:
+    await dead_letters.retry_dead_letters(db, [scenario.letter], scenario.now, ANA)
 
 
-async def acknowledge(db: Database, scene: Scene) -> None:
-    await dead_letters.acknowledge_dead_letters(db, [scene.letter], scene.now, ANA, note=None)
+async def acknowledge(db: Database, scenario: Scenario) -> None:
+    await dead_letters.acknowledge_dead_letters(db, [scenario.letter], scenario.now, ANA, note=None)
 
 
-async def delete(db: Database, scene: Scene) -> None:
+async def delete(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound, Conflict):
-        await manifest_definitions.delete(db, "c", make_change_context(scene.now))
+        await manifest_definitions.delete(db, "c", make_change_context(scenario.now))
 
 
-ACTS: tuple[Act, ...] = (
+ACTIONS: tuple[Action, ...] = (
     poll, by_hand, an_item, the_item_ends, the_item_fails, the_other_ends, disable, edit, declare, retry, acknowledge,
     delete,
 )  # fmt: skip
 
 
-async def a_scene(db: Database, worker: UUID) -> Scene:
+async def create_scenario(db: Database, worker: UUID) -> Scenario:
     now = db.clock.now()
     stored = await create_manifest(db, "a", now - timedelta(hours=1), trigger=every("1m"))
     later = await create_manifest(db, "b", now, depends_on="a")
@@ -158,7 +158,7 @@ async def a_scene(db: Database, worker: UUID) -> Scene:
     await start_run(db, stored, now, item_key="i")
     (held,) = await claim_runs(db, worker)
     (letter,) = await read_table(db, "dead_letters")
-    return Scene(now, stored.id, held, running, letter["id"])
+    return Scenario(now, stored.id, held, running, letter["id"])
 
 
 async def clear(db: Database) -> None:
@@ -166,22 +166,22 @@ async def clear(db: Database) -> None:
         await db.fetch_all(f"DELETE FROM tenuto.{name}")
 
 
-@pytest.mark.parametrize("one", ACTS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize("one", ACTIONS, ids=lambda action: action.__name__)
 async def test_a_manifest_runs_once_whatever_meets_it(
-    first: Stepwise, second: Stepwise, register_worker: Register, one: Act
+    first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register, one: Action
 ) -> None:
     worker = await register_worker()
-    for other in ACTS:
-        async for meeting in meetings(first, second):
-            scene = await a_scene(second, worker)
+    for other in ACTIONS:
+        async for interleaving in interleavings(first, second):
+            scenario = await create_scenario(second, worker)
 
-            await meeting.of(partial(one, scene=scene), partial(other, scene=scene))
+            await interleaving.of(partial(one, scenario=scenario), partial(other, scenario=scenario))
 
-            assert await broken(second) == [], (other, meeting)
-            await poll(second, scene)
-            await finish(second, [make_settlement(scene.held, scene.now)])
-            await manifest_manager.poll_manifests(second, scene.now + timedelta(hours=1), "test")
-            assert await broken(second) == [], (other, meeting)
+            assert await broken(second) == [], (other, interleaving)
+            await poll(second, scenario)
+            await finish(second, [make_settlement(scenario.held, scenario.now)])
+            await manifest_manager.poll_manifests(second, scenario.now + timedelta(hours=1), "test")
+            assert await broken(second) == [], (other, interleaving)
             await clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -204,7 +204,7 @@ async def broken(db: Database) -> list[tuple[str, str]]:
 
 
 async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
-    first: Stepwise, second: Stepwise
+    first: InterleavedDatabase, second: InterleavedDatabase
 ) -> None:
     """Neither of the two changes touches what the other one does, and each by itself is no circle."""
 
@@ -212,36 +212,36 @@ async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
         with suppress(Exception):
             await manifest_definitions.edit(db, name, make_manifest(name, depends_on=after), make_change_context())
 
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         for name, after in (("a", None), ("b", "a"), ("c", None), ("d", "c")):
             await create_manifest(second, name, depends_on=after)
-        await meeting.of(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
+        await interleaving.of(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
         changed = [row["external_id"] for row in await read_table(second, "manifests", "version > 1")]
-        assert len(changed) == 1, meeting
+        assert len(changed) == 1, interleaving
         await clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
 async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
-    first: Stepwise, second: Stepwise, register_worker: Register
+    first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register
 ) -> None:
     """Started by hand and failed for good between two statements of a poll: with its letter open, nothing runs."""
     worker = await register_worker()
 
     async def run_and_fail(db: Database, now: datetime) -> None:
-        async def act(connection: Connection) -> None:
+        async def action(connection: Connection) -> None:
             held = await manifests.lock_manifest(connection, "a")
             assert held is not None
             await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, now, ANA)])
 
-        await db.transaction(act)
+        await db.transaction(action)
         for task in await claim_runs(db, worker):
             await finish_task(db, task, "failed")
 
-    async for meeting in meetings(first, second):
+    async for interleaving in interleavings(first, second):
         now = second.clock.now()
         await create_manifest(second, "a", now - timedelta(hours=1), trigger=every("1m"))
-        await meeting.of(partial(manifest_manager.poll_manifests, now=now, manager="test"), partial(run_and_fail, now=now))
+        await interleaving.of(partial(manifest_manager.poll_manifests, now=now, manager="test"), partial(run_and_fail, now=now))
         if await read_table(second, "dead_letters"):
-            assert await read_table(second, "tasks") == [], meeting
+            assert await read_table(second, "tasks") == [], interleaving
         await clear(second)

@@ -19,8 +19,8 @@ from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Database
-from tests.races.runs import begin, broken_rules, plan_of, run_to_the_end
-from tests.races.tasks import SOMEBODY, claim, completed
+from tests.races.execution_actions import begin, broken_rules, plan_of, run_to_the_end
+from tests.races.task_actions import ACTOR, claim, completed
 from tests.support.proofs import times
 
 pytestmark = pytest.mark.usefixtures("one_completion_path")
@@ -54,19 +54,19 @@ async def end_or_come_too_late(database: Database, tasks: Sequence[Task]) -> Non
 async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         try:
-            await execution_control.cancel_execution(database, run, database.clock.now(), SOMEBODY)
+            await execution_control.cancel_execution(database, run, database.clock.now(), ACTOR)
         except Conflict:
             continue
 
 
 async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
-        for act in (
-            execution_control.pause_execution(database, run, database.clock.now(), SOMEBODY),
+        for action in (
+            execution_control.pause_execution(database, run, database.clock.now(), ACTOR),
             execution_control.resume_execution(database, run, database.clock.now()),
         ):
             try:
-                await act
+                await action
             except Conflict:
                 continue
 
@@ -80,7 +80,7 @@ async def side_by_side(url: str, *work: tuple[Callable[[Database, Any], Awaitabl
     before = await _deadlocks(url)
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(len(work))
-    started = [spawn.Process(target=_in_a_process, args=(url, barrier, act, rounds)) for act, rounds in work]
+    started = [spawn.Process(target=_in_a_process, args=(url, barrier, action, rounds)) for action, rounds in work]
     for process in started:
         process.start()
     for process in started:
