@@ -22,7 +22,7 @@ from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import workers
 from tenuto.store.reports import metrics
-from tests.races.disposable_server import Server
+from tests.races.disposable_server import DisposableServer
 from tests.support.waiting import eventually
 
 Samples = dict[tuple[str, ...], float]
@@ -223,14 +223,14 @@ async def test_metrics_require_a_viewer_key_unless_open(app: Tenuto) -> None:
 
 
 @pytest.fixture
-def own_database_server() -> Iterator[Server]:
-    server = Server()
+def own_database_server() -> Iterator[DisposableServer]:
+    server = DisposableServer()
     yield server
     server.close()
 
 
 async def test_web_service_without_database_is_alive_and_not_ready(
-    own_database_server: Server, tmp_path: Path, uncached_metrics: None, monkeypatch: pytest.MonkeyPatch
+    own_database_server: DisposableServer, tmp_path: Path, uncached_metrics: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenuto.observability.status.READINESS_INTERVAL_SECONDS", 0.0)
     app = Tenuto(
@@ -246,7 +246,7 @@ async def test_web_service_without_database_is_alive_and_not_ready(
 
         no_schema = await eventually(lambda: _sample_if(ready, lambda body: body["checks"][0]["ok"]))
         assert (no_schema["ready"], no_schema["checks"][-1]["name"]) == (False, "schema")
-        await own_database_server.make_schema()
+        await own_database_server.migrate()
         body = await eventually(lambda: _sample_if(ready, lambda body: body["ready"]))
         assert [check["name"] for check in body["checks"]] == ["database", "schema", "claims", "scheduler"]
 

@@ -209,7 +209,9 @@ async def test_the_only_argument_of_a_job_is_masked_in_the_trail_if_it_is_named_
 
 async def test_what_sounds_secret_is_masked_in_the_trail(app: Tenuto) -> None:
     with audited(
-        make_audit_context("queue.pause", before={"token": "canary-1"}, after=[{"headers": {"authorization": "canary-2"}}])
+        make_audit_context(
+            "queue.pause", before={"token": "canary-1"}, after=[{"headers": {"authorization": "canary-2"}}]
+        )
     ):
         await app.pause_queue("mail")
     [entry] = await app.audit.list()
@@ -432,7 +434,9 @@ async def test_a_chain_with_a_key_is_not_continued_without_and_one_without_goes_
         await seal_waiting_entries(plain)
     assert await seal_waiting_entries(app) == 1
     rotated = Tenuto(
-        settings=load_settings(database=url, home=tmp_path, master_key=f"{base64.b64encode(b'x' * 32).decode()},{MASTER}")
+        settings=load_settings(
+            database=url, home=tmp_path, master_key=f"{base64.b64encode(b'x' * 32).decode()},{MASTER}"
+        )
     )
     await write_sealed_entries(rotated, 1)
     assert (await rotated.audit.verify()).is_sound

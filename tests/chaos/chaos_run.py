@@ -138,6 +138,6 @@ async def raging(wanted: Wanted, say: Callable[[str], None], *, keep: bool = Fal
     """A storm on a stage of its own; nothing is left of it afterwards, unless it is to be kept."""
     async with raised(random.Random(wanted.seed), say, keep=keep) as stage:
         if keep:
-            say(f"logs and ledger: {stage.folder}; the database: {stage.server.data}")
+            say(f"logs and ledger: {stage.folder}; the database: {stage.server.data_directory}")
             stage.kept_words = 50_000
         yield Storm(stage, wanted)

@@ -28,7 +28,7 @@ from tests.chaos.jobs import CANARY, PORT, SECRET, SKEW, app
 from tests.races.effect_ledger import Ledger
 from tests.races.processes import ProcessPool, WorkerProcess, Workers
 from tests.races.proxy import Proxy
-from tests.races.disposable_server import Server
+from tests.races.disposable_server import DisposableServer
 from tests.support.temp_dirs import new_temp_dir
 
 LEASE = 4.0
@@ -67,7 +67,9 @@ class Service:
 class Stage:
     """All of it."""
 
-    def __init__(self, server: Server, proxy: Proxy, folder: Path, chance: random.Random, say: Callable[[str], None]):
+    def __init__(
+        self, server: DisposableServer, proxy: Proxy, folder: Path, chance: random.Random, say: Callable[[str], None]
+    ):
         self.server, self.proxy, self.folder, self.chance, self.say = server, proxy, folder, chance, say
         self.ledger = Ledger(folder / "ledger")
         self.url = server.url
@@ -192,7 +194,7 @@ class Stage:
     # --- beginning and end ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        await self.server.make_schema()
+        await self.server.migrate()
         await app.schedules.deploy()
         await app.manifests.deploy()
         await app.secrets.set(SECRET, CANARY)
@@ -245,7 +247,7 @@ async def raised(chance: random.Random, say: Callable[[str], None], *, keep: boo
     driver = logging.getLogger("asyncpg")
     level = driver.level
     driver.setLevel(logging.CRITICAL)  # it tells of every line that is cut here
-    server = await asyncio.to_thread(Server)
+    server = await asyncio.to_thread(DisposableServer)
     folder = new_temp_dir("tenuto-chaos-")
     try:
         async with Proxy(server.url) as proxy:

@@ -73,7 +73,7 @@ class Faults:
         for task in self._beside:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
-        self._stage.proxy.heal()
+        self._stage.proxy.resume()
         self._stage.proxy.lose_reply("nothing begins like this")
 
     def _aside(self, work: Awaitable[None]) -> None:
@@ -124,17 +124,17 @@ class Faults:
         proxy.lose_reply(self._chance.choice(_TO_LOSE), times=self._chance.randint(1, 3))
 
     async def _cut_lines(self) -> None:
-        self._stage.proxy.cut_all()
+        self._stage.proxy.disconnect_all()
         self._stage.counts["cuts"] += 1
 
     async def _silence(self) -> None:
         """Nothing passes for a while; sometimes for longer than a lease."""
         self._stage.counts["silences"] += 1
-        self._stage.proxy.fall_silent()
+        self._stage.proxy.stall()
 
         async def and_heal(seconds: float) -> None:
             await asyncio.sleep(seconds)
-            self._stage.proxy.heal()
+            self._stage.proxy.resume()
 
         self._aside(and_heal(self._chance.choice((0.3, 1.0, LEASE * 1.2))))
 

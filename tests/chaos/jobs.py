@@ -122,10 +122,14 @@ for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
     )
 CANCELLING = [name for number, name in enumerate(INTERVALS) if _rules(number)[0] is OverlapPolicy.CANCEL_PREVIOUS]
 """Those whose runs are cancelled by the next; nobody else cancels anything."""
-EACH_FIRES = [name for number, name in enumerate(INTERVALS) if _rules(number) == (OverlapPolicy.ALLOW, MisfirePolicy.ALL)]
+EACH_FIRES = [
+    name for number, name in enumerate(INTERVALS) if _rules(number) == (OverlapPolicy.ALLOW, MisfirePolicy.ALL)
+]
 """Those that run at every due instant, however late."""
 INTERVALS["nested"] = 4
-app.schedule("inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=OverlapPolicy.ALLOW)
+app.schedule(
+    "inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=OverlapPolicy.ALLOW
+)
 app.schedule("nested", every("4s"), [Step.schedule("inner"), Step.job(step, name="after")])
 
 app.manifest(BULK, item, on_demand=True, max_active=BULK_MAX, retry=_soon)

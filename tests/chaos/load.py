@@ -107,7 +107,7 @@ class Load:
             {"number": number, "fate": self._fate(), "seconds": self._chance.choice((0, 0, 0.02))}
             for number in range(BATCH * self._scale)
         ]
-        batch = await self.insist(lambda: app.bulk_enqueue(work.BULK, items, batch_key=key, name=name))
+        batch = await self.insist(lambda: app.bulk_enqueue(jobs.BULK, items, batch_key=key, name=name))
         self.accepted.add_batch(batch.id, len(items))
 
     async def _some_singles(self) -> None:

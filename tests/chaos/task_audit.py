@@ -150,7 +150,12 @@ class Auditor:
         """The doctor's questions, of the whole past."""
         bounds = Limits.from_settings(self._settings)
         values: dict[str, Any] = {name: getattr(bounds, name) for name in Limits.__dataclass_fields__}
-        values |= {"max_rows": 2**31 - 1, "max_histories": 2**31 - 1, "lease_delay": timedelta(0), "recovery_delay": timedelta(0)}
+        values |= {
+            "max_rows": 2**31 - 1,
+            "max_histories": 2**31 - 1,
+            "lease_delay": timedelta(0),
+            "recovery_delay": timedelta(0),
+        }
         values["horizon"] = values["history"] = smallest_id_at(await _a_year_ago(connection))
         found: list[Finding | None] = []
         for check in DOCTOR_CHECKS:

@@ -1,4 +1,4 @@
-"""The doctor: silent on sound data, and each kind of damage, done by hand, is named with what to do about it."""
+"""The doctor on tasks, queues and the server: no findings for sound data, and one for each kind of damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -17,55 +16,53 @@ import pytest
 
 from tenuto import PermanentFailure, RetryPolicy, Tenuto
 from tenuto.clock import SystemClock
-from tenuto.diagnostics import doctor
-from tenuto.diagnostics.checks import CHECKS, Severity
-from tenuto.diagnostics.checks import Finding
+from tenuto.diagnostics.checks import CHECKS, Finding, Severity
 from tenuto.diagnostics.doctor import Limits, examine
-from tenuto.ids import smallest_id_at, new_id
+from tenuto.ids import new_id, smallest_id_at
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings, load_settings
 from tenuto.store.reports import doctor as store
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
-EXPECTED_FINDINGS = {"server"}  # the tests' server does not force commits to disk, and the doctor says so
+EXPECTED_FINDINGS = {"server"}  # the server of the tests runs without fsync
 
 
 def limits_without_recheck_delay(settings: Settings) -> Limits:
     return replace(Limits.from_settings(settings), recheck_delay=timedelta(0))
 
 
-async def run_doctor(database: Database, settings: Settings, **given: Any) -> dict[str, Finding]:
-    """What the doctor has to say, but for the tests' own server. What it asks for twice, it asks for at once. On a busy
-    machine it may take a while until it hears what time it is at the database."""
-    given["limits"] = replace(given.get("limits") or limits_without_recheck_delay(settings), clock_skew=timedelta(minutes=1))
+async def run_doctor(database: Database, settings: Settings, **options: Any) -> dict[str, Finding]:
+    """Return findings that are not ok, by name, without recheck delay; on a busy machine, reading the clock is slow."""
+    limits = options.get("limits") or limits_without_recheck_delay(settings)
+    options["limits"] = replace(limits, clock_skew=timedelta(minutes=1))
     return {
         finding.name: finding
-        for finding in await examine(database, settings, **given)
+        for finding in await examine(database, settings, **options)
         if finding.severity is not Severity.OK and finding.name not in EXPECTED_FINDINGS
     }
 
 
 async def execute_without_triggers(database: Database, statement: str, *values: Any) -> None:
-    """Change what the guards do not let anybody change."""
+    """Execute a statement that triggers would refuse."""
     async with database.connection() as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(statement, *values)
 
 
 async def fail_task_three_times(app: Tenuto) -> UUID:
-    """A task that ended at its third attempt; the records are like any other's."""
+    """Run a task that ends after three attempts, and return its id."""
 
     @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0))
-    async def third_time() -> None:
+    async def always_fails() -> None:
         raise ValueError("not yet")
 
     async with app.worker(poll_seconds=0.05):
-        return (await app.wait(await app.enqueue(third_time), timeout=60))["task_id"]  # type: ignore[no-any-return]
+        return (await app.wait(await app.enqueue(always_fails), timeout=60))["task_id"]  # type: ignore[no-any-return]
 
 
 async def insert_task(database: Database, worker_id: UUID | None, **columns: Any) -> UUID:
-    """A task that this worker holds, or that nobody does."""
+    """Insert a task that this worker runs, or a queued one without a worker."""
     task_id = new_id()
     values: dict[str, Any] = {
         "id": task_id,
@@ -92,10 +89,10 @@ async def insert_task(database: Database, worker_id: UUID | None, **columns: Any
     return task_id
 
 
-# ---- sound
+# ---- sound data
 
 
-async def test_sound_data_leaves_the_doctor_nothing_to_say(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_reports_nothing_for_sound_tasks(app: Tenuto, database: Database, settings: Settings) -> None:
     @app.job
     async def fine() -> None: ...
 
@@ -109,32 +106,32 @@ async def test_sound_data_leaves_the_doctor_nothing_to_say(app: Tenuto, database
             await app.wait(await app.enqueue(job), timeout=60)
         await app.enqueue(fine.using(delay=timedelta(hours=1)))
         assert await run_doctor(database, settings) == {}
-    assert {finding.name for finding in await app.doctor()} >= {rule.name for rule in CHECKS}
+    assert {finding.name for finding in await app.doctor()} >= {check.name for check in CHECKS}
 
 
-def test_every_question_in_the_file_is_asked() -> None:
-    asked = {rule.name for rule in CHECKS} | {"server", "history_begins", "ledgers", "texts"}
-    asked |= {"enabled_schedules", "enabled_manifests", "queued_requests"}
-    assert asked == {name for name, _ in store.SQL}
+def test_doctor_runs_every_statement_of_its_sql_file() -> None:
+    used = {check.name for check in CHECKS} | {"server", "history_begins", "ledgers", "texts"}
+    used |= {"enabled_schedules", "enabled_manifests", "queued_requests"}
+    assert used == {name for name, _ in store.SQL}
 
 
-def test_every_answer_says_what_it_means_and_what_to_do() -> None:
-    for rule in CHECKS:
-        assert rule.meaning.endswith(".")
-        assert rule.remedy
+def test_doctor_checks_have_a_meaning_and_a_remedy() -> None:
+    for check in CHECKS:
+        assert check.meaning.endswith(".")
+        assert check.remedy
 
 
-# ---- holders and leases
+# ---- workers and leases
 
 
-async def test_a_task_held_by_a_worker_nobody_knows_is_found(database: Database, settings: Settings) -> None:
+async def test_doctor_finds_task_held_by_unregistered_worker(database: Database, settings: Settings) -> None:
     task_id = await insert_task(database, new_id())
     found = (await run_doctor(database, settings))["task_held_by_missing_worker"]
     assert found.severity is Severity.PROBLEM
     assert str(task_id) in found.details[0]
 
 
-async def test_a_task_held_by_a_worker_that_left_long_ago_is_found(
+async def test_doctor_finds_task_held_by_worker_that_ended_long_ago(
     database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -145,7 +142,7 @@ async def test_a_task_held_by_a_worker_that_left_long_ago_is_found(
     assert "task_held_by_missing_worker" in await run_doctor(database, settings)
 
 
-async def test_a_lease_that_ran_out_is_found_once_the_sweep_has_missed_it_twice(
+async def test_doctor_finds_expired_lease_that_two_sweeps_missed(
     database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     task_id = await insert_task(database, await register_worker(), lease_until=datetime.now(UTC) - timedelta(seconds=5))
@@ -160,17 +157,20 @@ async def test_a_lease_that_ran_out_is_found_once_the_sweep_has_missed_it_twice(
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_gap_in_the_attempts_is_found(
-    app: Tenuto, database: Database, settings: Settings, attempt: int
-) -> None:
+async def test_doctor_finds_missing_attempt(app: Tenuto, database: Database, settings: Settings, attempt: int) -> None:
     task_id = await fail_task_three_times(app)
-    await execute_without_triggers(database, "DELETE FROM tenuto.activities WHERE task_id = $1 AND attempt = $2", task_id, attempt)
+    await execute_without_triggers(
+        database, "DELETE FROM tenuto.activities WHERE task_id = $1 AND attempt = $2", task_id, attempt
+    )
     found = (await run_doctor(database, settings))["attempt_missing"]
-    assert f"attempt {attempt + 1} is recorded, the one before it is not" in found.details[0]
+    assert f"task {task_id}" in found.details[0]
+    assert f"attempt {attempt + 1}" in found.details[0]
 
 
-async def test_a_gap_that_retention_has_made_is_none(app: Tenuto, database: Database, settings: Settings) -> None:
-    """A month that was dropped took the first attempts along; the later ones are younger and still there."""
+async def test_doctor_accepts_attempts_deleted_by_retention(
+    app: Tenuto, database: Database, settings: Settings
+) -> None:
+    """Retention drops a month with the first attempts; later attempts remain."""
     task_id = await fail_task_three_times(app)
     old = smallest_id_at(datetime.now(UTC) - timedelta(days=100))
     await execute_without_triggers(database, "DELETE FROM tenuto.activities WHERE id = $1", task_id)
@@ -179,7 +179,7 @@ async def test_a_gap_that_retention_has_made_is_none(app: Tenuto, database: Data
 
 
 @pytest.mark.parametrize("attempt", [2, 4])
-async def test_an_open_task_without_its_last_attempt_is_found(
+async def test_doctor_finds_open_task_without_previous_attempt(
     app: Tenuto, database: Database, settings: Settings, attempt: int
 ) -> None:
     @app.job
@@ -188,10 +188,11 @@ async def test_an_open_task_without_its_last_attempt_is_found(
     task = await app.enqueue(later.using(delay=timedelta(hours=1)))
     await database.fetch_all("UPDATE tenuto.tasks SET attempt = $1, activity_id = gen_random_uuid()", attempt)
     found = (await run_doctor(database, settings))["attempt_missing_of_open_task"]
-    assert f"task {task.id} (later) is at attempt {attempt}" in found.details[0]
+    assert f"task {task.id} (later)" in found.details[0]
+    assert f"attempt {attempt}" in found.details[0]
 
 
-async def test_an_attempt_recorded_twice_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_finds_attempt_recorded_twice(app: Tenuto, database: Database, settings: Settings) -> None:
     task_id = await fail_task_three_times(app)
     columns = (
         "attempt, status, final, kind, name, queue, priority, created_at, run_at, ended_at, fence, failures, losses"
@@ -205,37 +206,44 @@ async def test_an_attempt_recorded_twice_is_found(app: Tenuto, database: Databas
         new_id(),
     )
     found = (await run_doctor(database, settings))["attempt_recorded_twice"]
-    assert f"task {task_id} (third_time): attempt 2 has 2 records" in found.details[0]
+    assert f"task {task_id} (always_fails)" in found.details[0]
+    assert "attempt 2 has 2 records" in found.details[0]
 
 
-async def test_a_first_attempt_with_an_id_of_its_own_is_found(
+async def test_doctor_finds_first_attempt_whose_id_differs_from_its_task(
     app: Tenuto, database: Database, settings: Settings
 ) -> None:
     task_id = await fail_task_three_times(app)
-    other = new_id()
-    await execute_without_triggers(database, "UPDATE tenuto.activities SET id = $2 WHERE id = $1", task_id, other)
+    other_id = new_id()
+    await execute_without_triggers(database, "UPDATE tenuto.activities SET id = $2 WHERE id = $1", task_id, other_id)
     found = (await run_doctor(database, settings))["first_attempt_id_wrong"]
-    assert f"activity {other} (third_time) is attempt 1 of task {task_id}" in found.details[0]
+    assert f"activity {other_id} (always_fails)" in found.details[0]
+    assert f"task {task_id}" in found.details[0]
 
 
-async def test_a_task_that_ended_twice_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_finds_task_that_ended_twice(app: Tenuto, database: Database, settings: Settings) -> None:
     task_id = await fail_task_three_times(app)
-    await execute_without_triggers(database, "UPDATE tenuto.activities SET final = true WHERE task_id = $1 AND attempt = 1", task_id)
+    await execute_without_triggers(
+        database, "UPDATE tenuto.activities SET final = true WHERE task_id = $1 AND attempt = 1", task_id
+    )
     found = await run_doctor(database, settings)
-    assert f"task {task_id} (third_time) has ended 2 times" in found["task_ended_twice"].details[0]
-    assert "attempt 2 came after the last one" in found["attempt_after_end"].details[0]
+    assert f"task {task_id} (always_fails)" in found["task_ended_twice"].details[0]
+    assert "2 times" in found["task_ended_twice"].details[0]
+    assert "attempt 2" in found["attempt_after_end"].details[0]
 
 
-async def test_an_attempt_after_the_last_one_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_finds_attempt_after_the_final_one(app: Tenuto, database: Database, settings: Settings) -> None:
     task_id = await fail_task_three_times(app)
-    await execute_without_triggers(database, "UPDATE tenuto.activities SET final = (attempt = 2) WHERE task_id = $1", task_id)
+    await execute_without_triggers(
+        database, "UPDATE tenuto.activities SET final = (attempt = 2) WHERE task_id = $1", task_id
+    )
     found = await run_doctor(database, settings)
-    assert "attempt 3 came after the last one" in found["attempt_after_end"].details[0]
+    assert "attempt 3" in found["attempt_after_end"].details[0]
     assert "task_ended_twice" not in found
 
 
 @pytest.mark.parametrize("attempt", [1, 3, 4])
-async def test_an_open_task_that_has_ended_is_found(
+async def test_doctor_finds_open_task_with_final_record(
     app: Tenuto, database: Database, settings: Settings, attempt: int
 ) -> None:
     task_id = await fail_task_three_times(app)
@@ -244,22 +252,23 @@ async def test_an_open_task_that_has_ended_is_found(
     last = await database.fetch_value("SELECT id FROM tenuto.activities WHERE attempt = $1", attempt)
     await insert_task(database, None, id=task_id, activity_id=last or new_id(), attempt=attempt)
     found = (await run_doctor(database, settings))["task_open_and_ended"]
-    assert f"task {task_id} (work) is open" in found.details[0]
+    assert f"task {task_id} (work)" in found.details[0]
 
 
-async def test_a_task_that_vanished_between_two_attempts_is_found(
-    app: Tenuto, database: Database, settings: Settings
-) -> None:
+async def test_doctor_finds_task_lost_between_two_attempts(app: Tenuto, database: Database, settings: Settings) -> None:
     task_id = await fail_task_three_times(app)
-    await execute_without_triggers(database, "DELETE FROM tenuto.activities WHERE task_id = $1 AND attempt = 3", task_id)
+    await execute_without_triggers(
+        database, "DELETE FROM tenuto.activities WHERE task_id = $1 AND attempt = 3", task_id
+    )
     found = (await run_doctor(database, settings))["task_lost"]
-    assert f"task {task_id} (third_time) was to be tried again after attempt 2, and is gone" in found.details[0]
+    assert f"task {task_id} (always_fails)" in found.details[0]
+    assert "attempt 2" in found.details[0]
 
 
 # ---- limits and queues
 
 
-async def test_a_key_over_its_limit_is_found_counting_live_leases(
+async def test_doctor_finds_limit_key_exceeded_by_live_leases(
     database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -272,7 +281,7 @@ async def test_a_key_over_its_limit_is_found_counting_live_leases(
     assert found.details == ["key printer: 3 running, 2 allowed"]
 
 
-async def test_a_queue_over_its_limit_is_found(
+async def test_doctor_finds_queue_over_its_limit(
     app: Tenuto, database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -284,7 +293,7 @@ async def test_a_queue_over_its_limit_is_found(
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-async def test_a_queue_without_a_worker_is_found(
+async def test_doctor_finds_queue_without_worker(
     app: Tenuto, database: Database, settings: Settings, register_worker: RegisterWorker, limit: int | None
 ) -> None:
     @app.job(queue="mail", limit=limit)
@@ -294,14 +303,14 @@ async def test_a_queue_without_a_worker_is_found(
     await app.enqueue(send)
     found = (await run_doctor(database, settings))["queue_without_worker"]
     assert found.severity is Severity.WARNING
-    assert found.details == ["queue mail: 1 waiting, and no living worker"]
+    assert [detail.partition(" tasks")[0] for detail in found.details] == ["queue mail: 1"]
     await database.fetch_all("UPDATE tenuto.workers SET queues = '{default,mail}'")
     assert "queue_without_worker" not in await run_doctor(database, settings)
     await database.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '10 min'")
     assert "queue_without_worker" in await run_doctor(database, settings)
 
 
-async def test_a_task_that_waits_beside_an_idle_worker_is_found(
+async def test_doctor_finds_task_waiting_beside_idle_worker(
     app: Tenuto, database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     @app.job
@@ -313,20 +322,19 @@ async def test_a_task_that_waits_beside_an_idle_worker_is_found(
     assert "task_waits_beside_idle_worker" not in await run_doctor(database, settings)
     await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '2 min'")
     found = (await run_doctor(database, settings))["task_waits_beside_idle_worker"]
-    assert "worker idle has free slots" in found.details[0]
+    assert "worker idle" in found.details[0]
     await database.fetch_all("UPDATE tenuto.workers SET slots = 1")
     await insert_task(database, await database.fetch_value("SELECT id FROM tenuto.workers"))
     assert "task_waits_beside_idle_worker" not in await run_doctor(database, settings)
 
 
-async def test_a_queue_that_is_being_worked_off_is_none_that_nobody_takes_from(
+async def test_doctor_accepts_long_queue_whose_tasks_are_being_claimed(
     app: Tenuto,
     database: Database,
     settings: Settings,
     register_worker: RegisterWorker,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever takes from a long queue has a free slot for a moment again and again, and there is always a foremost."""
+    """A worker with a long queue has free slots between claims, and the queue always has a first task."""
 
     @app.job
     async def work() -> None: ...
@@ -337,30 +345,30 @@ async def test_a_queue_that_is_being_worked_off_is_none_that_nobody_takes_from(
         await app.enqueue(work)
     await database.fetch_all("UPDATE tenuto.tasks SET run_at = now() - interval '1 h'")
 
-    taken = 0
+    claimed_count = 0
 
-    async def take() -> None:
-        nonlocal taken
+    async def claim_and_replace() -> None:
+        nonlocal claimed_count
         while True:
             await database.fetch_all(
                 "UPDATE tenuto.tasks SET id = $1, activity_id = $1, run_at = run_at + interval '1 ms' WHERE id ="
                 " (SELECT id FROM tenuto.tasks ORDER BY run_at, id LIMIT 1)",
                 new_id(),
             )
-            taken += 1
+            claimed_count += 1
 
-    async def until_some_are_taken(seconds: float) -> None:
+    async def wait_for_claims(seconds: float) -> None:
         assert seconds > 0
-        before = taken
-        await eventually(lambda: taken > before + 1)  # the first of them may have been under way
+        before = claimed_count
+        await eventually(lambda: claimed_count > before + 1)  # the first claim may have begun before
 
-    monkeypatch.setattr(doctor, "asyncio", SimpleNamespace(sleep=until_some_are_taken, to_thread=asyncio.to_thread))
-    taking = asyncio.create_task(take())
-    assert "task_waits_beside_idle_worker" not in await run_doctor(database, settings, limits=Limits.from_settings(settings))
-    taking.cancel()
+    claims = asyncio.create_task(claim_and_replace())
+    found = await run_doctor(database, settings, limits=Limits.from_settings(settings), sleep=wait_for_claims)
+    assert "task_waits_beside_idle_worker" not in found
+    claims.cancel()
 
 
-async def test_a_queue_that_is_paused_or_full_has_a_reason_to_wait(
+async def test_doctor_accepts_tasks_waiting_in_paused_or_full_queue(
     app: Tenuto, database: Database, settings: Settings, register_worker: RegisterWorker
 ) -> None:
     @app.job
@@ -378,13 +386,15 @@ async def test_a_queue_that_is_paused_or_full_has_a_reason_to_wait(
     assert set(await run_doctor(database, settings)) == {"queue_paused"}
 
 
-async def test_a_paused_queue_is_noted(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_notes_paused_queue(app: Tenuto, database: Database, settings: Settings) -> None:
     await app.pause_queue("mail", "server is down")
     found = (await run_doctor(database, settings))["queue_paused"]
-    assert (found.severity, found.details) == (Severity.NOTE, ["queue mail was paused by app: server is down"])
+    assert found.severity is Severity.NOTE
+    assert "queue mail" in found.details[0]
+    assert "by app: server is down" in found.details[0]
 
 
-async def test_a_task_nobody_promotes_is_found(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_finds_due_task_that_is_not_promoted(app: Tenuto, database: Database, settings: Settings) -> None:
     @app.job
     async def work() -> None: ...
 
@@ -395,14 +405,14 @@ async def test_a_task_nobody_promotes_is_found(app: Tenuto, database: Database, 
     assert (found.severity, str(task.id) in found.details[0]) == (Severity.WARNING, True)
 
 
-async def test_what_the_nets_have_repaired_is_noted(database: Database, settings: Settings) -> None:
+async def test_doctor_notes_repairs_of_recovery_sweeps(database: Database, settings: Settings) -> None:
     await database.fetch_all("INSERT INTO tenuto.repairs VALUES ('lease_expired', 3, now())")
     found = (await run_doctor(database, settings))["repairs_made"]
     assert found.severity is Severity.NOTE
-    assert found.details[0].startswith("lease_expired: 3 tasks so far")
+    assert found.details[0].startswith("lease_expired: 3 ")
 
 
-async def test_only_some_of_many_offenders_are_named(database: Database, settings: Settings) -> None:
+async def test_doctor_lists_only_the_first_offending_rows(database: Database, settings: Settings) -> None:
     worker_id = new_id()
     for _ in range(25):
         await insert_task(database, worker_id)
@@ -411,54 +421,55 @@ async def test_only_some_of_many_offenders_are_named(database: Database, setting
     assert found.details[-1] == "… and more"
 
 
-# ---- the ground
+# ---- server and schema
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("statement", "detail"),
     [
         (
             "ALTER TABLE tenuto.activities DISABLE TRIGGER activities_are_written_once",
-            "switched off on tenuto.activities",
+            "disabled on tenuto.activities",
         ),
-        ("ALTER TABLE tenuto.activities_old DISABLE TRIGGER ALL", "switched off on tenuto.activities_old"),
+        ("ALTER TABLE tenuto.activities_old DISABLE TRIGGER ALL", "disabled on tenuto.activities_old"),
         ("DROP TRIGGER activities_are_not_emptied ON tenuto.activities", "missing on tenuto.activities"),
         ("DROP TRIGGER activities_are_not_emptied ON tenuto.activities_old", "missing on tenuto.activities_old"),
     ],
 )
-async def test_a_past_that_can_be_rewritten_is_found(
-    database: Database, settings: Settings, change: str, said: str
+async def test_doctor_finds_missing_or_disabled_trigger_of_activities(
+    database: Database, settings: Settings, statement: str, detail: str
 ) -> None:
-    await database.fetch_all(change)
+    await database.fetch_all(statement)
     found = (await run_doctor(database, settings))["triggers_missing"]
     assert found.severity is Severity.PROBLEM
-    assert [detail for detail in found.details if detail.endswith(said)]
+    assert [each for each in found.details if each.endswith(detail)]
 
 
-async def test_a_transaction_left_open_is_found_and_how_to_end_it(
+async def test_doctor_finds_long_transaction_and_shows_how_to_end_it(
     url: str, database: Database, settings: Settings
 ) -> None:
     connection = await asyncpg.connect(url, server_settings={"application_name": "forgetful"})
     await connection.execute("BEGIN")
     await connection.fetch("SELECT FROM tenuto.tasks")
-    bounds = replace(Limits.from_settings(settings), transaction_age=timedelta(0))
-    found = (await run_doctor(database, settings, limits=bounds))["long_transaction"]
+    limits = replace(Limits.from_settings(settings), transaction_age=timedelta(0))
+    found = (await run_doctor(database, settings, limits=limits))["long_transaction"]
     assert found.severity is Severity.WARNING
-    assert "forgetful, idle in transaction" in found.details[0]
+    assert "forgetful" in found.details[0]
+    assert "idle in transaction" in found.details[0]
     assert f"pg_terminate_backend({connection.get_server_pid()})" in found.details[0]
     assert "long_transaction" not in await run_doctor(database, settings)
     await connection.close()
 
 
-async def test_a_missing_partition_is_found(database: Database, settings: Settings) -> None:
+async def test_doctor_finds_missing_partition(database: Database, settings: Settings) -> None:
     month = datetime.now(UTC).strftime("activities_%Y_%m")
     await database.fetch_all(f"DROP TABLE tenuto.{month}")
     found = (await run_doctor(database, settings))["partitions"]
     assert (found.severity, found.details) == (Severity.WARNING, [f"{month} is missing"])
 
 
-async def test_a_server_that_may_lose_commits_is_found(database: Database, settings: Settings) -> None:
-    """The tests' own server is one."""
+async def test_doctor_finds_server_that_may_lose_commits(database: Database, settings: Settings) -> None:
+    """The server of the tests may be one."""
     found = {finding.name: finding for finding in await examine(database, settings)}["server"]
     if await database.fetch_value("SELECT current_setting('fsync')") == "off":
         assert found.severity is Severity.WARNING
@@ -468,61 +479,62 @@ async def test_a_server_that_may_lose_commits_is_found(database: Database, setti
 
 
 class ShiftedClock(SystemClock):
-    """A machine's clock that is so many seconds off."""
+    """A machine clock that is this many seconds ahead."""
 
     def __init__(self, seconds: float) -> None:
-        self._by = timedelta(seconds=seconds)
+        self._shift = timedelta(seconds=seconds)
 
     def now(self) -> datetime:
-        return super().now() + self._by
+        return super().now() + self._shift
 
 
-@pytest.mark.parametrize(("shift", "said"), [(3600, "ahead"), (-3600, "behind"), (0, None)])
-async def test_a_clock_that_is_off_is_found(
-    database: Database, settings: Settings, shift: float, said: str | None
+@pytest.mark.parametrize(("shift_seconds", "direction"), [(3600, "ahead"), (-3600, "behind"), (0, None)])
+async def test_doctor_finds_clock_skew(
+    database: Database, settings: Settings, shift_seconds: float, direction: str | None
 ) -> None:
-    found = (await run_doctor(database, settings, clock=ShiftedClock(shift))).get("clock")
-    if said is None:
+    found = (await run_doctor(database, settings, clock=ShiftedClock(shift_seconds))).get("clock")
+    if direction is None:
         assert found is None
     else:
         assert found is not None
-        (told,) = found.details
-        assert re.fullmatch(rf"it is (359\d|360\d)\.\d s {said}", told), told
+        (detail,) = found.details
+        assert re.search(rf" (359\d|360\d)\.\d s {direction}$", detail), detail
 
 
-async def test_a_full_disk_under_an_embedded_database_is_found(database: Database, tmp_path: Path) -> None:
+async def test_doctor_finds_full_disk_of_embedded_database(database: Database, tmp_path: Path) -> None:
     embedded = load_settings(home=tmp_path).model_copy(update={"database": None})
-    bounds = replace(Limits.from_settings(embedded), free_disk_bytes=2**62)
-    found = (await run_doctor(database, embedded, limits=bounds))["disk"]
+    limits = replace(Limits.from_settings(embedded), free_disk_bytes=2**62)
+    found = (await run_doctor(database, embedded, limits=limits))["disk"]
     assert "GiB free of" in found.details[0]
     assert "disk" not in await run_doctor(database, embedded, limits=Limits.from_settings(embedded))
 
 
-async def test_without_a_schema_nothing_more_is_asked(empty_url: str, settings: Settings) -> None:
+async def test_doctor_omits_other_checks_without_schema(empty_url: str, settings: Settings) -> None:
     database = await Database.open(empty_url)
     found = await run_doctor(database, settings)
     await database.close()
     assert list(found) == ["schema"]
-    assert found["schema"].remedy == "run `tenuto migrate`"
+    assert "tenuto migrate" in (found["schema"].remedy or "")
 
 
-async def test_a_question_that_takes_too_long_is_a_warning(url: str, database: Database, settings: Settings) -> None:
+async def test_doctor_warns_when_a_query_times_out(url: str, database: Database, settings: Settings) -> None:
     locker = await asyncpg.connect(url)
     await locker.execute("BEGIN; LOCK TABLE tenuto.repairs IN ACCESS EXCLUSIVE MODE")
     found = (await run_doctor(database, settings))["repairs_made"]
-    assert (found.severity, found.details) == (Severity.WARNING, ["the question took too long"])
+    assert found.severity is Severity.WARNING
+    assert "timed out" in found.details[0]
     await locker.close()
 
 
-async def test_the_doctor_changes_nothing(database: Database, settings: Settings) -> None:
-    asked = [sql for _, sql in store.SQL]
-    assert not [sql for sql in asked if "FOR UPDATE" in sql or "INSERT" in sql or "DELETE" in sql]
+async def test_doctor_changes_nothing(database: Database, settings: Settings) -> None:
+    statements = [sql for _, sql in store.SQL]
+    assert not [sql for sql in statements if "FOR UPDATE" in sql or "INSERT" in sql or "DELETE" in sql]
     with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
         async with database.connection() as connection, connection.transaction(readonly=True):
             await connection.execute("DELETE FROM tenuto.tasks")
 
 
-async def test_the_doctor_looks_while_work_goes_on(app: Tenuto, database: Database, settings: Settings) -> None:
+async def test_doctor_reports_nothing_while_tasks_run(app: Tenuto, database: Database, settings: Settings) -> None:
     @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0))
     async def sometimes(n: int) -> None:
         if n % 3 == 0:

@@ -12,7 +12,7 @@ import pytest
 
 from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, manual
 from tenuto.diagnostics import why
-from tenuto.diagnostics.why import ReasonCode, Diagnosis
+from tenuto.diagnostics.why import Diagnosis, ReasonCode
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tests.support.engine_fixtures import WorkerFactory

@@ -10,13 +10,13 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions import manifest_definitions
-from tenuto.diagnostics.why import ReasonCode, Reason, diagnose_task
+from tenuto.diagnostics.why import Reason, ReasonCode, diagnose_task
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store.manifests import StoredManifest
 from tests.diagnostics.test_why import Sql, insert_worker, reason_codes
-from tests.support.manifests import ANA, LEASE, create_batch, reload_manifest, create_manifest, start_run, claim_runs
+from tests.support.manifests import ANA, LEASE, claim_runs, create_batch, create_manifest, reload_manifest, start_run
 
 CLAIMABLE = {"free", "others_first"}
 """What is told of a task that a claim would take."""
@@ -180,7 +180,10 @@ async def test_what_stands_by_says_so_and_takes_up_no_slot(app: Tenuto, db: Data
     assert running.limit_slot is not None
     place = (-running.priority, running.run_at, running.id)
     ready = await store.claim_standby_tasks(db, worker, {running.limit_slot: place}, 1, LEASE, [])
-    assert [each.code for each in await load_reasons(db, ready[0].id)] == [ReasonCode.STANDBY, ReasonCode.MANIFEST_LIMIT]
+    assert [each.code for each in await load_reasons(db, ready[0].id)] == [
+        ReasonCode.STANDBY,
+        ReasonCode.MANIFEST_LIMIT,
+    ]
     assert [each.code for each in await load_reasons(db, running.id)] == [ReasonCode.RUNNING]
     other = await app.enqueue(quick)
     assert reason_codes(await app.why(other.id)) == ["free"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.observability.event_feed import TOPICS, EventFeed, ChangeDetector, Event, EventBatch, Subscription
+from tenuto.observability.event_feed import TOPICS, ChangeDetector, Event, EventBatch, EventFeed, Subscription
 from tenuto.postgres.database import Database
 from tenuto.store.reports import changes
 from tests.support.engine_fixtures import WorkerFactory

@@ -122,7 +122,9 @@ async def test_it_opens_to_others_only_when_told_and_not_at_all_without_a_port(a
     with pytest.raises(Invalid, match="metrics_host"):
         async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.status):
             pass
-    async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_open=True), app.status):
+    async with serve_probes(
+        load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_open=True), app.status
+    ):
         pass
     async with serve_probes(load_settings(home=tmp_path), app.status):
         pass

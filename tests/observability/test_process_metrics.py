@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
-from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, Settlement, OutcomeStatus, Task
+from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
 from tenuto.observability.cached_query import QueryResult
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, ProcessMetrics
 from tenuto.observability.prometheus import render_metrics
@@ -14,7 +14,9 @@ from tenuto.observability.prometheus import render_metrics
 DUE = datetime(2026, 11, 16, 8, tzinfo=UTC)
 
 
-def make_settlement(status: OutcomeStatus, reason: OutcomeReason | None = None, *, late: float = 0.0, ran: float | None = 1.0) -> Settlement:
+def make_settlement(
+    status: OutcomeStatus, reason: OutcomeReason | None = None, *, late: float = 0.0, ran: float | None = 1.0
+) -> Settlement:
     id = new_id()
     task = Task(id, id, 1, id, "job", "bake", "{}", "{}", 1, 0, 0, "default", 0, DUE, "system", None, "x", None, None)
     began = DUE + timedelta(seconds=late)
@@ -37,7 +39,9 @@ def test_every_outcome_is_counted_once_and_what_came_too_late_apart() -> None:
     stale = make_settlement(OutcomeStatus.FAILED, OutcomeReason.ERROR)
     settlements = [*batch, aside, stale]
     notable = counters.record_outcomes(settlements, {settlement.task.id for settlement in [*batch, aside]})
-    counters.record_outcomes([make_settlement(OutcomeStatus.COMPLETED)], [new_id()])  # as many as there are: nobody looks further
+    counters.record_outcomes(
+        [make_settlement(OutcomeStatus.COMPLETED)], [new_id()]
+    )  # as many as there are: nobody looks further
 
     assert notable == [*batch[2:], aside]
     assert counters.ended_counts == {
@@ -70,7 +74,9 @@ def test_of_a_large_batch_every_attempt_is_counted_though_not_every_one_is_measu
 
 def test_buckets_are_told_one_upon_the_other() -> None:
     counters = ProcessMetrics()
-    counters.record_outcomes([make_settlement(OutcomeStatus.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3)
+    counters.record_outcomes(
+        [make_settlement(OutcomeStatus.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3
+    )
     counters.record_claim(0)
     counters.record_claim(3)
     told = render_metrics(counters, QueryResult(None, Unavailable("gone"), 0.0, 0.0)).splitlines()

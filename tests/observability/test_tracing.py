@@ -77,11 +77,13 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
     return recorder
 
 
-def of(recorder: SpanRecorder, kind: SpanKind) -> Sequence[RecordedSpan]:
+def spans_of_kind(recorder: SpanRecorder, kind: SpanKind) -> Sequence[RecordedSpan]:
     return [span for span in recorder.spans if span.kind is kind]
 
 
-async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder) -> None:
+async def test_every_attempt_belongs_to_the_trace_of_who_asked(
+    app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
+) -> None:
     inside: list[int] = []
 
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
@@ -106,9 +108,11 @@ async def test_every_attempt_belongs_to_the_trace_of_who_asked(app: Tenuto, work
     assert (first["status"], first["attempt"]) == ("completed", 2)
     assert inside == [0xABC] * 5
     assert second["output"].startswith(f"00-{0xABC:032x}-")
-    assert {span.parent.span_id for span in of(recorder, SpanKind.PRODUCER)} == {0xDEF}
-    runs = [span for span in of(recorder, SpanKind.CONSUMER) if span.name == "run flaky"]
-    asked = {span.get_span_context().span_id for span in of(recorder, SpanKind.PRODUCER) if "flaky" in span.name}
+    assert {span.parent.span_id for span in spans_of_kind(recorder, SpanKind.PRODUCER)} == {0xDEF}
+    runs = [span for span in spans_of_kind(recorder, SpanKind.CONSUMER) if span.name == "run flaky"]
+    asked = {
+        span.get_span_context().span_id for span in spans_of_kind(recorder, SpanKind.PRODUCER) if "flaky" in span.name
+    }
     assert {span.parent.span_id for span in runs} == asked
     assert all(span.parent.is_remote for span in runs)
     assert [span.about["tenuto.attempt"] for span in runs] == [1, 2]
@@ -132,17 +136,17 @@ async def test_the_steps_of_an_execution_and_the_items_of_a_batch_share_a_trace(
         assert run.execution_id is not None
         await app.executions.wait(run.execution_id, timeout=20)
         await app.batches.wait(batch.id, timeout=20)
-    runs = of(recorder, SpanKind.CONSUMER)
+    runs = spans_of_kind(recorder, SpanKind.CONSUMER)
     steps = [span for span in runs if span.about.get("tenuto.execution") == str(run.execution_id)]
     items = [span for span in runs if span not in steps]
     assert (len(steps), len(items)) == (2, 2)
     for together in (steps, items):
         assert len({span.get_span_context().trace_id for span in together}) == 1
-    policies = [json.loads(policy) for policy in await _policies(app)]
+    policies = [json.loads(policy) for policy in await load_policies(app)]
     assert policies == []
 
 
-async def _policies(app: Tenuto) -> list[str]:
+async def load_policies(app: Tenuto) -> list[str]:
     return [row["policy"] for row in await (await app.open()).fetch_all("SELECT policy FROM tenuto.tasks")]
 
 
@@ -153,7 +157,7 @@ async def test_without_a_provider_nothing_is_carried(app: Tenuto) -> None:
     assert not tracing.is_enabled()
     with trace.use_span(trace.NonRecordingSpan(SpanContext(0xABC, 0xDEF, False, TraceFlags(1)))):
         await app.enqueue(quiet)
-    assert await _policies(app) == ["{}"]
+    assert await load_policies(app) == ["{}"]
     assert tracing.current_traceparent() is None
 
 
@@ -166,14 +170,18 @@ async def test_a_trace_nobody_can_read_hinders_nobody(
 
     task = await app.enqueue(fine)
     database = await app.open()
-    await database.fetch_all("UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": broken}))
+    await database.fetch_all(
+        "UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": broken})
+    )
     async with worker():
         assert (await app.wait(task, timeout=20))["status"] == "completed"
-    (run,) = of(recorder, SpanKind.CONSUMER)
+    (run,) = spans_of_kind(recorder, SpanKind.CONSUMER)
     assert not run.parent.is_valid
 
 
-async def test_spans_reach_an_exporter_of_the_sdk(app: Tenuto, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spans_reach_an_exporter_of_the_sdk(
+    app: Tenuto, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))

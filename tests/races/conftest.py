@@ -1,4 +1,4 @@
-"""What the tests of races and faults share."""
+"""Fixtures of the race and fault tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from tests.races.interleaving import InterleavedDatabase
 from tests.races.effect_ledger import Ledger
+from tests.races.interleaving import InterleavedDatabase
 from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
 from tests.races.proxy import Proxy
@@ -18,7 +18,7 @@ from tests.races.proxy import Proxy
 
 @pytest.fixture(scope="session")
 def process_pool() -> Iterator[ProcessPool]:
-    """Where worker processes come from."""
+    """Launcher of worker processes."""
     process_pool = ProcessPool()
     yield process_pool
     process_pool.close()
@@ -26,7 +26,7 @@ def process_pool() -> Iterator[ProcessPool]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """What the code of the jobs did."""
+    """Ledger in which the jobs record their effects."""
     ledger = Ledger(tmp_path / "ledger")
     yield ledger
     ledger.close()
@@ -34,15 +34,15 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 async def workers(process_pool: ProcessPool, url: str, tmp_path: Path, ledger: Ledger) -> AsyncIterator[Workers]:
-    """Worker processes on the test's database; none outlives the test."""
+    """Worker processes on the test's database, killed at the end of the test."""
     workers = Workers(process_pool, url, tmp_path, ledger.path)
     yield workers
-    await workers.end_all()
+    await workers.kill_all()
 
 
 @pytest.fixture
 async def observer(url: str) -> AsyncIterator[Observer]:
-    """A look at the tables."""
+    """Separate connection for queries on the tables."""
     observer = await Observer.at(url)
     yield observer
     await observer.close()
@@ -50,20 +50,20 @@ async def observer(url: str) -> AsyncIterator[Observer]:
 
 @pytest.fixture
 async def proxy(url: str) -> AsyncIterator[Proxy]:
-    """A line to the test's database on which things go wrong."""
+    """Proxy in front of the test's database that injects faults."""
     async with Proxy(url) as proxy:
         yield proxy
 
 
 @pytest.fixture
 async def worker_id(register_worker: Callable[..., Awaitable[UUID]]) -> UUID:
-    """A worker that lives."""
+    """Id of a registered live worker."""
     return await register_worker()
 
 
 @pytest.fixture
 async def first(url: str) -> AsyncIterator[InterleavedDatabase]:
-    """One of two that meet, statement by statement."""
+    """First of two databases whose statements are interleaved."""
     database = await InterleavedDatabase.at(url)
     yield database
     await database.close()
@@ -71,7 +71,7 @@ async def first(url: str) -> AsyncIterator[InterleavedDatabase]:
 
 @pytest.fixture
 async def second(url: str) -> AsyncIterator[InterleavedDatabase]:
-    """The other of two that meet."""
+    """Second of two databases whose statements are interleaved."""
     database = await InterleavedDatabase.at(url)
     yield database
     await database.close()
@@ -79,7 +79,7 @@ async def second(url: str) -> AsyncIterator[InterleavedDatabase]:
 
 @pytest.fixture
 async def other(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection with a transaction that stays open as long as the test wants."""
+    """Plain connection, for transactions that a test keeps open."""
     connection = await asyncpg.connect(url)
     yield connection
     await connection.close()

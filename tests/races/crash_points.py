@@ -1,4 +1,4 @@
-"""A worker that dies at a chosen point: before or after the n-th time it sends a certain statement, or a commit."""
+"""A worker process that crashes at a chosen point: before or after the n-th time it sends a statement or a commit."""
 
 from __future__ import annotations
 
@@ -17,56 +17,58 @@ from tenuto.worker import watchdog
 T = TypeVar("T")
 EXIT_CODE = 9
 
-_NAMES = {text: name for sql in (tasks.SQL, workers.SQL, step_checkpoints.SQL) for name, text in sql}
+_STATEMENT_NAMES = {text: name for sql in (tasks.SQL, workers.SQL, step_checkpoints.SQL) for name, text in sql}
 
 
-class Points:
-    """The points this process passes: "before claim", "after commit of repeat_tasks" … It dies at the n-th of one."""
+class CrashPoint:
+    """Crash point such as "before claim_tasks 1" or "after commit of retry_tasks 2". The process exits at the n-th
+    pass.
+    """
 
     def __init__(self, crash_at: str) -> None:
         self._point, _, number = crash_at.rpartition(" ")
-        self._left = int(number)
+        self._passes_left = int(number)
 
-    def passed(self, point: str) -> None:
+    def record_pass(self, point: str) -> None:
         if point == self._point:
-            self._left -= 1
-            if self._left == 0:
+            self._passes_left -= 1
+            if self._passes_left == 0:
                 os._exit(EXIT_CODE)
 
 
 class CrashingDatabase(Database):
-    """A database whose every statement has a point before it and one after."""
+    """Database that passes a crash point before and after every statement."""
 
-    points: ClassVar[Points]
+    crash_point: ClassVar[CrashPoint]
 
     async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
         async def watched(connection: Connection) -> T:
-            return await work(_Watched(connection, self.points))
+            return await work(_Watched(connection, self.crash_point))
 
-        if self.is_on_other_loop():  # it comes by here again, on the loop of the pool
+        if self.is_on_other_loop():  # runs again on the loop of the pool
             return await super()._run_with_retries(work, tries)
         return await super()._run_with_retries(watched, tries)
 
 
 class _Watched:
-    """A connection with the points."""
+    """Connection that passes the crash points."""
 
-    def __init__(self, connection: Connection, points: Points) -> None:
+    def __init__(self, connection: Connection, points: CrashPoint) -> None:
         self._connection = connection
         self._points = points
-        self._last = ""
+        self._last_statement = ""
 
     async def fetch(self, statement: str, *values: Any) -> Any:
-        return await self._between(statement, self._connection.fetch(statement, *values))
+        return await self._send(statement, self._connection.fetch(statement, *values))
 
     async def fetchrow(self, statement: str, *values: Any) -> Any:
-        return await self._between(statement, self._connection.fetchrow(statement, *values))
+        return await self._send(statement, self._connection.fetchrow(statement, *values))
 
     async def fetchval(self, statement: str, *values: Any) -> Any:
-        return await self._between(statement, self._connection.fetchval(statement, *values))
+        return await self._send(statement, self._connection.fetchval(statement, *values))
 
     async def execute(self, statement: str, *values: Any) -> Any:
-        return await self._between(statement, self._connection.execute(statement, *values))
+        return await self._send(statement, self._connection.execute(statement, *values))
 
     def terminate(self) -> None:
         self._connection.terminate()
@@ -80,23 +82,23 @@ class _Watched:
         except BaseException:
             await transaction.rollback()
             raise
-        await self._between(f"commit of {self._last}", transaction.commit())
+        await self._send(f"commit of {self._last_statement}", transaction.commit())
 
-    async def _between(self, statement: str, sending: Awaitable[Any]) -> Any:
-        self._last = _NAMES.get(statement, statement)
-        self._points.passed(f"before {self._last}")
+    async def _send(self, statement: str, sending: Awaitable[Any]) -> Any:
+        self._last_statement = _STATEMENT_NAMES.get(statement, statement)
+        self._points.record_pass(f"before {self._last_statement}")
         answer = await sending
-        self._points.passed(f"after {self._last}")
+        self._points.record_pass(f"after {self._last_statement}")
         return answer
 
 
 class CrashingTenuto(Tenuto):
-    """An app whose services die at a point."""
+    """App whose services exit at a crash point."""
 
     def __init__(self, settings: Settings, crash_at: str) -> None:
         super().__init__(settings=settings)
-        CrashingDatabase.points = Points(crash_at)
-        vars(watchdog)["Database"] = CrashingDatabase  # it opens a connection of its own
+        CrashingDatabase.crash_point = CrashPoint(crash_at)
+        vars(watchdog)["Database"] = CrashingDatabase  # the watchdog opens its own connection
 
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         assert self.settings.database is not None

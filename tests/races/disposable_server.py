@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, that may be hurt."""
+"""A PostgreSQL server of one test, which the test may crash."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tests.support.temp_dirs import new_temp_dir
 from tests.support.waiting import eventually
 
 
-class Server:
-    """The embedded server in a folder of its own."""
+class DisposableServer:
+    """Embedded server in its own directory."""
 
     def __init__(self) -> None:
         self.home = new_temp_dir("tenuto-hurt-")
         self._settings = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
-        self._hold = embedded_server.acquire_server(self.home, linger_seconds=0.0, settings=self._settings)
-        self.url = self._hold.url
-        self.data = self.home / "postgres"
+        self._handle = embedded_server.acquire_server(self.home, linger_seconds=0.0, settings=self._settings)
+        self.url = self._handle.url
+        self.data_directory = self.home / "postgres"
 
     def close(self, *, keep: bool = False) -> None:
-        self._hold.release()
+        self._handle.release()
         embedded_server.stop_server(self.home)
         os.close(
             embedded_supervisor.acquire_lock(self.home, "supervisor", embedded_supervisor.EXCLUSIVE)
-        )  # its last look at the home must be over
+        )  # waits until the supervisor has finished with the directory
         if keep:
             return
         for path in self.home.iterdir():
@@ -38,22 +38,24 @@ class Server:
         if not any(self.home.iterdir()):
             self.home.rmdir()
 
-    async def make_schema(self) -> None:
+    async def migrate(self) -> None:
         database = await Database.open(self.url)
         await migrator.migrate(database)
         await partitions.ensure_partitions(database, database.clock.now())
         await database.close()
 
     async def crash(self) -> None:
-        """An immediate shutdown: every connection is cut, and the next start replays the log."""
-        postmaster = int((self.data / "postmaster.pid").read_text(encoding="ascii").split()[0])
+        """Shut the server down immediately: every connection is closed, and the next start replays the WAL."""
+        postmaster = int((self.data_directory / "postmaster.pid").read_text(encoding="ascii").split()[0])
         os.kill(postmaster, signal.SIGQUIT)
 
-        async def gone() -> bool:
+        async def is_stopped() -> bool:
             return not embedded_supervisor.is_server_running(self.home)
 
-        await eventually(gone, timeout=20, what="the server is gone")
+        await eventually(is_stopped, timeout=20, what="the server is is_stopped")
 
     async def start(self) -> None:
-        again = await asyncio.to_thread(embedded_server.acquire_server, self.home, linger_seconds=0.0, settings=self._settings)
-        again.release()  # the first hold still stands
+        again = await asyncio.to_thread(
+            embedded_server.acquire_server, self.home, linger_seconds=0.0, settings=self._settings
+        )
+        again.release()  # the first handle keeps it running

@@ -1,7 +1,7 @@
-"""The effects ledger: what code really did, told by the code itself and not by the system under test.
+"""Effects ledger: a record of the code that really ran, written by the jobs and not by the system under test.
 
-Every job of these tests writes a line when its code begins and one when it ends, to a file all processes append to.
-Instants are on the machine's steady timer, which all its processes share.
+Every job appends a line when its code begins and one when it ends, to a file shared by all processes. Instants come
+from the monotonic clock of the machine, which all its processes share.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
-FOR_EVER = 2**63
+FOREVER_NS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One run of one attempt's code."""
+    """One run of the code of one attempt."""
 
     task: UUID
     attempt: int
     fence: int
     pid: int
     group: str
-    began: int
-    ended: int | None
-    """None: it never came to its end, because its process was killed."""
+    began_ns: int
+    ended_ns: int | None
+    """None if the process was killed before the code ended."""
 
 
 class Ledger:
-    """The file. One short write a line, so that lines of several processes never mix."""
+    """The ledger file. Each line is one short write, so that lines of several processes never mix."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Ledger:
 
     @contextmanager
     def effect(self, task: UUID, attempt: int, fence: int, group: str = "-") -> Iterator[None]:
-        """The code between is an effect."""
+        """Record the code of the block as an effect."""
         self._write(task, attempt, fence, group, "begins")
         try:
             yield
@@ -57,10 +57,10 @@ class Ledger:
         os.write(self._descriptor, line.encode())
 
     def effects(self) -> list[Effect]:
-        """All of them, in the order in which they began."""
+        """Return all effects in the order in which they began."""
         began: dict[tuple[str, ...], int] = {}
         ended: dict[tuple[str, ...], int] = {}
-        whole, _, _ = self.path.read_text(encoding="ascii").rpartition("\n")  # the last line may just be being written
+        whole, _, _ = self.path.read_text(encoding="ascii").rpartition("\n")  # the last line may be incomplete
         for line in whole.splitlines():
             *key, what, instant = line.split()
             into = began if what == "begins" else ended
@@ -71,35 +71,36 @@ class Ledger:
             for key, instant in began.items()
         ]
 
-    def begun(self) -> int:
-        """How many effects have begun."""
+    def begun_count(self) -> int:
         return self.path.read_bytes().count(b" begins ")
 
-    def of(self, task: UUID) -> list[Effect]:
+    def effects_of(self, task: UUID) -> list[Effect]:
         return [effect for effect in self.effects() if effect.task == task]
 
 
 def overlaps(effects: Iterable[Effect], died: Mapping[int, int]) -> list[tuple[Effect, Effect]]:
-    """Pairs of effects of one task that lived at the same time; ``died`` says when killed processes still lived."""
+    """Return pairs of effects of one task that overlap; ``died`` gives the last instant at which killed processes
+    lived.
+    """
     by_task: dict[UUID, list[Effect]] = defaultdict(list)
     for effect in effects:
         by_task[effect.task].append(effect)
     found = []
     for spans in by_task.values():
-        spans.sort(key=lambda effect: effect.began)
+        spans.sort(key=lambda effect: effect.began_ns)
         for first, second in pairwise(spans):
-            end = first.ended if first.ended is not None else died.get(first.pid, FOR_EVER)
-            if second.began < end:
+            end = first.ended_ns if first.ended_ns is not None else died.get(first.pid, FOREVER_NS)
+            if second.began_ns < end:
                 found.append((first, second))
     return found
 
 
-def most_at_once(effects: Iterable[Effect], died: Mapping[int, int]) -> dict[str, int]:
-    """For each group, the greatest number of effects that lived at the same time."""
+def peak_concurrency(effects: Iterable[Effect], died: Mapping[int, int]) -> dict[str, int]:
+    """Return for each group the greatest number of effects at the same time."""
     steps: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for effect in effects:
-        end = effect.ended if effect.ended is not None else died.get(effect.pid, FOR_EVER)
-        steps[effect.group] += [(effect.began, 1), (end, -1)]
+        end = effect.ended_ns if effect.ended_ns is not None else died.get(effect.pid, FOREVER_NS)
+        steps[effect.group] += [(effect.began_ns, 1), (end, -1)]
     most = {}
     for group, changes in steps.items():
         changes.sort()

@@ -1,8 +1,8 @@
-"""Two things at once, not by luck: while a transaction stands before its n-th statement, another one happens.
+"""Deterministic interleaving of two transactions: one pauses before its n-th statement while the other runs.
 
-`interleavings` runs the first action again and again, each time with the second one beginning one statement later, until the
-first has no more statements; then they come one after the other. The second either comes to its end there and then, or
-waits for a lock the first holds; then the first goes on.
+`interleavings` repeats the first action; each time the second action starts one statement later, until the first
+has no more statements and both run one after the other. The second action either completes at once or waits for a
+lock of the first; then the first continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class InterleavedDatabase(Database):
-    """A database at whose every statement, and before every commit, something else may happen."""
+    """Database that runs a callback before every statement and every commit."""
 
     deadlocks = 0
 
@@ -39,7 +39,7 @@ class InterleavedDatabase(Database):
 
     @staticmethod
     async def nothing() -> None:
-        """What happens unless a test wants otherwise."""
+        """Default callback."""
 
     async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
         async def watched(connection: Connection) -> T:
@@ -89,35 +89,35 @@ class _Watched:
 
 
 class Interleaving:
-    """One run of the first action, with the second beginning before its n-th statement."""
+    """One run of the first action, with the second starting before its n-th statement."""
 
     def __init__(self, first: InterleavedDatabase, second: InterleavedDatabase, place: int) -> None:
-        self._first, self._second, self._place = first, second, place
-        self.took_place = False
+        self._first, self._second, self._statement_number = first, second, place
+        self.was_interleaved = False
 
     def __repr__(self) -> str:
-        return f"interleaving before statement {self._place}"
+        return f"interleaving before statement {self._statement_number}"
 
-    async def of(self, one: Callable[[Database], Awaitable[Any]], other: Callable[[Database], Awaitable[Any]]) -> Any:
-        """What the two came to."""
+    async def run(self, one: Callable[[Database], Awaitable[Any]], other: Callable[[Database], Awaitable[Any]]) -> Any:
+        """Run both actions and return both results."""
         seen, begun = 0, None
 
         async def before() -> None:
             nonlocal seen, begun
             seen += 1
-            if seen == self._place:
+            if seen == self._statement_number:
                 begun = asyncio.create_task(_run(other, self._second))
-                await self._done_or_waiting(begun)
+                await self._wait_until_done_or_blocked(begun)
 
         self._first.before = before
         try:
             answer = await one(self._first)
         finally:
             self._first.before = self._first.nothing
-            self.took_place = begun is not None
+            self.was_interleaved = begun is not None
         return answer, await (begun if begun is not None else other(self._second))
 
-    async def _done_or_waiting(self, begun: asyncio.Task[Any]) -> None:
+    async def _wait_until_done_or_blocked(self, begun: asyncio.Task[Any]) -> None:
         deadline = time.monotonic() + 8
         async with self._second.connection() as look:
             while not begun.done():
@@ -126,7 +126,7 @@ class Interleaving:
                     " WHERE datname = current_database() AND wait_event_type = 'Lock')"
                 ):
                     return
-                assert time.monotonic() < deadline, "the second action neither ends nor waits"
+                assert time.monotonic() < deadline, "the second action neither completes nor waits for a lock"
                 await asyncio.sleep(0.001)
 
 
@@ -135,11 +135,11 @@ async def _run(action: Callable[[Database], Awaitable[Any]], database: Database)
 
 
 async def interleavings(first: InterleavedDatabase, second: InterleavedDatabase) -> AsyncIterator[Interleaving]:
-    """One for each place of the first action where the second can begin."""
+    """Yield one interleaving for each statement of the first action."""
     place = 0
     while True:
         place += 1
         interleaving = Interleaving(first, second, place)
         yield interleaving
-        if not interleaving.took_place:
+        if not interleaving.was_interleaved:
             return

@@ -1,4 +1,4 @@
-"""The auditor: what must be true of the tables after any fault, however the work went."""
+"""Invariants of the task tables that must hold after any fault."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import asyncpg
 
 from tests.races.effect_ledger import Effect
 
-# Each answers with the rows that break it. $1: how many tasks were submitted.
+# Each query returns the rows that violate the invariant. $1: number of submitted tasks.
 _INVARIANTS = {
-    "nothing vanishes and nothing appears": """
+    "no task is lost or created": """
         SELECT count(*) AS known, $1::bigint AS submitted
         FROM (SELECT id FROM tenuto.tasks UNION SELECT task_id FROM tenuto.activities) AS everything
         HAVING count(*) <> $1""",
-    "a task ends once": """
+    "a task has at most one final activity": """
         SELECT task_id, count(*)
         FROM tenuto.activities
         WHERE final AND $1::bigint >= 0
         GROUP BY task_id
         HAVING count(*) > 1""",
-    "a task that has ended is not open": """
+    "a finished task is not open": """
         SELECT tasks.id, tasks.state
         FROM tenuto.tasks JOIN tenuto.activities ON task_id = tasks.id
         WHERE final AND $1::bigint >= 0""",
-    "a task that is not open has ended": """
+    "a task that is not open is finished": """
         SELECT task_id
         FROM tenuto.activities
         WHERE $1::bigint >= 0 AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE id = task_id)
         GROUP BY task_id
         HAVING NOT bool_or(final)""",
-    "attempts are numbered without a gap, and the last one is the final one": """
+    "attempts are numbered without gaps, and the last one is final": """
         SELECT task_id, array_agg(attempt ORDER BY attempt) AS attempts
         FROM tenuto.activities
         WHERE $1::bigint >= 0
@@ -42,13 +42,13 @@ _INVARIANTS = {
         SELECT id, attempt
         FROM tenuto.tasks
         WHERE attempt <> 1 + (SELECT count(*) FROM tenuto.activities WHERE task_id = tasks.id) AND $1::bigint >= 0""",
-    "every record has a later fence than the one before": """
+    "every activity has a greater fence than the previous one": """
         SELECT later.task_id, later.attempt
         FROM tenuto.activities AS later
         JOIN tenuto.activities AS earlier
           ON earlier.task_id = later.task_id AND earlier.attempt = later.attempt - 1
         WHERE later.worker_id IS NOT NULL AND later.fence <= earlier.fence AND $1::bigint >= 0""",
-    "losses and failures are what the records say": """
+    "the counts of losses and failures match the activities": """
         SELECT task_id
         FROM tenuto.activities
         WHERE $1::bigint >= 0
@@ -64,24 +64,23 @@ _INVARIANTS = {
 }
 
 
-async def broken(connection: asyncpg.Connection, submitted: int) -> dict[str, list[Any]]:
-    """The invariants that do not hold, with the rows that break them."""
+async def violated_invariants(connection: asyncpg.Connection, submitted: int) -> dict[str, list[Any]]:
+    """Return the violated invariants with the rows that violate them."""
     found = {name: await connection.fetch(query + "\nLIMIT 5", submitted) for name, query in _INVARIANTS.items()}
     return {name: rows for name, rows in found.items() if rows}
 
 
-async def assert_sound(url: str, submitted: int) -> None:
-    """Every invariant holds."""
+async def assert_invariants_hold(url: str, submitted: int) -> None:
     connection = await asyncpg.connect(url)
     try:
-        assert await broken(connection, submitted) == {}
+        assert await violated_invariants(connection, submitted) == {}
     finally:
         await connection.close()
 
 
-async def assert_all_done(url: str, submitted: int, effects: Sequence[Effect]) -> None:
-    """Every invariant holds, every task has completed, and what the records say was done has been done."""
-    await assert_sound(url, submitted)
+async def assert_all_completed(url: str, submitted: int, effects: Sequence[Effect]) -> None:
+    """Assert that every invariant holds, every task completed, and the ledger confirms each recorded success."""
+    await assert_invariants_hold(url, submitted)
     connection = await asyncpg.connect(url)
     try:
         assert await connection.fetchval("SELECT count(*) FROM tenuto.tasks") == 0
@@ -90,5 +89,5 @@ async def assert_all_done(url: str, submitted: int, effects: Sequence[Effect]) -
         await connection.close()
     assert len(finals) == submitted
     assert {row["status"] for row in finals} == {"completed"}
-    whole = {(effect.task, effect.attempt, effect.fence) for effect in effects if effect.ended is not None}
+    whole = {(effect.task, effect.attempt, effect.fence) for effect in effects if effect.ended_ns is not None}
     assert [row for row in finals if (row["task_id"], row["attempt"], row["fence"]) not in whole][:5] == []

@@ -1,4 +1,4 @@
-"""The jobs of these tests. Each says in the ledger when its code begins and ends."""
+"""Jobs of the race tests. Each records in the ledger when its code begins and ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGER = "TENUTO_TEST_LEDGER"
 AnyJob = Job[..., Any]
 
 app = Tenuto("postgresql://nowhere", home="/nowhere")
-_at_once = RetryPolicy(max_retries=5, base_seconds=0, jitter=0)
+_retry_immediately = RetryPolicy(max_retries=5, base_seconds=0, jitter=0)
 _ledgers: dict[str, Ledger] = {}
 
 
@@ -31,20 +31,20 @@ def effect(ctx: Context, group: str = "-") -> AbstractContextManager[None]:
     return _ledgers[path].effect(ctx.task_id, ctx.attempt, ctx.fence, group)
 
 
-async def _until(flag: Path) -> None:
+async def _wait_for_file(flag: Path) -> None:
     while not flag.exists():  # noqa: ASYNC110 — told by another process
         await asyncio.sleep(0.01)
 
 
-@app.job(retry=_at_once)
+@app.job(retry=_retry_immediately)
 async def touch(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
-    """Takes as long as it is told, and can be stopped."""
+    """Run for that long; can be cancelled."""
     with effect(ctx, group):
         await asyncio.sleep(seconds)
     return number
 
 
-@app.job(retry=_at_once)
+@app.job(retry=_retry_immediately)
 def touch_in_thread(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
     with effect(ctx, group):
         ctx.wait(seconds)
@@ -52,14 +52,14 @@ def touch_in_thread(number: int, ctx: Context, seconds: float = 0.0, group: str 
     return number
 
 
-@app.job(retry=_at_once, isolated=True)
+@app.job(retry=_retry_immediately, isolated=True)
 def touch_in_child(number: int, ctx: Context, seconds: float = 0.0, group: str = "-") -> int:
     with effect(ctx, group):
         time.sleep(seconds)
     return number
 
 
-@app.job(retry=_at_once)
+@app.job(retry=_retry_immediately)
 async def fail_once(number: int, ctx: Context) -> int:
     with effect(ctx):
         if ctx.attempt == 1:
@@ -67,7 +67,7 @@ async def fail_once(number: int, ctx: Context) -> int:
     return number
 
 
-@app.job(retry=_at_once)
+@app.job(retry=_retry_immediately)
 async def fail_once_then_last(ctx: Context, seconds: float) -> None:
     with effect(ctx):
         if ctx.attempt == 1:
@@ -76,38 +76,38 @@ async def fail_once_then_last(ctx: Context, seconds: float) -> None:
 
 
 @app.job(retry=RetryPolicy(max_retries=3, base_seconds=3600, jitter=0))
-async def fail_when_told(ctx: Context, flag: str) -> None:
-    """Fails as soon as a file is there; its next attempt would be an hour later."""
+async def fail_after_signal(ctx: Context, flag: str) -> None:
+    """Fail as soon as a file exists; the next attempt would start an hour later."""
     with effect(ctx):
-        await _until(Path(flag))
-        raise ValueError("told to fail")
+        await _wait_for_file(Path(flag))
+        raise ValueError("the signal file exists")
 
 
-@app.job(retry=_at_once)
-async def stay_until_told(ctx: Context, flag: str) -> None:
-    """Keeps its slot until a file is there."""
+@app.job(retry=_retry_immediately)
+async def hold_slot_until_signal(ctx: Context, flag: str) -> None:
+    """Keep a slot until a file exists."""
     with effect(ctx):
-        await _until(Path(flag))
+        await _wait_for_file(Path(flag))
 
 
-@app.job(retry=_at_once)
-async def say_much_when_told(ctx: Context, flag: str) -> str:
-    """An outcome that takes up room."""
+@app.job(retry=_retry_immediately)
+async def return_large_result_after_signal(ctx: Context, flag: str) -> str:
+    """Return a large result as soon as a file exists."""
     with effect(ctx):
-        await _until(Path(flag))
+        await _wait_for_file(Path(flag))
     return os.urandom(50_000).hex()
 
 
-@app.job(retry=_at_once)
-async def block_the_loop(ctx: Context, seconds: float) -> None:
-    """What an `async def` must not do."""
+@app.job(retry=_retry_immediately)
+async def block_event_loop(ctx: Context, seconds: float) -> None:
+    """Block the event loop, which async code must not do."""
     with effect(ctx):
         time.sleep(seconds)
 
 
-@app.job(retry=_at_once)
+@app.job(retry=_retry_immediately)
 async def clean_up_slowly(ctx: Context, seconds: float) -> None:
-    """Told to stop, it needs a while to put things in order."""
+    """Need a while to clean up after a cancellation."""
     try:
         with effect(ctx):
             await asyncio.sleep(60)
@@ -116,24 +116,24 @@ async def clean_up_slowly(ctx: Context, seconds: float) -> None:
             await asyncio.sleep(seconds)
 
 
-@app.job(retry=_at_once)
+@app.job(retry=_retry_immediately)
 def sleep_in_c(ctx: Context, seconds: float) -> None:
-    """Cannot be stopped by any exception for as long as it sleeps, but only in its first attempt."""
+    """Block uninterruptibly in C code, but only in the first attempt."""
     with effect(ctx):
         if ctx.attempt == 1:
             time.sleep(seconds)
 
 
-@app.job(retry=_at_once)
-def end_the_process(ctx: Context) -> None:
-    """Poison: takes its whole worker down."""
+@app.job(retry=_retry_immediately)
+def crash_worker(ctx: Context) -> None:
+    """Poison task: end the whole worker process."""
     with effect(ctx):
         os._exit(86)
 
 
-@app.job(retry=_at_once, isolated=True)
+@app.job(retry=_retry_immediately, isolated=True)
 def linger_in_child(ctx: Context, seconds: float) -> None:
-    """A child with a child of its own."""
+    """Run in a child process that starts another process."""
     with effect(ctx):
         subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"], check=False)
 
@@ -142,7 +142,7 @@ def linger_in_child(ctx: Context, seconds: float) -> None:
 
 
 def _step(ctx: Context, name: str) -> AbstractContextManager[None]:
-    """One run of a step; the ledger's group says which."""
+    """Record one run of a step; the ledger's group names the step."""
     return effect(ctx, name)
 
 
@@ -177,16 +177,16 @@ async def chain_never() -> None:
 
 
 chained = app.chain(
-    "chained", chain_first, chain_second, chain_sleeps, chain_last, chain_stop, chain_never, retry=_at_once
+    "chained", chain_first, chain_second, chain_sleeps, chain_last, chain_stop, chain_never, retry=_retry_immediately
 )
 
 
-async def hold_until_told(flag: str, ctx: Context) -> str:
+async def pass_signal_path(flag: str, ctx: Context) -> str:
     with _step(ctx, "before"):
         return flag
 
 
-def wait_for_it(flag: str, ctx: Context) -> int:
+def wait_for_signal(flag: str, ctx: Context) -> int:
     with _step(ctx, "held"):
         while not Path(flag).exists():
             ctx.wait(0.01)
@@ -194,4 +194,4 @@ def wait_for_it(flag: str, ctx: Context) -> int:
         return 7
 
 
-held_chain = app.chain("held_chain", hold_until_told, wait_for_it, retry=_at_once)
+signalled_chain = app.chain("held_chain", pass_signal_path, wait_for_signal, retry=_retry_immediately)

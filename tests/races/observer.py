@@ -1,4 +1,4 @@
-"""Looking at the tables from outside, on a connection that has nothing to do with the system under test."""
+"""Queries on the tables over a connection that is independent of the system under test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from tests.support.waiting import eventually
 
 
 class Observer:
-    """A connection of the test's own."""
-
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @classmethod
     async def at(cls, url: str) -> Observer:
@@ -29,15 +27,15 @@ class Observer:
         return found
 
     async def value(self, query: str, *values: Any) -> Any:
-        async with self._one_at_a_time:
+        async with self._lock:
             return await self._connection.fetchval(query, *values)
 
     async def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        async with self._one_at_a_time:
+        async with self._lock:
             return [tuple(row) for row in await self._connection.fetch(query, *values)]
 
     async def until(self, query: str, *values: Any, within: float) -> Any:
-        """Wait until a query says yes."""
+        """Wait until a query returns true."""
 
         async def yes() -> Any:
             return await self.value(query, *values)
@@ -49,5 +47,5 @@ class Observer:
         await self.until("SELECT NOT EXISTS (SELECT FROM tenuto.tasks)", within=within)
 
     async def until_running(self, count: int, *, within: float = 10) -> None:
-        """Wait until so many tasks are held."""
+        """Wait until that many tasks are running."""
         await self.until("SELECT count(*) = $1 FROM tenuto.tasks WHERE state = 'running'", count, within=within)

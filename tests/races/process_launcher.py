@@ -1,7 +1,7 @@
-"""A process that starts worker processes for tests: forked from a warm interpreter, so that a start takes milliseconds.
+"""A process that forks worker processes for tests from a warm interpreter, so that a start takes milliseconds.
 
-Reads one JSON order a line on stdin and answers with one line on stdout. Children are only reaped when somebody asks
-how they ended, so a pid a test knows is never a stranger's. When stdin closes, everything it started is killed.
+It reads one JSON order per line from stdin and answers with one line on stdout. It reaps a child only when asked for
+its exit code, so a pid that a test knows is never reused. When stdin closes, it kills every child.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Role = Callable[[dict[str, Any]], None]
 
 
 def main(roles: Mapping[str, Role]) -> None:
-    """Start what is ordered; ``roles`` says what a child can be."""
+    """Start the ordered processes; ``roles`` maps the name of a role to its function."""
     children: set[int] = set()
     for line in sys.stdin:
         order = json.loads(line)
@@ -39,7 +39,7 @@ def main(roles: Mapping[str, Role]) -> None:
             answer: Any = _start(order["start"], roles)
             children.add(answer)
         else:
-            answer = _how_it_ended(order["ended"], children)
+            answer = _exit_code(order["ended"], children)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     for pid in children:
@@ -56,7 +56,7 @@ def _start(order: dict[str, Any], roles: Mapping[str, Role]) -> int:
         os._exit(1)
     _redirect(order["log"])
     roles[order["do"]](order)
-    raise SystemExit(0)  # through `main`, to an ordinary end of the interpreter
+    raise SystemExit(0)  # through `main`, so that the interpreter exits normally
 
 
 def _redirect(log: str) -> None:
@@ -66,8 +66,8 @@ def _redirect(log: str) -> None:
         os.dup2(source, target)
 
 
-def _how_it_ended(pid: int, children: set[int]) -> int | None:
-    """The exit code, or minus the signal; None while it lives."""
+def _exit_code(pid: int, children: set[int]) -> int | None:
+    """Return the exit code, or minus the signal; None while the process runs."""
     found, status = os.waitpid(pid, os.WNOHANG)
     if found == 0:
         return None
@@ -75,8 +75,8 @@ def _how_it_ended(pid: int, children: set[int]) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def _work(order: dict[str, Any]) -> None:
-    """Be a worker, as `tenuto worker` is one."""
+def _run_worker(order: dict[str, Any]) -> None:
+    """Run a worker like `tenuto worker`."""
     os.environ.update(order["environment"])
     logs.configure()
     settings = Settings(**order["settings"])
@@ -86,20 +86,20 @@ def _work(order: dict[str, Any]) -> None:
     asyncio.run(app.run_worker(**order["worker"]))
 
 
-def _schedule(order: dict[str, Any]) -> None:
-    """Be a scheduler, as `tenuto scheduler` is one."""
+def _run_scheduler(order: dict[str, Any]) -> None:
+    """Run a scheduler like `tenuto scheduler`."""
     os.environ.update(order["environment"])
     logs.configure()
     settings = Settings(**order["settings"], scheduler_poll_seconds=0.5)
     asyncio.run(Tenuto(settings=settings).run_scheduler(name=order["worker"]["name"]))
 
 
-def _manage(order: dict[str, Any]) -> None:
-    """Be a manager that polls at once with others: as soon as a file is there."""
+def _poll_manifests_once(order: dict[str, Any]) -> None:
+    """Poll the manifests once, as soon as a file exists, so that several managers poll at the same time."""
 
     async def go() -> None:
         database = await Database.open(order["settings"]["database"], generic_plans=True)
-        sys.stderr.write("worker ready\n")
+        sys.stderr.write("worker started\n")
         sys.stderr.flush()
         while not Path(order["environment"]["GO"]).exists():  # noqa: ASYNC110 — told by another process
             await asyncio.sleep(0.001)
@@ -111,7 +111,7 @@ def _manage(order: dict[str, Any]) -> None:
 
 
 def _migrate(order: dict[str, Any]) -> None:
-    """Bring the schema up to date, as `tenuto migrate` does."""
+    """Migrate the schema like `tenuto migrate`."""
 
     async def go() -> None:
         database = await Database.open(order["settings"]["database"])
@@ -123,4 +123,4 @@ def _migrate(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main({"work": _work, "schedule": _schedule, "migrate": _migrate, "manage": _manage})
+    main({"work": _run_worker, "schedule": _run_scheduler, "migrate": _migrate, "manage": _poll_manifests_once})

@@ -1,4 +1,4 @@
-"""Worker processes of a test: started, stopped, continued and killed by their pid, and waited for with a deadline."""
+"""Worker processes of a test, controlled by their pid and awaited with a deadline."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has died and was not buried yet does not."""
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie process does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -28,7 +28,7 @@ def alive(pid: int) -> bool:
 
 
 class ProcessPool:
-    """The process that starts the others; see `tests.races.process_launcher`."""
+    """Process that forks the others; see `tests.races.process_launcher`."""
 
     def __init__(self, module: str = "tests.races.process_launcher") -> None:
         paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
@@ -41,7 +41,7 @@ class ProcessPool:
             text=True,
         )
 
-    def ask(self, order: dict[str, Any]) -> Any:
+    def send(self, order: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -49,14 +49,12 @@ class ProcessPool:
         return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
-        """Ends everything it has started."""
+        """End the launcher and every process it started."""
         self._process.communicate(timeout=30)
 
 
 @dataclass
 class WorkerProcess:
-    """One worker process."""
-
     pid: int
     name: str
     log: Path
@@ -69,30 +67,30 @@ class WorkerProcess:
 
     def has_ended(self) -> bool:
         if self.exit_code is None:
-            self.exit_code = self.process_pool.ask({"ended": self.pid})
+            self.exit_code = self.process_pool.send({"ended": self.pid})
         return self.exit_code is not None
 
-    async def end(self, within: float) -> int:
-        """Wait for its end; the exit code, or minus the signal that ended it."""
+    async def wait_for_exit(self, within: float) -> int:
+        """Wait for the end of the process and return the exit code, or minus the signal."""
         await eventually(self.has_ended, timeout=within, what=f"worker {self.name} (pid {self.pid}) ends")
         assert self.exit_code is not None
         return self.exit_code
 
-    def says(self, words: str) -> bool:
+    def has_logged(self, words: str) -> bool:
         return self.log.exists() and words in self.log.read_text(encoding="utf-8", errors="replace")
 
-    async def is_ready(self, within: float = 20) -> WorkerProcess:
-        """Wait until it takes work."""
+    async def wait_until_ready(self, within: float = 20) -> WorkerProcess:
+        """Wait until the worker claims tasks."""
 
         def ready() -> bool:
             assert not self.has_ended(), f"worker {self.name} ended with {self.exit_code}"
-            return self.says("worker ready")
+            return self.has_logged("worker started")
 
         await eventually(ready, timeout=within, what=f"worker {self.name} is ready")
         return self
 
-    def children(self) -> list[int]:
-        """The processes it has started, and theirs."""
+    def descendants(self) -> list[int]:
+        """Return the pids of all descendants."""
         found: list[int] = []
         waiting = [self.pid]
         while waiting:
@@ -106,15 +104,15 @@ class WorkerProcess:
 
 @dataclass
 class Workers:
-    """The worker processes of one test."""
+    """Worker processes of one test."""
 
     process_pool: ProcessPool
     url: str
     folder: Path
     ledger: Path
     started: list[WorkerProcess] = field(default_factory=list)
-    died: dict[int, int] = field(default_factory=dict)
-    """When each killed process was last known to live, on the ledger's timer."""
+    died_ns: dict[int, int] = field(default_factory=dict)
+    """Last instant at which each killed process was known to live, on the monotonic clock."""
 
     def start(
         self,
@@ -127,7 +125,7 @@ class Workers:
         do: str = "work",
         **worker: Any,
     ) -> WorkerProcess:
-        """Start a worker of that name, with these of its settings (or have the process do something else)."""
+        """Start a worker (or another role, ``do``) with these settings."""
         log = self.folder / f"{name}-{len(self.started)}.log"
         given = {"slots": 10, "lease_seconds": 30.0, "poll_seconds": 0.2, "grace_seconds": 5.0, **worker}
         order = {
@@ -138,30 +136,30 @@ class Workers:
             "worker": {"name": name, **given},
             "crash_at": crash_at,
         }
-        process = WorkerProcess(self.process_pool.ask({"start": order}), name, log, self.process_pool)
+        process = WorkerProcess(self.process_pool.send({"start": order}), name, log, self.process_pool)
         self.started.append(process)
         return process
 
     async def kill(self, process: WorkerProcess) -> None:
-        """kill -9, and see it gone."""
-        self.died[process.pid] = time.monotonic_ns()
+        """Kill a process with SIGKILL and wait for its end."""
+        self.died_ns[process.pid] = time.monotonic_ns()
         process.signal(signal.SIGKILL)
-        await process.end(within=10)
+        await process.wait_for_exit(within=10)
 
     async def stop(self, *processes: WorkerProcess, within: float = 20) -> None:
-        """SIGTERM, and see them leave in good order."""
+        """Send SIGTERM and wait for clean exits."""
         for process in processes:
             process.signal(signal.SIGTERM)
         for process in processes:
-            code = await process.end(within=within)
+            code = await process.wait_for_exit(within=within)
             assert code == 0, f"worker {process.name} ended with {code}"
 
-    async def end_all(self) -> None:
-        """Whatever still lives is killed; their last words are shown if the test has failed."""
+    async def kill_all(self) -> None:
+        """Kill every process that still runs and print the end of its log."""
         for process in self.started:
             if not process.has_ended():
                 process.signal(signal.SIGKILL)
         for process in self.started:
-            await process.end(within=10)
+            await process.wait_for_exit(within=10)
             words = process.log.read_text(encoding="utf-8", errors="replace") if process.log.exists() else ""
             print(f"--- {process.name}, pid {process.pid}, ended with {process.exit_code}\n{words[-3000:]}")

@@ -1,6 +1,6 @@
-"""A man in the middle: between a client and the real server, it loses replies, falls silent, or forgets notifications.
+"""A proxy between a client and the real server that loses replies, stalls connections or drops notifications.
 
-It understands just enough of PostgreSQL's protocol to know which statement a client has sent and where a reply ends.
+It parses just enough of the PostgreSQL protocol to know the current statement and the end of a reply.
 """
 
 from __future__ import annotations
@@ -18,55 +18,54 @@ _CANCEL_REQUEST = 80877102
 
 
 @dataclass(eq=False)
-class _Line:
+class _ProxiedConnection:
     """One connection through the proxy."""
 
     client: tuple[asyncio.StreamReader, asyncio.StreamWriter]
     server: tuple[asyncio.StreamReader, asyncio.StreamWriter]
     prepared: dict[str, str] = field(default_factory=dict)
-    current: str = ""
-    transaction: str = ""
-    """Everything sent since the last BEGIN."""
-    said: set[str] = field(default_factory=set)
-    silent: bool = False
-    held_until: float = 0.0
-    losing: bool = False
-    """The reply under way does not reach the client; at its end both sides are cut off."""
+    statement: str = ""
+    transaction_text: str = ""
+    """All statements since the last BEGIN."""
+    sent_statements: set[str] = field(default_factory=set)
+    is_stalled: bool = False
+    delayed_until: float = 0.0
+    is_losing_reply: bool = False
+    """The current reply is dropped; at its end both sides are disconnected."""
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         for _, writer in (self.client, self.server):
             writer.transport.abort()
 
 
 class Proxy:
-    """Listens on a port of this machine and leads to the server of an address."""
+    """Listens on a local port and forwards to the server of a URL."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         where = parse_qs(parts.query)
         self._socket = Path(where["host"][0]) / f".s.PGSQL.{where['port'][0]}"
         self._user, self._database = parts.username, parts.path
-        self._lines: set[_Line] = set()
-        self._carriers: set[asyncio.Task[None]] = set()
-        self._to_lose: Callable[[_Line], bool] = lambda _line: False
-        self._lose_before = False
+        self._connections: set[_ProxiedConnection] = set()
+        self._forwarders: set[asyncio.Task[None]] = set()
+        self._should_lose: Callable[[_ProxiedConnection], bool] = lambda _line: False
+        self._lose_request_itself = False
         self.delays: dict[str, float] = {}
-        """How many seconds the reply to a statement takes."""
-        self._open = asyncio.Event()
-        self._open.set()
+        """Delay in seconds of the reply to a statement."""
+        self._forwarding = asyncio.Event()
+        self._forwarding.set()
         self._server: asyncio.Server | None = None
-        self.deaf = False
-        """Notifications get lost."""
+        self.drops_notifications = False
         self.lost = 0
-        """How many replies were lost so proxied_db."""
-        self.meanwhile: Callable[[], Awaitable[object]] | None = None
-        """What happens between the loss of a reply and the moment the client learns that its line is cut."""
-        self.before: tuple[str, Callable[[], Awaitable[object]]] | None = None
-        """A statement, and what happens just before it reaches the server; once."""
+        """Number of lost replies and requests."""
+        self.after_loss: Callable[[], Awaitable[object]] | None = None
+        """Runs between the loss of a reply and the disconnection of the client."""
+        self.before_statement: tuple[str, Callable[[], Awaitable[object]]] | None = None
+        """A statement, and a callback that runs once just before the statement reaches the server."""
         self.url = ""
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._arrived, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"postgresql://{self._user}@127.0.0.1:{port}{self._database}?sslmode=disable"
         return self
@@ -74,156 +73,166 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        while self._carriers:
-            for carrier in self._carriers:
+        while self._forwarders:
+            for carrier in self._forwarders:
                 carrier.cancel()
-            await asyncio.wait(self._carriers, timeout=1)
+            await asyncio.wait(self._forwarders, timeout=1)
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def lose_reply(self, statement: str, *, within: str = "", times: int = 1) -> None:
-        """The next statement that begins so is carried out, but its reply does not arrive and the line is cut.
+        """Execute the next statement with this prefix, but drop its reply and disconnect.
 
-        ``within`` narrows it to transactions that have sent such a text.
+        ``within`` restricts this to transactions that contain the text.
         """
         self._lose(statement, within, times, before=False)
 
     def lose_request(self, statement: str, *, within: str = "", times: int = 1) -> None:
-        """The next statement that begins so never reaches the server, and the line is cut."""
+        """Drop the next statement with this prefix before it reaches the server, and disconnect."""
         self._lose(statement, within, times, before=True)
 
-    def fall_silent(self) -> None:
-        """Nothing passes any more, and nobody is told: not even new lines are answered."""
-        self._open.clear()
+    def stall(self) -> None:
+        """Forward nothing more, without disconnecting; new connections get no reply either."""
+        self._forwarding.clear()
 
-    def silence(self, statement: str) -> None:
-        """The lines that have said so, so proxied_db, fall silent for ever and without an end; new ones work."""
-        for line in self._lines:
-            line.silent = line.silent or any(said.startswith(statement) for said in line.said)
+    def stall_connections(self, statement: str) -> None:
+        """Stall the connections that have sent this statement; new connections work."""
+        for connection in self._connections:
+            connection.is_stalled = connection.is_stalled or any(
+                said.startswith(statement) for said in connection.sent_statements
+            )
 
-    def heal(self) -> None:
-        """What was said meanwhile arrives after all."""
-        self._open.set()
+    def resume(self) -> None:
+        """Forward again, including the messages sent meanwhile."""
+        self._forwarding.set()
 
-    def cut_all(self) -> None:
-        for line in list(self._lines):
-            line.cut()
+    def disconnect_all(self) -> None:
+        for connection in list(self._connections):
+            connection.disconnect()
 
     @property
-    def listeners(self) -> int:
-        """How many lines that hear have said LISTEN."""
-        return sum(not line.silent and any(said.startswith("LISTEN") for said in line.said) for line in self._lines)
+    def listener_count(self) -> int:
+        """Number of working connections that have sent LISTEN."""
+        return sum(
+            not connection.is_stalled and any(said.startswith("LISTEN") for said in connection.sent_statements)
+            for connection in self._connections
+        )
 
     def _lose(self, statement: str, within: str, times: int, *, before: bool) -> None:
         left = times
         self.lost = 0
-        self._lose_before = before
+        self._lose_request_itself = before
 
-        def chosen(line: _Line) -> bool:
+        def chosen(connection: _ProxiedConnection) -> bool:
             nonlocal left
-            if left and line.current.startswith(statement) and within in line.transaction:
+            if left and connection.statement.startswith(statement) and within in connection.transaction_text:
                 left -= 1
                 self.lost += 1
                 return True
             return False
 
-        self._to_lose = chosen
+        self._should_lose = chosen
 
-    # --- carrying ---------------------------------------------------------------------------------------------------
+    # --- forwarding -------------------------------------------------------------------------------------------------
 
-    async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        carrier = asyncio.create_task(self._carry(reader, writer))
-        self._carriers.add(carrier)
-        carrier.add_done_callback(self._carriers.discard)
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        carrier = asyncio.create_task(self._forward(reader, writer))
+        self._forwarders.add(carrier)
+        carrier.add_done_callback(self._forwarders.discard)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             server = await asyncio.open_unix_connection(str(self._socket))
-        except OSError:  # it is down: so is the line to it
+        except OSError:  # the server is down
             writer.transport.abort()
             return
-        line = _Line((reader, writer), server)
-        self._lines.add(line)
+        connection = _ProxiedConnection((reader, writer), server)
+        self._connections.add(connection)
         try:
-            await asyncio.gather(self._upwards(line), self._downwards(line))
+            await asyncio.gather(self._forward_to_server(connection), self._forward_to_client(connection))
         finally:
-            self._lines.discard(line)
-            line.cut()
-            for _, end in (line.client, line.server):
+            self._connections.discard(connection)
+            connection.disconnect()
+            for _, end in (connection.client, connection.server):
                 with suppress(OSError):
                     await end.wait_closed()
 
-    async def _upwards(self, line: _Line) -> None:
-        """From the client to the server."""
-        reader, writer = line.client[0], line.server[1]
+    async def _forward_to_server(self, connection: _ProxiedConnection) -> None:
+        reader, writer = connection.client[0], connection.server[1]
         try:
             first = await reader.readexactly(8)
             length, code = struct.unpack("!ii", first)
             writer.write(first + await reader.readexactly(length - 8))
             while code != _CANCEL_REQUEST:
-                kind, body = await _message(reader)
-                await self._open.wait()
-                self._notice(line, kind, body)
-                if self.before is not None and self._is_sent_off(line, kind) and line.current == self.before[0]:
-                    _, action = self.before
-                    self.before = None
+                kind, body = await _read_message(reader)
+                await self._forwarding.wait()
+                self._track_statement(connection, kind, body)
+                if (
+                    self.before_statement is not None
+                    and self._completes_request(connection, kind)
+                    and connection.statement == self.before_statement[0]
+                ):
+                    _, action = self.before_statement
+                    self.before_statement = None
                     await action()
-                if line.silent:
+                if connection.is_stalled:
                     continue
-                if self._is_sent_off(line, kind) and self._to_lose(line):
-                    if self._lose_before:
+                if self._completes_request(connection, kind) and self._should_lose(connection):
+                    if self._lose_request_itself:
                         break
-                    line.losing = True
-                if self._is_sent_off(line, kind) and line.current in self.delays:
-                    line.held_until = time.monotonic() + self.delays[line.current]
+                    connection.is_losing_reply = True
+                if self._completes_request(connection, kind) and connection.statement in self.delays:
+                    connection.delayed_until = time.monotonic() + self.delays[connection.statement]
                 writer.write(kind + struct.pack("!i", len(body) + 4) + body)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass
-        if not line.losing and not line.silent:
-            line.cut()
+        if not connection.is_losing_reply and not connection.is_stalled:
+            connection.disconnect()
 
-    async def _downwards(self, line: _Line) -> None:
-        """From the server to the client."""
-        reader, writer = line.server[0], line.client[1]
+    async def _forward_to_client(self, connection: _ProxiedConnection) -> None:
+        reader, writer = connection.server[0], connection.client[1]
         try:
             while True:
-                kind, body = await _message(reader)
-                await self._open.wait()
-                await asyncio.sleep(max(0, line.held_until - time.monotonic()))
-                if line.losing:
+                kind, body = await _read_message(reader)
+                await self._forwarding.wait()
+                await asyncio.sleep(max(0, connection.delayed_until - time.monotonic()))
+                if connection.is_losing_reply:
                     if kind == b"Z":
-                        if self.meanwhile is not None:
-                            await self.meanwhile()
+                        if self.after_loss is not None:
+                            await self.after_loss()
                         break
-                elif not line.silent and not (self.deaf and kind == b"A"):
+                elif not connection.is_stalled and not (self.drops_notifications and kind == b"A"):
                     writer.write(kind + struct.pack("!i", len(body) + 4) + body)
                     await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass
-        if not line.silent:
-            line.cut()
+        if not connection.is_stalled:
+            connection.disconnect()
 
-    def _notice(self, line: _Line, kind: bytes, body: bytes) -> None:
-        """Remember what is being said."""
+    def _track_statement(self, connection: _ProxiedConnection, kind: bytes, body: bytes) -> None:
         if kind == b"P":
             name, statement, _ = body.split(b"\0", 2)
-            line.prepared[name.decode()] = statement.decode()
+            connection.prepared[name.decode()] = statement.decode()
         elif kind == b"B":
             _, name, _ = body.split(b"\0", 2)
-            line.current = line.prepared.get(name.decode(), "")
+            connection.statement = connection.prepared.get(name.decode(), "")
         elif kind == b"Q":
-            line.current = body.rstrip(b"\0").decode()
+            connection.statement = body.rstrip(b"\0").decode()
         if kind in (b"B", b"Q"):
-            line.transaction = line.current if line.current.startswith("BEGIN") else line.transaction + line.current
-            line.said.add(line.current)
+            connection.transaction_text = (
+                connection.statement
+                if connection.statement.startswith("BEGIN")
+                else connection.transaction_text + connection.statement
+            )
+            connection.sent_statements.add(connection.statement)
 
-    def _is_sent_off(self, line: _Line, kind: bytes) -> bool:
-        """Whether with this message the current statement is on its way; a COPY is with its last one."""
-        return kind == b"c" if line.current.startswith("COPY") else kind in (b"B", b"Q")
+    def _completes_request(self, connection: _ProxiedConnection, kind: bytes) -> bool:
+        """Return whether this message sends the current statement; for COPY, the last message does."""
+        return kind == b"c" if connection.statement.startswith("COPY") else kind in (b"B", b"Q")
 
 
-async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+async def _read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     kind = await reader.readexactly(1)
     (length,) = struct.unpack("!i", await reader.readexactly(4))
     return kind, await reader.readexactly(length - 4)

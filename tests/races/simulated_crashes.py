@@ -1,7 +1,8 @@
-"""Whoever dies before any statement he sends, or just after any commit: in this process, one death after another.
+"""Simulated crashes inside the test process, before any statement or just after any commit.
 
-`CrashableDatabase` is a database whose user dies at a chosen place; what was not committed is gone with him. `writes` are the
-statements of the store that write, read from the SQL files, so that none can be forgotten.
+`CrashableDatabase` raises `SimulatedCrash` at a chosen place; uncommitted changes are lost. `writing_statements`
+reads
+the statements that write from the SQL files, so that none can be forgotten.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ T = TypeVar("T")
 Action = Callable[[Database], Awaitable[object]]
 
 _FILES = sorted(Path(store.__path__[0]).rglob("*.sql"))
-_NAMES = {text: f"{file.stem}.{name}" for file in _FILES for name, text in SqlStatements(file)}
-_WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.")
+_STATEMENT_NAMES = {text: f"{file.stem}.{name}" for file in _FILES for name, text in SqlStatements(file)}
+_WRITE_PATTERN = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.")
 _COMMENT = re.compile(r"--.*")
-FOR_TESTS = "test_clock"
-"""Its statements are for tests with a clock of their own; no service sends them."""
+TEST_ONLY_FILE = "test_clock"
+"""Its statements serve tests with a simulated clock; no service sends them."""
 
 
-def writes() -> dict[str, set[str]]:
-    """Every statement that writes, by the file it stands in."""
+def writing_statements() -> dict[str, set[str]]:
+    """Return every statement that writes, by SQL file."""
     found: dict[str, set[str]] = {}
-    for text, name in _NAMES.items():
+    for text, name in _STATEMENT_NAMES.items():
         file = name.partition(".")[0]
-        if file != FOR_TESTS and _WRITES.search(_COMMENT.sub("", text)):
+        if file != TEST_ONLY_FILE and _WRITE_PATTERN.search(_COMMENT.sub("", text)):
             found.setdefault(file, set()).add(name)
     return found
 
 
 class SimulatedCrash(BaseException):
-    """The process is gone: nobody catches this."""
+    """The simulated process is gone; only the test catches this."""
 
 
 class CrashableDatabase(Database):
-    """A database at whose every statement, and after whose every commit, its user may die."""
+    """Database that crashes its user before a chosen statement or after a chosen commit."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.died_before: set[str] = set()
-        self.died_after: set[str] = set()
-        self._before = self._after = 0
-        """How many more statements, and commits, he lives to see; nothing: all of them."""
+        self.crashed_before: set[str] = set()
+        self.crashed_after: set[str] = set()
+        self._statements_until_crash = self._commits_until_crash = 0
+        """0: no crash."""
 
     @classmethod
     async def at(cls, url: str) -> CrashableDatabase:
@@ -59,35 +60,35 @@ class CrashableDatabase(Database):
         database.recorder = audit_recorder
         return database
 
-    async def dies_before(self, action: Action, place: int) -> bool:
-        """Do this and die before the n-th statement; False if it was done by then."""
-        self._before = place
-        return await self._dies(action)
+    async def crashes_before(self, action: Action, place: int) -> bool:
+        """Run an action and crash before the n-th statement; return False if the action completed first."""
+        self._statements_until_crash = place
+        return await self._crashes(action)
 
-    async def dies_after(self, action: Action, place: int) -> bool:
-        """Do this and die just after the n-th commit; False if it was done by then."""
-        self._after = place
-        return await self._dies(action)
+    async def crashes_after(self, action: Action, place: int) -> bool:
+        """Run an action and crash just after the n-th commit; return False if the action completed first."""
+        self._commits_until_crash = place
+        return await self._crashes(action)
 
-    async def _dies(self, action: Action) -> bool:
+    async def _crashes(self, action: Action) -> bool:
         try:
             await action(self)
         except SimulatedCrash:
             return True
         finally:
-            self._before = self._after = 0
+            self._statements_until_crash = self._commits_until_crash = 0
         return False
 
-    def sends(self, statement: str) -> None:
-        self._before -= 1
-        if self._before == 0:
-            self.died_before.add(statement)
+    def record_statement(self, statement: str) -> None:
+        self._statements_until_crash -= 1
+        if self._statements_until_crash == 0:
+            self.crashed_before.add(statement)
             raise SimulatedCrash
 
-    def committed(self, statements: list[str]) -> None:
-        self._after -= 1
-        if self._after == 0:
-            self.died_after.update(statements)
+    def record_commit(self, statements: list[str]) -> None:
+        self._commits_until_crash -= 1
+        if self._commits_until_crash == 0:
+            self.crashed_after.update(statements)
             raise SimulatedCrash
 
     async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
@@ -98,11 +99,11 @@ class CrashableDatabase(Database):
 
 
 class _Watched:
-    """A connection that tells what is sent over it."""
+    """Connection that reports its statements and commits."""
 
     def __init__(self, connection: Connection, crashable: CrashableDatabase) -> None:
         self._connection = connection
-        self._mortal = crashable
+        self._database = crashable
         self._sent: list[str] | None = None
 
     async def fetch(self, *values: Any) -> Any:
@@ -121,11 +122,11 @@ class _Watched:
         return await self._send(f"COPY {table}", lambda: self._connection.copy_to_table(table, **options))
 
     async def _send(self, statement: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        name = _NAMES.get(statement, statement)
-        self._mortal.sends(name)
+        name = _STATEMENT_NAMES.get(statement, statement)
+        self._database.record_statement(name)
         answer = await send()
         if self._sent is None:
-            self._mortal.committed([name])
+            self._database.record_commit([name])
         else:
             self._sent.append(name)
         return answer
@@ -138,14 +139,14 @@ class _Watched:
         self._sent = []
         async with self._connection.transaction():
             yield
-            self._mortal.sends("COMMIT")
+            self._database.record_statement("COMMIT")
         sent, self._sent = self._sent, None
-        self._mortal.committed(sent)
+        self._database.record_commit(sent)
 
 
-# --- what is left ---------------------------------------------------------------------------------------------------
+# --- comparison of table contents -----------------------------------------------------------------------------------
 
-_EMPTY = f"""
+_TRUNCATE = f"""
 SET LOCAL session_replication_role = replica;
 {TRUNCATE_ALL_TABLES}"""
 _TABLES = """
@@ -155,26 +156,27 @@ WHERE relnamespace = 'tenuto'::regnamespace AND relkind IN ('r', 'p') AND NOT re
   AND relname NOT IN ('migrations', 'audit_chain', 'repairs')
 ORDER BY relname
 """
-_VARIES = re.compile(
+_VARIABLE_PARTS = re.compile(
     r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\d{4}-\d\d-\d\d[T ][0-9:.+Z]+"
     r'|(?<="seconds": )[^,}]*|\\\\x[0-9a-f]+'
 )
 
 
-async def emptied(database: Database) -> None:
-    """As on the first day."""
+async def truncate_tables(database: Database) -> None:
 
     async def action(connection: Connection) -> None:
-        await connection.execute(_EMPTY)
+        await connection.execute(_TRUNCATE)
 
     await database.transaction(action)
 
 
-async def remains(database: Database) -> list[str]:
-    """All rows of all tables, without what differs from one time to the next: ids, instants, what is sealed. Nor how
-    often a net has found something: that is counted after it was mended."""
+async def dump_rows(database: Database) -> list[str]:
+    """Return all rows of all tables without the parts that differ between runs (ids, instants, encrypted values).
+
+    The repair counts are left out: a repair is counted after it was made.
+    """
     found = []
     for (table,) in await database.fetch_all(_TABLES):
         rows = await database.fetch_all(f"SELECT to_jsonb(row)::text FROM tenuto.{table} AS row")
-        found += [f"{table}: {_VARIES.sub('…', row[0])}" for row in rows]
+        found += [f"{table}: {_VARIABLE_PARTS.sub('…', row[0])}" for row in rows]
     return sorted(found)

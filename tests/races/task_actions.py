@@ -1,4 +1,4 @@
-"""Tasks, outcomes and databases for tests that call the store directly."""
+"""Tasks, claims and outcomes for tests that call the store directly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Outcome, OutcomeReason, Settlement, OutcomeStatus, Task, settle
+from tenuto.model.tasks import NewTask, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 
@@ -21,7 +21,7 @@ def new_task(database: Database, **options: Any) -> NewTask:
 
 
 async def enqueue(database: Database, count: int = 1, **options: Any) -> list[NewTask]:
-    """Tasks in the queue."""
+    """Create queued tasks."""
     tasks = [new_task(database, **options) for _ in range(count)]
     await store.enqueue_tasks(database, tasks)
     return tasks
@@ -31,13 +31,15 @@ async def claim(database: Database, worker_id: UUID, count: int = 1, lease: time
     return await store.claim_tasks(database, worker_id, ["default"], count, lease)
 
 
-def completed(database: Database, task: Task) -> Settlement:
+def complete(database: Database, task: Task) -> Settlement:
     now = database.clock.now()
     return settle(task, Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now), now, new_id)
 
 
-def failed(database: Database, task: Task) -> Settlement:
-    """To be tried again."""
+def fail(database: Database, task: Task) -> Settlement:
+    """Return a failure that will be retried."""
     now = database.clock.now()
-    outcome = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error='{"type": "ValueError", "message": "no"}')
+    outcome = Outcome(
+        OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error='{"type": "ValueError", "message": "no"}'
+    )
     return settle(task, outcome, now, new_id)

@@ -46,12 +46,14 @@ async def is_sound(database: Database) -> int:
     return entries
 
 
-async def test_two_who_seal_at_once_make_one_chain(db: Database, first: InterleavedDatabase, second: InterleavedDatabase) -> None:
+async def test_two_who_seal_at_once_make_one_chain(
+    db: Database, first: InterleavedDatabase, second: InterleavedDatabase
+) -> None:
     expected = 0
     async for interleaving in interleavings(first, second):
         await write(db, 3)
         expected += 3
-        sealed = await interleaving.of(seal, seal)
+        sealed = await interleaving.run(seal, seal)
         assert sum(sealed) <= 3, interleaving
         assert await is_sound(db) == expected, interleaving
 
@@ -63,12 +65,12 @@ async def test_what_is_written_while_somebody_seals_is_sealed_next(
     async for interleaving in interleavings(first, second):
         await write(db, 2)
         expected += 3
-        await interleaving.of(seal, write)
+        await interleaving.run(seal, write)
         assert await is_sound(db) == expected, interleaving
     async for interleaving in interleavings(first, second):
         await write(db, 2)
         expected += 3
-        await interleaving.of(write, seal)
+        await interleaving.run(write, seal)
         assert await is_sound(db) == expected, interleaving
 
 

@@ -22,11 +22,11 @@ from tenuto.model.tasks import Task
 from tenuto.postgres.database import Database
 from tenuto.store import activities
 from tests.races import jobs
-from tests.races.invariants import assert_sound
 from tests.races.effect_ledger import Ledger
+from tests.races.invariants import assert_invariants_hold
 from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.races.task_actions import ACTOR, claim, completed, enqueue, failed
+from tests.races.task_actions import ACTOR, claim, complete, enqueue, fail
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 
@@ -61,7 +61,9 @@ async def at_once(*actions: Callable[[], Awaitable[Any]]) -> list[Any]:
 
 
 async def let_leases_run_out(db: Database) -> None:
-    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'running'")
+    await db.fetch_all(
+        "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'running'"
+    )
 
 
 async def last_record(db: Database, task_id: UUID) -> activities.Record:
@@ -81,7 +83,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
         async def finish_in_a_while(task: Task = task, lag: int = number % 4) -> set[UUID]:
             for _ in range(lag):  # a round trip or two, so that now one and now another comes first
                 await databases[0].fetch_value("SELECT 1")
-            return await finish(databases[0], [completed(databases[0], task)])
+            return await finish(databases[0], [complete(databases[0], task)])
 
         finished, cancelled, _swept = await at_once(
             finish_in_a_while,
@@ -98,9 +100,9 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
         outcomes[f"{last['status']}, cancel said {cancelled if isinstance(cancelled, str) else 'too late'}"] += 1
         if not last["final"]:
             (task,) = await claim(db, worker_id)
-            assert await finish(db, [completed(db, task)]) == {new.id}
+            assert await finish(db, [complete(db, task)]) == {new.id}
     print(dict(outcomes))
-    await assert_sound(db.url, ROUNDS)
+    await assert_invariants_hold(db.url, ROUNDS)
     assert await db.fetch_value("SELECT count(*) FROM tenuto.activities WHERE final") == ROUNDS
     assert len(outcomes) > 1
 
@@ -114,7 +116,7 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
         (new,) = await enqueue(db)
         (task,) = await claim(db, worker_id)
 
-        fails = partial(finish, databases[0], [failed(databases[0], task)])
+        fails = partial(finish, databases[0], [fail(databases[0], task)])
         stops = partial(task_cancellation.cancel_task, databases[1], new.id, ACTOR)
         answers = await at_once(*((fails, stops) if number % 2 else (stops, fails)))
         cancelled = answers[number % 2]
@@ -123,7 +125,7 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
         assert (last["status"], last["final"]) == ("cancelled", True)
         outcomes[str(cancelled)] += 1
     print(dict(outcomes))
-    await assert_sound(db.url, ROUNDS)
+    await assert_invariants_hold(db.url, ROUNDS)
     assert outcomes.keys() == {"cancelled", "stopping"}
 
 
@@ -135,23 +137,23 @@ async def test_a_task_that_fails_after_it_was_told_to_stop_ends_as_cancelled(
     taken = await claim(db, worker_id, 2)
     assert await app.cancel(one.id) == "stopping"
 
-    assert await finish(db, [failed(db, task) for task in taken]) == {one.id, other.id}
+    assert await finish(db, [fail(db, task) for task in taken]) == {one.id, other.id}
 
     last = await last_record(db, one.id)
     assert (last["status"], last["reason"], last["final"]) == ("cancelled", "requested", True)
     assert (await last_record(db, other.id))["status"] == "scheduled"
-    await assert_sound(db.url, 2)
+    await assert_invariants_hold(db.url, 2)
 
 
 async def test_a_running_job_that_fails_in_the_moment_it_is_cancelled_does_not_run_again(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
 ) -> None:
-    await workers.start("worker").is_ready()
+    await workers.start("worker").wait_until_ready()
     flag = tmp_path / "fail"
-    tasks = [await app.enqueue(jobs.fail_when_told, str(flag)) for _ in range(8)]
+    tasks = [await app.enqueue(jobs.fail_after_signal, str(flag)) for _ in range(8)]
 
     async def begun() -> bool:
-        return ledger.begun() == 8
+        return ledger.begun_count() == 8
 
     await eventually(begun, timeout=10, what="all have begun")
     flag.touch()

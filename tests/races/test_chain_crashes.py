@@ -17,9 +17,9 @@ import pytest
 from tenuto import Tenuto
 from tenuto.store import step_checkpoints
 from tests.races import jobs
-from tests.races.invariants import assert_sound
 from tests.races.crash_points import EXIT_CODE
 from tests.races.effect_ledger import Ledger, overlaps
+from tests.races.invariants import assert_invariants_hold
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
@@ -58,7 +58,7 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
             await asyncio.gather(*(until_dead_or_gone(observer, worker, queue) for worker, queue in pairs))
             assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
             await let_leases_of_the_dead_run_out(observer)
-            healthy = await workers.start("healthy", queues=tuple(queues), slots=10).is_ready()
+            healthy = await workers.start("healthy", queues=tuple(queues), slots=10).wait_until_ready()
             await observer.until_all_ended(within=40)
             await workers.stop(healthy)
             reached += [point for point, worker in zip(some, doomed, strict=True) if worker.exit_code == EXIT_CODE]
@@ -68,9 +68,9 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
     print(f"{len(tasks)} chains, {deaths.total()} deaths: {dict(deaths)}")
     assert deaths["before record_checkpoint"] == deaths["after record_checkpoint"] == len(STEPS)
     assert all(deaths[f"{when} {statement}"] for statement in STATEMENTS for when in ("before", "after"))
-    await assert_sound(url, len(tasks))
+    await assert_invariants_hold(url, len(tasks))
     assert await observer.count("activities", "final AND status = 'completed' AND output = '\"[7]\"'") == len(tasks)
-    assert overlaps([effect for effect in ledger.effects() if effect.ended is not None], {}) == []
+    assert overlaps([effect for effect in ledger.effects() if effect.ended_ns is not None], {}) == []
     runs: dict[UUID, Counter[str]] = defaultdict(Counter)
     for effect in ledger.effects():
         runs[effect.task][effect.group] += 1
@@ -84,10 +84,10 @@ def expected(crash: str) -> Counter[str]:
     what, _, number = crash.rpartition(" ")
     times = Counter(dict.fromkeys(STEPS, 1))
     times["sleeps"] = 2
-    if what == "before record":
+    if what == "before record_checkpoint":
         if int(number) <= len(STEPS):
             times[STEPS[int(number) - 1]] += 1  # it had come to its end, and nobody knows
-    elif crash in ("before sleep 1", "before sleep 2", "after sleep 2"):
+    elif crash in ("before record_sleep 1", "before record_sleep 2", "after record_sleep 2"):
         times["sleeps"] += 1  # behind the first its sleep is known, and over by the time somebody else comes
     return times
 
@@ -96,8 +96,8 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
-    victim = await workers.start("victim").is_ready()
-    task = await app.enqueue(jobs.held_chain, str(flag))
+    victim = await workers.start("victim").wait_until_ready()
+    task = await app.enqueue(jobs.signalled_chain, str(flag))
     for life in range(2):
 
         async def in_the_middle(lives: int = life + 1) -> bool:
@@ -105,15 +105,15 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
 
         await eventually(in_the_middle, timeout=10, what="it is in the middle of the step")
         await workers.kill(victim)
-        victim = await workers.start("victim").is_ready()
+        victim = await workers.start("victim").wait_until_ready()
     flag.touch()
     await observer.until_all_ended(within=20)
 
-    groups = Counter(effect.group for effect in ledger.of(task.id))
+    groups = Counter(effect.group for effect in ledger.effects_of(task.id))
     assert groups == {"before": 1, "held": 3}
     record = await app.wait(task, timeout=1)
     assert (record["status"], record["output"], record["losses"]) == ("completed", 7, 2)
-    await assert_sound(url, 1)
+    await assert_invariants_hold(url, 1)
 
 
 async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
@@ -123,17 +123,17 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
     for life in range(6):
         victim = workers.start(f"life-{life}", lease_seconds=4.0, sweep=0.2, slots=2)
 
-        async def some_more_has_begun(goal: int = ledger.begun() + 8) -> bool:
-            return ledger.begun() >= goal or not await observer.count("tasks")
+        async def some_more_has_begun(goal: int = ledger.begun_count() + 8) -> bool:
+            return ledger.begun_count() >= goal or not await observer.count("tasks")
 
         await eventually(some_more_has_begun, timeout=20, what="work goes on")
         await workers.kill(victim)
     workers.start("last", lease_seconds=4.0, sweep=0.2, slots=2)
     await observer.until_all_ended(within=60)
 
-    await assert_sound(url, len(tasks))
+    await assert_invariants_hold(url, len(tasks))
     assert await observer.count("activities", "final AND status = 'completed'") == len(tasks)
-    assert overlaps(ledger.effects(), workers.died) == []
+    assert overlaps(ledger.effects(), workers.died_ns) == []
     # A step has been begun once for each death it was hit by, and once to its end.
     lost = await observer.count("activities", "reason = 'lost'")
     repeated = Counter((effect.task, effect.group) for effect in ledger.effects() if effect.group != "sleeps")
@@ -145,10 +145,10 @@ async def test_a_step_whose_result_cannot_be_stored_for_a_while_is_stored_later_
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, lose: str
 ) -> None:
     getattr(proxy, lose)(step_checkpoints.SQL.record_checkpoint, times=8)  # more often than one statement is sent
-    await workers.start("proxied_db", url=proxy.url).is_ready()
+    await workers.start("proxied_db", url=proxy.url).wait_until_ready()
     task = await app.enqueue(jobs.chained, 7)
     await observer.until_all_ended(within=40)
 
     assert proxy.lost == 8
-    assert Counter(effect.group for effect in ledger.of(task.id)) == {**dict.fromkeys(STEPS, 1), "sleeps": 2}
+    assert Counter(effect.group for effect in ledger.effects_of(task.id)) == {**dict.fromkeys(STEPS, 1), "sleeps": 2}
     assert (await app.wait(task, timeout=1))["attempt"] == 1

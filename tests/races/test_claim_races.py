@@ -9,8 +9,8 @@ import pytest
 
 from tenuto import Tenuto
 from tests.races import jobs
-from tests.races.invariants import assert_all_done
-from tests.races.effect_ledger import Effect, Ledger, most_at_once, overlaps
+from tests.races.effect_ledger import Effect, Ledger, overlaps, peak_concurrency
+from tests.races.invariants import assert_all_completed
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.support.proofs import times
@@ -25,18 +25,18 @@ async def test_worker_processes_never_hold_one_task_twice(
 ) -> None:
     processes = [workers.start(f"worker-{number}", slots=20) for number in range(count)]
     for process in processes:
-        await process.is_ready()
+        await process.wait_until_ready()
 
     flag = tmp_path / "go"
     held = 20 * count  # as many as there are slots: each has something to do, however busy the machine is
-    await app.enqueue_many(jobs.stay_until_told, [str(flag)] * held)
+    await app.enqueue_many(jobs.hold_slot_until_signal, [str(flag)] * held)
     await observer.until_running(held, within=30)
     await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.002} for number in range(TASKS)))
     flag.touch()
     await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
-    await assert_all_done(url, TASKS + held, effects)
+    await assert_all_completed(url, TASKS + held, effects)
     assert len(effects) == TASKS + held
     assert overlaps(effects, {}) == []
     assert {effect.pid for effect in effects} == {process.pid for process in processes}
@@ -48,7 +48,7 @@ async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processe
 ) -> None:
     await app.limit_queue("narrow", 3)
     for number in range(3):
-        await workers.start(f"worker-{number}", slots=10, queues=("default", "narrow")).is_ready()
+        await workers.start(f"worker-{number}", slots=10, queues=("default", "narrow")).wait_until_ready()
 
     kinds: dict[str, jobs.AnyJob] = {
         "queue": jobs.touch.using(queue="narrow"),
@@ -61,15 +61,15 @@ async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processe
     await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
-    await assert_all_done(url, 600, effects)
+    await assert_all_completed(url, 600, effects)
     assert overlaps(effects, {}) == []
-    most = most_at_once(effects, {})
+    most = peak_concurrency(effects, {})
     assert most["key"] == 2
     assert most["both"] == 1
     assert most["free"] > 3
     narrow = [effect for effect in effects if effect.group in ("queue", "both")]
-    assert sum(most_at_once(narrow, {}).values()) >= 3
-    assert most_at_once([_as_one(effect) for effect in narrow], {}) == {"narrow": 3}
+    assert sum(peak_concurrency(narrow, {}).values()) >= 3
+    assert peak_concurrency([_as_one(effect) for effect in narrow], {}) == {"narrow": 3}
 
 
 def _as_one(effect: Effect) -> Effect:
@@ -80,10 +80,10 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     job = jobs.touch.using(limit_key="one at a time", limit=1)
-    first = await workers.start("first", lease_seconds=6.0).is_ready()
+    first = await workers.start("first", lease_seconds=6.0).wait_until_ready()
     await app.enqueue(job, 1, seconds=60.0)
     await observer.until_running(1)
-    second = await workers.start("second").is_ready()
+    second = await workers.start("second").wait_until_ready()
     await app.enqueue(job, 2)
 
     await workers.kill(first)

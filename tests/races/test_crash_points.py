@@ -9,9 +9,9 @@ from typing import Any
 
 from tenuto import Tenuto
 from tests.races import jobs
-from tests.races.invariants import assert_all_done
 from tests.races.crash_points import EXIT_CODE
 from tests.races.effect_ledger import Ledger, overlaps
+from tests.races.invariants import assert_all_completed
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.waiting import eventually
@@ -47,8 +47,8 @@ async def test_a_worker_that_dies_at_any_statement_leaves_nothing_undone_and_not
     print(f"{runs} runs, {deaths.total()} deaths: {dict(deaths)}")
     assert all(deaths[f"{when} {statement}"] for statement in STATEMENTS for when in ("before", "after"))
     effects = ledger.effects()
-    await assert_all_done(url, runs * TASKS, effects)
-    assert overlaps([effect for effect in effects if effect.ended is not None], {}) == []
+    await assert_all_completed(url, runs * TASKS, effects)
+    assert overlaps([effect for effect in effects if effect.ended_ns is not None], {}) == []
 
 
 def batches(points: list[str]) -> list[list[str]]:
@@ -68,7 +68,7 @@ async def die_at_once(app: Tenuto, observer: Observer, workers: Workers, crashes
     assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
 
     await let_leases_of_the_dead_run_out(observer)
-    healthy = await workers.start("healthy", queues=tuple(queues), slots=50).is_ready()
+    healthy = await workers.start("healthy", queues=tuple(queues), slots=50).wait_until_ready()
     await observer.until_all_ended(within=40)
     await workers.stop(healthy)
     return doomed
@@ -99,4 +99,4 @@ async def until_dead_or_gone(observer: Observer, worker: WorkerProcess, queue: s
     await eventually(dead_or_done, timeout=30, what="it is dead or done")
     if not worker.has_ended():
         worker.signal(signal.SIGTERM)
-        await worker.end(within=20)
+        await worker.wait_for_exit(within=20)

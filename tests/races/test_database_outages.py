@@ -19,12 +19,12 @@ from tenuto.api.server import run_web_service
 from tenuto.errors import Unavailable
 from tenuto.store import activities, executions
 from tests.races import jobs
-from tests.races.invariants import assert_all_done
+from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger, overlaps
+from tests.races.invariants import assert_all_completed
 from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
 from tests.races.proxy import Proxy
-from tests.races.disposable_server import Server
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually
 
@@ -34,9 +34,9 @@ POLL = 1.0
 
 
 @pytest.fixture
-async def own_server() -> AsyncIterator[Server]:
-    server = await asyncio.to_thread(Server)
-    await server.make_schema()
+async def own_server() -> AsyncIterator[DisposableServer]:
+    server = await asyncio.to_thread(DisposableServer)
+    await server.migrate()
     yield server
     await asyncio.to_thread(server.close)
 
@@ -71,11 +71,11 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
     chance = random.Random(seed())
     await app.open()
     for number in range(3):
-        await workers.start(f"worker-{number}", lease_seconds=10.0).is_ready()
+        await workers.start(f"worker-{number}", lease_seconds=10.0).wait_until_ready()
     enqueuer = Enqueuer(app)
 
     for _ in range(BACKENDS_ENDED):
-        before = ledger.begun()
+        before = ledger.begun_count()
         backends = await observer.rows(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
@@ -83,7 +83,7 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
             await observer.value("SELECT pg_terminate_backend($1)", chance.choice(backends)[0])
 
         async def some_more_has_begun(goal: int = before + chance.randrange(1, 6)) -> bool:
-            return ledger.begun() >= goal
+            return ledger.begun_count() >= goal
 
         await eventually(some_more_has_begun, timeout=20, what="work goes on")
     await enqueuer.stop()
@@ -91,7 +91,7 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
 
     known = await observer.value("SELECT count(DISTINCT task_id) FROM tenuto.activities")
     print(f"{known} tasks, {enqueuer.refused} refused, {await observer.rows('SELECT * FROM tenuto.repairs')}")
-    await assert_all_done(url, known, ledger.effects())
+    await assert_all_completed(url, known, ledger.effects())
     ended = {task_id for (task_id,) in await observer.rows("SELECT task_id FROM tenuto.activities WHERE final")}
     assert enqueuer.promised <= ended
     assert overlaps(ledger.effects(), {}) == []
@@ -99,30 +99,30 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
 
 
 async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_and_doubles_nothing(
-    own_server: Server, process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
+    own_server: DisposableServer, process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     workers = Workers(process_pool, own_server.url, tmp_path, ledger.path)
     app = Tenuto(own_server.url, home=tmp_path)
     try:
         await app.open()
         for number in range(3):
-            await workers.start(f"worker-{number}", lease_seconds=20.0).is_ready()
+            await workers.start(f"worker-{number}", lease_seconds=20.0).wait_until_ready()
         enqueuer = Enqueuer(app)
         slowest = 0.0
         for _ in range(CRASHES):
-            before = ledger.begun()
+            before = ledger.begun_count()
 
             async def at_work(goal: int = before + 100) -> bool:
-                return ledger.begun() >= goal
+                return ledger.begun_count() >= goal
 
             await eventually(at_work, timeout=30, what="all are at work")
             await own_server.crash()
-            silent = ledger.begun()
+            silent = ledger.begun_count()
             await own_server.start()
             back = time.monotonic()
 
             async def at_work_again(goal: int = silent + 30) -> bool:
-                return ledger.begun() >= goal
+                return ledger.begun_count() >= goal
 
             await eventually(at_work_again, timeout=15, what="work goes on by itself, before any lease has run out")
             slowest = max(slowest, time.monotonic() - back)
@@ -132,14 +132,14 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
 
         known = await observer.value("SELECT count(DISTINCT task_id) FROM tenuto.activities")
         print(f"{known} tasks, {enqueuer.refused} refused, at work again after {slowest:.1f} s at the latest")
-        await assert_all_done(own_server.url, known, ledger.effects())
+        await assert_all_completed(own_server.url, known, ledger.effects())
         ended = {task_id for (task_id,) in await observer.rows("SELECT task_id FROM tenuto.activities WHERE final")}
         assert enqueuer.promised <= ended
         assert overlaps(ledger.effects(), {}) == []
         assert not any(process.has_ended() for process in workers.started)
         await observer.close()
     finally:
-        await workers.end_all()
+        await workers.kill_all()
         await app.close()
 
 
@@ -150,16 +150,16 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
 async def test_work_nobody_was_told_of_is_done_within_a_poll(
     app: Tenuto, observer: Observer, workers: Workers, proxy: Proxy, fault: str
 ) -> None:
-    await workers.start("deaf", url=proxy.url, poll_seconds=POLL).is_ready()
+    await workers.start("deaf", url=proxy.url, poll_seconds=POLL).wait_until_ready()
 
     async def listens() -> bool:
-        return proxy.listeners == 1
+        return proxy.listener_count == 1
 
     await eventually(listens, timeout=10, what="it listens")
     if fault == "notifications lost":
-        proxy.deaf = True
+        proxy.drops_notifications = True
     else:
-        proxy.silence("LISTEN")
+        proxy.stall_connections("LISTEN")
 
     for job in (
         jobs.touch,
@@ -178,12 +178,12 @@ async def test_work_nobody_was_told_of_is_done_within_a_poll(
 async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a_poll(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    proxy.deaf = True
+    proxy.drops_notifications = True
     await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.02} for number in range(6000)))
-    await workers.start("busy", url=proxy.url, poll_seconds=POLL, slots=5).is_ready()
+    await workers.start("busy", url=proxy.url, poll_seconds=POLL, slots=5).wait_until_ready()
 
     async def at_work() -> bool:
-        return ledger.begun() > 20
+        return ledger.begun_count() > 20
 
     await eventually(at_work, timeout=10, what="it is busy")
     urgent = [
@@ -202,7 +202,7 @@ async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a
 async def test_a_listener_hears_again_after_its_connection_was_ended(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    await workers.start("worker", poll_seconds=30.0).is_ready()
+    await workers.start("worker", poll_seconds=30.0).wait_until_ready()
     listener = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%listener'"
     )

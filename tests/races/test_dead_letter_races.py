@@ -16,7 +16,7 @@ from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_tasks_of_worker
-from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.tasks import Task
 from tenuto.operations import batches as bulk
 from tenuto.operations import dead_letters
@@ -32,19 +32,19 @@ from tests.races.proxy import Proxy
 from tests.support.manifests import (
     ANA,
     LEASE,
-    create_batch,
-    make_manifest,
-    reload_manifest,
-    make_change_context,
     batch_counts,
-    finish_task,
-    finish_all_runs,
+    claim_runs,
+    create_batch,
     create_manifest,
+    finish_all_runs,
+    finish_task,
+    make_change_context,
+    make_manifest,
     make_settlement,
+    read_table,
+    reload_manifest,
     start_run,
     task_state_counts,
-    read_table,
-    claim_runs,
 )
 from tests.support.tasks import Register
 
@@ -73,7 +73,9 @@ async def retry(db: Database, scenario: Scenario) -> None:
 
 
 async def acknowledge(db: Database, scenario: Scenario) -> None:
-    scenario.acknowledged.append(await dead_letters.acknowledge_dead_letters(db, [scenario.letter], db.clock.now(), ANA, note=None))
+    scenario.acknowledged.append(
+        await dead_letters.acknowledge_dead_letters(db, [scenario.letter], db.clock.now(), ANA, note=None)
+    )
 
 
 async def pause(db: Database, scenario: Scenario) -> None:
@@ -179,7 +181,7 @@ async def test_one_decides_the_sums_are_right_and_nothing_is_left_behind(
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker)
             try:
-                await interleaving.of(partial(one, scenario=scenario), partial(other, scenario=scenario))
+                await interleaving.run(partial(one, scenario=scenario), partial(other, scenario=scenario))
                 await settled(second, scenario)
             except AssertionError as error:
                 raise AssertionError(f"{one.__name__} and {other.__name__}, {interleaving}: {error}") from error
@@ -194,7 +196,9 @@ async def test_who_takes_back_what_was_lost_holds_its_batch_before_it(
     for other in (cancel, pause):
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker)
-            await interleaving.of(partial(the_held_one_is_taken_back, scenario=scenario), partial(other, scenario=scenario))
+            await interleaving.run(
+                partial(the_held_one_is_taken_back, scenario=scenario), partial(other, scenario=scenario)
+            )
             await clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -220,7 +224,7 @@ async def test_letters_of_several_manifests_are_retried_while_runs_of_the_same_e
         held = sorted(await claim_runs(second, worker), key=lambda task: str(task.manifest_id))  # two of each
         for task in held[::2]:
             await finish_task(second, task, "failed")
-        await interleaving.of(retry_both, partial(both_fail, held[1::2]))
+        await interleaving.run(retry_both, partial(both_fail, held[1::2]))
         await clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -263,7 +267,9 @@ async def test_a_letter_is_acknowledged_once_and_who_did_it_is_told_so(
     await finish_all_runs(db, worker_id, "failed")
     (letter,) = await read_table(db, "dead_letters")
     lose(proxy, dead_letter_rows.SQL.resolve_dead_letters)
-    assert await dead_letters.acknowledge_dead_letters(proxied_db, [letter["id"]], db.clock.now(), ANA, note="n") == {letter["id"]}
+    assert await dead_letters.acknowledge_dead_letters(proxied_db, [letter["id"]], db.clock.now(), ANA, note="n") == {
+        letter["id"]
+    }
     assert proxy.lost == 1
 
 
@@ -293,22 +299,32 @@ async def test_a_batch_is_paused_resumed_and_cancelled_once_without_a_word_of_co
     assert (await batch_counts(db, batch))["cancelled"] == 3
 
 
-async def test_manifests_are_made_changed_switched_and_deleted_once(db: Database, proxied_db: Database, proxy: Proxy) -> None:
+async def test_manifests_are_made_changed_switched_and_deleted_once(
+    db: Database, proxied_db: Database, proxy: Proxy
+) -> None:
     now = db.clock.now()
     lose(proxy, manifests.SQL.insert_definition)
     await manifest_definitions.create(proxied_db, make_manifest(), make_change_context(now))
     assert proxy.lost == 1
     lose(proxy, manifests.SQL.update_definition)
-    await manifest_definitions.edit(proxied_db, "bake", make_manifest(priority=3), make_change_context(db.clock.now()), version=1)
+    await manifest_definitions.edit(
+        proxied_db, "bake", make_manifest(priority=3), make_change_context(db.clock.now()), version=1
+    )
     assert proxy.lost == 1
     lose(proxy, manifests.SQL.update_definition)
-    assert await manifest_definitions.set_enabled(proxied_db, "bake", make_change_context(db.clock.now()), enabled=False) is True
+    assert (
+        await manifest_definitions.set_enabled(proxied_db, "bake", make_change_context(db.clock.now()), enabled=False)
+        is True
+    )
     assert proxy.lost == 1
     lose(proxy, manifests.SQL.delete_definition)
     await manifest_definitions.delete(proxied_db, "bake", make_change_context(db.clock.now()))
     assert proxy.lost == 1
     lose(proxy, manifests.SQL.insert_definition)
-    assert await manifest_definitions.declare(proxied_db, make_manifest("new"), make_change_context(now, "code")) == "created"
+    assert (
+        await manifest_definitions.declare(proxied_db, make_manifest("new"), make_change_context(now, "code"))
+        == "created"
+    )
     assert proxy.lost == 1
     changes = [row["change"] for row in await read_table(db, "manifest_versions", "external_id = 'bake'")]
     assert changes == ["created", "edited", "disabled", "deleted"]
@@ -343,10 +359,10 @@ async def test_the_last_failure_and_its_letter_are_there_both_or_neither(
     """Looked at while the worker that was writing them lies dead; the next start takes it back, and writes both."""
     stored = await create_manifest(db, job="fail_once", policy=TaskPolicy(RetryPolicy(max_retries=1), on_lost="fail"))
     await start_run(db, stored, db.clock.now(), input='{"number": 1}')
-    assert await workers.start("mortal", crash_at=point, sweep=600).end(within=20) == 9
+    assert await workers.start("mortal", crash_at=point, sweep=600).wait_for_exit(within=20) == 9
     assert await observer.count("activities") == await observer.count("dead_letters") == 0
     assert await observer.count("tasks") == 1
-    await workers.start("mortal").is_ready()
+    await workers.start("mortal").wait_until_ready()
     await observer.until("SELECT count(*) = 1 FROM tenuto.dead_letters", within=20)
     assert await observer.rows("SELECT reason, final FROM tenuto.activities") == [("lost", True)]
     assert await observer.count("tasks") == 0

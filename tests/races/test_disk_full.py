@@ -13,35 +13,35 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
 from tests.races import jobs
-from tests.races.invariants import assert_all_done
+from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger
+from tests.races.invariants import assert_all_completed
 from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
-from tests.races.disposable_server import Server
 from tests.support.waiting import eventually
 
 MEGABYTE = 1024 * 1024
 
 
 @pytest.fixture
-async def small_disk() -> AsyncIterator[tuple[Server, Path]]:
+async def small_disk() -> AsyncIterator[tuple[DisposableServer, Path]]:
     """A server whose tasks live on a disk of their own, half of it taken up by a file that can be removed."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill")
-    server = await asyncio.to_thread(Server)
+    server = await asyncio.to_thread(DisposableServer)
     disk = server.home / "small"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=0755", "tmpfs", disk], check=False)
     try:
         if mounted.returncode:
             pytest.skip("this machine does not let even root mount a tmpfs")
-        owner = server.data.stat()
+        owner = server.data_directory.stat()
         space = disk / "space"
         space.mkdir(0o700)
         os.chown(space, owner.st_uid, owner.st_gid)
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(14 * MEGABYTE))
-        await server.make_schema()
+        await server.migrate()
         observer = await Observer.at(server.url)
         await observer.value(f"CREATE TABLESPACE small LOCATION '{space}'")
         await observer.value("ALTER TABLE tenuto.tasks SET TABLESPACE small")
@@ -66,7 +66,7 @@ async def until_refused(ask: Callable[[], Awaitable[object]]) -> tuple[int, str]
 
 
 async def test_a_full_disk_is_reported_and_recovered_from(
-    small_disk: tuple[Server, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
+    small_disk: tuple[DisposableServer, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     server, ballast = small_disk
     app = Tenuto(server.url, home=tmp_path)
@@ -86,21 +86,21 @@ async def test_a_full_disk_is_reported_and_recovered_from(
         assert await observer.count("tasks") == promised
 
         # A worker that finds the disk full stays, and says so if it can do nothing.
-        worker = await workers.start("worker", slots=50).is_ready()
+        worker = await workers.start("worker", slots=50).wait_until_ready()
         ballast.unlink()
 
         await app.enqueue(jobs.touch, 1)
         await observer.until_all_ended(within=60)
-        await assert_all_done(server.url, promised + 1, ledger.effects())
+        await assert_all_completed(server.url, promised + 1, ledger.effects())
         assert not worker.has_ended()
     finally:
-        await workers.end_all()
+        await workers.kill_all()
         await observer.close()
         await app.close()
 
 
 async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
-    small_disk: tuple[Server, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
+    small_disk: tuple[DisposableServer, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     server, ballast = small_disk
     app = Tenuto(server.url, home=tmp_path)
@@ -112,17 +112,17 @@ async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
     ):
         await observer.value(f"ALTER TABLE {partition} SET TABLESPACE small")
     try:
-        worker = await workers.start("worker", slots=20).is_ready()
+        worker = await workers.start("worker", slots=20).wait_until_ready()
         filling = ballast.with_name("filling")
         flag = tmp_path / "go"
-        await app.enqueue_many(jobs.say_much_when_told, [str(flag)] * 20)
+        await app.enqueue_many(jobs.return_large_result_after_signal, [str(flag)] * 20)
         await observer.until_running(20)
         with pytest.raises(OSError, match="No space left"):
             filling.write_bytes(bytes(24 * MEGABYTE))
         flag.touch()
 
         async def reported() -> bool:
-            return worker.says("cannot write outcomes yet") and worker.says("make room")
+            return worker.has_logged("outcomes not written yet") and worker.has_logged("free disk space")
 
         await eventually(reported, timeout=20, what="it says that it cannot write")
         assert await observer.count("tasks", "state = 'running'") > 0
@@ -130,10 +130,10 @@ async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
         ballast.unlink()
 
         await observer.until_all_ended(within=30)
-        await assert_all_done(server.url, 20, ledger.effects())
+        await assert_all_completed(server.url, 20, ledger.effects())
         assert await observer.count("activities", "reason = 'lost'") == 0
         assert not worker.has_ended()
     finally:
-        await workers.end_all()
+        await workers.kill_all()
         await observer.close()
         await app.close()

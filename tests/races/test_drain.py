@@ -8,8 +8,8 @@ import time
 from tenuto import Tenuto
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tests.races import jobs
-from tests.races.invariants import assert_all_done, assert_sound
 from tests.races.effect_ledger import Ledger, overlaps
+from tests.races.invariants import assert_all_completed, assert_invariants_hold
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.races.proxy import Proxy
@@ -23,7 +23,7 @@ GRACE = 20.0
 async def seconds_to_leave(process: WorkerProcess, *, within: float = 45) -> float:
     began = time.monotonic()
     process.signal(signal.SIGTERM)
-    assert await process.end(within=within) == 0
+    assert await process.wait_for_exit(within=within) == 0
     return time.monotonic() - began
 
 
@@ -34,11 +34,11 @@ async def test_workers_drained_again_and_again_under_load_lose_nothing(
     for job in (jobs.touch, jobs.touch_in_thread):
         await app.enqueue_many(job, [{"number": n, "seconds": 0.01} for n in range(tasks // 2)])
     for number in range(DRAINS):
-        before = ledger.begun()
+        before = ledger.begun_count()
         process = workers.start(f"worker-{number % 2}", slots=20, grace_seconds=GRACE)
 
         async def busy(goal: int = before + 50) -> bool:
-            return ledger.begun() >= goal
+            return ledger.begun_count() >= goal
 
         await eventually(busy, timeout=20, what="it is at work")
         assert await seconds_to_leave(process) < GRACE, "it waited although its work was done"
@@ -47,7 +47,7 @@ async def test_workers_drained_again_and_again_under_load_lose_nothing(
     await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
-    await assert_all_done(url, tasks, effects)
+    await assert_all_completed(url, tasks, effects)
     assert len(effects) == tasks
     assert await observer.count("activities", "reason IS NOT NULL") == 0
     assert await observer.count("repairs") == 0
@@ -56,14 +56,14 @@ async def test_workers_drained_again_and_again_under_load_lose_nothing(
 async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_with_nobody_to_blame(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    leaving = await workers.start("leaving", grace_seconds=1.0, lease_seconds=60.0).is_ready()
+    leaving = await workers.start("leaving", grace_seconds=1.0, lease_seconds=60.0).wait_until_ready()
     for job in (jobs.touch, jobs.touch_in_thread, jobs.touch_in_child):
         for number in range(3):
             await app.enqueue(job, number, seconds=60.0)
     await app.enqueue(jobs.fail_once_then_last, 60.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 11
+        return ledger.begun_count() == 11
 
     await eventually(begun, timeout=20, what="all of it has begun, one for the second time")
     # Not before the grace is over; the work, and its leases, would have lasted a minute.
@@ -77,27 +77,27 @@ async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_wi
     assert await observer.count("tasks", "state = 'queued' AND failures = 1 AND losses = 0 AND attempt = 3") == 1
     assert await observer.count("workers", "ended_at IS NULL") == 0
 
-    successor = await workers.start("successor").is_ready()
+    successor = await workers.start("successor").wait_until_ready()
     await observer.until_running(10)
     effects = ledger.effects()
-    assert overlaps([effect for effect in effects if effect.ended is not None], {}) == []
+    assert overlaps([effect for effect in effects if effect.ended_ns is not None], {}) == []
     await workers.kill(successor)
-    await assert_sound(url, 10)
+    await assert_invariants_hold(url, 10)
 
 
 async def test_a_second_signal_makes_it_leave_at_once(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    leaving = await workers.start("leaving", grace_seconds=60.0, lease_seconds=60.0).is_ready()
+    leaving = await workers.start("leaving", grace_seconds=60.0, lease_seconds=60.0).wait_until_ready()
     for job in (jobs.touch, jobs.touch_in_thread):
         for number in range(3):
             await app.enqueue(job, number, seconds=60.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 6
+        return ledger.begun_count() == 6
 
     async def draining() -> bool:
-        return leaving.says("draining")
+        return leaving.has_logged("drain started")
 
     await eventually(begun, timeout=20, what="all of it has begun")
     leaving.signal(signal.SIGTERM)
@@ -108,57 +108,57 @@ async def test_a_second_signal_makes_it_leave_at_once(
 
     assert await observer.count("tasks", "state = 'queued' AND attempt = 2 AND losses = 0 AND failures = 0") == 6
     assert await observer.count("activities", "status = 'cancelled' AND reason = 'handed_back'") == 6
-    await assert_sound(url, 6)
+    await assert_invariants_hold(url, 6)
 
 
 async def test_code_that_is_told_to_stop_may_clean_up_undisturbed(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    leaving = await workers.start("leaving", grace_seconds=0.0).is_ready()
+    leaving = await workers.start("leaving", grace_seconds=0.0).wait_until_ready()
     await app.enqueue(jobs.clean_up_slowly, 1.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 1
+        return ledger.begun_count() == 1
 
     await eventually(begun, timeout=10, what="it has begun")
     await seconds_to_leave(leaving)
 
     (cleaning,) = [effect for effect in ledger.effects() if effect.group == "cleaning"]
-    assert cleaning.ended is not None
-    assert cleaning.ended - cleaning.began > 0.95e9
+    assert cleaning.ended_ns is not None
+    assert cleaning.ended_ns - cleaning.began_ns > 0.95e9
     assert await observer.count("tasks", "state = 'queued' AND attempt = 2") == 1
-    await assert_sound(url, 1)
+    await assert_invariants_hold(url, 1)
 
 
 async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_anybody_else_runs_it(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=6.0).is_ready()
+    stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=6.0).wait_until_ready()
     await app.enqueue(jobs.sleep_in_c, 60.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 1
+        return ledger.begun_count() == 1
 
     await eventually(begun, timeout=10, what="it has begun")
-    await workers.start("healthy").is_ready()
+    await workers.start("healthy").wait_until_ready()
     stuck.signal(signal.SIGTERM)
-    assert await stuck.end(within=20) == EXIT_LOST_CONTROL
-    workers.died[stuck.pid] = time.monotonic_ns()
+    assert await stuck.wait_for_exit(within=20) == EXIT_LOST_CONTROL
+    workers.died_ns[stuck.pid] = time.monotonic_ns()
 
     await observer.until_all_ended(within=20)
-    await assert_all_done(url, 1, ledger.effects())
-    assert overlaps(ledger.effects(), workers.died) == []
+    await assert_all_completed(url, 1, ledger.effects())
+    assert overlaps(ledger.effects(), workers.died_ns) == []
 
 
 async def test_a_worker_told_to_stop_while_the_database_is_away_leaves_all_the_same(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    leaving = await workers.start("leaving", url=proxy.url, grace_seconds=0.5).is_ready()
+    leaving = await workers.start("leaving", url=proxy.url, grace_seconds=0.5).wait_until_ready()
     await app.enqueue(jobs.touch, 1, seconds=60.0)  # it must not have ended before the line falls silent
     await observer.until_running(1)
-    proxy.fall_silent()
+    proxy.stall()
 
     leaving.signal(signal.SIGTERM)
-    assert await leaving.end(within=20) == EXIT_LOST_CONTROL
+    assert await leaving.wait_for_exit(within=20) == EXIT_LOST_CONTROL
 
-    await assert_sound(url, 1)
+    await assert_invariants_hold(url, 1)

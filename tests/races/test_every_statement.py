@@ -19,15 +19,15 @@ from tenuto.diagnostics.doctor import examine
 from tenuto.errors import Conflict, NotFound, StaleLease
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
-from tests.races.simulated_crashes import Action, CrashableDatabase, emptied, remains, writes
-from tests.races.execution_actions import broken_rules
-from tests.races.scenarios.scenario import Calm, Scenario, Step
-from tests.races.scenarios.tasks import CLAIMS, comes_back
-from tests.races.scenarios.all_scenarios import SCRIPTS
+from tests.races.execution_actions import violated_invariants
+from tests.races.scenarios.all_scenarios import SCENARIOS
+from tests.races.scenarios.scenario import Action, Preparation, Scenario
+from tests.races.scenarios.tasks import CLAIMS, recover_unknown_claims
+from tests.races.simulated_crashes import Action, CrashableDatabase, dump_rows, truncate_tables, writing_statements
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 Dies = Callable[[Action, int], Awaitable[bool]]
-SAME = {file: [other for other in SCRIPTS if SCRIPTS[other] is script] for file, script in SCRIPTS.items()}
+SAME = {file: [other for other in SCENARIOS if SCENARIOS[other] is script] for file, script in SCENARIOS.items()}
 FIRST = sorted({files[0] for files in SAME.values()})
 
 
@@ -39,7 +39,7 @@ async def crashable(url: str) -> AsyncIterator[CrashableDatabase]:
 
 
 def test_every_file_with_statements_that_write_has_a_script() -> None:
-    assert writes().keys() == SCRIPTS.keys()
+    assert writing_statements().keys() == SCENARIOS.keys()
 
 
 @pytest.mark.parametrize("file", FIRST)
@@ -47,33 +47,37 @@ async def test_who_dies_at_any_statement_that_writes_has_broken_nothing_and_can_
     db: Database, crashable: CrashableDatabase, register_worker: RegisterWorker, tmp_path: Path, file: str
 ) -> None:
     async def whole(dies: Dies | None) -> list[str]:
-        await emptied(db)
+        await truncate_tables(db)
         scenario = Scenario(db, await register_worker("the worker"))
-        for step in SCRIPTS[file]:
+        for step in SCENARIOS[file]:
             await until_done(crashable, step, scenario, dies)
         found = [each for each in await examine(db, settings) if each.severity is Severity.PROBLEM]
         assert found == [], found
-        return await remains(db)
+        return await dump_rows(db)
 
     settings = load_settings(database=crashable.url, home=tmp_path)
     undisturbed = await whole(None)
-    interrupted = await whole(crashable.dies_before)
+    interrupted = await whole(crashable.crashes_before)
     assert list((Counter(interrupted) - Counter(undisturbed)).elements()) == []
     assert list((Counter(undisturbed) - Counter(interrupted)).elements()) == []
-    await whole(crashable.dies_after)
+    await whole(crashable.crashes_after)
 
-    wanted = {name for other in SAME[file] for name in writes()[other]}
-    assert wanted - crashable.died_before == set(), "nobody dies before these: add an action to tests/races/scenarios/all_scenarios.py"
-    assert wanted - crashable.died_after == set(), "nobody dies after these: add an action to tests/races/scenarios/all_scenarios.py"
+    wanted = {name for other in SAME[file] for name in writing_statements()[other]}
+    assert wanted - crashable.crashed_before == set(), (
+        "nobody dies before these: add an action to tests/races/scenarios/all_scenarios.py"
+    )
+    assert wanted - crashable.crashed_after == set(), (
+        "nobody dies after these: add an action to tests/races/scenarios/all_scenarios.py"
+    )
 
 
-async def until_done(crashable: CrashableDatabase, step: Step, scenario: Scenario, dies: Dies | None) -> None:
+async def until_done(crashable: CrashableDatabase, step: Action, scenario: Scenario, dies: Dies | None) -> None:
     """Do this, die at its first statement, do it again, die at the second …, until it is done."""
 
     async def action(database: Database) -> None:
         await step(database, scenario)
 
-    if dies is None or isinstance(step, Calm):
+    if dies is None or isinstance(step, Preparation):
         await action(crashable)
         return
     place, died = 0, True
@@ -83,6 +87,6 @@ async def until_done(crashable: CrashableDatabase, step: Step, scenario: Scenari
         with suppress(*(() if place == 1 else (Conflict, NotFound, StaleLease))):  # it had been done all the same
             died = await dies(action, place)
         if died and step in CLAIMS:
-            await comes_back(scenario)
-        scenario.damaged = scenario.damaged and died
-        assert scenario.damaged or await broken_rules(scenario.db) == [], (step, place)
+            await recover_unknown_claims(scenario)
+        scenario.violates_invariants = scenario.violates_invariants and died
+        assert scenario.violates_invariants or await violated_invariants(scenario.db) == [], (step, place)

@@ -16,7 +16,7 @@ from tenuto.ids import new_id
 from tenuto.jobs.context import Context
 from tenuto.lifecycle import completion, execution_control, task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import recover_tasks_of_worker, recover_lost_tasks
+from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.schedules import OverlapPolicy
 from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task, settle
@@ -26,9 +26,16 @@ from tenuto.store import executions
 from tenuto.store import workers as register_of_workers
 from tests.races import test_execution_races as happens
 from tests.races import test_firing_races as falls_due
+from tests.races.execution_actions import (
+    create_executions,
+    create_plan,
+    fail_permanently,
+    new_execution,
+    run_to_end,
+    violated_invariants,
+)
 from tests.races.interleaving import InterleavedDatabase, interleavings
-from tests.races.execution_actions import begin, broken_rules, failed_for_good, new_run, plan_of, run_to_the_end
-from tests.races.task_actions import ACTOR, claim, completed, failed
+from tests.races.task_actions import ACTOR, claim, complete, fail
 
 pytestmark = pytest.mark.usefixtures("both_completion_paths")
 
@@ -37,11 +44,11 @@ NAME = falls_due.NAME
 
 
 async def ending(db: Database, task: Task) -> None:
-    await finish(db, [completed(db, task)])
+    await finish(db, [complete(db, task)])
 
 
 async def all_ending(db: Database, tasks: list[Task]) -> None:
-    await finish(db, [completed(db, task) for task in tasks])
+    await finish(db, [complete(db, task) for task in tasks])
 
 
 # --- steps that end together -----------------------------------------------------------------------------------------
@@ -76,32 +83,40 @@ async def test_two_things_at_once_leave_an_execution_sound(
     other = await register_worker()
     async for interleaving in interleavings(first, second):
         scenario = await happens.create_scenario(second, worker_id, other, held=held, paused=paused)
-        await interleaving.of(partial(one, scenario=scenario), partial(another, scenario=scenario))
-        assert await broken_rules(second) == [], interleaving
+        await interleaving.run(partial(one, scenario=scenario), partial(another, scenario=scenario))
+        assert await violated_invariants(second) == [], interleaving
         await happens.resume(second, scenario)
-        await run_to_the_end(second, other)
-        assert await broken_rules(second) == [], interleaving
+        await run_to_end(second, other)
+        assert await violated_invariants(second) == [], interleaving
 
 
 @pytest.mark.parametrize("taking_back", ["the sweep", "its own next life"])
 async def test_a_step_given_up_as_lost_and_one_that_ends_begin_the_next_group_once(
-    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, register_worker: RegisterWorker, taking_back: str
+    first: InterleavedDatabase,
+    second: InterleavedDatabase,
+    worker_id: UUID,
+    register_worker: RegisterWorker,
+    taking_back: str,
 ) -> None:
     dead = await register_worker()
 
     async def take_back(db: Database) -> None:
-        await (recover_lost_tasks(db, db.clock.now()) if taking_back == "the sweep" else recover_tasks_of_worker(db, dead, db.clock.now()))
+        await (
+            recover_lost_tasks(db, db.clock.now())
+            if taking_back == "the sweep"
+            else recover_tasks_of_worker(db, dead, db.clock.now())
+        )
 
     async for interleaving in interleavings(first, second):
-        (run,) = await begin(second, plan_of(2, 1))
+        (run,) = await create_executions(second, create_plan(2, 1))
         (lost,) = await claim(second, dead)
         (ends,) = await claim(second, worker_id)
         await second.fetch_all(
             "UPDATE tenuto.tasks SET losses = 2, lease_until = now() - interval '1 s' WHERE id = $1", lost.id
         )
-        await interleaving.of(take_back, partial(ending, task=ends))
+        await interleaving.run(take_back, partial(ending, task=ends))
 
-        assert await broken_rules(second) == [], interleaving
+        assert await violated_invariants(second) == [], interleaving
         assert await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", run) == "failed"
 
 
@@ -112,7 +127,7 @@ async def test_a_group_whose_steps_were_all_cancelled_beforehand_is_passed_over(
     await happens.both_end(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.executions") == "failed"
-    assert await broken_rules(db) == []
+    assert await violated_invariants(db) == []
 
 
 async def test_a_decision_that_comes_after_the_cancellation_begins_nothing(db: Database, worker_id: UUID) -> None:
@@ -143,7 +158,7 @@ async def put_aside(db: Database, task: Task, **aside: object) -> set[UUID]:
 async def test_what_is_to_be_tried_again_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=True)
 
-    await finish(db, [failed(db, scenario.a)])
+    await finish(db, [fail(db, scenario.a)])
     await put_aside(db, scenario.b, until=db.clock.now() + timedelta(hours=1))
 
     states = await db.fetch_all("SELECT DISTINCT state FROM tenuto.tasks")
@@ -168,31 +183,37 @@ async def test_a_stale_fence_or_another_worker_puts_nothing_aside(
 async def failing(db: Database, task: Task) -> None:
     """For good, which takes more than the one statement of an end that went well."""
     now = db.clock.now()
-    await finish(db, [settle(task, Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, may_retry=False), now, new_id)])
+    await finish(
+        db, [settle(task, Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, may_retry=False), now, new_id)]
+    )
 
 
 @pytest.mark.parametrize("first_comes", ["who waits", "the end"])
 @pytest.mark.parametrize("how", [ending, failing], ids=lambda action: action.__name__)
 async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
-    first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, how: Callable[..., Awaitable[None]], first_comes: str
+    first: InterleavedDatabase,
+    second: InterleavedDatabase,
+    worker_id: UUID,
+    how: Callable[..., Awaitable[None]],
+    first_comes: str,
 ) -> None:
     async for interleaving in interleavings(first, second):
-        await begin(second, plan_of(1))
+        await create_executions(second, create_plan(1))
         (step,) = await claim(second, worker_id)
-        (child,) = await begin(second, plan_of(1), parent_task_id=step.id, origin="step")
+        (child,) = await create_executions(second, create_plan(1), parent_task_id=step.id, origin="step")
         (last,) = await claim(second, worker_id)
 
         actions = [partial(put_aside, task=step, execution=child), partial(how, task=last)]
-        await interleaving.of(*(actions if first_comes == "who waits" else reversed(actions)))
+        await interleaving.run(*(actions if first_comes == "who waits" else reversed(actions)))
 
         assert await second.fetch_value("SELECT state FROM tenuto.tasks") == "queued", interleaving
-        await run_to_the_end(second, worker_id)
+        await run_to_end(second, worker_id)
 
 
 async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db: Database, worker_id: UUID) -> None:
-    (outer,) = await begin(db, plan_of(1))
+    (outer,) = await create_executions(db, create_plan(1))
     (step,) = await claim(db, worker_id)
-    (child,) = await begin(db, plan_of(1), parent_task_id=step.id, origin="step")
+    (child,) = await create_executions(db, create_plan(1), parent_task_id=step.id, origin="step")
     (last,) = await claim(db, worker_id)
     await put_aside(db, step, execution=child)
     await execution_control.pause_execution(db, outer, db.clock.now(), ACTOR)
@@ -212,10 +233,12 @@ async def test_a_step_whose_schedule_ends_while_its_execution_is_resumed_goes_on
         scenario = await happens.create_waiting_scenario(second, worker_id, worker_id, paused=True)
 
         actions = [partial(happens.resume, scenario=scenario), partial(happens.the_child_fails, scenario=scenario)]
-        await interleaving.of(*(actions if order == "resumed first" else reversed(actions)))
+        await interleaving.run(*(actions if order == "resumed first" else reversed(actions)))
 
-        assert await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scenario.a.id) == "queued", interleaving
-        await run_to_the_end(second, worker_id)
+        assert await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scenario.a.id) == "queued", (
+            interleaving
+        )
+        await run_to_end(second, worker_id)
 
 
 async def test_who_resumes_lets_nobody_go_that_waits_for_another_execution(db: Database, worker_id: UUID) -> None:
@@ -233,7 +256,7 @@ async def test_who_resumes_lets_nobody_go_that_waits_for_another_execution(db: D
 async def test_repair_does_not_wait_for_what_somebody_else_works_on(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
-    (run,) = await begin(db, plan_of(1, 1))
+    (run,) = await create_executions(db, create_plan(1, 1))
     await db.fetch_all("DELETE FROM tenuto.tasks WHERE group_index = 0")
     async with other.transaction():
         await executions.lock_executions(other, [run])
@@ -264,8 +287,8 @@ async def test_a_cancelled_execution_never_becomes_anything_else(db: Database, w
 
 @pytest.mark.parametrize("change", ["error = 'none'", "ended_at = now()", "ended_at = NULL", "failed_steps = 0"])
 async def test_an_execution_that_has_ended_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
-    await begin(db, plan_of(1))
-    await run_to_the_end(db, worker_id)
+    await create_executions(db, create_plan(1))
+    await run_to_end(db, worker_id)
     with pytest.raises(Exception, match="which is final"):
         await db.fetch_all(f"UPDATE tenuto.executions SET {change}")
 
@@ -279,8 +302,8 @@ async def test_who_follows_a_cancelled_execution_starts_nothing(
     ):
         async for interleaving in interleavings(first, second):
             scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
-            await interleaving.of(partial(one, scenario=scenario), partial(another, scenario=scenario))
-            assert await broken_rules(second) == [], (one, interleaving)
+            await interleaving.run(partial(one, scenario=scenario), partial(another, scenario=scenario))
+            assert await violated_invariants(second) == [], (one, interleaving)
             await falls_due.clear(second)
 
 
@@ -297,11 +320,12 @@ async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_st
     ):
         async for interleaving in interleavings(first, second):
             scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
-            await interleaving.of(partial(one, scenario=scenario), partial(another, scenario=scenario))
-            assert await broken_rules(second) == [], (one, interleaving)
+            await interleaving.run(partial(one, scenario=scenario), partial(another, scenario=scenario))
+            assert await violated_invariants(second) == [], (one, interleaving)
             await put_aside(second, scenario.step, execution=scenario.step.activity_id)
             assert (
-                await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scenario.step.id) == "cancelled"
+                await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scenario.step.id)
+                == "cancelled"
             )
             await repair_stuck_executions(second, second.clock.now())
             await falls_due.clear(second)
@@ -339,9 +363,9 @@ async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_h
     db: Database, worker_id: UUID
 ) -> None:
     scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
-    await begin(db, plan_of(1), parent_task_id=scenario.step.id)
-    await finish(db, [failed_for_good(db, task) for task in await claim(db, worker_id)])
-    own = replace(new_run(db, plan_of(1), parent_task_id=scenario.step.id), id=scenario.step.activity_id)
+    await create_executions(db, create_plan(1), parent_task_id=scenario.step.id)
+    await finish(db, [fail_permanently(db, task) for task in await claim(db, worker_id)])
+    own = replace(new_execution(db, create_plan(1), parent_task_id=scenario.step.id), id=scenario.step.activity_id)
     await db.transaction(lambda connection: executions.create_executions(connection, [own]))
     await all_ending(db, await claim(db, worker_id))
 
@@ -355,7 +379,7 @@ async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
 ) -> None:
     broken = "SELECT coalesce(sum(count), 0) FROM tenuto.repairs WHERE net = 'steps_waiting_in_a_circle'"
     async for interleaving in interleavings(first, second):
-        one, another = await begin(second, plan_of(2), plan_of(1))
+        one, another = await create_executions(second, create_plan(2), create_plan(1))
         steps = {step.execution_id: step for step in await claim(second, worker_id, 3)}  # of the first, one goes on
         await put_aside(second, steps[one], execution=another)
         await put_aside(second, steps[another], execution=one)
@@ -365,11 +389,11 @@ async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
             count: int = await db.fetch_value(broken)
             return count
 
-        _, by_then = await interleaving.of(lambda db: repair_stuck_executions(db, db.clock.now()), cancel)
+        _, by_then = await interleaving.run(lambda db: repair_stuck_executions(db, db.clock.now()), cancel)
 
         assert await second.fetch_value(broken) == by_then, (interleaving, "after that there was no circle")
-        assert await broken_rules(second) == [], interleaving
-        await run_to_the_end(second, worker_id)
+        assert await violated_invariants(second) == [], interleaving
+        await run_to_end(second, worker_id)
 
 
 async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Database, worker_id: UUID) -> None:
@@ -383,7 +407,7 @@ async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Dat
 
 async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
-    settlements = [completed(db, scenario.a), completed(db, scenario.b)]
+    settlements = [complete(db, scenario.a), complete(db, scenario.b)]
 
     async def end_and_think_better_of_it(connection: Connection) -> None:
         await executions.lock_executions(connection, [scenario.run])
@@ -394,4 +418,4 @@ async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Data
         await db.transaction(end_and_think_better_of_it)
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
-    assert await broken_rules(db) == []
+    assert await violated_invariants(db) == []

@@ -16,15 +16,21 @@ from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control, task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import recover_tasks_of_worker, recover_lost_tasks
+from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store.executions import NextGroupClaim
+from tests.races.execution_actions import (
+    create_executions,
+    create_plan,
+    fail_permanently,
+    run_to_end,
+    violated_invariants,
+)
 from tests.races.interleaving import InterleavedDatabase, interleavings
-from tests.races.execution_actions import begin, broken_rules, failed_for_good, plan_of, run_to_the_end
-from tests.races.task_actions import LEASE, ACTOR, claim, completed, failed
+from tests.races.task_actions import ACTOR, LEASE, claim, complete, fail
 
 pytestmark = pytest.mark.usefixtures("one_completion_path")
 
@@ -54,34 +60,36 @@ class Action(Protocol):
 
 
 async def a_ends(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, scenario.a)])
+    await finish(db, [complete(db, scenario.a)])
 
 
 async def b_ends(db: Database, scenario: Scenario) -> None:
     if scenario.b.worker_id is not None:
-        await finish(db, [completed(db, scenario.b)])
+        await finish(db, [complete(db, scenario.b)])
 
 
 async def both_end(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, task) for task in (scenario.b, scenario.a) if task.worker_id is not None])
+    await finish(db, [complete(db, task) for task in (scenario.b, scenario.a) if task.worker_id is not None])
 
 
 async def both_end_and_the_worker_goes_on(db: Database, scenario: Scenario) -> None:
-    ended = [completed(db, task) for task in (scenario.b, scenario.a) if task.worker_id is not None]
+    ended = [complete(db, task) for task in (scenario.b, scenario.a) if task.worker_id is not None]
     await finish(db, ended, NextGroupClaim(scenario.worker, LEASE, ["default"], 5))
 
 
 async def a_fails_for_good(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed_for_good(db, scenario.a)])
+    await finish(db, [fail_permanently(db, scenario.a)])
 
 
 async def a_is_to_be_repeated(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed(db, scenario.a)])
+    await finish(db, [fail(db, scenario.a)])
 
 
 async def a_is_put_aside(db: Database, scenario: Scenario) -> None:
     now = db.clock.now()
-    outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(resume_at=now + timedelta(hours=1)))
+    outcome = Outcome(
+        OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(resume_at=now + timedelta(hours=1))
+    )
     await finish(db, [settle(scenario.a, outcome, now, new_id)])
 
 
@@ -141,7 +149,7 @@ SILENT = (claiming,)
 
 
 async def create_scenario(db: Database, worker: UUID, other: UUID, *, held: int, paused: bool) -> Scenario:
-    (run,) = await begin(db, plan_of(2, 1))
+    (run,) = await create_executions(db, create_plan(2, 1))
     a, *rest = await claim(db, worker, held)
     rows = await db.fetch_all("SELECT id FROM tenuto.tasks WHERE id <> $1 ORDER BY group_index, id", a.id)
     b = rest[0] if rest else await store.load_task_to_cancel(db, rows[0]["id"])
@@ -162,19 +170,24 @@ SCENARIOS = [
 
 @pytest.mark.parametrize(("one", "held", "paused"), SCENARIOS, ids=lambda given: getattr(given, "__name__", given))
 async def test_an_execution_stays_sound_and_ends_whatever_two_things_meet(
-    first: InterleavedDatabase, second: InterleavedDatabase, register_worker: RegisterWorker, one: Action, held: int, paused: bool
+    first: InterleavedDatabase,
+    second: InterleavedDatabase,
+    register_worker: RegisterWorker,
+    one: Action,
+    held: int,
+    paused: bool,
 ) -> None:
     worker, other = await register_worker(), await register_worker()
     for other_act in ACTIONS:
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker, other, held=held, paused=paused)
 
-            await interleaving.of(partial(one, scenario=scenario), partial(other_act, scenario=scenario))
+            await interleaving.run(partial(one, scenario=scenario), partial(other_act, scenario=scenario))
 
-            assert await broken_rules(second) == [], (other_act, interleaving)
+            assert await violated_invariants(second) == [], (other_act, interleaving)
             await resume(second, scenario)
-            await run_to_the_end(second, other)
-            assert await broken_rules(second) == [], (other_act, interleaving)
+            await run_to_end(second, other)
+            assert await violated_invariants(second) == [], (other_act, interleaving)
             state = await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", scenario.run)
             assert (state == "cancelled") == scenario.cancelled, (other_act, interleaving)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
@@ -202,11 +215,11 @@ class Passes(Protocol):
 
 
 async def the_child_ends(db: Database, scenario: Waiting) -> None:
-    await finish(db, [completed(db, scenario.last_of_child)])
+    await finish(db, [complete(db, scenario.last_of_child)])
 
 
 async def the_child_fails(db: Database, scenario: Waiting) -> None:
-    await finish(db, [failed_for_good(db, scenario.last_of_child)])
+    await finish(db, [fail_permanently(db, scenario.last_of_child)])
 
 
 async def the_child_is_cancelled(db: Database, scenario: Waiting) -> None:
@@ -219,9 +232,9 @@ PASSES: tuple[Passes, ...] = (*THE_END, resume, pause, cancel, a_is_cancelled, b
 
 
 async def create_waiting_scenario(db: Database, worker: UUID, other: UUID, *, paused: bool) -> Waiting:
-    (run,) = await begin(db, plan_of(2, 1))
+    (run,) = await create_executions(db, create_plan(2, 1))
     a, b = await claim(db, worker, 2)
-    (child,) = await begin(db, plan_of(1), parent_task_id=a.id, origin="step")
+    (child,) = await create_executions(db, create_plan(1), parent_task_id=a.id, origin="step")
     (last_of_child,) = await claim(db, worker)
     outcome = Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(execution_id=child))
     await finish(db, [settle(a, outcome, db.clock.now(), new_id)])
@@ -241,11 +254,11 @@ async def test_a_step_that_waits_for_another_execution_goes_on_after_its_end_wha
         async for interleaving in interleavings(first, second):
             scenario = await create_waiting_scenario(second, worker, other, paused=paused)
 
-            await interleaving.of(partial(one, scenario=scenario), partial(other_act, scenario=scenario))
+            await interleaving.run(partial(one, scenario=scenario), partial(other_act, scenario=scenario))
 
-            assert await broken_rules(second) == [], (other_act, interleaving)
+            assert await violated_invariants(second) == [], (other_act, interleaving)
             await resume(second, scenario)
-            await run_to_the_end(second, other)
+            await run_to_end(second, other)
             state = await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", scenario.run)
             assert (state == "cancelled") == scenario.cancelled, (other_act, interleaving)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net <> 'execution_abandoned'") == 0

@@ -18,7 +18,7 @@ from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy
+from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Connection, Database
@@ -27,9 +27,9 @@ from tenuto.scheduling.firing import RunResult
 from tenuto.store import schedules
 from tenuto.store.schedules import LedgerEntry, Schedule
 from tests.races import test_firing_races as falls_due
+from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
 from tests.races.interleaving import InterleavedDatabase, interleavings
-from tests.races.execution_actions import begin, broken_rules, plan_of, run_to_the_end
-from tests.races.task_actions import ACTOR, claim, completed
+from tests.races.task_actions import ACTOR, claim, complete
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("both_completion_paths")
@@ -40,16 +40,18 @@ NAME = falls_due.NAME
 
 async def a_schedule(db: Database, overlap: OverlapPolicy = OverlapPolicy.SKIP) -> Schedule:
     return await schedule_definitions.create(
-        db, ScheduleDefinition(NAME, every("1m"), plan_of(1), overlap=overlap), ChangeContext(ACTOR, falls_due.CREATED)
+        db,
+        ScheduleDefinition(NAME, every("1m"), create_plan(1), overlap=overlap),
+        ChangeContext(ACTOR, falls_due.CREATED),
     )
 
 
 async def ending(db: Database, task: Task) -> None:
-    await finish(db, [completed(db, task)])
+    await finish(db, [complete(db, task)])
 
 
 async def all_ending(db: Database, tasks: list[Task]) -> None:
-    await finish(db, [completed(db, task) for task in tasks])
+    await finish(db, [complete(db, task) for task in tasks])
 
 
 async def run_now(db: Database, request: UUID | None = None) -> RunResult:
@@ -64,10 +66,10 @@ async def run_now(db: Database, request: UUID | None = None) -> RunResult:
 
 async def test_of_a_schedule_that_must_run_alone_there_is_one_active_execution(db: Database) -> None:
     schedule_id = new_id()
-    await begin(db, plan_of(1), schedule_id=schedule_id)
+    await create_executions(db, create_plan(1), schedule_id=schedule_id)
     with pytest.raises(Exception, match="executions_one_active"):
-        await begin(db, plan_of(1), schedule_id=schedule_id)
-    await begin(db, plan_of(1), schedule_id=schedule_id, alone=False)
+        await create_executions(db, create_plan(1), schedule_id=schedule_id)
+    await create_executions(db, create_plan(1), schedule_id=schedule_id, alone=False)
 
 
 def entry(schedule_id: UUID, decision: Decision, turn: str | None = None, minutes: int = 0) -> LedgerEntry:
@@ -109,10 +111,12 @@ async def test_a_schedule_one_scheduler_is_firing_no_other_waits_for(db: Databas
     assert await firing.fire_due_schedules(db, falls_due.NOW, "another") == 1
 
 
-async def test_of_two_runs_by_hand_at_once_one_is_skipped(first: InterleavedDatabase, second: InterleavedDatabase) -> None:
+async def test_of_two_runs_by_hand_at_once_one_is_skipped(
+    first: InterleavedDatabase, second: InterleavedDatabase
+) -> None:
     await a_schedule(second)
     async for interleaving in interleavings(first, second):
-        one, another = await interleaving.of(run_now, run_now)
+        one, another = await interleaving.run(run_now, run_now)
         assert {one.decision, another.decision} == {Decision.FIRED, Decision.SKIPPED}, interleaving
         for table in ("occurrences", "executions", "tasks"):
             await second.fetch_all(f"DELETE FROM tenuto.{table}")
@@ -142,18 +146,20 @@ async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_
         made = [
             await schedule_definitions.create(
                 second,
-                ScheduleDefinition(name, every("1m"), plan_of(1), overlap=rule, misfire=late),
+                ScheduleDefinition(name, every("1m"), create_plan(1), overlap=rule, misfire=late),
                 ChangeContext(ACTOR, falls_due.CREATED),
             )
             for name, rule, late in (("one", OverlapPolicy.CANCEL_PREVIOUS, Misfire()), ("two", overlap, misfire))
         ]
         for schedule in reversed(made):  # who is fired first began last
-            await begin(second, plan_of(1), schedule_id=schedule.id, schedule_name=schedule.name)
+            await create_executions(second, create_plan(1), schedule_id=schedule.id, schedule_name=schedule.name)
         tasks = await claim(second, worker_id, 2)
 
-        await interleaving.of(lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(all_ending, tasks=tasks))
+        await interleaving.run(
+            lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(all_ending, tasks=tasks)
+        )
 
-        assert await broken_rules(second) == [], interleaving
+        assert await violated_invariants(second) == [], interleaving
         await falls_due.clear(second)
     assert first.deadlocks + second.deadlocks == 0
 
@@ -188,15 +194,15 @@ async def test_a_turn_is_taken_once(first: InterleavedDatabase, second: Interlea
         await a_schedule(second, OverlapPolicy.QUEUE_ONE)
         await run_now(second)
         assert (await run_now(second)).decision is Decision.QUEUED
-        await run_to_the_end(second, worker_id)
+        await run_to_end(second, worker_id)
 
-        started = await interleaving.of(
+        started = await interleaving.run(
             lambda db: firing.start_queued_runs(db, falls_due.NOW, "one"),
             lambda db: firing.start_queued_runs(db, falls_due.NOW, "two"),
         )
 
         assert sum(started) == 1, interleaving
-        assert await broken_rules(second) == [], interleaving
+        assert await violated_invariants(second) == [], interleaving
         await falls_due.clear(second)
 
 
@@ -207,13 +213,13 @@ async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it
         await a_schedule(second, OverlapPolicy.QUEUE_ONE)
         for _ in range(2):
             await run_now(second)
-        await run_to_the_end(second, worker_id)
+        await run_to_end(second, worker_id)
 
         async def delete(db: Database) -> None:
             with suppress(Conflict):
                 await schedule_definitions.delete(db, NAME, ChangeContext(ACTOR, falls_due.NOW))
 
-        await interleaving.of(lambda db: firing.start_queued_runs(db, falls_due.NOW, "a scheduler"), delete)
+        await interleaving.run(lambda db: firing.start_queued_runs(db, falls_due.NOW, "a scheduler"), delete)
 
         active = await second.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
         assert active == await second.fetch_value("SELECT count(*) FROM tenuto.schedules"), interleaving

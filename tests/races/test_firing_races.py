@@ -20,16 +20,16 @@ from tenuto.ids import new_id
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
-from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy
+from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing, schedule_step
 from tenuto.service.quarantine import Quarantine
 from tenuto.store import schedules
+from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
 from tests.races.interleaving import InterleavedDatabase, interleavings
-from tests.races.execution_actions import begin, broken_rules, plan_of, run_to_the_end
-from tests.races.task_actions import ACTOR, claim, completed
+from tests.races.task_actions import ACTOR, claim, complete
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "a schedule"
@@ -61,7 +61,9 @@ def by(reason: str | None = None) -> ChangeContext:
 
 
 def definition(overlap: OverlapPolicy, interval: str = "1m") -> ScheduleDefinition:
-    return ScheduleDefinition(NAME, every(interval), plan_of(1, 1), overlap=overlap, misfire=Misfire(MisfirePolicy.ALL))
+    return ScheduleDefinition(
+        NAME, every(interval), create_plan(1, 1), overlap=overlap, misfire=Misfire(MisfirePolicy.ALL)
+    )
 
 
 async def fire(db: Database, scenario: Scenario) -> None:
@@ -117,7 +119,7 @@ async def cancel(db: Database, scenario: Scenario) -> None:
 
 
 async def the_run_ends(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, scenario.held)])
+    await finish(db, [complete(db, scenario.held)])
 
 
 async def the_step_begins(db: Database, scenario: Scenario) -> None:
@@ -147,12 +149,12 @@ ACTIONS: tuple[Action, ...] = (
 
 async def create_scenario(db: Database, worker: UUID, overlap: OverlapPolicy) -> Scenario:
     schedule = await schedule_definitions.create(db, definition(overlap), ChangeContext(ACTOR, CREATED))
-    (outer,) = await begin(db, plan_of(1, kind="schedule"))
+    (outer,) = await create_executions(db, create_plan(1, kind="schedule"))
     await db.fetch_all("UPDATE tenuto.tasks SET name = $1", NAME)
     (step,) = await claim(db, worker)
     assert step.execution_id == outer
     alone = overlap is not OverlapPolicy.ALLOW
-    (run,) = await begin(db, plan_of(1), schedule_id=schedule.id, schedule_name=NAME, alone=alone)
+    (run,) = await create_executions(db, create_plan(1), schedule_id=schedule.id, schedule_name=NAME, alone=alone)
     (held,) = await claim(db, worker)
     assert schedule.next_run_at == DUE
     return Scenario(schedule.id, run, held, step)
@@ -166,7 +168,7 @@ async def settled(db: Database, scenario: Scenario, worker: UUID) -> None:
     decided = "SELECT count(*) FROM tenuto.occurrences WHERE origin = 'trigger' AND due_at = $1"
     assert await db.fetch_value(decided, DUE) == 1
     for _ in range(10):
-        await run_to_the_end(db, worker)
+        await run_to_end(db, worker)
         if not await firing.start_queued_runs(db, NOW, "a scheduler"):
             break
     assert await db.fetch_value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued'") == 0
@@ -189,18 +191,22 @@ SCENARIOS = [
 
 @pytest.mark.parametrize(("one", "overlap"), SCENARIOS, ids=lambda given: getattr(given, "__name__", given))
 async def test_a_due_instant_is_decided_once_whatever_meets_it(
-    first: InterleavedDatabase, second: InterleavedDatabase, register_worker: RegisterWorker, one: Action, overlap: OverlapPolicy
+    first: InterleavedDatabase,
+    second: InterleavedDatabase,
+    register_worker: RegisterWorker,
+    one: Action,
+    overlap: OverlapPolicy,
 ) -> None:
     worker = await register_worker()
     for other in ACTIONS if overlap is OverlapPolicy.SKIP else (*FIRING, disable, the_step_begins):
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker, overlap)
 
-            await interleaving.of(partial(one, scenario=scenario), partial(other, scenario=scenario))
+            await interleaving.run(partial(one, scenario=scenario), partial(other, scenario=scenario))
 
-            assert await broken_rules(second) == [], (other, interleaving)
+            assert await violated_invariants(second) == [], (other, interleaving)
             await settled(second, scenario, worker)
-            assert await broken_rules(second) == [], (other, interleaving)
+            assert await violated_invariants(second) == [], (other, interleaving)
             await clear(second)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs") == 0
     assert first.deadlocks + second.deadlocks == 0

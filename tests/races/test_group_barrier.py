@@ -19,8 +19,8 @@ from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Database
-from tests.races.execution_actions import begin, broken_rules, plan_of, run_to_the_end
-from tests.races.task_actions import ACTOR, claim, completed
+from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
+from tests.races.task_actions import ACTOR, claim, complete
 from tests.support.proofs import times
 
 pytestmark = pytest.mark.usefixtures("one_completion_path")
@@ -44,11 +44,11 @@ def _in_a_process(url: str, barrier: Barrier, work: Callable[[Database, Any], Aw
 
 
 async def end_together(database: Database, tasks: Sequence[Task]) -> None:
-    assert len(await finish(database, [completed(database, task) for task in tasks])) == len(tasks)
+    assert len(await finish(database, [complete(database, task) for task in tasks])) == len(tasks)
 
 
 async def end_or_come_too_late(database: Database, tasks: Sequence[Task]) -> None:
-    await finish(database, [completed(database, task) for task in tasks])
+    await finish(database, [complete(database, task) for task in tasks])
 
 
 async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
@@ -102,7 +102,7 @@ async def _deadlocks(url: str) -> int:
 
 async def pairs(db: Database, worker_id: UUID, count: int) -> tuple[list[UUID], list[Task], list[Task]]:
     """Executions of two steps, then one; the first two of each are held."""
-    runs = await begin(db, *[plan_of(2, 1)] * count, alone=False)
+    runs = await create_executions(db, *[create_plan(2, 1)] * count, alone=False)
     taken: list[Task] = []
     while len(taken) < 2 * count:
         taken += await claim(db, worker_id, 500)
@@ -126,14 +126,16 @@ async def test_pairs_that_end_at_the_same_moment_begin_the_next_group_once(
         (end_together, [right[first : first + at_once][::-1] for first in batches]),
     )
 
-    assert await broken_rules(db) == []
+    assert await violated_invariants(db) == []
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE current_group = 1") == len(runs)
-    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'queued' AND group_index = 1") == len(runs)
+    assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'queued' AND group_index = 1") == len(
+        runs
+    )
     assert await repair_stuck_executions(db, db.clock.now()) == 0
     assert deadlocks == 0
-    await run_to_the_end(db, worker_id)
+    await run_to_end(db, worker_id)
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE state = 'completed'") == len(runs)
-    assert await broken_rules(db) == []
+    assert await violated_invariants(db) == []
 
 
 async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_once_leave_them_sound(
@@ -158,7 +160,7 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
         (sweep_once, [[] for _ in some]),
     )
 
-    assert await broken_rules(db) == []
+    assert await violated_invariants(db) == []
     assert deadlocks == 0
     assert await repair_stuck_executions(db, db.clock.now()) == 0
     told = {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")}
@@ -168,7 +170,9 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
             await execution_control.resume_execution(db, run, db.clock.now())
         except Conflict:
             continue
-    await run_to_the_end(db, worker_id)
-    assert await broken_rules(db) == []
+    await run_to_end(db, worker_id)
+    assert await violated_invariants(db) == []
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
-    assert {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE state = 'cancelled'")} == told
+    assert {
+        row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE state = 'cancelled'")
+    } == told

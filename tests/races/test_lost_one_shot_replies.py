@@ -21,7 +21,7 @@ from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, aud
 from tenuto.store.one_shots import SQL
 from tenuto.store.task_outcomes import end_tasks
 from tests.races.proxy import Proxy
-from tests.races.task_actions import claim, completed
+from tests.races.task_actions import claim, complete
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -41,7 +41,9 @@ async def proxied_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
 
 def asked(id: UUID) -> AuditContext:
     """A request that is sent with a key of its own."""
-    return AuditContext(KEY, "one_shot.create", "here", idempotency_key=IdempotencyKey("api_key:k-1", "order-7", b"print", id))
+    return AuditContext(
+        KEY, "one_shot.create", "here", idempotency_key=IdempotencyKey("api_key:k-1", "order-7", b"print", id)
+    )
 
 
 async def counts(db: Database) -> tuple[int, ...]:
@@ -90,7 +92,7 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
         taken = await claim(db, worker_id, count=1 + beside)
         transaction = other.transaction()
         await transaction.start()
-        await end_tasks(other, [completed(db, task) for task in taken])
+        await end_tasks(other, [complete(db, task) for task in taken])
 
         async def ends_when_somebody_waits_for_it() -> None:
             await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
@@ -100,12 +102,14 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
 
     async def create(loaves: int) -> OneShot:
         now = (await proxied_app.open()).clock.now()
-        with audited(AuditContext(KEY, "one_shot.create", "here")) if statement != SQL.create_one_shot else nullcontext():
+        with (
+            audited(AuditContext(KEY, "one_shot.create", "here")) if statement != SQL.create_one_shot else nullcontext()
+        ):
             return await proxied_app.one_shots.create(now, "bread.bake", {"loaves": loaves})
 
     await proxied_app.open()
     proxy.lose_reply(statement)
-    proxy.meanwhile = it_is_ending
+    proxy.after_loss = it_is_ending
     made = await asyncio.gather(*(create(loaves) for loaves in range(1 + beside)))
     await asyncio.gather(*ending)
 
@@ -121,7 +125,7 @@ async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending
     await proxied_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id)
     (task,) = await claim(db, worker_id)
     async with other.transaction():
-        await end_tasks(other, [completed(db, task)])
+        await end_tasks(other, [complete(db, task)])
         again = asyncio.create_task(proxied_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
 

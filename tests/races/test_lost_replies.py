@@ -19,9 +19,9 @@ from tenuto.postgres.database import Database
 from tenuto.store import partitions, workers
 from tenuto.store import tasks as store
 from tests.races import jobs
-from tests.races.invariants import assert_sound
+from tests.races.invariants import assert_invariants_hold
 from tests.races.proxy import Proxy
-from tests.races.task_actions import LEASE, ACTOR, claim, completed, enqueue, failed, new_task
+from tests.races.task_actions import ACTOR, LEASE, claim, complete, enqueue, fail, new_task
 
 SQL = store.SQL
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -83,10 +83,10 @@ async def test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created
 
     async def somebody_does_it() -> None:
         (task,) = await claim(db, worker_id)
-        assert await finish(db, [completed(db, task)]) == {task.id}
+        assert await finish(db, [complete(db, task)]) == {task.id}
 
     proxy.lose_reply(SQL.enqueue_task)
-    proxy.meanwhile = somebody_does_it
+    proxy.after_loss = somebody_does_it
     enqueued = await proxied_app.enqueue(jobs.touch.using(key=key), 1)
 
     assert enqueued.created
@@ -128,10 +128,10 @@ async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_a
 
     async def somebody_does_some() -> None:
         taken = await claim(db, worker_id, count=done)
-        assert len(await finish(db, [completed(db, task) for task in taken])) == done
+        assert len(await finish(db, [complete(db, task) for task in taken])) == done
 
     proxy.lose_reply("COPY")
-    proxy.meanwhile = somebody_does_some
+    proxy.after_loss = somebody_does_some
     created = await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert created == 200
@@ -192,8 +192,8 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
     assert await recover_lost_tasks(db, db.clock.now()) == 5
     again = await take(db, *with_lease)
     assert len(again) == 5
-    await finish(db, [completed(db, task) for task in [*taken, *again]])
-    await assert_sound(db.url, 10)
+    await finish(db, [complete(db, task) for task in [*taken, *again]])
+    await assert_invariants_hold(db.url, 10)
 
 
 async def test_a_renewal_sent_again_renews(
@@ -221,12 +221,12 @@ async def test_an_end_written_again_is_written_once(
     taken = await claim(db, worker_id, 3)
     proxy.lose_reply(SQL.finish_tasks)
 
-    await finish(proxied_db, [completed(proxied_db, task) for task in taken])
+    await finish(proxied_db, [complete(proxied_db, task) for task in taken])
 
     assert proxy.lost == 1
     assert await count(db) == 0
     assert await count(db, "activities", "final") == 3
-    await assert_sound(db.url, 3)
+    await assert_invariants_hold(db.url, 3)
 
 
 async def test_a_repetition_written_again_is_written_once(
@@ -237,14 +237,14 @@ async def test_a_repetition_written_again_is_written_once(
     taken = await claim(db, worker_id, 4)
     proxy.lose_reply("COMMIT", within=SQL.retry_tasks)
 
-    mixed = [failed(proxied_db, task) for task in taken[:2]] + [completed(proxied_db, task) for task in taken[2:]]
+    mixed = [fail(proxied_db, task) for task in taken[:2]] + [complete(proxied_db, task) for task in taken[2:]]
     await finish(proxied_db, mixed)
 
     assert proxy.lost == 1
     assert await count(db, where="attempt = 2 AND failures = 1") == 2
     assert await count(db) == 2
     assert await count(db, "activities") == 4
-    await assert_sound(db.url, 4)
+    await assert_invariants_hold(db.url, 4)
 
 
 async def test_a_repetition_written_again_does_not_touch_the_next_holder(
@@ -259,13 +259,13 @@ async def test_a_repetition_written_again_does_not_touch_the_next_holder(
         assert len(await claim(db, second)) == 1
 
     proxy.lose_reply("COMMIT", within=SQL.retry_tasks)
-    proxy.meanwhile = the_next_one_takes_it
-    await finish(proxied_db, [failed(proxied_db, task)])
+    proxy.after_loss = the_next_one_takes_it
+    await finish(proxied_db, [fail(proxied_db, task)])
 
     held = await db.fetch_one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
     assert held is not None
     assert tuple(held) == (second, 2, 1, 2)
-    await assert_sound(db.url, 1)
+    await assert_invariants_hold(db.url, 1)
 
 
 async def test_tasks_put_back_twice_are_back_once(
@@ -279,7 +279,7 @@ async def test_tasks_put_back_twice_are_back_once(
         assert len(await claim(db, second)) == 1
 
     proxy.lose_reply(SQL.return_tasks_to_queue)
-    proxy.meanwhile = the_next_one_takes_it
+    proxy.after_loss = the_next_one_takes_it
     await store.return_tasks_to_queue(proxied_db, first, taken)
 
     assert proxy.lost == 1
@@ -296,7 +296,7 @@ async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
 
     assert proxy.lost == 1
     assert await count(db, "activities", "final AND status = 'cancelled'") == 1
-    await assert_sound(db.url, 1)
+    await assert_invariants_hold(db.url, 1)
 
 
 async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(

@@ -19,18 +19,18 @@ from tests.support.schedules import (
     ANA,
     MINUTE,
     NAME,
-    make_definition,
-    make_change_context,
+    claim_steps,
+    create_schedule,
     fire_due_schedules,
+    load_execution,
+    make_change_context,
+    make_definition,
     make_settlement,
+    open_task_states,
+    read_table,
     run_claimable_steps,
     run_schedule_now,
-    create_schedule,
     start_execution,
-    read_table,
-    claim_steps,
-    open_task_states,
-    load_execution,
 )
 from tests.support.tasks import Register
 
@@ -71,17 +71,24 @@ async def test_a_schedule_is_made_once_and_its_maker_is_told_so(
     assert (made.version, await changes(db)) == (1, ["created"])
 
 
-async def test_a_declaration_that_made_it_says_so(db: Database, proxied_db: Database, proxy: Proxy, now: datetime) -> None:
+async def test_a_declaration_that_made_it_says_so(
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
+) -> None:
     lose(proxy, schedules.SQL.insert_definition)
     assert await schedule_definitions.declare(proxied_db, make_definition(), make_change_context(now)) == "created"
     assert proxy.lost == 1
     assert await changes(db) == ["created"]
 
 
-async def test_a_declaration_that_changed_it_says_so(db: Database, proxied_db: Database, proxy: Proxy, now: datetime) -> None:
+async def test_a_declaration_that_changed_it_says_so(
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
+) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.update_definition)
-    assert await schedule_definitions.declare(proxied_db, make_definition("b"), make_change_context(now + MINUTE)) == "changed"
+    assert (
+        await schedule_definitions.declare(proxied_db, make_definition("b"), make_change_context(now + MINUTE))
+        == "changed"
+    )
     assert proxy.lost == 1
     assert await changes(db) == ["created", "edited"]
 
@@ -104,7 +111,9 @@ async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.update_definition)
-    made = await schedule_definitions.edit(proxied_db, NAME, make_definition("b", name=name), make_change_context(now + MINUTE), version=1)
+    made = await schedule_definitions.edit(
+        proxied_db, NAME, make_definition("b", name=name), make_change_context(now + MINUTE), version=1
+    )
     assert proxy.lost == 1
     assert (made.version, await changes(db)) == (2, ["created", "edited"])
 
@@ -134,7 +143,7 @@ async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose(proxy, schedules.SQL.delete_definition)
-    proxy.meanwhile = lambda: create_schedule(db, make_definition("b"), now)
+    proxy.after_loss = lambda: create_schedule(db, make_definition("b"), now)
     await schedule_definitions.delete(proxied_db, NAME, make_change_context(now))
     assert proxy.lost == 1
     assert await changes(db) == ["created", "deleted", "created"]
@@ -152,7 +161,7 @@ async def test_a_run_by_hand_is_started_once(
     else:
         lose(proxy, executions.SQL.create_executions)
     if ended:
-        proxy.meanwhile = lambda: run_claimable_steps(db, worker_id)
+        proxy.after_loss = lambda: run_claimable_steps(db, worker_id)
     given: dict[str, Any] = {} if at_once else {"change": lambda plan: plan}
     answer = await run_schedule_now(proxied_db, now=now, **given)
     assert proxy.lost == 1
@@ -179,7 +188,7 @@ async def test_a_retry_is_started_once(
     await run_claimable_steps(db, worker_id, a="failed")
     lose(proxy, executions.SQL.create_executions)
     if ended:
-        proxy.meanwhile = lambda: run_claimable_steps(db, worker_id)
+        proxy.after_loss = lambda: run_claimable_steps(db, worker_id)
     again = await execution_control.retry_execution(proxied_db, run, now, ANA)
     assert proxy.lost == 1
     assert [row["id"] for row in await read_table(db, "executions", "retry_of = $1", run)] == [again]
@@ -205,7 +214,12 @@ async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
 
 @pytest.mark.parametrize("at_a_stroke", [True, False])
 async def test_the_end_of_a_group_moves_it_on_once(
-    at_a_stroke: bool, db: Database, proxied_db: Database, proxy: Proxy, worker_id: UUID, monkeypatch: pytest.MonkeyPatch
+    at_a_stroke: bool,
+    db: Database,
+    proxied_db: Database,
+    proxy: Proxy,
+    worker_id: UUID,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = await start_execution(db, "a", "b", "c")
     held = await claim_steps(proxied_db, worker_id)

@@ -14,12 +14,12 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import manifests
 from tenuto.store.manifests import ALL_MANIFESTS, StoredManifest
-from tests.races.effect_ledger import Effect, Ledger, most_at_once, overlaps
+from tests.races.effect_ledger import Effect, Ledger, overlaps, peak_concurrency
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.manifests import ANA, NOON, create_manifest, run_in_transaction
@@ -84,7 +84,7 @@ async def capped(db: Database) -> tuple[StoredManifest, StoredManifest, StoredMa
 
 def at_once(effects: list[Effect], died: dict[int, int], *groups: str) -> int:
     """How many of these ran side by side at most."""
-    return most_at_once([replace(each, group="-") for each in effects if each.group in groups], died)["-"]
+    return peak_concurrency([replace(each, group="-") for each in effects if each.group in groups], died)["-"]
 
 
 async def kill_while_it_holds_something(workers: Workers, processes: list[WorkerProcess], observer: Observer) -> None:
@@ -116,10 +116,10 @@ async def test_caps_hold_exactly_over_three_worker_processes_also_when_one_is_ki
     assert len(seen) > 50
     assert all(row[0] <= IN_ALL and row[1] <= IN_GROUP and row[2] <= OF_ONE for row in seen)
     effects = ledger.effects()
-    assert overlaps(effects, workers.died) == []
-    assert at_once(effects, workers.died, "narrow", "grouped", "free") == IN_ALL, "as many as may be, and no more"
-    assert at_once(effects, workers.died, "narrow", "grouped") <= IN_GROUP
-    assert at_once(effects, workers.died, "narrow") <= OF_ONE
+    assert overlaps(effects, workers.died_ns) == []
+    assert at_once(effects, workers.died_ns, "narrow", "grouped", "free") == IN_ALL, "as many as may be, and no more"
+    assert at_once(effects, workers.died_ns, "narrow", "grouped") <= IN_GROUP
+    assert at_once(effects, workers.died_ns, "narrow") <= OF_ONE
     assert await observer.count("activities", "final AND status = 'completed'") == 3 * items
     assert (await observer.count("activities", "reason = 'lost'") > 0) is killed
 
@@ -129,10 +129,10 @@ async def test_the_places_of_a_dead_worker_are_taken_when_its_leases_have_run_ou
 ) -> None:
     narrow, _, _ = await capped(db)
     await fill(db, narrow, OF_ONE, 60.0)
-    first = await workers.start("first", lease_seconds=6.0).is_ready()
+    first = await workers.start("first", lease_seconds=6.0).wait_until_ready()
     await observer.until_running(OF_ONE)
     await fill(db, narrow, OF_ONE, 0.0)
-    await workers.start("second").is_ready()
+    await workers.start("second").wait_until_ready()
     await workers.kill(first)
     ends = await observer.value("SELECT max(lease_until) FROM tenuto.tasks WHERE state = 'running'")
     await observer.until("SELECT count(*) >= 1 FROM tenuto.activities WHERE status = 'completed'", within=20)
@@ -146,7 +146,7 @@ async def test_a_cancelled_batch_stops_under_full_load_to_the_last_item(
     _, _, free = await capped(db)
     batch = await fill(db, free, 3000, 0.05)  # proxied_db more than is done before it is cancelled
     for number in range(2):
-        await workers.start(f"worker-{number}", slots=10).is_ready()
+        await workers.start(f"worker-{number}", slots=10).wait_until_ready()
     await observer.until("SELECT count(*) > 30 FROM tenuto.activities", within=30)
     await batches.cancel_batch(db, batch, db.clock.now(), ANA)
     cancelled_at = await observer.value("SELECT clock_timestamp()")

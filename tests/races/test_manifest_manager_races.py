@@ -26,7 +26,17 @@ from tenuto.store import manifests
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.support.manifests import ANA, make_manifest, make_change_context, finish_task, create_manifest, make_settlement, start_run, read_table, claim_runs
+from tests.support.manifests import (
+    ANA,
+    claim_runs,
+    create_manifest,
+    finish_task,
+    make_change_context,
+    make_manifest,
+    make_settlement,
+    read_table,
+    start_run,
+)
 from tests.support.proofs import times
 from tests.support.tasks import Register
 
@@ -43,10 +53,10 @@ async def test_managers_that_poll_at_once_enqueue_every_manifest_once(
     go = {"GO": str(tmp_path / "go")}
     racing = [workers.start(f"manager-{n}", do="manage", environment=go) for n in range(count)]
     for each in racing:
-        await each.is_ready()
+        await each.wait_until_ready()
     (tmp_path / "go").touch()
     for each in racing:
-        assert await each.end(within=60) == 0
+        assert await each.wait_for_exit(within=60) == 0
     assert await observer.count("tasks") == MANIFESTS
     assert await observer.value("SELECT count(DISTINCT manifest_id) FROM tenuto.tasks") == MANIFESTS
     assert await observer.value("SELECT sum(enqueued) FROM tenuto.polls") == MANIFESTS
@@ -118,12 +128,16 @@ async def disable(db: Database, scenario: Scenario) -> None:
 
 async def edit(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await manifest_definitions.edit(db, "b", make_manifest("b", depends_on="a", priority=3), make_change_context(scenario.now))
+        await manifest_definitions.edit(
+            db, "b", make_manifest("b", depends_on="a", priority=3), make_change_context(scenario.now)
+        )
 
 
 async def declare(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await manifest_definitions.declare(db, make_manifest("b", depends_on="a", priority=5), make_change_context(scenario.now, "code"))
+        await manifest_definitions.declare(
+            db, make_manifest("b", depends_on="a", priority=5), make_change_context(scenario.now, "code")
+        )
 
 
 async def retry(db: Database, scenario: Scenario) -> None:
@@ -175,7 +189,7 @@ async def test_a_manifest_runs_once_whatever_meets_it(
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker)
 
-            await interleaving.of(partial(one, scenario=scenario), partial(other, scenario=scenario))
+            await interleaving.run(partial(one, scenario=scenario), partial(other, scenario=scenario))
 
             assert await broken(second) == [], (other, interleaving)
             await poll(second, scenario)
@@ -215,7 +229,7 @@ async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
     async for interleaving in interleavings(first, second):
         for name, after in (("a", None), ("b", "a"), ("c", None), ("d", "c")):
             await create_manifest(second, name, depends_on=after)
-        await interleaving.of(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
+        await interleaving.run(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
         changed = [row["external_id"] for row in await read_table(second, "manifests", "version > 1")]
         assert len(changed) == 1, interleaving
         await clear(second)
@@ -241,7 +255,9 @@ async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
     async for interleaving in interleavings(first, second):
         now = second.clock.now()
         await create_manifest(second, "a", now - timedelta(hours=1), trigger=every("1m"))
-        await interleaving.of(partial(manifest_manager.poll_manifests, now=now, manager="test"), partial(run_and_fail, now=now))
+        await interleaving.run(
+            partial(manifest_manager.poll_manifests, now=now, manager="test"), partial(run_and_fail, now=now)
+        )
         if await read_table(second, "dead_letters"):
             assert await read_table(second, "tasks") == [], interleaving
         await clear(second)

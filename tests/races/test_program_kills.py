@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tenuto import Step, Tenuto, manual
 from tests.races.observer import Observer
-from tests.races.processes import Workers, alive
+from tests.races.processes import Workers, is_running
 from tests.support.waiting import eventually
 
 SCRIPT = """
@@ -28,7 +28,7 @@ async def test_programs_and_all_they_started_are_gone_soon_after_their_worker(
     ]
     app.schedule("Programs", manual(), [steps])
     await app.schedules.deploy()
-    worker = await workers.start("host").is_ready()
+    worker = await workers.start("host").wait_until_ready()
     await app.schedules.run("Programs")
 
     async def begun() -> list[int]:
@@ -36,17 +36,17 @@ async def test_programs_and_all_they_started_are_gone_soon_after_their_worker(
         return pids if len(pids) == 9 else []
 
     pids = await eventually(begun, timeout=30, what="all of them run")
-    family = {*pids, *worker.children()}
+    family = {*pids, *worker.descendants()}
     assert len(family) >= 12, "three processes each, and what watches over them"
-    assert all(alive(pid) for pid in family)
+    assert all(is_running(pid) for pid in family)
 
     await workers.kill(worker)
 
     async def gone() -> bool:
-        return not any(alive(pid) for pid in family)
+        return not any(is_running(pid) for pid in family)
 
     # A second is what it takes; on a machine that stands still for a moment it may be more, but never minutes.
     await eventually(gone, timeout=8, what="nothing of them is left")
-    await workers.start("host").is_ready()
+    await workers.start("host").wait_until_ready()
     await observer.until_all_ended(within=20)
     assert await observer.count("activities", "reason = 'lost'") == 3

@@ -11,15 +11,15 @@ import pytest
 
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned import ChangeContext
-from tenuto.model.schedules import ScheduleDefinition, MisfirePolicy, Misfire, OverlapPolicy, Plan
+from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
 from tenuto.model.steps import Step
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.steps.step_kinds import resolve_definition
 from tests.races import jobs
+from tests.races.execution_actions import violated_invariants
 from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.races.execution_actions import broken_rules
 from tests.races.task_actions import ACTOR
 from tests.support.proofs import THOROUGH, seed, times
 
@@ -40,7 +40,11 @@ def definition(number: int) -> ScheduleDefinition:
     step = Step.job(jobs.touch, number, input={"seconds": 2.5 if number % 5 < 2 else 0.0})
     pair = [Step.job(jobs.touch, number, name=name) for name in ("left", "right")]
     return ScheduleDefinition(
-        f"schedule {number}", every(f"{1 + number % 3}s"), Plan.from_steps([step, pair]), overlap=overlap, misfire=Misfire(late)
+        f"schedule {number}",
+        every(f"{1 + number % 3}s"),
+        Plan.from_steps([step, pair]),
+        overlap=overlap,
+        misfire=Misfire(late),
     )
 
 
@@ -49,7 +53,7 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     db: Database, observer: Observer, workers: Workers, count: int
 ) -> None:
     chance = random.Random(seed())
-    worker = await workers.start("worker", slots=50).is_ready()
+    worker = await workers.start("worker", slots=50).wait_until_ready()
     seconds, firsts = {}, {}
     for number in range(SCHEDULES):
         new = resolve_definition(definition(number), jobs.app.jobs)
@@ -80,7 +84,7 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
         decided = sorted(due_at for each, due_at, _ in rows if each == schedule_id)
         last = next_runs[schedule_id] - timedelta(seconds=1)
         assert decided == list(instants(first, seconds[schedule_id], last))
-    assert await broken_rules(db) == []
+    assert await violated_invariants(db) == []
     decisions = dict(await observer.rows("SELECT decision, count(*) FROM tenuto.occurrences GROUP BY 1"))
     print(f"{KILLS} kills of {count} schedulers, {len(rows)} due instants: {decisions}")
     assert {"fired", "skipped", "coalesced"} <= decisions.keys(), "too little has met"

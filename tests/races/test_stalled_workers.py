@@ -12,10 +12,10 @@ from tenuto import Tenuto
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store.tasks import SQL
 from tests.races import jobs
-from tests.races.invariants import assert_all_done, assert_sound
 from tests.races.effect_ledger import Ledger, overlaps
+from tests.races.invariants import assert_all_completed, assert_invariants_hold
 from tests.races.observer import Observer
-from tests.races.processes import WorkerProcess, Workers, alive
+from tests.races.processes import WorkerProcess, Workers, is_running
 from tests.races.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -23,15 +23,17 @@ from tests.support.waiting import eventually
 async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    jobs: list[jobs.AnyJob] = [jobs.touch, jobs.touch_in_thread]
-    zombies = [await workers.start(f"zombie-{number}", lease_seconds=5.0, slots=10).is_ready() for number in range(3)]
+    started_jobs: list[jobs.AnyJob] = [jobs.touch, jobs.touch_in_thread]
+    zombies = [
+        await workers.start(f"zombie-{number}", lease_seconds=5.0, slots=10).wait_until_ready() for number in range(3)
+    ]
     for number in range(30):
-        await app.enqueue(jobs[number % 2], number, seconds=5.0)  # longer than it takes to ask for all of them
+        await app.enqueue(started_jobs[number % 2], number, seconds=5.0)  # longer than it takes to ask for all of them
     await observer.until_running(30)
 
     for zombie in zombies:
         zombie.signal(signal.SIGSTOP)
-    healthy = await workers.start("healthy", slots=30).is_ready()
+    healthy = await workers.start("healthy", slots=30).wait_until_ready()
     await observer.until_all_ended(within=40)
     records = await observer.rows("SELECT * FROM tenuto.activities ORDER BY id")
     for zombie in zombies:
@@ -41,7 +43,7 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
         return all(zombie.has_ended() or _has_noticed(zombie) for zombie in zombies)
 
     await eventually(all_have_noticed, timeout=20, what="every zombie notices that it is late")
-    await assert_all_done(url, 30, ledger.effects())
+    await assert_all_completed(url, 30, ledger.effects())
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     assert await observer.count("activities", "reason = 'lost' AND attempt = 1 AND NOT final") == 30
     assert await observer.count("activities", "status = 'completed' AND attempt = 2 AND final") == 30
@@ -52,47 +54,47 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     survivors = [zombie for zombie in zombies if not zombie.has_ended()]
     await app.enqueue(jobs.touch, 31)
     if not survivors:
-        await workers.start("zombie-0").is_ready()
+        await workers.start("zombie-0").wait_until_ready()
     await observer.until_all_ended(within=10)
-    await assert_all_done(url, 31, ledger.effects())
+    await assert_all_completed(url, 31, ledger.effects())
 
 
 def _has_noticed(zombie: WorkerProcess) -> bool:
-    return zombie.says("outcome came too late") or zombie.says("lease lost")
+    return zombie.has_logged("stale outcome rejected") or zombie.has_logged("lease lost")
 
 
 @pytest.mark.parametrize("job", [jobs.touch, jobs.touch_in_thread, jobs.touch_in_child], ids=lambda job: job.name)
 async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, job: jobs.AnyJob
 ) -> None:
-    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=9.0).is_ready()
+    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=9.0).wait_until_ready()
     await app.enqueue(job, 1, seconds=60.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 1
+        return ledger.begun_count() == 1
 
     await eventually(begun, timeout=10, what="the code has begun")
-    proxy.fall_silent()
-    await workers.start("healthy").is_ready()
+    proxy.stall()
+    await workers.start("healthy").wait_until_ready()
     await observer.until("SELECT EXISTS (SELECT FROM tenuto.activities WHERE reason = 'lost')", within=30)
 
     async def begun_again() -> bool:
-        return ledger.begun() == 2
+        return ledger.begun_count() == 2
 
     await eventually(begun_again, timeout=10, what="somebody else has begun")
     first, second = ledger.effects()
     if job is jobs.touch_in_child:
-        assert cut_off.children() == [] or not alive(first.pid)
+        assert cut_off.descendants() == [] or not is_running(first.pid)
     else:
-        assert first.ended is not None
-        assert first.ended < second.began
+        assert first.ended_ns is not None
+        assert first.ended_ns < second.began_ns
     assert not cut_off.has_ended()
 
     # When the line is back, it goes on by itself.
-    proxy.heal()
+    proxy.resume()
     await app.enqueue(jobs.touch.using(queue="default", priority=5), 2)
     await eventually(lambda: _says_ready_for_work(observer), timeout=20, what="it is there again")
-    await assert_sound(url, 2)
+    await assert_invariants_hold(url, 2)
 
 
 async def _says_ready_for_work(observer: Observer) -> bool:
@@ -102,29 +104,29 @@ async def _says_ready_for_work(observer: Observer) -> bool:
 async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_the_task_is_refused(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, tmp_path: Path
 ) -> None:
-    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=6.0).is_ready()
+    cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=6.0).wait_until_ready()
     flag = tmp_path / "go"
     for _ in range(5):
-        await app.enqueue(jobs.stay_until_told, str(flag))
+        await app.enqueue(jobs.hold_slot_until_signal, str(flag))
 
     async def begun() -> bool:
-        return ledger.begun() == 5
+        return ledger.begun_count() == 5
 
     await eventually(begun, timeout=10, what="the code has begun")
-    proxy.fall_silent()
+    proxy.stall()
     flag.touch()
-    await workers.start("healthy").is_ready()
+    await workers.start("healthy").wait_until_ready()
     await observer.until_all_ended(within=30)
     records = await observer.rows("SELECT * FROM tenuto.activities ORDER BY id")
-    proxy.heal()
+    proxy.resume()
 
     async def refused() -> bool:
-        return cut_off.says("outcome came too late")
+        return cut_off.has_logged("stale outcome rejected")
 
     await eventually(refused, timeout=20, what="the late outcomes are refused")
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     effects = ledger.effects()
-    await assert_all_done(url, 5, effects)
+    await assert_all_completed(url, 5, effects)
     assert len(effects) == 10
     assert overlaps(effects, {}) == []
     assert not cut_off.has_ended()
@@ -133,41 +135,41 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
 async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    stuck = await workers.start("stuck", url=proxy.url, lease_seconds=8.0).is_ready()
+    stuck = await workers.start("stuck", url=proxy.url, lease_seconds=8.0).wait_until_ready()
     await app.enqueue(jobs.sleep_in_c, 60.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 1
+        return ledger.begun_count() == 1
 
     await eventually(begun, timeout=10, what="the code has begun")
     lease_ends = await observer.value("SELECT extract(epoch FROM lease_until - clock_timestamp()) FROM tenuto.tasks")
-    proxy.fall_silent()
+    proxy.stall()
     silent_at = time.monotonic_ns()
-    await workers.start("healthy").is_ready()
+    await workers.start("healthy").wait_until_ready()
 
-    assert await stuck.end(within=20) == EXIT_LOST_CONTROL
-    workers.died[stuck.pid] = time.monotonic_ns()
+    assert await stuck.wait_for_exit(within=20) == EXIT_LOST_CONTROL
+    workers.died_ns[stuck.pid] = time.monotonic_ns()
     await observer.until_all_ended(within=30)
 
     assert time.monotonic_ns() - silent_at > float(lease_ends) * 0.5e9
-    await assert_all_done(url, 1, ledger.effects())
-    assert overlaps(ledger.effects(), workers.died) == []
+    await assert_all_completed(url, 1, ledger.effects())
+    assert overlaps(ledger.effects(), workers.died_ns) == []
     assert await observer.count("activities", "reason = 'lost'") == 1
 
 
 async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    worker = await workers.start("worker", url=proxy.url, lease_seconds=9.0).is_ready()
+    worker = await workers.start("worker", url=proxy.url, lease_seconds=9.0).wait_until_ready()
     await app.enqueue(jobs.touch, 1, seconds=12.0)
     await observer.until_running(1)
     first = await observer.value("SELECT lease_until FROM tenuto.tasks")
     await observer.until("SELECT lease_until > $1 FROM tenuto.tasks", first, within=10)
 
-    proxy.silence(SQL.renew_leases)
+    proxy.stall_connections(SQL.renew_leases)
 
     await observer.until_all_ended(within=40)
-    await assert_all_done(url, 1, ledger.effects())
+    await assert_all_completed(url, 1, ledger.effects())
     assert await observer.count("activities", "attempt = 1") == 1
     assert not worker.has_ended()
 
@@ -175,19 +177,19 @@ async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
 async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
-    worker = await workers.start("worker", url=proxy.url, lease_seconds=8.0).is_ready()
+    worker = await workers.start("worker", url=proxy.url, lease_seconds=8.0).wait_until_ready()
 
     async def put_back() -> bool:
-        return worker.says("tasks put back")
+        return worker.has_logged("tasks returned to queue")
 
     proxy.delays[SQL.claim_tasks] = 6.6  # and enough is left of it to put back what has come
     await app.enqueue(jobs.touch, 1, seconds=0.5)
     await eventually(put_back, timeout=30, what="it puts back what came late")
-    assert ledger.begun() == 0
+    assert ledger.begun_count() == 0
     proxy.delays.clear()
 
     await observer.until_all_ended(within=40)
-    await assert_all_done(url, 1, ledger.effects())
+    await assert_all_completed(url, 1, ledger.effects())
     assert await observer.rows("SELECT attempt, fence > 1 FROM tenuto.activities") == [(1, True)]
     assert not worker.has_ended()
 
@@ -195,17 +197,17 @@ async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
 async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps_it(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    await workers.start("blocked", lease_seconds=6.0, slots=3).is_ready()
-    await app.enqueue(jobs.block_the_loop, 8.0)
+    await workers.start("blocked", lease_seconds=6.0, slots=3).wait_until_ready()
+    await app.enqueue(jobs.block_event_loop, 8.0)
     await observer.until_running(1)
     for number in range(2):  # these wait for the loop, and must be kept as well
         await app.enqueue(jobs.touch, number)
     await observer.until_running(3)
-    await workers.start("onlooker").is_ready()
+    await workers.start("onlooker").wait_until_ready()
 
     await observer.until_all_ended(within=40)
 
-    await assert_all_done(url, 3, ledger.effects())
+    await assert_all_completed(url, 3, ledger.effects())
     assert await observer.count("activities", "attempt = 1") == 3
     assert await observer.count("repairs") == 0
 
@@ -213,21 +215,21 @@ async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps
 async def test_the_children_of_a_killed_worker_are_gone_soon_after_it(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    worker = await workers.start("parent").is_ready()
+    worker = await workers.start("parent").wait_until_ready()
     for number in range(3):
         await app.enqueue(jobs.touch_in_child, number, seconds=60.0)
 
     async def begun() -> bool:
-        return ledger.begun() == 3
+        return ledger.begun_count() == 3
 
     await eventually(begun, timeout=20, what="the children are at work")
     children = [effect.pid for effect in ledger.effects()]
-    assert set(children) <= set(worker.children())
+    assert set(children) <= set(worker.descendants())
 
     await workers.kill(worker)
 
     async def gone() -> bool:
-        return not any(alive(pid) for pid in children)
+        return not any(is_running(pid) for pid in children)
 
     # A second is what it takes; on a machine that stands still for a moment it may be more, but never a minute.
     await eventually(gone, timeout=8, what="the children are gone")

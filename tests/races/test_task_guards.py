@@ -19,8 +19,8 @@ from tenuto.postgres.database import Database
 from tenuto.store import batches
 from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
-from tests.races.invariants import assert_sound
-from tests.races.task_actions import LEASE, ACTOR, claim, completed, enqueue, failed, new_task
+from tests.races.invariants import assert_invariants_hold
+from tests.races.task_actions import ACTOR, LEASE, claim, complete, enqueue, fail, new_task
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -52,7 +52,7 @@ async def lost_and_claimed_again(db: Database, worker_id: UUID) -> tuple[Task, T
 # --- finish ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settled", [completed, failed])
+@pytest.mark.parametrize("settled", [complete, fail])
 async def test_an_outcome_with_a_stale_fence_changes_nothing(
     db: Database, worker_id: UUID, settled: Callable[[Database, Task], Any]
 ) -> None:
@@ -63,10 +63,10 @@ async def test_an_outcome_with_a_stale_fence_changes_nothing(
 
     assert await only_row(db) == held
     assert await finish(db, [settled(db, now)]) == {now.id}
-    await assert_sound(db.url, 1)
+    await assert_invariants_hold(db.url, 1)
 
 
-@pytest.mark.parametrize("settled", [completed, failed])
+@pytest.mark.parametrize("settled", [complete, fail])
 async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_fence(
     db: Database, worker_id: UUID, register_worker: RegisterWorker, settled: Callable[[Database, Task], Any]
 ) -> None:
@@ -82,14 +82,14 @@ async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_
 
 
 async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, worker_id: UUID) -> None:
-    for settled in (completed, failed):
+    for settled in (complete, fail):
         await enqueue(db)
         (task,) = await claim(db, worker_id)
 
         done = await asyncio.gather(*(finish(db, [settled(db, task)]) for _ in range(5)))
 
         assert sorted(map(len, done)) == [0, 0, 0, 0, 1]
-    await assert_sound(db.url, 2)
+    await assert_invariants_hold(db.url, 2)
 
 
 async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker_id: UUID) -> None:
@@ -97,7 +97,7 @@ async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker
     (task,) = await claim(db, worker_id)
     assert await store.request_cancellation(db, task, ACTOR)
 
-    assert await finish(db, [failed(db, task)]) == {task.id}
+    assert await finish(db, [fail(db, task)]) == {task.id}
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
     assert await db.fetch_value("SELECT status FROM tenuto.activities WHERE final") == "cancelled"
@@ -336,7 +336,7 @@ async def test_a_task_started_twice_is_there_once(db: Database) -> None:
 @pytest.mark.parametrize("many", [3, 200])
 async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Database, worker_id: UUID) -> None:
     tasks = await enqueue(db, many)
-    await finish(db, [completed(db, task) for task in await claim(db, worker_id, many)])
+    await finish(db, [complete(db, task) for task in await claim(db, worker_id, many)])
 
     assert await store.enqueue_tasks(db, tasks[:1]) == set()
     assert await store.enqueue_tasks(db, tasks) == set()
@@ -346,7 +346,7 @@ async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Databa
 async def test_what_has_ended_takes_no_key_from_what_is_started_with_it(db: Database, worker_id: UUID) -> None:
     ended = new_task(db, unique_key="a key")
     await store.enqueue_tasks(db, [ended])
-    await finish(db, [completed(db, task) for task in await claim(db, worker_id)])
+    await finish(db, [complete(db, task) for task in await claim(db, worker_id)])
     new = new_task(db, unique_key="a key")
 
     assert await store.enqueue_tasks(db, [ended, new]) == {new.id}
@@ -355,11 +355,14 @@ async def test_what_has_ended_takes_no_key_from_what_is_started_with_it(db: Data
 async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID) -> None:
     one, two = new_task(db, unique_key="a key"), new_task(db, unique_key="a key")
 
-    assert sorted(map(len, await asyncio.gather(store.enqueue_tasks(db, [one]), store.enqueue_tasks(db, [two])))) == [0, 1]
+    assert sorted(map(len, await asyncio.gather(store.enqueue_tasks(db, [one]), store.enqueue_tasks(db, [two])))) == [
+        0,
+        1,
+    ]
     assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
 
     (task,) = await claim(db, worker_id)
-    await finish(db, [completed(db, task)])
+    await finish(db, [complete(db, task)])
     assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key")])) == 1
 
 
@@ -413,7 +416,7 @@ async def test_of_one_name_only_one_is_alive(db: Database, register_worker: Regi
 )
 async def test_the_past_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
     await enqueue(db)
-    await finish(db, [completed(db, task) for task in await claim(db, worker_id)])
+    await finish(db, [complete(db, task) for task in await claim(db, worker_id)])
 
     with pytest.raises(Exception, match="written once"):
         await db.fetch_all(change)
@@ -441,4 +444,4 @@ async def test_rules_nobody_can_read_do_not_stop_the_others(db: Database, worker
 
     again = await claim(db, worker_id, 3, timedelta(seconds=30))
     assert {task.id for task in again} == {task.id for task in taken}
-    assert await finish(db, [failed(db, task) for task in again]) == {task.id for task in taken}
+    assert await finish(db, [fail(db, task) for task in again]) == {task.id for task in taken}

@@ -22,7 +22,7 @@ from tests.races import jobs
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
-from tests.races.task_actions import LEASE, claim, completed
+from tests.races.task_actions import LEASE, claim, complete
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 ROUNDS = 25
@@ -56,9 +56,9 @@ async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
         (task,) = await claim(db, worker_id)
 
         async def the_first_one_ends() -> None:
-            assert await finish(db, [completed(db, task)])
+            assert await finish(db, [complete(db, task)])
 
-        proxy.before = (store.SQL.find_existing_task, the_first_one_ends)
+        proxy.before_statement = (store.SQL.find_existing_task, the_first_one_ends)
         second = await app.enqueue(job, 2)
 
         assert second.id != first.id
@@ -84,7 +84,7 @@ async def test_a_key_asked_for_twice_in_one_transaction_of_the_callers_stands_fo
 async def test_migrations_raced_by_several_processes_are_applied_once(empty_url: str, workers: Workers) -> None:
     processes = [workers.start(f"migrating-{number}", url=empty_url, do="migrate") for number in range(6)]
 
-    assert [await process.end(within=30) for process in processes] == [0] * 6
+    assert [await process.wait_for_exit(within=30) for process in processes] == [0] * 6
 
     observer = await Observer.at(empty_url)
     assert await observer.rows("SELECT number FROM tenuto.migrations ORDER BY number") == [
@@ -102,7 +102,7 @@ async def test_two_workers_that_take_one_name_at_once_are_not_both_let_in(url: s
             stack.push_async_callback(database.close)
         for number in range(ROUNDS):
             answers = await asyncio.gather(*_enter_at_once(databases, f"name-{number}"))
-            assert sorted(answers) == ["let in", "refused", "refused", "refused"]
+            assert sorted(answers) == ["accepted", "refused", "refused", "refused"]
     assert await observer.count("workers", "ended_at IS NULL") == ROUNDS
 
 
@@ -110,13 +110,15 @@ def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]
     gate = asyncio.Barrier(len(databases))
 
     async def enter(database: Database, host: int) -> str:
-        me = register_of_workers.ProcessRegistration(new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10)
+        me = register_of_workers.ProcessRegistration(
+            new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10
+        )
         await gate.wait()
         try:
             await register_of_workers.register_process(database, me, holds_name_lock=True, silence_limit=LEASE)
         except Conflict:
             return "refused"
-        return "let in"
+        return "accepted"
 
     return [enter(database, host) for host, database in enumerate(databases)]
 
@@ -124,12 +126,12 @@ def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]
 async def test_a_name_in_use_on_this_machine_is_refused_and_free_again_when_its_process_is_killed(
     observer: Observer, workers: Workers
 ) -> None:
-    first = await workers.start("name").is_ready()
+    first = await workers.start("name").wait_until_ready()
     second = workers.start("name")
-    assert await second.end(within=10) != 0
-    assert second.says("is running on this machine already")
+    assert await second.wait_for_exit(within=10) != 0
+    assert second.has_logged("is already running on this machine")
 
     await workers.kill(first)
 
-    await workers.start("name").is_ready()
+    await workers.start("name").wait_until_ready()
     assert await observer.count("workers", "ended_at IS NULL") == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 from tenuto import Tenuto
 from tests.races import jobs
-from tests.races.invariants import assert_all_done, assert_sound
-from tests.races.effect_ledger import Ledger, most_at_once, overlaps
+from tests.races.effect_ledger import Ledger, overlaps, peak_concurrency
+from tests.races.invariants import assert_all_completed, assert_invariants_hold
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.proofs import seed, times
@@ -32,10 +32,10 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
     living = [workers.start(f"worker-{number}", lease_seconds=6.0) for number in range(3)]
 
     for kill in range(KILLS):
-        before, enough = ledger.begun(), chance.randrange(5, 60)
+        before, enough = ledger.begun_count(), chance.randrange(5, 60)
 
         async def some_more_has_begun(goal: int = before + enough) -> bool:
-            return ledger.begun() >= goal
+            return ledger.begun_count() >= goal
 
         await eventually(some_more_has_begun, timeout=30, what="work goes on")
         victim = living.pop(chance.randrange(3))
@@ -46,8 +46,8 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
     await observer.until_all_ended(within=60)
 
     effects = ledger.effects()
-    await assert_all_done(url, TASKS, effects)
-    assert overlaps(effects, workers.died) == []
+    await assert_all_completed(url, TASKS, effects)
+    assert overlaps(effects, workers.died_ns) == []
     lost = await observer.count("activities", "reason = 'lost'")
     print(f"{KILLS} kills, {lost} attempts lost, {len(effects)} effects of {TASKS} tasks")
     assert lost >= KILLS
@@ -62,12 +62,12 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
 async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wait_for_the_lease(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    worker = await workers.start("phoenix", lease_seconds=60.0).is_ready()
+    worker = await workers.start("phoenix", lease_seconds=60.0).wait_until_ready()
     baits = [await app.enqueue(jobs.sleep_in_c, 60.0) for _ in range(2)]
     for _ in range(5):
         await app.enqueue(jobs.sleep_in_c, 60.0)
     await observer.until_running(7)
-    await workers.start("onlooker", sweep=0.1).is_ready()
+    await workers.start("onlooker", sweep=0.1).wait_until_ready()
 
     await workers.kill(worker)
     # The onlooker sweeps: what has no lease any more it takes. Once it has taken the second, the sweep that took the
@@ -80,8 +80,8 @@ async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wa
     workers.start("phoenix", lease_seconds=60.0)
 
     await observer.until_all_ended(within=20)
-    await assert_all_done(url, 7, ledger.effects())
-    assert overlaps(ledger.effects(), workers.died) == []
+    await assert_all_completed(url, 7, ledger.effects())
+    assert overlaps(ledger.effects(), workers.died_ns) == []
     assert await observer.count("activities", "reason = 'lost' AND attempt = 1") == 7
     repairs = await observer.rows("SELECT net, count FROM tenuto.repairs ORDER BY net")
     assert repairs == [("lease_expired", 2), ("worker_restarted", 5)]
@@ -90,17 +90,17 @@ async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wa
 async def test_the_tasks_of_a_dead_worker_go_to_others_only_after_its_lease(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    worker = await workers.start("dead", lease_seconds=6.0).is_ready()
+    worker = await workers.start("dead", lease_seconds=6.0).wait_until_ready()
     for _ in range(5):
         await app.enqueue(jobs.sleep_in_c, 60.0)  # in its first attempt only, which is cut short
     await observer.until_running(5)
-    await workers.start("heir", sweep=0.1).is_ready()
+    await workers.start("heir", sweep=0.1).wait_until_ready()
 
     await workers.kill(worker)
     ends = await observer.value("SELECT min(lease_until) FROM tenuto.tasks WHERE state = 'running'")
 
     await observer.until_all_ended(within=20)
-    await assert_all_done(url, 5, ledger.effects())
+    await assert_all_completed(url, 5, ledger.effects())
     assert await observer.value("SELECT min(claimed_at) FROM tenuto.activities WHERE attempt = 2") > ends
     assert await observer.rows("SELECT net, count FROM tenuto.repairs") == [("lease_expired", 5)]
 
@@ -122,17 +122,17 @@ async def keep_alive(workers: Workers, name: str, observer: Observer, **settings
 async def test_a_task_that_kills_its_worker_each_time_is_set_aside_and_the_others_go_on(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    poison = await app.enqueue(jobs.end_the_process)
+    poison = await app.enqueue(jobs.crash_worker)
     lives = asyncio.create_task(keep_alive(workers, "victim", observer, slots=5))
     await app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert [life.exit_code for life in await lives] == [86, 86, 86, None]
 
-    await assert_sound(url, 201)
+    await assert_invariants_hold(url, 201)
     last = await app.wait(poison.id, timeout=1)
     assert (last["status"], last["reason"], last["attempt"], last["losses"]) == ("failed", "lost", 3, 3)
     assert last["error"]["type"] == "tenuto.SetAside"
-    assert len(ledger.of(poison.id)) == 3
+    assert len(ledger.effects_of(poison.id)) == 3
     assert await observer.count("activities", "final AND status = 'completed'") == 200
 
 
@@ -140,16 +140,18 @@ async def test_tasks_that_ran_beside_one_that_kills_its_worker_are_not_set_aside
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.2} for number in range(9)))
-    await app.enqueue(jobs.end_the_process)
+    await app.enqueue(jobs.crash_worker)
 
     await keep_alive(workers, "victim", observer, slots=10)
 
-    await assert_sound(url, 10)
+    await assert_invariants_hold(url, 10)
     assert await observer.count("activities", "final AND status = 'completed'") == 9
     assert await observer.count("activities", "final AND reason = 'lost'") == 1
     # On their last chance they ran one at a time.
     last = [
-        replace(effect, ended=effect.ended or effect.began + 1) for effect in ledger.effects() if effect.attempt == 3
+        replace(effect, ended=effect.ended_ns or effect.began_ns + 1)
+        for effect in ledger.effects()
+        if effect.attempt == 3
     ]
     assert len(last) > 1
-    assert most_at_once(last, {}) == {"-": 1}
+    assert peak_concurrency(last, {}) == {"-": 1}

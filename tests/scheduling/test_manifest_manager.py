@@ -20,7 +20,7 @@ from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import REPAIR_MISSING_DEAD_LETTER, ManifestManager
 from tenuto.store import manifests
 from tenuto.store import tasks as store
-from tests.races.interleaving import Stepwise
+from tests.races.interleaving import InterleavedDatabase
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.manifests import (
@@ -501,19 +501,19 @@ async def test_worker_enforces_the_time_limit_of_a_manifest(app: Tenuto, worker:
         await app.manifests.deploy()
         record = await app.wait(await app.manifests.run("slow"), 10)
         assert (record["status"], record["reason"]) == ("failed", "timed_out")
-        (letter,) = await app.dead_letters.list()
-        assert letter["external_id"] == "slow"
+        (dead_letter,) = await app.dead_letters.list()
+        assert dead_letter["external_id"] == "slow"
 
 
 async def test_poll_counts_each_run_once_when_a_transaction_is_repeated(db: Database, url: str) -> None:
     await create_manifest(db, trigger=every("1m"))
     await create_manifest(db, "busy", trigger=every("1m"))
     await start_run(db, await reload_manifest(db, "busy"))
-    stepwise = await Stepwise.at(url)
+    interleaved = await InterleavedDatabase.at(url)
     try:
         steps = 0
 
-        async def once() -> None:
+        async def kill_at_eighth_statement() -> None:
             nonlocal steps
             steps += 1
             if steps == 8:
@@ -522,10 +522,10 @@ async def test_poll_counts_each_run_once_when_a_transaction_is_repeated(db: Data
                     " AND state = 'idle in transaction'"
                 )
 
-        stepwise.before = once
-        result = await poll_manifests(stepwise, NOON + MINUTE)
-        stepwise.before = stepwise.nothing
+        interleaved.before = kill_at_eighth_statement
+        result = await poll_manifests(interleaved, NOON + MINUTE)
+        interleaved.before = interleaved.nothing
         assert (result.enqueued, result.skipped) == (1, {"its last run is not over": ["busy"]})
         assert len(await read_table(db, "tasks")) == 2
     finally:
-        await stepwise.close()
+        await interleaved.close()

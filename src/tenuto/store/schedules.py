@@ -147,7 +147,7 @@ async def list_schedules_using(connection: Connection, name: str) -> list[str]:
 
 
 async def load_disabled_since(connection: Connection, id: UUID) -> tuple[datetime | None, str | None]:
-    """Return since when a disabled schedule has been disabled with its present trigger, and the actor that disabled it."""
+    """Return since when a schedule is disabled with its present trigger, and the actor that disabled it."""
     row = await connection.fetchrow(SQL.load_disabled_since, id)
     assert row is not None
     return row["since"], row["by"]

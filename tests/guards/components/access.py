@@ -169,7 +169,7 @@ GUARDS = (
     guard(
         "idempotency.own_resolution",
         "A replayed request recognises the dead letters it has resolved.",
-        Replace("request or", ""),
+        Replace("request_id or", ""),
         "api/test_idempotency.py::test_a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole",
     ),
     guard(
@@ -218,7 +218,7 @@ GUARDS = (
     guard(
         "one_shots.existing_is_read",
         "A one-shot that exists is read and not sent again.",
-        Replace("again and id is not None", "False"),
+        Replace("is_repeat and id is not None", "False"),
         "api/test_idempotency.py::test_a_one_shot_that_was_made_before_is_looked_for_and_not_sent_again",
     ),
     guard(
@@ -254,7 +254,7 @@ GUARDS = (
     guard(
         "one_shots.allowed_kinds",
         "A one-shot runs a program only if its kind is allowed for one-shots.",
-        Replace("PROMPTS", "PROMPTS | {prompt_type}"),
+        Replace("PROMPT_STEP_KINDS", "PROMPT_STEP_KINDS | {prompt_type}"),
         "operations/test_one_shots.py::test_invalid_one_shot_is_an_error_and_stores_nothing",
     ),
     # --- events

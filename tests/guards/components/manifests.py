@@ -173,7 +173,7 @@ GUARDS = (
     guard(
         "dead_letters.manifest_lock_order",
         "Retrying dead letters locks their manifests in the common order.",
-        Value("{name: found for name in named if (found := await manifests.lock_manifest(connection, name))}"),
+        Value("{id: found for id in external_ids if (found := await manifests.lock_manifest(connection, id))}"),
         "races/test_dead_letter_races.py::test_letters_of_several_manifests_are_retried_while_runs_of_the_same_end_in_the_one_order_of_locks",
     ),
 )

@@ -1,4 +1,4 @@
-"""What is done to keys, secrets, one-shots and the record, for `tests.races.scenarios.all_scenarios`."""
+"""Actions on API keys, secrets, one-shots and audit entries."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from tenuto.store.access import api_keys, idempotency_keys, secrets
 from tenuto.store.access.api_keys import NewKey
 from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited
 from tenuto.store.tasks import task_row
-from tests.races.scenarios.executions import take_one
-from tests.races.scenarios.scenario import LATER, Calm, Scenario, Step, within
-from tests.races.task_actions import LEASE, ACTOR
+from tests.races.scenarios.executions import claim_one
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction
+from tests.races.task_actions import ACTOR, LEASE
 
 AUDIT_KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
-MASTER, OTHER = MasterKeys([MasterKey(b"m" * 32)], "a test"), MasterKeys([MasterKey(b"n" * 32), MasterKey(b"m" * 32)], "a test")
+MASTER_KEYS, ROTATED_KEYS = (
+    MasterKeys([MasterKey(b"m" * 32)], "a test"),
+    MasterKeys([MasterKey(b"n" * 32), MasterKey(b"m" * 32)], "a test"),
+)
 
 
-def _deed(scenario: Scenario, key: str | None = None) -> AuditContext:
+def _audit_context(scenario: Scenario, key: str | None = None) -> AuditContext:
     wanted = None if key is None else IdempotencyKey("key:1", key, b"f", scenario.id("one-shot"))
     return AuditContext(ACTOR, "once.create", "test", idempotency_key=wanted)
 
 
-async def make_key(connection: Connection, scenario: Scenario) -> None:
+async def create_key(connection: Connection, scenario: Scenario) -> None:
     await api_keys.lock_if_no_key_exists(connection)
     await api_keys.insert_key(
         connection, NewKey(scenario.id("key"), "robot", "abcdefgh", b"d" * 32, Role.from_key("admin"), "tester")
     )
 
 
-async def make_link(connection: Connection, scenario: Scenario) -> None:
+async def create_login_link(connection: Connection, scenario: Scenario) -> None:
     await api_keys.create_login_link(connection, scenario.id("link"), scenario.id("key"), b"l" * 32, LEASE)
 
 
-async def follow_and_leave(db: Database, scenario: Scenario) -> None:
+async def use_and_end_session(db: Database, scenario: Scenario) -> None:
     await api_keys.record_use(db, scenario.id("key"))
     await api_keys.redeem_login_link(db, b"l" * 32, b"t" * 32, LEASE)
     await api_keys.end_session(db, b"t" * 32)
@@ -48,42 +51,44 @@ async def revoke_key(connection: Connection, scenario: Scenario) -> None:
     await api_keys.revoke_key(connection, scenario.id("key"), "tester")
 
 
-async def forget_sessions(db: Database, scenario: Scenario) -> None:
+async def delete_sessions(db: Database, scenario: Scenario) -> None:
     await api_keys.delete_old_sessions(db, db.clock.now() + LATER, 100)
 
 
 async def set_secret(connection: Connection, scenario: Scenario) -> None:
     await secrets.lock_secrets(connection)
-    await secrets.store_secret(connection, MASTER.encrypt("password", 1, "hush, hush"), scenario.db.clock.now(), "tester")
+    await secrets.store_secret(
+        connection, MASTER_KEYS.encrypt("password", 1, "hush, hush"), scenario.db.clock.now(), "tester"
+    )
 
 
 async def rotate_secret(connection: Connection, scenario: Scenario) -> None:
     await secrets.lock_secrets(connection)
-    for each in await secrets.list_secrets_under_other_keys(connection, OTHER.current.id, ""):
-        await secrets.update_wrapping(connection, OTHER.rewrap(each))
+    for each in await secrets.list_secrets_under_other_keys(connection, ROTATED_KEYS.current.id, ""):
+        await secrets.update_wrapping(connection, ROTATED_KEYS.rewrap(each))
 
 
 async def delete_secret(db: Database, scenario: Scenario) -> None:
     await secrets.delete_secret(db, "password")
 
 
-async def one_shot(db: Database, scenario: Scenario) -> None:
+async def create_one_shots(db: Database, scenario: Scenario) -> None:
     await shots.create_one_shot(db, scenario.task("quiet one-shot", origin="once"))
     await shots.create_audited_one_shots(
-        db, [(task_row(scenario.task("one-shot", origin="once")), _deed(scenario, "asked once"))]
+        db, [(task_row(scenario.task("one-shot", origin="once")), _audit_context(scenario, "asked once"))]
     )
     several = [f"one-shot {number}" for number in (2, 3)]
     await shots.create_audited_one_shots(
-        db, [(task_row(scenario.task(name, origin="once")), _deed(scenario, name)) for name in several]
+        db, [(task_row(scenario.task(name, origin="once")), _audit_context(scenario, name)) for name in several]
     )
 
 
-async def a_change_on_record(db: Database, scenario: Scenario) -> None:
-    with audited(_deed(scenario, "asked for a limit")):
+async def change_with_audit_entry(db: Database, scenario: Scenario) -> None:
+    with audited(_audit_context(scenario, "asked for a limit")):
         await workers.limit_queue(db, "mail", 3)
 
 
-async def answered(db: Database, scenario: Scenario) -> None:
+async def store_response(db: Database, scenario: Scenario) -> None:
     await idempotency_keys.store_response(db, "key:1", "asked once", "{}")
 
 
@@ -91,27 +96,28 @@ async def cancel_one_shot(db: Database, scenario: Scenario) -> None:
     await one_shots.cancel_one_shot(db, scenario.id("quiet one-shot"), ACTOR)
 
 
-async def wipe(db: Database, scenario: Scenario) -> None:
+async def cancel_all_one_shots(db: Database, scenario: Scenario) -> None:
     await one_shots.cancel_all_one_shots(db, ACTOR)
 
 
-async def seal(db: Database, scenario: Scenario) -> None:
+async def seal_audit_entries(db: Database, scenario: Scenario) -> None:
     await seal_entries(db, AUDIT_KEYS)
 
 
-async def log(db: Database, scenario: Scenario) -> None:
+async def append_log_entry(db: Database, scenario: Scenario) -> None:
     await named_logs.append_entry(db, "a log", db.clock.now(), "a line", None, key=scenario.id("line"))
 
 
-async def forget_the_rest(db: Database, scenario: Scenario) -> None:
+async def delete_old_rows(db: Database, scenario: Scenario) -> None:
     cutoff = db.clock.now() + LATER
     await named_logs.delete_old_entries(db, cutoff, 100)
     await idempotency_keys.delete_old_requests(db, cutoff, 100)
     await partitions.delete_old_default_rows(db, cutoff, 100)
 
 
-ACCESS: tuple[Step, ...] = (
-    within(make_key), within(make_link), follow_and_leave, within(revoke_key), forget_sessions, within(set_secret),
-    within(rotate_secret), delete_secret, one_shot, a_change_on_record, answered, cancel_one_shot, Calm(take_one),
-    wipe, seal, log, forget_the_rest,
+ACCESS: tuple[Action, ...] = (
+    in_transaction(create_key), in_transaction(create_login_link), use_and_end_session, in_transaction(revoke_key),
+    delete_sessions, in_transaction(set_secret), in_transaction(rotate_secret), delete_secret, create_one_shots,
+    change_with_audit_entry, store_response, cancel_one_shot, Preparation(claim_one), cancel_all_one_shots,
+    seal_audit_entries, append_log_entry, delete_old_rows,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is done to schedules and executions, for `tests.races.scenarios.all_scenarios`."""
+"""Actions on schedules and executions."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.schedules import ScheduleDefinition, OverlapPolicy
+from tenuto.model.schedules import OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.store import executions, schedules
-from tests.races.execution_actions import failed_for_good, plan_of
-from tests.races.scenarios.scenario import LATER, Calm, Scenario, Step, sql
-from tests.races.scenarios.tasks import take
-from tests.races.task_actions import ACTOR, claim, completed, failed
+from tests.races.execution_actions import create_plan, fail_permanently
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
+from tests.races.scenarios.tasks import claim_tasks
+from tests.races.task_actions import ACTOR, claim, complete, fail
 
 
-def nightly(**fields: Any) -> ScheduleDefinition:
-    return ScheduleDefinition("Nightly", every("1d"), plan_of(2, 1), **{"overlap": OverlapPolicy.QUEUE_ONE, **fields})
+def nightly_definition(**fields: Any) -> ScheduleDefinition:
+    return ScheduleDefinition(
+        "Nightly", every("1d"), create_plan(2, 1), **{"overlap": OverlapPolicy.QUEUE_ONE, **fields}
+    )
 
 
-async def create(db: Database, scenario: Scenario) -> None:
-    await schedule_definitions.create(db, nightly(), scenario.author(), id=scenario.id("schedule"))
+async def create_schedule(db: Database, scenario: Scenario) -> None:
+    await schedule_definitions.create(db, nightly_definition(), scenario.author(), id=scenario.id("schedule"))
 
 
-async def edit(db: Database, scenario: Scenario) -> None:
-    await schedule_definitions.edit(db, "Nightly", nightly(description="in the night"), scenario.author())
+async def edit_schedule(db: Database, scenario: Scenario) -> None:
+    await schedule_definitions.edit(db, "Nightly", nightly_definition(description="in the night"), scenario.author())
 
 
-def declare(words: str) -> Step:
+def declare_schedule(words: str) -> Action:
     async def action(db: Database, scenario: Scenario) -> None:
-        await schedule_definitions.declare(db, nightly(description=words), scenario.author())
+        await schedule_definitions.declare(db, nightly_definition(description=words), scenario.author())
 
     return action
 
 
-async def unplanned(db: Database, scenario: Scenario) -> None:
+async def compute_missing_next_runs(db: Database, scenario: Scenario) -> None:
     await firing.compute_missing_next_runs(db, db.clock.now())
 
 
-async def run_by_hand(db: Database, scenario: Scenario) -> None:
+async def run_manually(db: Database, scenario: Scenario) -> None:
     await _run_now(db, scenario.id("by hand"))
 
 
-async def run_at_once(db: Database, scenario: Scenario) -> None:
+async def run_immediately(db: Database, scenario: Scenario) -> None:
     seen, request = await schedules.load_schedule(db, "Nightly"), scenario.id("at once")
     assert seen is not None
     if await firing.try_run_immediately(db, seen, db.clock.now(), ACTOR, request) is None:
@@ -60,107 +62,111 @@ async def _run_now(db: Database, request: UUID) -> None:
     await db.transaction(lambda c: firing.run_schedule(c, "Nightly", now, ACTOR, request_id=request))
 
 
-async def fire(db: Database, scenario: Scenario) -> None:
+async def fire_due_schedules(db: Database, scenario: Scenario) -> None:
     await firing.fire_due_schedules(db, db.clock.now(), "tester")
 
 
-async def pause(db: Database, scenario: Scenario) -> None:
+async def pause_execution(db: Database, scenario: Scenario) -> None:
     await execution_control.pause_execution(db, scenario.id("by hand"), db.clock.now(), ACTOR)
 
 
-async def a_step_is_repeated(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed(db, scenario.held[0])])
+async def retry_step(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail(db, scenario.held[0])])
 
 
-async def resume(db: Database, scenario: Scenario) -> None:
+async def resume_execution(db: Database, scenario: Scenario) -> None:
     await execution_control.resume_execution(db, scenario.id("by hand"), db.clock.now())
 
 
-async def take_more(db: Database, scenario: Scenario) -> None:
+async def claim_more(db: Database, scenario: Scenario) -> None:
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
     scenario.held += await claim(db, scenario.worker, 20)
 
 
-async def take_one(db: Database, scenario: Scenario) -> None:
+async def claim_one(db: Database, scenario: Scenario) -> None:
     scenario.held = await claim(db, scenario.worker, 1)
 
 
-async def the_group_ends(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, task) for task in scenario.held[1:]])
+async def finish_group(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, task) for task in scenario.held[1:]])
 
 
-async def all_is_done(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, task) for task in scenario.held])
+async def finish_all(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, task) for task in scenario.held])
 
 
-async def take_turns(db: Database, scenario: Scenario) -> None:
+async def start_queued_runs(db: Database, scenario: Scenario) -> None:
     await firing.start_queued_runs(db, db.clock.now(), "tester")
 
 
-async def a_request_that_nobody_can_read_waits(db: Database, scenario: Scenario) -> None:
+async def queue_unreadable_request(db: Database, scenario: Scenario) -> None:
     await db.transaction(
         lambda connection: firing.run_schedule(connection, "Nightly", db.clock.now(), ACTOR, request_id=new_id())
     )
     await db.fetch_all("UPDATE tenuto.occurrences SET request = '{}' WHERE decision = 'queued'")
 
 
-async def it_is_given_up(db: Database, scenario: Scenario) -> None:
+async def give_up_unreadable_request(db: Database, scenario: Scenario) -> None:
     await firing.start_queued_runs(db, db.clock.now() + 2 * firing.UNREADABLE_REQUEST_KEPT_FOR, "tester")
 
 
-async def pause_the_next(db: Database, scenario: Scenario) -> None:
-    await execution_control.pause_execution(db, await _newest(scenario), db.clock.now(), ACTOR)
+async def pause_newest(db: Database, scenario: Scenario) -> None:
+    await execution_control.pause_execution(db, await _newest_execution(scenario), db.clock.now(), ACTOR)
 
 
-async def resume_the_next(db: Database, scenario: Scenario) -> None:
-    await execution_control.resume_execution(db, await _newest(scenario), db.clock.now())
+async def resume_newest(db: Database, scenario: Scenario) -> None:
+    await execution_control.resume_execution(db, await _newest_execution(scenario), db.clock.now())
 
 
-async def _newest(scenario: Scenario) -> UUID:
+async def _newest_execution(scenario: Scenario) -> UUID:
     id: UUID = await scenario.db.fetch_value("SELECT id FROM tenuto.executions ORDER BY id DESC LIMIT 1")
     return id
 
 
-async def cancel_it(db: Database, scenario: Scenario) -> None:
-    await execution_control.cancel_execution(db, await _newest(scenario), db.clock.now(), ACTOR)
+async def cancel_newest(db: Database, scenario: Scenario) -> None:
+    await execution_control.cancel_execution(db, await _newest_execution(scenario), db.clock.now(), ACTOR)
 
 
-async def what_ran_stops(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed_for_good(db, task) for task in scenario.held])
+async def fail_all(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail_permanently(db, task) for task in scenario.held])
 
 
 async def repair(db: Database, scenario: Scenario) -> None:
     await repair_stuck_executions(db, db.clock.now())
 
 
-async def disable(db: Database, scenario: Scenario) -> None:
+async def disable_schedule(db: Database, scenario: Scenario) -> None:
     await schedule_definitions.set_enabled(db, "Nightly", scenario.author(), enabled=False)
 
 
-async def delete(db: Database, scenario: Scenario) -> None:
+async def delete_schedule(db: Database, scenario: Scenario) -> None:
     await schedule_definitions.delete(db, "Nightly", scenario.author())
 
 
-async def forget_runs(db: Database, scenario: Scenario) -> None:
+async def delete_old_executions(db: Database, scenario: Scenario) -> None:
     cutoff = db.clock.now() + LATER
     await executions.delete_old_executions(db, cutoff, 100)
     await schedules.delete_old_ledger_entries(db, cutoff, 100)
 
 
-DUE = sql("UPDATE tenuto.schedules SET next_run_at = now() - interval '1 s'")
-UNPLANNED = sql("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
-STUCK = sql("UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND group_index = 0", damages=True)
-WAITING = sql(
+MAKE_DUE = run_sql("UPDATE tenuto.schedules SET next_run_at = now() - interval '1 s'")
+REMOVE_NEXT_RUN = run_sql("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
+MAKE_STUCK = run_sql(
+    "UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND group_index = 0", damages=True
+)
+WAIT_FOR_MISSING = run_sql(
     "UPDATE tenuto.tasks SET state = 'waiting', waits_for = gen_random_uuid() WHERE state = 'queued'", damages=True
 )
-OLD = sql("SELECT 1", damages=True)
-"""What is forgotten goes in parts: the ledger, executions. Between them one tells of the other."""
+ALLOW_VIOLATIONS = run_sql("SELECT 1", damages=True)
+"""Old rows are deleted in parts (ledger entries, executions), so references are missing in between."""
 
-RUNS: tuple[Step, ...] = (
-    create, edit, declare("in the night"), declare("from code"), declare("from newer code"), UNPLANNED, unplanned,
-    run_at_once, cancel_it, run_by_hand, STUCK, repair, WAITING, repair, Calm(take), DUE, fire,
-    pause, a_step_is_repeated, resume, Calm(take_more), the_group_ends, Calm(take), all_is_done, take_turns, Calm(take),
-    pause_the_next, all_is_done, resume_the_next, DUE, fire,
-    Calm(take_one), Calm(a_request_that_nobody_can_read_waits), cancel_it, what_ran_stops, it_is_given_up,
-    DUE, disable, delete, OLD, forget_runs,
+EXECUTIONS: tuple[Action, ...] = (
+    create_schedule, edit_schedule, declare_schedule("in the night"), declare_schedule("from code"),
+    declare_schedule("from newer code"), REMOVE_NEXT_RUN, compute_missing_next_runs, run_immediately, cancel_newest,
+    run_manually, MAKE_STUCK, repair, WAIT_FOR_MISSING, repair, Preparation(claim_tasks), MAKE_DUE,
+    fire_due_schedules, pause_execution, retry_step, resume_execution, Preparation(claim_more), finish_group,
+    Preparation(claim_tasks), finish_all, start_queued_runs, Preparation(claim_tasks), pause_newest, finish_all,
+    resume_newest, MAKE_DUE, fire_due_schedules, Preparation(claim_one), Preparation(queue_unreadable_request),
+    cancel_newest, fail_all, give_up_unreadable_request, MAKE_DUE, disable_schedule, delete_schedule,
+    ALLOW_VIOLATIONS, delete_old_executions,
 )  # fmt: skip

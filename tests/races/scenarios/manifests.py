@@ -1,4 +1,4 @@
-"""What is done to manifests, batches, dead letters and chains, for `tests.races.scenarios.all_scenarios`."""
+"""Actions on manifests, batches, dead letters and chains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenuto.definitions import manifest_definitions
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.manifests import Manifest
-from tenuto.model.policies import TaskPolicy, RetryPolicy
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.triggers import every
 from tenuto.operations import batches as bulk
 from tenuto.operations import dead_letters
@@ -17,26 +17,28 @@ from tenuto.scheduling import manifest_manager
 from tenuto.store import batches, manifests, step_checkpoints
 from tenuto.store import dead_letters as dead_letter_rows
 from tenuto.store import tasks as store
-from tests.races.execution_actions import failed_for_good
-from tests.races.scenarios.scenario import LATER, Calm, Scenario, Step, sql
-from tests.races.task_actions import LEASE, ACTOR, completed, failed
+from tests.races.execution_actions import fail_permanently
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
+from tests.races.task_actions import ACTOR, LEASE, complete, fail
 
 
-def bake(**fields: Any) -> Manifest:
+def bake_manifest(**fields: Any) -> Manifest:
     return Manifest("bake", **{"job": "bake", "policy": TaskPolicy(RetryPolicy(max_retries=2)), **fields})
 
 
 async def create_manifest(db: Database, scenario: Scenario) -> None:
-    await manifest_definitions.create(db, bake(trigger=every("1d")), scenario.author(), id=scenario.id("manifest"))
+    await manifest_definitions.create(
+        db, bake_manifest(trigger=every("1d")), scenario.author(), id=scenario.id("manifest")
+    )
 
 
 async def edit_manifest(db: Database, scenario: Scenario) -> None:
-    await manifest_definitions.edit(db, "bake", bake(name="bread", trigger=every("1d")), scenario.author())
+    await manifest_definitions.edit(db, "bake", bake_manifest(name="bread", trigger=every("1d")), scenario.author())
 
 
-def declare_manifest(words: str) -> Step:
+def declare_manifest(words: str) -> Action:
     async def action(db: Database, scenario: Scenario) -> None:
-        await manifest_definitions.declare(db, bake(name=words, trigger=every("1d")), scenario.author())
+        await manifest_definitions.declare(db, bake_manifest(name=words, trigger=every("1d")), scenario.author())
 
     return action
 
@@ -45,19 +47,19 @@ async def change_group(db: Database, scenario: Scenario) -> None:
     await manifest_definitions.change_group(db, "ovens", db.clock.now(), ACTOR, max_active=2)
 
 
-async def poll(db: Database, scenario: Scenario) -> None:
+async def poll_manifests(db: Database, scenario: Scenario) -> None:
     await manifest_manager.poll_manifests(db, db.clock.now(), "tester")
 
 
-async def the_run_succeeds(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, task) for task in scenario.held])
+async def finish_run(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, task) for task in scenario.held])
 
 
-async def touch(db: Database, scenario: Scenario) -> None:
+async def record_item_success(db: Database, scenario: Scenario) -> None:
     await manifests.record_batch_item_successes(db, [scenario.id("manifest")], db.clock.now())
 
 
-async def a_batch_comes_in(db: Database, scenario: Scenario) -> None:
+async def submit_batch(db: Database, scenario: Scenario) -> None:
     stored = await manifest_definitions.get(db, "bake")
     now = db.clock.now()
     batch = await bulk.open_batch(db, stored, now, ACTOR, key="the batch", name=None)
@@ -67,50 +69,50 @@ async def a_batch_comes_in(db: Database, scenario: Scenario) -> None:
     await bulk.complete_batch(db, batch["id"], now)
 
 
-async def items_are_taken(db: Database, scenario: Scenario) -> None:
+async def claim_items(db: Database, scenario: Scenario) -> None:
     scenario.held = await store.claim_limited_tasks(db, scenario.worker, ["default"], 3, LEASE)
 
 
-async def a_step_is_stored(db: Database, scenario: Scenario) -> None:
+async def record_checkpoints(db: Database, scenario: Scenario) -> None:
     await step_checkpoints.record_checkpoint(db, scenario.held[0], "1 load", "1")
     await step_checkpoints.record_sleep(db, scenario.held[0], "2 wait", 1, '"2030-01-01T00:00:00Z"')
 
 
-async def the_batch_is_paused(db: Database, scenario: Scenario) -> None:
+async def pause_batch(db: Database, scenario: Scenario) -> None:
     await bulk.pause_batch(db, scenario.ids["batch"], db.clock.now(), ACTOR)
 
 
-async def an_item_is_repeated(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed(db, scenario.held[1])])
+async def retry_item(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail(db, scenario.held[1])])
 
 
-async def the_batch_is_resumed(db: Database, scenario: Scenario) -> None:
+async def resume_batch(db: Database, scenario: Scenario) -> None:
     await bulk.resume_batch(db, scenario.ids["batch"], db.clock.now())
 
 
-async def an_item_fails_for_good(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed_for_good(db, scenario.held[0])])
+async def fail_item(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail_permanently(db, scenario.held[0])])
 
 
-async def the_letter_is_retried(db: Database, scenario: Scenario) -> None:
+async def retry_dead_letter(db: Database, scenario: Scenario) -> None:
     (letter,) = await scenario.db.fetch_all("SELECT id FROM tenuto.dead_letters")
     await dead_letters.retry_dead_letters(db, [letter["id"]], db.clock.now(), ACTOR, task_id=scenario.id("again"))
 
 
-async def another_fails(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed_for_good(db, scenario.held[2])])
+async def fail_other_item(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail_permanently(db, scenario.held[2])])
 
 
-async def another_is_acknowledged(db: Database, scenario: Scenario) -> None:
+async def acknowledge_dead_letters(db: Database, scenario: Scenario) -> None:
     rows = await scenario.db.fetch_all("SELECT id FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'")
     await dead_letters.acknowledge_dead_letters(db, [row["id"] for row in rows], db.clock.now(), ACTOR, note=None)
 
 
-async def the_batch_is_cancelled(db: Database, scenario: Scenario) -> None:
+async def cancel_batch(db: Database, scenario: Scenario) -> None:
     await bulk.cancel_batch(db, scenario.ids["batch"], db.clock.now(), ACTOR)
 
 
-async def forget_batches(db: Database, scenario: Scenario) -> None:
+async def delete_old_batches(db: Database, scenario: Scenario) -> None:
     cutoff = db.clock.now() + LATER
     await dead_letter_rows.delete_resolved_dead_letters(db, cutoff, 100)
     await step_checkpoints.delete_orphaned_checkpoints(db, cutoff, 100)
@@ -122,22 +124,21 @@ async def delete_manifest(db: Database, scenario: Scenario) -> None:
     await manifest_definitions.delete(db, "bake", scenario.author())
 
 
-async def finish_others(db: Database, scenario: Scenario) -> None:
-    """Whatever is left is done."""
+async def finish_remaining_tasks(db: Database, scenario: Scenario) -> None:
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
     await recover_lost_tasks(db, db.clock.now())
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
     while taken := await store.claim_limited_tasks(db, scenario.worker, ["default"], 50, LEASE):
-        await finish(db, [completed(db, task) for task in taken])
+        await finish(db, [complete(db, task) for task in taken])
 
 
-MANIFEST_DUE = sql("UPDATE tenuto.manifests SET next_run_at = now() - interval '1 s'")
+MAKE_MANIFEST_DUE = run_sql("UPDATE tenuto.manifests SET next_run_at = now() - interval '1 s'")
 
-MANIFESTS: tuple[Step, ...] = (
-    create_manifest, edit_manifest, declare_manifest("bread"), declare_manifest("from code"),
-    declare_manifest("from newer code"), change_group,
-    MANIFEST_DUE, poll, Calm(items_are_taken), the_run_succeeds, touch, a_batch_comes_in, Calm(items_are_taken),
-    a_step_is_stored, the_batch_is_paused, an_item_is_repeated, the_batch_is_resumed, an_item_fails_for_good,
-    the_letter_is_retried, Calm(another_fails), another_is_acknowledged, Calm(items_are_taken),
-    the_batch_is_cancelled, Calm(finish_others), forget_batches, delete_manifest,
+MANIFESTS: tuple[Action, ...] = (
+    create_manifest, edit_manifest, declare_manifest("bread"), declare_manifest("from code"), declare_manifest("from
+    newer code"), change_group, MAKE_MANIFEST_DUE, poll_manifests, Preparation(claim_items), finish_run,
+    record_item_success, submit_batch, Preparation(claim_items), record_checkpoints, pause_batch, retry_item,
+    resume_batch, fail_item, retry_dead_letter, Preparation(fail_other_item), acknowledge_dead_letters,
+    Preparation(claim_items), cancel_batch, Preparation(finish_remaining_tasks), delete_old_batches,
+    delete_manifest,
 )  # fmt: skip

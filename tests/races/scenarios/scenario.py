@@ -1,4 +1,4 @@
-"""What actions have in common: who dies in them, what they know, and what only prepares them."""
+"""State and building blocks of the scenarios."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LATER = timedelta(days=400)
 
 @dataclass
 class Scenario:
-    """What one pass through a script knows."""
+    """State of one run of a scenario."""
 
     db: Database
-    """The healthy one, for what is not under test."""
+    """Healthy database, for queries that are not under test."""
     worker: UUID
     held: list[Task] = field(default_factory=list)
     ids: dict[str, UUID] = field(default_factory=dict)
-    damaged: bool = False
-    """The rules are broken on purpose, until the next action is done."""
+    violates_invariants: bool = False
+    """The invariants are violated on purpose until the next action completes."""
 
     def id(self, what: str) -> UUID:
-        """The same each time it is asked for."""
+        """Return the id for a name, the same one each time."""
         return self.ids.setdefault(what, new_id())
 
     def task(self, what: str, **fields: Any) -> NewTask:
@@ -41,28 +41,28 @@ class Scenario:
         return ChangeContext(ACTOR, self.db.clock.now())
 
 
-Step = Callable[[Database, Scenario], Awaitable[object]]
+Action = Callable[[Database, Scenario], Awaitable[object]]
 
 
-class Calm:
-    """What only prepares the next action: nobody dies in it, and it is done once."""
+class Preparation:
+    """Action that only prepares the next one: it is not interrupted and runs once."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Action) -> None:
         self.step = step
 
     async def __call__(self, db: Database, scenario: Scenario) -> object:
         return await self.step(scenario.db, scenario)
 
 
-def sql(statement: str, *, damages: bool = False) -> Calm:
+def run_sql(statement: str, *, damages: bool = False) -> Preparation:
     async def action(db: Database, scenario: Scenario) -> None:
         await db.fetch_all(statement)
-        scenario.damaged = damages
+        scenario.violates_invariants = damages
 
-    return Calm(action)
+    return Preparation(action)
 
 
-def within(work: Callable[[Connection, Scenario], Awaitable[object]]) -> Step:
+def in_transaction(work: Callable[[Connection, Scenario], Awaitable[object]]) -> Action:
     async def action(db: Database, scenario: Scenario) -> None:
         await db.transaction(lambda connection: work(connection, scenario))
 

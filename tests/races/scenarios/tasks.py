@@ -1,4 +1,4 @@
-"""What is done to tasks and workers, for `tests.races.scenarios.all_scenarios`."""
+"""Actions on tasks, workers and queues."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from tenuto.ids import new_id
 from tenuto.lifecycle import task_cancellation
 from tenuto.lifecycle.completion import finish
-from tenuto.maintenance.recovery import recover_tasks_of_worker, recover_lost_tasks
-from tenuto.model.tasks import Deferral, Outcome, Settlement, OutcomeStatus, Task, settle
+from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
+from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.claim_cursor import QUEUE_START
 from tenuto.store.workers import ProcessRegistration
-from tests.races.scenarios.scenario import LATER, Calm, Scenario, Step, sql, within
-from tests.races.task_actions import LEASE, ACTOR, claim, completed, failed
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction, run_sql
+from tests.races.task_actions import ACTOR, LEASE, claim, complete, fail
 
 
 async def enqueue(db: Database, scenario: Scenario) -> None:
@@ -31,8 +31,8 @@ async def enqueue_many(db: Database, scenario: Scenario) -> None:
     await store.enqueue_tasks(db, [*many, *limited, scenario.task("later", **later)])
 
 
-async def copy_many(db: Database, scenario: Scenario) -> None:
-    """Their ids are made on the way: who was interrupted looks first what is there."""
+async def enqueue_bulk(db: Database, scenario: Scenario) -> None:
+    """Enqueue tasks whose ids are generated on the way; after an interruption, check first whether they exist."""
     if not await scenario.db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE name = 'copied'"):
         await store.enqueue_bulk(db, replace(scenario.task("like"), name="copied"), ["{}"] * 2)
 
@@ -41,12 +41,12 @@ async def promote(db: Database, scenario: Scenario) -> None:
     await store.promote_due_tasks(db, db.clock.now(), ["default"])
 
 
-async def take(db: Database, scenario: Scenario) -> None:
+async def claim_tasks(db: Database, scenario: Scenario) -> None:
     scenario.held = sorted(await claim(db, scenario.worker, 20), key=lambda task: task.id) or scenario.held
 
 
-async def comes_back(scenario: Scenario) -> None:
-    """What was taken by who died before he knew of it: its lease runs out."""
+async def recover_unknown_claims(scenario: Scenario) -> None:
+    """Expire and recover the tasks that a crashed worker claimed without learning of it."""
     known = [task.id for task in scenario.held]
     await scenario.db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running' AND id <> ALL ($1)", known
@@ -58,74 +58,76 @@ async def renew(db: Database, scenario: Scenario) -> None:
     await store.renew_leases(db, scenario.worker, [(task.id, task.fence, None) for task in scenario.held], LEASE)
 
 
-async def let_go(db: Database, scenario: Scenario) -> None:
+async def mark_overrun(db: Database, scenario: Scenario) -> None:
     await store.mark_overrun(db, scenario.worker, [(task.id, task.fence) for task in scenario.held])
 
 
-async def one_ends(db: Database, scenario: Scenario) -> None:
-    await finish(db, [completed(db, scenario.held[0])])
+async def finish_one(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, scenario.held[0])])
 
 
-async def one_is_repeated(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed(db, scenario.held[1])])
+async def retry_one(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail(db, scenario.held[1])])
 
 
-async def one_is_put_aside(db: Database, scenario: Scenario) -> None:
+async def defer_one(db: Database, scenario: Scenario) -> None:
     now = db.clock.now()
-    aside = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(resume_at=now + timedelta(hours=1)))
+    aside = Outcome(
+        OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(resume_at=now + timedelta(hours=1))
+    )
     await finish(db, [settle(scenario.held[2], aside, now, new_id)])
 
 
-async def one_is_put_back(db: Database, scenario: Scenario) -> None:
+async def return_one_to_queue(db: Database, scenario: Scenario) -> None:
     await store.return_tasks_to_queue(db, scenario.worker, [scenario.held[3]])
 
 
-async def one_is_told_to_stop(db: Database, scenario: Scenario) -> None:
+async def request_cancellation(db: Database, scenario: Scenario) -> None:
     await task_cancellation.cancel_task(db, scenario.held[4].id, ACTOR)
 
 
-async def and_fails_instead(db: Database, scenario: Scenario) -> None:
-    await finish(db, [failed(db, scenario.held[4])])
+async def fail_cancelled_one(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail(db, scenario.held[4])])
 
 
-async def one_is_cancelled(db: Database, scenario: Scenario) -> None:
+async def cancel_one(db: Database, scenario: Scenario) -> None:
     await task_cancellation.cancel_task(db, scenario.held[3].id, ACTOR)
 
 
-async def take_under_limits(db: Database, scenario: Scenario) -> None:
+async def claim_limited(db: Database, scenario: Scenario) -> None:
     scenario.held += await store.claim_limited_tasks(db, scenario.worker, ["default"], 2, LEASE)
 
 
-async def stand_by(db: Database, scenario: Scenario) -> None:
-    seats = {task.limit_slot: QUEUE_START for task in _seated(scenario)[:1]}
+async def claim_standby(db: Database, scenario: Scenario) -> None:
+    seats = {task.limit_slot: QUEUE_START for task in _limited_tasks(scenario)[:1]}
     scenario.held += await store.claim_standby_tasks(db, scenario.worker, seats, 2, LEASE)
 
 
-async def a_seat_is_handed_on(db: Database, scenario: Scenario) -> None:
-    first, _, heir, *_ = _seated(scenario)
-    await finish(db, [_with_heir(completed(db, first), heir)])
+async def hand_off_slot_after_success(db: Database, scenario: Scenario) -> None:
+    first, _, heir, *_ = _limited_tasks(scenario)
+    await finish(db, [_with_successor(complete(db, first), heir)])
 
 
-async def another_is_handed_on(db: Database, scenario: Scenario) -> None:
-    """By one that does not end, but will be tried again."""
-    _, second, _, heir = _seated(scenario)
-    await finish(db, [_with_heir(failed(db, second), heir)])
+async def hand_off_slot_after_failure(db: Database, scenario: Scenario) -> None:
+    """The failing task does not end; it will be retried."""
+    _, second, _, heir = _limited_tasks(scenario)
+    await finish(db, [_with_successor(fail(db, second), heir)])
 
 
-def _seated(scenario: Scenario) -> list[Any]:
+def _limited_tasks(scenario: Scenario) -> list[Any]:
     return [task for task in scenario.held if task.limit_slot is not None]
 
 
-def _with_heir(settlement: Settlement, heir: Task) -> Settlement:
+def _with_successor(settlement: Settlement, heir: Task) -> Settlement:
     settlement.successor = heir.id
     return settlement
 
 
-async def sweeping(db: Database, scenario: Scenario) -> None:
+async def recover_lost(db: Database, scenario: Scenario) -> None:
     await recover_lost_tasks(db, db.clock.now())
 
 
-async def recovering(db: Database, scenario: Scenario) -> None:
+async def recover_own(db: Database, scenario: Scenario) -> None:
     await recover_tasks_of_worker(db, scenario.worker, db.clock.now())
 
 
@@ -135,26 +137,26 @@ async def register(db: Database, scenario: Scenario) -> None:
         await workers.register_process(db, me, holds_name_lock=True, silence_limit=LEASE)
 
 
-async def replace_a_silent_one(db: Database, scenario: Scenario) -> None:
+async def replace_silent_process(db: Database, scenario: Scenario) -> None:
     for what in ("there", "here"):
         me = ProcessRegistration(scenario.id(f"bob {what}"), "bob", "worker", what, "boot", 1, "0", ["default"], 1)
         await workers.register_process(db, me, holds_name_lock=True, silence_limit=timedelta())
 
 
-async def live_and_leave(db: Database, scenario: Scenario) -> None:
+async def heartbeat_and_leave(db: Database, scenario: Scenario) -> None:
     id = scenario.id("a second life")
     await workers.record_heartbeat(db, id)
     await workers.mark_draining(db, id)
     await workers.deregister_process(db, id)
 
 
-async def queues(db: Database, scenario: Scenario) -> None:
+async def limit_and_pause_queue(db: Database, scenario: Scenario) -> None:
     await workers.limit_queue(db, "default", 5)
     await workers.pause_queue(db, "default", by="tester", reason=None)
     await workers.resume_queue(db, "default")
 
 
-async def bury(db: Database, scenario: Scenario) -> None:
+async def end_silent_processes(db: Database, scenario: Scenario) -> None:
     await workers.end_silent_processes(db, timedelta(hours=1))
     await workers.delete_ended_processes(db, db.clock.now() + LATER)
 
@@ -163,14 +165,16 @@ async def count_repair(connection: Connection, scenario: Scenario) -> None:
     await workers.count_repair(connection, "lease_expired", 1)
 
 
-EXPIRED = sql("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
-SILENT = sql("UPDATE tenuto.workers SET seen_at = now() - interval '1 day'")
-CLAIMS = (take, take_under_limits, stand_by)
-TASKS: tuple[Step, ...] = (
-        enqueue, enqueue_many, copy_many, promote, take, renew, let_go, one_ends, one_is_repeated, one_is_put_aside,
-        one_is_put_back, one_is_told_to_stop, and_fails_instead, one_is_cancelled, take_under_limits, stand_by,
-        a_seat_is_handed_on, another_is_handed_on, EXPIRED, sweeping, Calm(take), recovering,
-    )  # fmt: skip
-WORKERS: tuple[Step, ...] = (
-    register, replace_a_silent_one, live_and_leave, queues, within(count_repair), SILENT, bury,
+EXPIRE_LEASES = run_sql("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
+MAKE_PROCESSES_SILENT = run_sql("UPDATE tenuto.workers SET seen_at = now() - interval '1 day'")
+CLAIMS = (claim_tasks, claim_limited, claim_standby)
+TASKS: tuple[Action, ...] = (
+    enqueue, enqueue_many, enqueue_bulk, promote, claim_tasks, renew, mark_overrun, finish_one, retry_one,
+    defer_one, return_one_to_queue, request_cancellation, fail_cancelled_one, cancel_one, claim_limited,
+    claim_standby, hand_off_slot_after_success, hand_off_slot_after_failure, EXPIRE_LEASES, recover_lost,
+    Preparation(claim_tasks), recover_own,
+)  # fmt: skip
+WORKERS: tuple[Action, ...] = (
+    register, replace_silent_process, heartbeat_and_leave, limit_and_pause_queue, in_transaction(count_repair),
+    MAKE_PROCESSES_SILENT, end_silent_processes,
 )  # fmt: skip

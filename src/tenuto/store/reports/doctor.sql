@@ -44,7 +44,7 @@ WITH guarded AS (
 )
 SELECT (SELECT 'tenuto.' || relname FROM pg_class WHERE pg_class.oid = guarded.relation) AS relation,
        guarded.guard,
-       CASE WHEN found.oid IS NULL THEN 'missing' ELSE 'switched off' END AS how
+       CASE WHEN found.oid IS NULL THEN 'missing' ELSE 'disabled' END AS how
 FROM guarded
 LEFT JOIN pg_trigger AS found ON found.tgrelid = guarded.relation AND found.tgname = guarded.guard
 WHERE found.oid IS NULL OR found.tgenabled IN ('D', 'R')
