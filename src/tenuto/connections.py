@@ -147,9 +147,9 @@ class Connections:
 
     def _release_server(self) -> None:
         with self._server_lock:
-            held, self._server_handle = self._server_handle, None
-            if held is not None:
-                held.release()
+            handle, self._server_handle = self._server_handle, None
+            if handle is not None:
+                handle.release()
 
     def _start_server(self) -> embedded_server.ServerHandle:
         settings = self._settings()

@@ -62,7 +62,7 @@ async def test_new_schedule_has_a_next_run_and_a_first_version(db: Database) -> 
 async def test_request_id_of_a_deleted_schedule_is_not_reused(db: Database) -> None:
     made = await create(db, make_definition(), make_change_context())
     await delete(db, NAME, make_change_context(LATER))
-    with raises_code("schedule.request.already_used", Conflict) as rejected:
+    with raises_code("definition.request.already_used", Conflict) as rejected:
         await create(db, make_definition(), make_change_context(LATER), id=made.id)
     assert rejected.value.field == "request_id"
     assert [change for _, change in await list_changes(db)] == ["deleted", "created"]

@@ -1,4 +1,4 @@
-"""The doctor and the sixteen invariants of docs/guarantees.md: each has a check, and tests with damage that it finds."""
+"""The doctor and the sixteen invariants of docs/guarantees.md: each has a check that finds planted damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tenuto.scheduling import firing
 from tenuto.settings import Settings, load_settings
 from tests.diagnostics.test_doctor import execute_without_triggers, fail_task_three_times, insert_task, run_doctor
 from tests.races.execution_actions import create_plan, run_to_end
-from tests.races.task_actions import SOMEBODY
+from tests.races.task_actions import ACTOR
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
@@ -106,7 +106,7 @@ async def fired_schedule(db: Database, register_worker: RegisterWorker) -> UUID:
     worker = await register_worker()
     started_at = db.clock.now() - timedelta(minutes=6)
     schedule = await schedule_definitions.create(
-        db, ScheduleDefinition("Nightly", every("1m"), create_plan(2, 1)), ChangeContext(SOMEBODY, started_at)
+        db, ScheduleDefinition("Nightly", every("1m"), create_plan(2, 1)), ChangeContext(ACTOR, started_at)
     )
     for minute in range(1, 6):
         assert await firing.fire_due_schedules(db, started_at + timedelta(minutes=minute), "test")
@@ -149,8 +149,10 @@ async def test_doctor_finds_step_started_too_early(
 async def test_doctor_finds_plan_changed_during_execution(
     database: Database, settings: Settings, fired_schedule: UUID
 ) -> None:
-    await execute_without_triggers(database, "UPDATE tenuto.executions SET plan = plan - 1 WHERE due_at = (SELECT max(due_at) FROM"
-                           " tenuto.executions)")  # fmt: skip
+    await execute_without_triggers(
+        database,
+        "UPDATE tenuto.executions SET plan = plan - 1 WHERE due_at = (SELECT max(due_at) FROM tenuto.executions)",
+    )
     found = (await run_doctor(database, settings))["plan_changed"]
     assert re.search(r"\(Nightly\): 1 groups and 2 steps, .* 2 and 3$", found.details[0])
 

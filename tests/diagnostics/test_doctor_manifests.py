@@ -51,8 +51,16 @@ async def test_doctor_reports_nothing_for_sound_manifests(
             "(bake)",
         ),
         ("UPDATE tenuto.manifests SET max_active = 1", "manifest_cap_exceeded", "manifest bake: 2 active, 1 "),
-        ("UPDATE tenuto.manifest_groups SET max_active = 1 WHERE name = 'g'", "manifest_cap_exceeded", "group g: 2 active"),
-        ("UPDATE tenuto.manifest_groups SET max_active = 1 WHERE name = '*'", "manifest_cap_exceeded", "all manifests: 2 active"),
+        (
+            "UPDATE tenuto.manifest_groups SET max_active = 1 WHERE name = 'g'",
+            "manifest_cap_exceeded",
+            "group g: 2 active",
+        ),
+        (
+            "UPDATE tenuto.manifest_groups SET max_active = 1 WHERE name = '*'",
+            "manifest_cap_exceeded",
+            "all manifests: 2 active",
+        ),
         (
             "DROP INDEX tenuto.tasks_one_run_per_manifest; UPDATE tenuto.tasks SET batch_id = NULL",
             "manifest_runs_overlap",
@@ -60,7 +68,11 @@ async def test_doctor_reports_nothing_for_sound_manifests(
         ),
         ("DROP INDEX tenuto.tasks_one_per_item", "unique_keys_missing", "tasks_one_per_item is missing"),
         ("DROP INDEX tenuto.dead_letters_one_open", "unique_keys_missing", "dead_letters_one_open is missing"),
-        ("DROP TRIGGER dead_letters_resolve_once ON tenuto.dead_letters", "triggers_missing", "dead_letters_resolve_once"),
+        (
+            "DROP TRIGGER dead_letters_resolve_once ON tenuto.dead_letters",
+            "triggers_missing",
+            "dead_letters_resolve_once",
+        ),
         ("DELETE FROM tenuto.manifests", "run_without_manifest", "(bake)"),
         (
             "DELETE FROM tenuto.tasks WHERE state = 'queued' AND batch_id IS NOT NULL",
@@ -85,7 +97,7 @@ async def test_doctor_reports_nothing_for_sound_manifests(
         ),
         ("UPDATE tenuto.manifests SET next_run_at = NULL, planned = true", "next_run_unknown", "manifest bake "),
     ],
-)  # fmt: skip
+)
 async def test_doctor_finds_damage_to_manifests(
     database: Database, settings: Settings, partly_run_batch: UUID, statement: str, name: str, detail: str
 ) -> None:

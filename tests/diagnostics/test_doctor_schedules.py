@@ -20,7 +20,7 @@ from tenuto.scheduling.firing import RunResult
 from tenuto.settings import Settings
 from tests.diagnostics.test_doctor import execute_without_triggers, run_doctor
 from tests.races.execution_actions import create_plan, run_to_end
-from tests.races.task_actions import SOMEBODY, claim
+from tests.races.task_actions import ACTOR, claim
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "Nightly"
@@ -29,7 +29,7 @@ NAME = "Nightly"
 async def run_schedule(db: Database) -> RunResult:
     now, request_id = db.clock.now(), new_id()
     return await db.transaction(
-        lambda connection: firing.run_schedule(connection, NAME, now, SOMEBODY, request_id=request_id)
+        lambda connection: firing.run_schedule(connection, NAME, now, ACTOR, request_id=request_id)
     )
 
 
@@ -37,7 +37,7 @@ async def run_schedule(db: Database) -> RunResult:
 async def open_execution(db: Database, register_worker: RegisterWorker) -> UUID:
     """A schedule with an ended execution, and an open one with two running steps and a waiting one."""
     worker = await register_worker()
-    author = ChangeContext(SOMEBODY, db.clock.now())
+    author = ChangeContext(ACTOR, db.clock.now())
     await schedule_definitions.create(db, ScheduleDefinition(NAME, every("1h"), create_plan(2, 1)), author)
     await run_schedule(db)
     await run_to_end(db, worker)
@@ -200,7 +200,7 @@ async def test_doctor_finds_lost_next_run_and_its_remedy_restores_it(
     assert "tenuto schedule disable NAME" in (found.remedy or "")
     for enabled in (False, True):
         await schedule_definitions.set_enabled(
-            database, NAME, ChangeContext(SOMEBODY, database.clock.now()), enabled=enabled
+            database, NAME, ChangeContext(ACTOR, database.clock.now()), enabled=enabled
         )
     assert await run_doctor(database, settings) == {}
 

@@ -1,4 +1,4 @@
-"""Runs of manifests and items of batches say why they are not running, and never otherwise than claims decide."""
+"""Diagnosis of manifest runs and batch items; it always agrees with the claim statements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.diagnostics.test_why import Sql, insert_worker, reason_codes
 from tests.support.manifests import ANA, LEASE, claim_runs, create_batch, create_manifest, reload_manifest, start_run
 
 CLAIMABLE = {"free", "others_first"}
-"""What is told of a task that a claim would take."""
+"""Reason codes of a task that a claim would take."""
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ async def db(app: Tenuto) -> Database:
 
 
 @pytest.fixture
-async def holder(sql: Sql) -> UUID:
-    return await insert_worker(sql)(slots=100)
+async def worker_id(sql: Sql) -> UUID:
+    return await insert_worker(sql, slots=100)
 
 
 async def list_unclaimed_ids(db: Database) -> list[UUID]:
-    """What is open and does not run, the first in line first."""
+    """Return the ids of open tasks that do not run, in the order of claims."""
     rows = await db.fetch_all("SELECT id FROM tenuto.tasks WHERE state <> 'running' ORDER BY rank, run_at, id")
     return [row["id"] for row in rows]
 
@@ -42,8 +42,8 @@ async def load_reasons(db: Database, id: UUID) -> tuple[Reason, ...]:
     return (await diagnose_task(db, id)).reasons
 
 
-async def change_group(db: Database, name: str, **said: Any) -> None:
-    await manifest_definitions.change_group(db, name, db.clock.now(), ANA, **said)
+async def change_group(db: Database, name: str, **changes: Any) -> None:
+    await manifest_definitions.change_group(db, name, db.clock.now(), ANA, **changes)
 
 
 async def start_runs(db: Database, manifests: Sequence[StoredManifest]) -> list[UUID]:
@@ -52,93 +52,91 @@ async def start_runs(db: Database, manifests: Sequence[StoredManifest]) -> list[
     return [id for id in found if id is not None]
 
 
-async def test_behind_the_limit_of_its_manifest_an_item_names_the_runs_that_fill_it(db: Database, holder: UUID) -> None:
+async def test_why_names_active_runs_of_full_manifest(db: Database, worker_id: UUID) -> None:
     stored = await create_manifest(db, on_demand=True, max_active=1)
     await create_batch(db, stored, 3)
-    (running,) = await claim_runs(db, holder)
+    (running,) = await claim_runs(db, worker_id)
     for id in await list_unclaimed_ids(db):
         (reason,) = await load_reasons(db, id)
         assert (reason.code, reason.ids) == (ReasonCode.MANIFEST_LIMIT, (running.id,))
-        assert "the limit of manifest bake is full: 1 of at most 1 run" in reason.text
+        assert "manifest bake is exhausted: 1 of 1" in reason.text
 
 
-async def test_behind_the_limit_of_its_group_a_run_names_the_runs_of_the_whole_group(
-    db: Database, holder: UUID
-) -> None:
+async def test_why_names_active_runs_of_full_manifest_group(db: Database, worker_id: UUID) -> None:
     await change_group(db, "kitchen", max_active=2)
     group = [await create_manifest(db, f"bake-{number}", on_demand=True, group="kitchen") for number in range(3)]
     alone = await create_manifest(db, "clean", on_demand=True)
     await start_runs(db, [*group, alone])
-    taken = await claim_runs(db, holder)
+    taken = await claim_runs(db, worker_id)
     (id,) = await list_unclaimed_ids(db)
     (reason,) = await load_reasons(db, id)
     assert (reason.code, set(reason.ids)) == (
         ReasonCode.GROUP_LIMIT,
         {task.id for task in taken if task.manifest_id != alone.id},
     )
-    assert "the limit of group kitchen is full: 2 of at most 2 run" in reason.text
+    assert "group kitchen is exhausted: 2 of 2" in reason.text
 
 
-async def test_behind_the_limit_of_all_manifests_a_run_says_so_and_another_job_is_free(
-    app: Tenuto, db: Database, holder: UUID
+async def test_why_reports_limit_of_all_manifests_for_runs_but_not_for_jobs(
+    app: Tenuto, db: Database, worker_id: UUID
 ) -> None:
     @app.job
     async def quick() -> None: ...
 
     await change_group(db, "*", max_active=1)
     await start_runs(db, [await create_manifest(db, name, on_demand=True) for name in ("bake", "clean")])
-    assert len(await claim_runs(db, holder)) == 1
+    assert len(await claim_runs(db, worker_id)) == 1
     (id,) = await list_unclaimed_ids(db)
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_LIMIT
-    assert "the limit of all manifests together is full: 1 of at most 1 run" in reason.text
+    assert "all manifests together is exhausted: 1 of 1" in reason.text
     other = await app.enqueue(quick)
     assert reason_codes(await app.why(other.id)) == ["free"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("kitchen", "group kitchen is disabled"), ("*", "all manifests together are disabled")]
-)
-async def test_a_disabled_group_is_told_and_who_changed_it(db: Database, holder: UUID, name: str, words: str) -> None:
+@pytest.mark.parametrize(("name", "subject"), [("kitchen", "group kitchen"), ("*", "all manifests together")])
+async def test_why_names_disabled_group_and_its_last_change(
+    db: Database, worker_id: UUID, name: str, subject: str
+) -> None:
     await start_runs(db, [await create_manifest(db, on_demand=True, group="kitchen")])
     (id,) = await list_unclaimed_ids(db)
     await change_group(db, name, enabled=False)
-    assert await claim_runs(db, holder) == []
+    assert await claim_runs(db, worker_id) == []
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_DISABLED
-    assert reason.text.startswith(words)
+    assert reason.text.startswith(subject)
     assert ANA.name in reason.text
     await change_group(db, name, enabled=True)
     assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.FREE]
-    assert len(await claim_runs(db, holder)) == 1
+    assert len(await claim_runs(db, worker_id)) == 1
 
 
-async def test_the_group_that_counts_is_the_one_it_was_enqueued_in(db: Database, holder: UUID) -> None:
+async def test_why_uses_the_group_at_enqueue_time(db: Database, worker_id: UUID) -> None:
     stored = await create_manifest(db, on_demand=True, group="kitchen")
     await start_runs(db, [stored])
     await db.fetch_all("UPDATE tenuto.manifests SET group_name = 'garden'")
     await change_group(db, "garden", enabled=False)
     (id,) = await list_unclaimed_ids(db)
     assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.FREE]
-    assert len(await claim_runs(db, holder)) == 1
+    assert len(await claim_runs(db, worker_id)) == 1
 
 
-async def test_of_a_manifest_that_is_gone_no_limit_counts(db: Database, holder: UUID) -> None:
+async def test_why_ignores_limits_of_deleted_manifest(db: Database, worker_id: UUID) -> None:
     await create_batch(db, await create_manifest(db, on_demand=True, max_active=1), 3)
-    assert len(await claim_runs(db, holder)) == 1
+    assert len(await claim_runs(db, worker_id)) == 1
     await db.fetch_all("DELETE FROM tenuto.manifests")
     assert {each.code for id in await list_unclaimed_ids(db) for each in await load_reasons(db, id)} <= CLAIMABLE
-    assert len(await claim_runs(db, holder)) == 2
+    assert len(await claim_runs(db, worker_id)) == 2
 
 
-async def test_an_item_of_a_paused_batch_says_who_paused_it_and_what_comes_next(db: Database, holder: UUID) -> None:
+async def test_why_names_actor_of_batch_pause_and_later_obstacles(db: Database, worker_id: UUID) -> None:
     batch = await create_batch(db, await create_manifest(db, on_demand=True, group="kitchen"), 2)
     now = db.clock.now()
     await batches.pause_batch(db, batch, now, ANA)
     first, second = await list_unclaimed_ids(db)
     (reason,) = await load_reasons(db, first)
     assert (reason.code, reason.ids) == (ReasonCode.BATCH_PAUSED, (batch,))
-    assert f"paused by {ANA.name} since" in reason.text
+    assert ANA.name in reason.text
     await change_group(db, "kitchen", enabled=False)
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now() + interval '1 hour', failures = 1 WHERE id = $1", second)
     assert [each.code for each in await load_reasons(db, second)] == [
@@ -148,13 +146,11 @@ async def test_an_item_of_a_paused_batch_says_who_paused_it_and_what_comes_next(
     ]
 
 
-async def test_what_an_interrupted_pause_resumption_or_cancellation_left_is_told_with_the_way_out(
-    db: Database, holder: UUID
-) -> None:
+async def test_why_names_the_command_that_completes_an_interrupted_batch_change(db: Database, worker_id: UUID) -> None:
     batch = await create_batch(db, await create_manifest(db, on_demand=True), 1)
     (id,) = await list_unclaimed_ids(db)
     await db.fetch_all("UPDATE tenuto.batches SET paused_at = now(), paused_by = 'ana'")
-    assert await claim_runs(db, holder) == []
+    assert await claim_runs(db, worker_id) == []
     assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.BATCH_PAUSED]
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'waiting'")
     await db.fetch_all("UPDATE tenuto.batches SET paused_at = NULL, paused_by = NULL")
@@ -164,22 +160,22 @@ async def test_what_an_interrupted_pause_resumption_or_cancellation_left_is_told
     assert "scheduler" not in reason.text
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
     await db.fetch_all("UPDATE tenuto.batches SET cancelled_at = now(), cancelled_by = 'ana'")
-    assert await claim_runs(db, holder) == []
+    assert await claim_runs(db, worker_id) == []
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STOPPING
     assert f"`tenuto batch cancel {batch}`" in reason.text
 
 
-async def test_what_stands_by_says_so_and_takes_up_no_slot(app: Tenuto, db: Database, sql: Sql) -> None:
+async def test_why_reports_standby_task_that_uses_no_slot(app: Tenuto, db: Database, sql: Sql) -> None:
     @app.job
     async def quick() -> None: ...
 
-    worker = await insert_worker(sql)(slots=2)
+    worker_id = await insert_worker(sql, slots=2)
     await create_batch(db, await create_manifest(db, on_demand=True, max_active=1), 3)
-    (running,) = await claim_runs(db, worker)
+    (running,) = await claim_runs(db, worker_id)
     assert running.limit_slot is not None
     place = (-running.priority, running.run_at, running.id)
-    ready = await store.claim_standby_tasks(db, worker, {running.limit_slot: place}, 1, LEASE, [])
+    ready = await store.claim_standby_tasks(db, worker_id, {running.limit_slot: place}, 1, LEASE, [])
     assert [each.code for each in await load_reasons(db, ready[0].id)] == [
         ReasonCode.STANDBY,
         ReasonCode.MANIFEST_LIMIT,
@@ -189,7 +185,7 @@ async def test_what_stands_by_says_so_and_takes_up_no_slot(app: Tenuto, db: Data
     assert reason_codes(await app.why(other.id)) == ["free"]
 
 
-async def test_whatever_claims_leave_has_a_reason_and_whatever_has_none_they_take(db: Database, holder: UUID) -> None:
+async def test_why_agrees_with_claims_about_every_task(db: Database, worker_id: UUID) -> None:
     await change_group(db, "kitchen", max_active=3)
     await change_group(db, "*", max_active=6)
     await change_group(db, "off", enabled=False)
@@ -204,11 +200,11 @@ async def test_whatever_claims_leave_has_a_reason_and_whatever_has_none_they_tak
             await batches.pause_batch(db, batch, db.clock.now(), ANA)
     for _ in range(100):
         before = {id: {str(each.code) for each in await load_reasons(db, id)} for id in await list_unclaimed_ids(db)}
-        taken = {task.id for task in await claim_runs(db, holder, 3)}
-        assert all(before[id] <= CLAIMABLE for id in taken), "a task that a claim takes is held up by nothing"
+        taken = {task.id for task in await claim_runs(db, worker_id, 3)}
+        assert all(before[id] <= CLAIMABLE for id in taken), "a claim took a task that has an obstacle"
         if taken:
             continue
-        assert not any(told & CLAIMABLE for told in before.values()), "what no claim takes is held up by something"
+        assert not any(codes & CLAIMABLE for codes in before.values()), "a task without an obstacle was not claimed"
         ended = await db.fetch_all(
             "DELETE FROM tenuto.tasks WHERE id = (SELECT id FROM tenuto.tasks WHERE state = 'running' LIMIT 1)"
             " RETURNING id"
@@ -216,4 +212,4 @@ async def test_whatever_claims_leave_has_a_reason_and_whatever_has_none_they_tak
         if not ended:
             break
     rest = [await load_reasons(db, id) for id in await list_unclaimed_ids(db)]
-    assert {each.code for told in rest for each in told} == {ReasonCode.GROUP_DISABLED, ReasonCode.BATCH_PAUSED}
+    assert {each.code for reasons in rest for each in reasons} == {ReasonCode.GROUP_DISABLED, ReasonCode.BATCH_PAUSED}

@@ -161,6 +161,7 @@ def _login() -> str:
     return login_name()
 
 
+@pytest.mark.slow
 async def test_nightly_hr_sync_follows_the_documented_timeline(
     transactions: list[TransactionRecord], app: Tenuto, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def is_expected_count(submitted: int) -> bool:
     return submitted >= SUBMITTED and (submitted - SUBMITTED) % REPORTS == 0
 
 
+@pytest.mark.slow
 def test_tour_json_output_accounts_for_all_work(kept_tour: KeptTour) -> None:
     assert kept_tour.exit_code == 0
     output = kept_tour.output
@@ -98,6 +99,7 @@ def test_tour_json_output_accounts_for_all_work(kept_tour: KeptTour) -> None:
     assert output["batch_items"] == 60
 
 
+@pytest.mark.slow
 def test_tour_in_kept_directory_counts_only_its_own_work_and_fits_80_columns(kept_tour: KeptTour) -> None:
     lines, screen = io.StringIO(), io.StringIO()
     terminal = TerminalPresenter(Console(file=screen, force_terminal=True, width=WIDTH, height=24, color_system=None))
@@ -138,6 +140,7 @@ def test_ledger_with_lost_or_doubled_work_does_not_balance() -> None:
     assert not ledger.build_ledger(10, {**counts, "doubled": 1}, **events).balances
 
 
+@pytest.mark.slow
 def test_interrupted_tour_leaves_no_processes_and_files() -> None:
     command = [sys.executable, "-P", "-m", "examples.tour", "--headless"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -226,6 +226,7 @@ MISFIRES: dict[MisfirePolicy, Callable[[int, int], Misfire]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=times(150, in_a_proof=3000), deadline=None)
 @given(
     st.one_of(dense_triggers(), properties.triggers()),

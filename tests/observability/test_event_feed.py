@@ -1,4 +1,4 @@
-"""The feed: nothing is missed, nothing is told twice, and those who come back together ask together."""
+"""Event feed: no change is missed or reported twice, and returning subscribers share one query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FROM (SELECT * FROM tenuto.{table} LIMIT 1) AS one, generate_series(1, $2)
 
 
 @pytest.fixture
-async def done(app: Tenuto, worker: WorkerFactory) -> Database:
+async def database(app: Tenuto, worker: WorkerFactory) -> Database:
     """A database in which one execution of one step has ended."""
 
     @app.job
@@ -42,111 +42,105 @@ async def done(app: Tenuto, worker: WorkerFactory) -> Database:
 
 
 def data_of_topic(topic: str, found: Sequence[Event]) -> list[Any]:
-    return [news.data for news in found if news.topic == topic]
+    return [event.data for event in found if event.topic == topic]
 
 
 def count_ended_attempts(found: Sequence[Event]) -> int:
     return sum(each["count"] for data in data_of_topic("activities", found) for each in data["ended"])
 
 
-async def test_an_end_that_is_committed_late_is_told_and_once(done: Database) -> None:
-    look, now = ChangeDetector(), done.clock.now()
-    await look.detect_changes(done, now)
-    assert count_ended_attempts(await look.detect_changes(done, now)) == 0
-    await done.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 7)
-    told = [await look.detect_changes(done, now) for _ in range(2)]
-    assert [count_ended_attempts(found) for found in told] == [7, 0]
-    await done.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 2)
-    assert count_ended_attempts(await look.detect_changes(done, now)) == 2
+async def test_change_detector_reports_late_commit_once(database: Database) -> None:
+    detector, now = ChangeDetector(), database.clock.now()
+    await detector.detect_changes(database, now)
+    assert count_ended_attempts(await detector.detect_changes(database, now)) == 0
+    await database.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 7)
+    polls = [await detector.detect_changes(database, now) for _ in range(2)]
+    assert [count_ended_attempts(found) for found in polls] == [7, 0]
+    await database.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 2)
+    assert count_ended_attempts(await detector.detect_changes(database, now)) == 2
 
 
-async def test_more_than_fit_on_a_page_are_all_told_and_far_too_many_in_one_word(
-    done: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look, now = ChangeDetector(), done.clock.now() + timedelta(minutes=1)
-    await look.detect_changes(done, now)
-    await done.fetch_all(COPY_ROW.format(table="executions"), now, 1200)
-    found = await look.detect_changes(done, now)
+async def test_change_detector_reads_all_pages_and_resets_above_its_limit(database: Database) -> None:
+    detector, now = ChangeDetector(), database.clock.now() + timedelta(minutes=1)
+    await detector.detect_changes(database, now)
+    await database.fetch_all(COPY_ROW.format(table="executions"), now, 1200)
+    found = await detector.detect_changes(database, now)
     assert len({each["id"] for each in data_of_topic("executions", found)}) == 1200
-    assert data_of_topic("executions", await look.detect_changes(done, now)) == []
-    monkeypatch.setattr("tenuto.observability.event_feed._MOST", 1000)
-    assert [news.topic for news in await ChangeDetector().detect_changes(done, now)] == ["reset"]
+    assert data_of_topic("executions", await detector.detect_changes(database, now)) == []
+    events = await ChangeDetector(max_changes=1000).detect_changes(database, now)
+    assert [event.topic for event in events] == ["reset"]
 
 
 def record_queries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """One entry for each look at what has ended."""
-    asked: list[object] = []
-    ask = changes.list_ended_executions
+    """Return a list that receives an entry for each query of ended executions."""
+    queries: list[object] = []
+    list_ended_executions = changes.list_ended_executions
 
-    async def count(*given: Any) -> list[dict[str, Any]]:
-        asked.append(given)
+    async def record(*arguments: Any) -> list[dict[str, Any]]:
+        queries.append(arguments)
         await asyncio.sleep(0)
-        return await ask(*given)
+        return await list_ended_executions(*arguments)
 
-    monkeypatch.setattr(changes, "list_ended_executions", count)
-    return asked
+    monkeypatch.setattr(changes, "list_ended_executions", record)
+    return queries
 
 
-async def test_those_who_come_back_together_ask_once_and_later_nobody_asks(
-    done: Database, app: Tenuto, monkeypatch: pytest.MonkeyPatch
+async def test_event_feed_shares_catch_up_query_and_replays_recent_batches(
+    database: Database, app: Tenuto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenuto.observability.event_feed._EVERY", 600.0)  # the feed itself looks once
-    monkeypatch.setattr("tenuto.observability.event_feed._LONGEST", 600.0)
-    monkeypatch.setattr(
-        "tenuto.observability.event_feed._SHARED_FOR", timedelta(minutes=1)
-    )  # however long all of them take
-    feed = EventFeed(app.open)
-    long_before = done.clock.now() - timedelta(minutes=5)
-    before = asyncio.Event()
+    # The feed polls once, and the catch-up query stays valid for the whole test.
+    feed = EventFeed(app.open, poll_interval_seconds=600.0, catch_up_validity=timedelta(minutes=1))
+    left_at = database.clock.now() - timedelta(minutes=5)
+    start = asyncio.Event()
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(feed.subscribe(ALL, None))
-        asked = record_queries(monkeypatch)
+        queries = record_queries(monkeypatch)
 
-        async def come_back() -> Subscription:
-            await before.wait()
-            return await stack.enter_async_context(feed.subscribe(ALL, long_before))
+        async def resubscribe() -> Subscription:
+            await start.wait()
+            return await stack.enter_async_context(feed.subscribe(ALL, left_at))
 
-        coming = [asyncio.create_task(come_back()) for _ in range(30)]
-        before.set()
-        watchers = await asyncio.gather(*coming)
-        assert len(asked) <= 3, "each asked for itself"
-        for watcher in watchers:
-            (missed,) = await watcher.next_batches(0)
+        returning = [asyncio.create_task(resubscribe()) for _ in range(30)]
+        start.set()
+        subscriptions = await asyncio.gather(*returning)
+        assert len(queries) <= 3, "each subscriber ran its own query"
+        for subscription in subscriptions:
+            (missed,) = await subscription.next_batches(0)
             assert len(data_of_topic("executions", missed.events)) == 1
             assert count_ended_attempts(missed.events) == 1
 
-        now = done.clock.now()
-        told = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(1, 4)]
-        for each in told:
+        now = database.clock.now()
+        batches = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(1, 4)]
+        for each in batches:
             feed._publish(each)
-        asked.clear()
-        again = await stack.enter_async_context(feed.subscribe(ALL, told[0].at))
-        assert await again.next_batches(0) == told[1:]
-        assert await first.next_batches(0) == told
-        assert asked == []
+        queries.clear()
+        returned = await stack.enter_async_context(feed.subscribe(ALL, batches[0].at))
+        assert await returned.next_batches(0) == batches[1:]
+        assert await first.next_batches(0) == batches
+        assert queries == []
     await feed.close()
 
 
-async def test_who_is_too_slow_hears_the_beginning_whole_and_comes_again(done: Database) -> None:
-    now = done.clock.now()
-    watcher = Subscription(ALL)
-    looks = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(150)]
-    for look in looks[:120]:
-        watcher.publish(look)
-    heard = await watcher.next_batches(0)
-    watcher.publish(looks[120])
-    assert (heard, watcher.is_closed) == (looks[:100], True)
-    assert await watcher.next_batches(0) == [], "after a gap nothing more is told"
+async def test_slow_subscription_is_closed_after_its_first_batches(database: Database) -> None:
+    now = database.clock.now()
+    subscription = Subscription(ALL)
+    batches = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(150)]
+    for batch in batches[:120]:
+        subscription.publish(batch)
+    received = await subscription.next_batches(0)
+    subscription.publish(batches[120])
+    assert (received, subscription.is_closed) == (batches[:100], True)
+    assert await subscription.next_batches(0) == [], "nothing is published after a gap"
 
 
-async def test_a_feed_that_is_closed_lets_everybody_go(done: Database, app: Tenuto) -> None:
+async def test_closing_event_feed_closes_subscriptions(database: Database, app: Tenuto) -> None:
     feed = EventFeed(app.open)
-    async with feed.subscribe(ALL, None) as watcher:
-        waiting = asyncio.create_task(watcher.next_batches(60))
+    async with feed.subscribe(ALL, None) as subscription:
+        waiting = asyncio.create_task(subscription.next_batches(60))
         await asyncio.sleep(0)
         await feed.close()
         async with asyncio.timeout(10):
             assert await waiting == []
-        assert watcher.is_closed
+        assert subscription.is_closed
         async with feed.subscribe(ALL, None) as late:
             assert late.is_closed

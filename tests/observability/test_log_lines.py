@@ -1,4 +1,4 @@
-"""Every line of a log says of which attempt it comes, for people and as JSON."""
+"""Log lines of a running task name its task, attempt and execution, on the console and as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.engine_fixtures import WorkerFactory
 
 
 @pytest.fixture
-def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
-    """What is written to stderr; afterwards logging is as it was."""
+def read_stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Return the text written to stderr; restore the logging configuration afterwards."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield lambda: capsys.readouterr().err
@@ -26,7 +26,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
 async def run_jobs(app: Tenuto, worker: WorkerFactory) -> tuple[str, str]:
     @app.job
     async def talks(ctx: Context) -> None:
-        ctx.log.info("by its own log")
+        ctx.log.info("by the job log")
         logging.getLogger("some.library").warning("by %s", "standard logging")
 
     @app.job
@@ -44,34 +44,39 @@ async def run_jobs(app: Tenuto, worker: WorkerFactory) -> tuple[str, str]:
     return str(execution), str(failed.id)
 
 
-async def test_as_json_every_line_names_task_attempt_and_execution(
-    app: Tenuto, worker: WorkerFactory, written: Callable[[], str]
+async def test_json_log_lines_name_task_attempt_and_execution(
+    app: Tenuto, worker: WorkerFactory, read_stderr: Callable[[], str]
 ) -> None:
     configure("json", "debug")
     execution, failed = await run_jobs(app, worker)
-    lines = [json.loads(line) for line in written().splitlines()]
+    lines = [json.loads(line) for line in read_stderr().splitlines()]
     by_event = {line["event"]: line for line in lines}
     (step,) = {line["task"] for line in lines if line.get("execution") == execution}
-    for event in ("by its own log", "by standard logging", "attempt ended"):
+    for event in ("by the job log", "by standard logging", "attempt ended"):
         line = by_event[event]
         assert (line["task"], line["execution"], line["attempt"], line["job"]) == (step, execution, 1, "talks")
     assert by_event["by standard logging"]["logger"] == "some.library"
     assert by_event["by standard logging"]["level"] == "warning"
-    told = by_event["attempt failed"]
-    assert (told["task"], told["level"], told["reason"], told["again"]) == (failed, "warning", "error", False)
-    assert "execution" not in told
+    failure = by_event["attempt failed"]
+    assert (failure["task"], failure["level"], failure["reason"], failure["retried"]) == (
+        failed,
+        "warning",
+        "error",
+        False,
+    )
+    assert "execution" not in failure
     assert "task" not in by_event["worker ready"]
 
 
-async def test_for_people_a_line_names_them_too_and_success_is_not_told_of_each(
-    app: Tenuto, worker: WorkerFactory, written: Callable[[], str]
+async def test_console_log_lines_name_task_and_execution_and_omit_successes(
+    app: Tenuto, worker: WorkerFactory, read_stderr: Callable[[], str]
 ) -> None:
     configure("console", "info")
     execution, failed = await run_jobs(app, worker)
-    said = written()
-    (line,) = [line for line in said.splitlines() if "by its own log" in line]
+    output = read_stderr()
+    (line,) = [line for line in output.splitlines() if "by the job log" in line]
     assert f"execution={execution}" in line
     assert "attempt=1" in line
-    assert "attempt ended" not in said
-    (line,) = [line for line in said.splitlines() if "attempt failed" in line]
+    assert "attempt ended" not in output
+    (line,) = [line for line in output.splitlines() if "attempt failed" in line]
     assert f"task={failed}" in line

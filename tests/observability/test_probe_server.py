@@ -1,4 +1,4 @@
-"""The window into a process: three answers to GET, nothing else, and onto this machine only."""
+"""Probe server: three paths for GET, no other requests, and by default on this machine only."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from tenuto.errors import Conflict, Invalid
 from tenuto.observability import probe_server as module
 from tenuto.observability.probe_server import serve_probes
 from tenuto.settings import load_settings
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def run_probe_server(app: Tenuto, home: Path) -> AsyncIterator[int]:
-    """A window at a port that is free, and whose it stays; which one."""
-    start, servers = asyncio.start_server, list[asyncio.Server]()
+async def run_probe_server(app: Tenuto, home: Path, **options: Any) -> AsyncIterator[int]:
+    """Run a probe server on a free port, and return the port."""
+    start_server, servers = asyncio.start_server, list[asyncio.Server]()
 
-    async def noted(*given: Any, **options: Any) -> asyncio.Server:
-        servers.append(await start(*given, **options))
+    async def record_server(*arguments: Any, **server_options: Any) -> asyncio.Server:
+        servers.append(await start_server(*arguments, **server_options))
         return servers[-1]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(asyncio, "start_server", noted)
-        async with serve_probes(load_settings(home=home, metrics_port=0), app.status):
+        patched.setattr(asyncio, "start_server", record_server)
+        async with serve_probes(load_settings(home=home, metrics_port=0), app.status, **options):
             yield servers[0].sockets[0].getsockname()[1]
 
 
@@ -41,7 +42,7 @@ async def send_request(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     answer = b""
-    with contextlib.suppress(ConnectionResetError):  # cut off before all was heard
+    with contextlib.suppress(ConnectionResetError):  # closed before the whole response was read
         answer = await reader.read()
         writer.close()
         await writer.wait_closed()
@@ -59,11 +60,11 @@ def count_received_bytes(connection: socket.socket) -> int:
 async def is_answered(port: int) -> bool:
     try:
         return (await send_request(port, HEALTH)).startswith(b"HTTP/1.1 200 ")
-    except ConnectionResetError:  # refused before all was said
+    except ConnectionResetError:  # refused before the whole request was sent
         return False
 
 
-async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_path: Path) -> None:
+async def test_probe_server_answers_three_paths_and_refuses_other_requests(app: Tenuto, tmp_path: Path) -> None:
     async with app, run_probe_server(app, tmp_path) as port:
 
         async def status(request: str, host: str = "localhost") -> int:
@@ -80,46 +81,41 @@ async def test_it_answers_three_questions_and_refuses_the_rest(app: Tenuto, tmp_
         assert await send_request(port, b"GET /healthz HTTP/1.1\r\n\r\n") != b""
         assert await send_request(port, b"x" * 40_000) == b""
         assert await status("GET /healthz") == 200
-        with pytest.raises(Conflict, match="metrics_port"):
+        with raises_code("settings.metrics_port.unavailable", Conflict):
             async with serve_probes(load_settings(home=tmp_path, metrics_port=port), app.status):
                 pass
     with pytest.raises(ConnectionRefusedError):
         await send_request(port, b"")
 
 
-async def test_whoever_says_nothing_counts_and_one_too_many_is_refused_at_once(
-    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
-    async with app, run_probe_server(app, tmp_path) as port:
+async def test_probe_server_counts_silent_clients_and_refuses_excess_connections(app: Tenuto, tmp_path: Path) -> None:
+    async with app, run_probe_server(app, tmp_path, max_connections=2) as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(5):
             assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
-        for _, one in (*silent, (reader, writer)):
-            one.close()
+        for _, each in (*silent, (reader, writer)):
+            each.close()
         await eventually(lambda: is_answered(port))
 
 
-async def test_whoever_does_not_read_the_answer_is_cut_off(
+async def test_probe_server_disconnects_client_that_does_not_read(
     app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_AT_ONCE", 1)
-    monkeypatch.setattr(module, "_PATIENCE", 0.3)
     response = module._response
-    longer = b"x" * 20_000_000  # than the system takes from our hands
-    monkeypatch.setattr(module, "_response", lambda *given: response(*given) + longer)
-    async with app, run_probe_server(app, tmp_path) as port:
-        with socket.create_connection(("127.0.0.1", port)) as deaf:
-            deaf.sendall(HEALTH)
-            await eventually(lambda: bool(select.select([deaf], [], [], 0)[0]))
+    padding = b"x" * 20_000_000  # more than the socket buffers hold
+    monkeypatch.setattr(module, "_response", lambda *arguments: response(*arguments) + padding)
+    async with app, run_probe_server(app, tmp_path, max_connections=1, request_timeout_seconds=0.3) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(HEALTH)
+            await eventually(lambda: bool(select.select([client], [], [], 0)[0]))
             monkeypatch.setattr(module, "_response", response)
             await eventually(lambda: is_answered(port))
-            assert await asyncio.to_thread(count_received_bytes, deaf) < len(longer)
+            assert await asyncio.to_thread(count_received_bytes, client) < len(padding)
 
 
-async def test_it_opens_to_others_only_when_told_and_not_at_all_without_a_port(app: Tenuto, tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="metrics_host"):
+async def test_probe_server_listens_on_other_hosts_only_with_metrics_open(app: Tenuto, tmp_path: Path) -> None:
+    with raises_code("settings.metrics_host.exposed", Invalid):
         async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.status):
             pass
     async with serve_probes(

@@ -1,4 +1,4 @@
-"""What a process counts of itself: every attempt once, in the right bucket."""
+"""Metrics of a process: every attempt is counted once, in the right bucket."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ DUE = datetime(2026, 11, 16, 8, tzinfo=UTC)
 
 
 def make_settlement(
-    status: OutcomeStatus, reason: OutcomeReason | None = None, *, late: float = 0.0, ran: float | None = 1.0
+    status: OutcomeStatus,
+    reason: OutcomeReason | None = None,
+    *,
+    delay_seconds: float = 0.0,
+    run_seconds: float | None = 1.0,
 ) -> Settlement:
     id = new_id()
     task = Task(id, id, 1, id, "job", "bake", "{}", "{}", 1, 0, 0, "default", 0, DUE, "system", None, "x", None, None)
-    began = DUE + timedelta(seconds=late)
-    if ran is None:  # it never began
-        return Settlement(task, Outcome(status, reason, None, began))
-    return Settlement(task, Outcome(status, reason, began, began + timedelta(seconds=ran)))
+    started_at = DUE + timedelta(seconds=delay_seconds)
+    if run_seconds is None:  # it never started
+        return Settlement(task, Outcome(status, reason, None, started_at))
+    return Settlement(task, Outcome(status, reason, started_at, started_at + timedelta(seconds=run_seconds)))
 
 
-def test_every_outcome_is_counted_once_and_what_came_too_late_apart() -> None:
+def test_process_metrics_count_every_outcome_once_and_stale_ones_separately() -> None:
     counters = ProcessMetrics()
     batch = [
-        make_settlement(OutcomeStatus.COMPLETED, ran=0.001, late=-0.5),  # the clocks differ a little
-        make_settlement(OutcomeStatus.COMPLETED, ran=0.002, late=0.2),
-        make_settlement(OutcomeStatus.COMPLETED_WITH_WARNING, ran=61),
-        make_settlement(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, ran=9999, late=9999),
-        make_settlement(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, ran=None),
+        make_settlement(OutcomeStatus.COMPLETED, run_seconds=0.001, delay_seconds=-0.5),  # clock skew
+        make_settlement(OutcomeStatus.COMPLETED, run_seconds=0.002, delay_seconds=0.2),
+        make_settlement(OutcomeStatus.COMPLETED_WITH_WARNING, run_seconds=61),
+        make_settlement(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, run_seconds=9999, delay_seconds=9999),
+        make_settlement(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, run_seconds=None),
     ]
-    aside = make_settlement(OutcomeStatus.COMPLETED)
-    aside.outcome.deferral, aside.outcome.ended_at = Deferral(resume_at=DUE), None
+    deferred = make_settlement(OutcomeStatus.COMPLETED)
+    deferred.outcome.deferral, deferred.outcome.ended_at = Deferral(resume_at=DUE), None
     stale = make_settlement(OutcomeStatus.FAILED, OutcomeReason.ERROR)
-    settlements = [*batch, aside, stale]
-    notable = counters.record_outcomes(settlements, {settlement.task.id for settlement in [*batch, aside]})
+    settlements = [*batch, deferred, stale]
+    notable = counters.record_outcomes(settlements, {settlement.task.id for settlement in [*batch, deferred]})
     counters.record_outcomes(
         [make_settlement(OutcomeStatus.COMPLETED)], [new_id()]
-    )  # as many as there are: nobody looks further
+    )  # equal numbers: ids are not compared
 
-    assert notable == [*batch[2:], aside]
+    assert notable == [*batch[2:], deferred]
     assert counters.ended_counts == {
         ("completed", ""): 3,
         ("completed_with_warning", ""): 1,
@@ -52,7 +56,7 @@ def test_every_outcome_is_counted_once_and_what_came_too_late_apart() -> None:
     }
     assert (counters.batch_count, counters.stale_count) == (2, 1)
     assert sum(counters.durations.counts) == 5
-    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.001)] == 1, "what ends at the bound belongs to it"
+    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.001)] == 1, "a bound belongs to its bucket"
     assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.005)] == 1
     assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(300.0)] == 1
     assert counters.durations.counts[-1] == 1
@@ -60,11 +64,11 @@ def test_every_outcome_is_counted_once_and_what_came_too_late_apart() -> None:
     assert counters.durations.sum == timedelta(seconds=0.003 + 61 + 9999 + 1)
 
 
-def test_of_a_large_batch_every_attempt_is_counted_though_not_every_one_is_measured() -> None:
+def test_process_metrics_count_all_attempts_of_a_sampled_batch() -> None:
     counters = ProcessMetrics()
     for size in (99, 100, 101, 377, 500):
         before = sum(counters.durations.counts)
-        batch = [make_settlement(OutcomeStatus.COMPLETED, ran=0.3 if n % 2 else 2.0) for n in range(size)]
+        batch = [make_settlement(OutcomeStatus.COMPLETED, run_seconds=0.3 if n % 2 else 2.0) for n in range(size)]
         counters.record_outcomes(batch, [new_id()] * size)
         assert sum(counters.durations.counts) - before == size
         assert sum(counters.start_delays.counts) == sum(counters.durations.counts)
@@ -72,19 +76,19 @@ def test_of_a_large_batch_every_attempt_is_counted_though_not_every_one_is_measu
     assert counters.durations.sum > timedelta(seconds=0.3) * 1177
 
 
-def test_buckets_are_told_one_upon_the_other() -> None:
+def test_prometheus_buckets_are_cumulative() -> None:
     counters = ProcessMetrics()
     counters.record_outcomes(
-        [make_settlement(OutcomeStatus.COMPLETED, ran=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3
+        [make_settlement(OutcomeStatus.COMPLETED, run_seconds=span) for span in (0.0005, 0.3, 20_000)], [new_id()] * 3
     )
     counters.record_claim(0)
     counters.record_claim(3)
-    told = render_metrics(counters, QueryResult(None, Unavailable("gone"), 0.0, 0.0)).splitlines()
-    assert 'tenuto_attempt_seconds_bucket{le="0.001"} 1.0' in told
-    assert 'tenuto_attempt_seconds_bucket{le="0.5"} 2.0' in told
-    assert 'tenuto_attempt_seconds_bucket{le="7200"} 2.0' in told
-    assert 'tenuto_attempt_seconds_bucket{le="+Inf"} 3.0' in told
-    assert "tenuto_attempt_seconds_count 3.0" in told
-    assert "tenuto_attempt_seconds_sum 20000.3005" in told
-    assert "tenuto_claims_total 1.0" in told
-    assert "tenuto_database_up 0.0" in told
+    lines = render_metrics(counters, QueryResult(None, Unavailable("gone"), 0.0, 0.0)).splitlines()
+    assert 'tenuto_attempt_seconds_bucket{le="0.001"} 1.0' in lines
+    assert 'tenuto_attempt_seconds_bucket{le="0.5"} 2.0' in lines
+    assert 'tenuto_attempt_seconds_bucket{le="7200"} 2.0' in lines
+    assert 'tenuto_attempt_seconds_bucket{le="+Inf"} 3.0' in lines
+    assert "tenuto_attempt_seconds_count 3.0" in lines
+    assert "tenuto_attempt_seconds_sum 20000.3005" in lines
+    assert "tenuto_claims_total 1.0" in lines
+    assert "tenuto_database_up 0.0" in lines

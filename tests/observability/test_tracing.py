@@ -1,4 +1,4 @@
-"""A trace leads from whoever asked for work to the code that did it, across processes and attempts."""
+"""Tracing: a trace connects the caller with the code of the job, across processes and attempts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.engine_fixtures import WorkerFactory
 
 
 class RecordedSpan(trace.NonRecordingSpan):
-    """A span that is told of afterwards."""
+    """A span whose attributes and errors tests can read."""
 
-    def __init__(self, context: SpanContext, name: str, kind: SpanKind, parent: SpanContext, about: Any) -> None:
+    def __init__(self, context: SpanContext, name: str, kind: SpanKind, parent: SpanContext, attributes: Any) -> None:
         super().__init__(context)
-        self.name, self.kind, self.parent, self.about = name, kind, parent, dict(about or {})
+        self.name, self.kind, self.parent, self.attributes = name, kind, parent, dict(attributes or {})
         self.errors: list[BaseException] = []
 
     def is_recording(self) -> bool:
@@ -36,7 +36,7 @@ class RecordedSpan(trace.NonRecordingSpan):
 
 
 class SpanRecorder(trace.TracerProvider, trace.Tracer):
-    """The least that OpenTelemetry takes for a provider; no SDK is needed to see what is asked of one."""
+    """A minimal OpenTelemetry tracer provider that records spans, without the SDK."""
 
     def __init__(self) -> None:
         self.spans: list[RecordedSpan] = []
@@ -56,18 +56,18 @@ class SpanRecorder(trace.TracerProvider, trace.Tracer):
     ) -> trace.Span:
         parent = trace.get_current_span(context).get_span_context()
         number = next(self._number)
-        own = SpanContext(parent.trace_id if parent.is_valid else 1000 + number, number, False, TraceFlags(1))
-        self.spans.append(RecordedSpan(own, name, kind, parent, attributes))
+        span_context = SpanContext(parent.trace_id if parent.is_valid else 1000 + number, number, False, TraceFlags(1))
+        self.spans.append(RecordedSpan(span_context, name, kind, parent, attributes))
         return self.spans[-1]
 
     @contextmanager
-    def _as_current(self, name: str, *given: Any, **options: Any) -> Iterator[trace.Span]:
-        span = self.start_span(name, *given)
+    def _as_current(self, name: str, *arguments: Any, **options: Any) -> Iterator[trace.Span]:
+        span = self.start_span(name, *arguments)
         with trace.use_span(span, record_exception=True):
             yield span
 
-    def start_as_current_span(self, *given: Any, **options: Any) -> Any:
-        return self._as_current(*given, **options)
+    def start_as_current_span(self, *arguments: Any, **options: Any) -> Any:
+        return self._as_current(*arguments, **options)
 
 
 @pytest.fixture
@@ -81,24 +81,24 @@ def spans_of_kind(recorder: SpanRecorder, kind: SpanKind) -> Sequence[RecordedSp
     return [span for span in recorder.spans if span.kind is kind]
 
 
-async def test_every_attempt_belongs_to_the_trace_of_who_asked(
+async def test_attempt_spans_belong_to_the_trace_of_the_caller(
     app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
-    inside: list[int] = []
+    trace_ids: list[int] = []
 
     @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
     async def flaky(ctx: Context) -> None:
-        inside.append(trace.get_current_span().get_span_context().trace_id)
+        trace_ids.append(trace.get_current_span().get_span_context().trace_id)
         if ctx.attempt == 1:
             raise ValueError("not yet")
 
     @app.job
     def plain() -> str | None:
-        inside.append(trace.get_current_span().get_span_context().trace_id)
+        trace_ids.append(trace.get_current_span().get_span_context().trace_id)
         return tracing.current_traceparent()
 
-    asking = SpanContext(0xABC, 0xDEF, False, TraceFlags(1))
-    with trace.use_span(trace.NonRecordingSpan(asking)):
+    caller = SpanContext(0xABC, 0xDEF, False, TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(caller)):
         tasks = [await app.enqueue(flaky), await app.enqueue(plain)]
         assert await app.enqueue_many(plain, [{}, {}]) == 2
     async with worker():
@@ -106,21 +106,21 @@ async def test_every_attempt_belongs_to_the_trace_of_who_asked(
         for open in await app.tasks():
             await app.wait(open["id"], timeout=20)
     assert (first["status"], first["attempt"]) == ("completed", 2)
-    assert inside == [0xABC] * 5
+    assert trace_ids == [0xABC] * 5
     assert second["output"].startswith(f"00-{0xABC:032x}-")
     assert {span.parent.span_id for span in spans_of_kind(recorder, SpanKind.PRODUCER)} == {0xDEF}
     runs = [span for span in spans_of_kind(recorder, SpanKind.CONSUMER) if span.name == "run flaky"]
-    asked = {
+    producer_ids = {
         span.get_span_context().span_id for span in spans_of_kind(recorder, SpanKind.PRODUCER) if "flaky" in span.name
     }
-    assert {span.parent.span_id for span in runs} == asked
+    assert {span.parent.span_id for span in runs} == producer_ids
     assert all(span.parent.is_remote for span in runs)
-    assert [span.about["tenuto.attempt"] for span in runs] == [1, 2]
-    assert {span.about["tenuto.task"] for span in runs} == {str(tasks[0].id)}
+    assert [span.attributes["tenuto.attempt"] for span in runs] == [1, 2]
+    assert {span.attributes["tenuto.task"] for span in runs} == {str(tasks[0].id)}
     assert [str(error) for error in runs[0].errors] == ["not yet"]
 
 
-async def test_the_steps_of_an_execution_and_the_items_of_a_batch_share_a_trace(
+async def test_steps_of_execution_and_items_of_batch_share_a_trace(
     app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
     @app.job
@@ -137,11 +137,11 @@ async def test_the_steps_of_an_execution_and_the_items_of_a_batch_share_a_trace(
         await app.executions.wait(run.execution_id, timeout=20)
         await app.batches.wait(batch.id, timeout=20)
     runs = spans_of_kind(recorder, SpanKind.CONSUMER)
-    steps = [span for span in runs if span.about.get("tenuto.execution") == str(run.execution_id)]
+    steps = [span for span in runs if span.attributes.get("tenuto.execution") == str(run.execution_id)]
     items = [span for span in runs if span not in steps]
     assert (len(steps), len(items)) == (2, 2)
-    for together in (steps, items):
-        assert len({span.get_span_context().trace_id for span in together}) == 1
+    for spans in (steps, items):
+        assert len({span.get_span_context().trace_id for span in spans}) == 1
     policies = [json.loads(policy) for policy in await load_policies(app)]
     assert policies == []
 
@@ -150,7 +150,7 @@ async def load_policies(app: Tenuto) -> list[str]:
     return [row["policy"] for row in await (await app.open()).fetch_all("SELECT policy FROM tenuto.tasks")]
 
 
-async def test_without_a_provider_nothing_is_carried(app: Tenuto) -> None:
+async def test_traceparent_is_not_stored_without_tracer_provider(app: Tenuto) -> None:
     @app.job
     async def quiet() -> None: ...
 
@@ -161,9 +161,9 @@ async def test_without_a_provider_nothing_is_carried(app: Tenuto) -> None:
     assert tracing.current_traceparent() is None
 
 
-@pytest.mark.parametrize("broken", ["", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, None, ["x"]])
-async def test_a_trace_nobody_can_read_hinders_nobody(
-    broken: object, app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
+@pytest.mark.parametrize("traceparent", ["", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, None, ["x"]])
+async def test_invalid_traceparent_does_not_prevent_a_run(
+    traceparent: object, app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
     @app.job(retry=RetryPolicy(max_retries=3))
     async def fine() -> None: ...
@@ -171,7 +171,7 @@ async def test_a_trace_nobody_can_read_hinders_nobody(
     task = await app.enqueue(fine)
     database = await app.open()
     await database.fetch_all(
-        "UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": broken})
+        "UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": traceparent})
     )
     async with worker():
         assert (await app.wait(task, timeout=20))["status"] == "completed"
@@ -179,7 +179,7 @@ async def test_a_trace_nobody_can_read_hinders_nobody(
     assert not run.parent.is_valid
 
 
-async def test_spans_reach_an_exporter_of_the_sdk(
+async def test_spans_reach_an_opentelemetry_sdk_exporter(
     app: Tenuto, worker: WorkerFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = InMemorySpanExporter()
@@ -193,8 +193,11 @@ async def test_spans_reach_an_exporter_of_the_sdk(
     task = await app.enqueue(seen)
     async with worker():
         await app.wait(task, timeout=20)
-    asked, ran = memory.get_finished_spans()
-    assert (asked.name, ran.name) == ("enqueue seen", "run seen")
-    assert ran.parent is not None
-    assert (ran.parent.span_id, ran.parent.trace_id) == (asked.context.span_id, asked.context.trace_id)
-    assert ran.context.trace_id == asked.context.trace_id
+    enqueue_span, run_span = memory.get_finished_spans()
+    assert (enqueue_span.name, run_span.name) == ("enqueue seen", "run seen")
+    assert run_span.parent is not None
+    assert (run_span.parent.span_id, run_span.parent.trace_id) == (
+        enqueue_span.context.span_id,
+        enqueue_span.context.trace_id,
+    )
+    assert run_span.context.trace_id == enqueue_span.context.trace_id

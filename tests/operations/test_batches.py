@@ -151,6 +151,7 @@ async def _moved_on(batch: Any, done: int) -> bool:
     return int((await batch.progress())["done"]) > done
 
 
+@pytest.mark.slow
 async def test_bulk_enqueue_streams_items_in_constant_memory(app: Tenuto) -> None:
     @app.job
     async def note(text: str) -> None: ...

@@ -65,6 +65,7 @@ def jobs(app: Tenuto) -> Tenuto:
     return app
 
 
+@pytest.mark.slow
 async def test_one_shot_runs_within_a_second_and_has_a_history(jobs: Tenuto, worker: WorkerFactory) -> None:
     for _ in range(3):
         if await runs_within_a_second(jobs, worker):

@@ -149,12 +149,12 @@ _INVARIANTS = {
         SELECT id FROM tenuto.occurrences
         WHERE decision = 'fired' AND execution_id NOT IN (SELECT id FROM tenuto.executions)""",
     "a triggered or manual execution is in the ledger once": """
-        SELECT execution.id, count(told.id)
+        SELECT execution.id, count(entry.id)
         FROM tenuto.executions AS execution
-        LEFT JOIN tenuto.occurrences AS told ON told.execution_id = execution.id
+        LEFT JOIN tenuto.occurrences AS entry ON entry.execution_id = execution.id
         WHERE execution.origin IN ('trigger', 'manual')
         GROUP BY execution.id
-        HAVING count(told.id) <> 1""",
+        HAVING count(entry.id) <> 1""",
     "a due instant is decided once": """
         SELECT schedule_id, due_at FROM tenuto.occurrences WHERE origin = 'trigger'
         GROUP BY schedule_id, due_at HAVING count(*) > 1""",

@@ -119,9 +119,9 @@ class Interleaving:
 
     async def _wait_until_done_or_blocked(self, begun: asyncio.Task[Any]) -> None:
         deadline = time.monotonic() + 8
-        async with self._second.connection() as look:
+        async with self._second.connection() as connection:
             while not begun.done():
-                if await look.fetchval(
+                if await connection.fetchval(
                     "SELECT EXISTS (SELECT FROM pg_stat_activity"
                     " WHERE datname = current_database() AND wait_event_type = 'Lock')"
                 ):

@@ -32,7 +32,7 @@ def effect(ctx: Context, group: str = "-") -> AbstractContextManager[None]:
 
 
 async def _wait_for_file(flag: Path) -> None:
-    while not flag.exists():  # noqa: ASYNC110 — told by another process
+    while not flag.exists():  # noqa: ASYNC110 — signalled by another process
         await asyncio.sleep(0.01)
 
 

@@ -101,7 +101,7 @@ def _poll_manifests_once(order: dict[str, Any]) -> None:
         database = await Database.open(order["settings"]["database"], generic_plans=True)
         sys.stderr.write("worker started\n")
         sys.stderr.flush()
-        while not Path(order["environment"]["GO"]).exists():  # noqa: ASYNC110 — told by another process
+        while not Path(order["environment"]["GO"]).exists():  # noqa: ASYNC110 — signalled by another process
             await asyncio.sleep(0.001)
         result = await manifest_manager.poll_manifests(database, database.clock.now(), order["worker"]["name"])
         sys.stderr.write(f"enqueued {result.enqueued}\n")

@@ -76,8 +76,8 @@ class WorkerProcess:
         assert self.exit_code is not None
         return self.exit_code
 
-    def has_logged(self, words: str) -> bool:
-        return self.log.exists() and words in self.log.read_text(encoding="utf-8", errors="replace")
+    def has_logged(self, text: str) -> bool:
+        return self.log.exists() and text in self.log.read_text(encoding="utf-8", errors="replace")
 
     async def wait_until_ready(self, within: float = 20) -> WorkerProcess:
         """Wait until the worker claims tasks."""
@@ -161,5 +161,5 @@ class Workers:
                 process.signal(signal.SIGKILL)
         for process in self.started:
             await process.wait_for_exit(within=10)
-            words = process.log.read_text(encoding="utf-8", errors="replace") if process.log.exists() else ""
-            print(f"--- {process.name}, pid {process.pid}, ended with {process.exit_code}\n{words[-3000:]}")
+            text = process.log.read_text(encoding="utf-8", errors="replace") if process.log.exists() else ""
+            print(f"--- {process.name}, pid {process.pid}, ended with {process.exit_code}\n{text[-3000:]}")

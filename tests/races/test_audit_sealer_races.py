@@ -1,4 +1,4 @@
-"""The chain of the audit trail while several seal, write and die: at every statement, and always one sound chain."""
+"""The audit chain while several processes seal, write and crash, at every statement: always one valid chain."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
 
 
 class SimulatedCrash(Exception):
-    """The process is gone: its transaction with it, unless that was committed."""
+    """The simulated process is crash, with its uncommitted transaction."""
 
 
-async def write(database: Database, count: int = 1) -> None:
+async def write_entries(database: Database, count: int = 1) -> None:
     for number in range(1, count + 1):
         with audited(AuditContext(Actor.user("eve"), "queue.limit", "test", target="mail")):
             await workers.limit_queue(database, "mail", number)
@@ -33,8 +33,8 @@ async def seal(database: Database) -> int:
     return await seal_entries(database, KEYS)
 
 
-async def is_sound(database: Database) -> int:
-    """That everything is sealed once, and verifies; how much that is."""
+async def assert_chain_valid(database: Database) -> int:
+    """Assert that every entry is sealed once and verifies; return the number of entries."""
     while await seal(database):
         pass
     found = await verify_chain(database, KEYS, [])
@@ -46,35 +46,35 @@ async def is_sound(database: Database) -> int:
     return entries
 
 
-async def test_two_who_seal_at_once_make_one_chain(
+async def test_two_concurrent_sealers_make_one_chain(
     db: Database, first: InterleavedDatabase, second: InterleavedDatabase
 ) -> None:
     expected = 0
     async for interleaving in interleavings(first, second):
-        await write(db, 3)
+        await write_entries(db, 3)
         expected += 3
         sealed = await interleaving.run(seal, seal)
         assert sum(sealed) <= 3, interleaving
-        assert await is_sound(db) == expected, interleaving
+        assert await assert_chain_valid(db) == expected, interleaving
 
 
-async def test_what_is_written_while_somebody_seals_is_sealed_next(
+async def test_entries_written_during_sealing_are_sealed_next(
     db: Database, first: InterleavedDatabase, second: InterleavedDatabase
 ) -> None:
     expected = 0
     async for interleaving in interleavings(first, second):
-        await write(db, 2)
+        await write_entries(db, 2)
         expected += 3
-        await interleaving.run(seal, write)
-        assert await is_sound(db) == expected, interleaving
+        await interleaving.run(seal, write_entries)
+        assert await assert_chain_valid(db) == expected, interleaving
     async for interleaving in interleavings(first, second):
-        await write(db, 2)
+        await write_entries(db, 2)
         expected += 3
-        await interleaving.run(write, seal)
-        assert await is_sound(db) == expected, interleaving
+        await interleaving.run(write_entries, seal)
+        assert await assert_chain_valid(db) == expected, interleaving
 
 
-async def test_a_sealer_that_dies_anywhere_leaves_a_sound_chain(db: Database, first: InterleavedDatabase) -> None:
+async def test_sealer_that_crashes_anywhere_leaves_a_valid_chain(db: Database, first: InterleavedDatabase) -> None:
     expected, place, died = 0, 0, True
     while died:
         place, died, seen = place + 1, False, 0
@@ -86,41 +86,41 @@ async def test_a_sealer_that_dies_anywhere_leaves_a_sound_chain(db: Database, fi
                 died = True
                 raise SimulatedCrash
 
-        await write(db, 3)
+        await write_entries(db, 3)
         expected += 3
         first.before = before
         with suppress(SimulatedCrash):
             await seal(first)
         first.before = first.nothing
-        assert await is_sound(db) == expected, place
+        assert await assert_chain_valid(db) == expected, place
     assert place > 5
 
 
-async def test_a_sealer_that_dies_after_its_commit_has_sealed(db: Database, first: InterleavedDatabase) -> None:
-    async def gone() -> Any:
+async def test_sealer_that_crashes_after_its_commit_has_sealed(db: Database, first: InterleavedDatabase) -> None:
+    async def crash() -> Any:
         raise SimulatedCrash
 
-    await write(db, 3)
-    first.after_commit = gone
+    await write_entries(db, 3)
+    first.after_commit = crash
     with pytest.raises(SimulatedCrash):
         await seal(first)
     first.after_commit = first.nothing
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_chain") == 3
     assert await seal(db) == 0
-    assert await is_sound(db) == 3
+    assert await assert_chain_valid(db) == 3
 
 
-async def test_a_change_whose_reply_was_lost_is_on_record_once(db: Database, first: InterleavedDatabase) -> None:
+async def test_change_with_lost_reply_is_audited_once(db: Database, first: InterleavedDatabase) -> None:
     lost = 0
 
-    async def reply_is_lost() -> None:
+    async def lose_reply() -> None:
         nonlocal lost
         lost += 1
         if lost == 1:
             raise ConnectionResetError
 
-    first.after_commit = reply_is_lost
-    await write(first)
+    first.after_commit = lose_reply
+    await write_entries(first)
     first.after_commit = first.nothing
-    assert lost == 2  # it was sent again
-    assert await is_sound(db) == 1
+    assert lost == 2  # the transaction was sent again
+    assert await assert_chain_valid(db) == 1

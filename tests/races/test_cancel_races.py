@@ -1,4 +1,4 @@
-"""Finish, cancel and sweep reach for the same task at the same moment: whoever wins, it ends once."""
+"""Finish, cancellation and recovery sweep reach the same task at the same moment: the task ends once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 
 @pytest.fixture
 async def databases(url: str) -> AsyncIterator[list[Database]]:
-    """Three ways to the database that do not wait for each other."""
+    """Three independent database pools."""
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(3):
@@ -46,8 +46,8 @@ async def databases(url: str) -> AsyncIterator[list[Database]]:
         yield opened
 
 
-async def at_once(*actions: Callable[[], Awaitable[Any]]) -> list[Any]:
-    """Let all of them begin at the same moment; what each answered or raised."""
+async def run_at_once(*actions: Callable[[], Awaitable[Any]]) -> list[Any]:
+    """Start all actions at the same moment and return their results or errors."""
     gate = asyncio.Barrier(len(actions))
 
     async def go(action: Callable[[], Awaitable[Any]]) -> Any:
@@ -60,17 +60,17 @@ async def at_once(*actions: Callable[[], Awaitable[Any]]) -> list[Any]:
     return list(await asyncio.gather(*(go(action) for action in actions)))
 
 
-async def let_leases_run_out(db: Database) -> None:
+async def expire_leases(db: Database) -> None:
     await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'running'"
     )
 
 
-async def last_record(db: Database, task_id: UUID) -> activities.Record:
+async def last_activity(db: Database, task_id: UUID) -> activities.Record:
     return (await activities.list_attempts(db, task_id))[-1]
 
 
-async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
+async def test_task_finished_cancelled_and_recovered_at_once_ends_once(
     db: Database, databases: list[Database], register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -78,20 +78,20 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
     for number in range(ROUNDS):
         (new,) = await enqueue(db)
         (task,) = await claim(db, worker_id)
-        await let_leases_run_out(db)
+        await expire_leases(db)
 
         async def finish_in_a_while(task: Task = task, lag: int = number % 4) -> set[UUID]:
-            for _ in range(lag):  # a round trip or two, so that now one and now another comes first
+            for _ in range(lag):  # varying by a round trip or two, so that each of them comes first at times
                 await databases[0].fetch_value("SELECT 1")
             return await finish(databases[0], [complete(databases[0], task)])
 
-        finished, cancelled, _swept = await at_once(
+        finished, cancelled, _swept = await run_at_once(
             finish_in_a_while,
             partial(task_cancellation.cancel_task, databases[1], new.id, ACTOR),
             partial(recover_lost_tasks, databases[2], databases[2].clock.now()),
         )
 
-        last = await last_record(db, new.id)
+        last = await last_activity(db, new.id)
         assert last["final"] or (last["status"], last["attempt"]) == ("queued", 2)
         if finished:
             assert last["status"] == "completed"
@@ -107,7 +107,7 @@ async def test_a_task_that_is_finished_cancelled_and_swept_at_once_ends_once(
     assert len(outcomes) > 1
 
 
-async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tried_again(
+async def test_task_cancelled_at_the_moment_of_its_retry_is_not_retried(
     db: Database, databases: list[Database], register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -118,10 +118,10 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
 
         fails = partial(finish, databases[0], [fail(databases[0], task)])
         stops = partial(task_cancellation.cancel_task, databases[1], new.id, ACTOR)
-        answers = await at_once(*((fails, stops) if number % 2 else (stops, fails)))
+        answers = await run_at_once(*((fails, stops) if number % 2 else (stops, fails)))
         cancelled = answers[number % 2]
 
-        last = await last_record(db, new.id)
+        last = await last_activity(db, new.id)
         assert (last["status"], last["final"]) == ("cancelled", True)
         outcomes[str(cancelled)] += 1
     print(dict(outcomes))
@@ -129,7 +129,7 @@ async def test_a_task_cancelled_in_the_moment_it_is_to_be_tried_again_is_not_tri
     assert outcomes.keys() == {"cancelled", "stopping"}
 
 
-async def test_a_task_that_fails_after_it_was_told_to_stop_ends_as_cancelled(
+async def test_task_that_fails_after_its_cancel_request_ends_as_cancelled(
     app: Tenuto, db: Database, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -139,13 +139,13 @@ async def test_a_task_that_fails_after_it_was_told_to_stop_ends_as_cancelled(
 
     assert await finish(db, [fail(db, task) for task in taken]) == {one.id, other.id}
 
-    last = await last_record(db, one.id)
+    last = await last_activity(db, one.id)
     assert (last["status"], last["reason"], last["final"]) == ("cancelled", "requested", True)
-    assert (await last_record(db, other.id))["status"] == "scheduled"
+    assert (await last_activity(db, other.id))["status"] == "scheduled"
     await assert_invariants_hold(db.url, 2)
 
 
-async def test_a_running_job_that_fails_in_the_moment_it_is_cancelled_does_not_run_again(
+async def test_job_that_fails_at_the_moment_of_its_cancellation_does_not_run_again(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
 ) -> None:
     await workers.start("worker").wait_until_ready()
@@ -155,7 +155,7 @@ async def test_a_running_job_that_fails_in_the_moment_it_is_cancelled_does_not_r
     async def begun() -> bool:
         return ledger.begun_count() == 8
 
-    await eventually(begun, timeout=10, what="all have begun")
+    await eventually(begun, timeout=10, what="all attempts have begun")
     flag.touch()
     await asyncio.gather(*(app.cancel(task.id) for task in tasks))
 

@@ -1,7 +1,7 @@
-"""A worker dies at any point of a chain (J10): what is stored ran once, what was under way runs again, nothing is lost.
+"""A worker dies at any point of a chain (J10): stored steps ran once, interrupted steps run again, nothing is lost.
 
-The points are those of docs/how-to/chains.md: before a step, in it, between its end and the store, behind the store,
-and between the last store and the end of the task.
+The points are those of docs/how-to/chains.md: before a step, in it, between its end and the checkpoint, after the
+checkpoint, and between the last checkpoint and the end of the task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.races.invariants import assert_invariants_hold
 from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
-from tests.races.test_crash_points import let_leases_of_the_dead_run_out, until_dead_or_gone
+from tests.races.test_crash_points import expire_leases_soon, wait_for_crash_or_stop
 from tests.support.waiting import eventually
 
 STEPS = ("first", "second", "sleeps", "last", "stop")
@@ -31,21 +31,21 @@ STATEMENTS = (
     "load_checkpoints", "record_checkpoint", "record_sleep", "defer_tasks", "commit of defer_tasks", "finish_tasks",
 )  # fmt: skip
 DOOMED: dict[str, Any] = {"lease_seconds": 30.0, "poll_seconds": 10.0, "slots": 1}
-AT_ONCE = 8
+BATCH_SIZE = 8
 
 
-async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step(
+async def test_worker_that_crashes_at_any_point_of_a_chain_repeats_no_stored_step(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     points = [f"{when} {statement}" for statement in STATEMENTS for when in ("before", "after")]
     deaths: Counter[str] = Counter()
     tasks: dict[UUID, str] = {}
     round = 0
-    while points:  # the first time, the second time, … until it no longer comes to that
+    while points:  # the first pass of each point, the second, … until a point is no longer reached
         round += 1
         reached = []
-        for start in range(0, len(points), AT_ONCE):
-            some = points[start : start + AT_ONCE]
+        for start in range(0, len(points), BATCH_SIZE):
+            some = points[start : start + BATCH_SIZE]
             crashes = [f"{point} {round}" for point in some]
             queues = [crash.replace(" ", "-") for crash in crashes]
             for crash, queue in zip(crashes, queues, strict=True):
@@ -55,9 +55,9 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
                 for queue, crash in zip(queues, crashes, strict=True)
             ]
             pairs = zip(doomed, queues, strict=True)
-            await asyncio.gather(*(until_dead_or_gone(observer, worker, queue) for worker, queue in pairs))
+            await asyncio.gather(*(wait_for_crash_or_stop(observer, worker, queue) for worker, queue in pairs))
             assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
-            await let_leases_of_the_dead_run_out(observer)
+            await expire_leases_soon(observer)
             healthy = await workers.start("healthy", queues=tuple(queues), slots=10).wait_until_ready()
             await observer.until_all_ended(within=40)
             await workers.stop(healthy)
@@ -65,7 +65,7 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
         deaths.update(reached)
         points = reached
 
-    print(f"{len(tasks)} chains, {deaths.total()} deaths: {dict(deaths)}")
+    print(f"{len(tasks)} chains, {deaths.total()} crashes: {dict(deaths)}")
     assert deaths["before record_checkpoint"] == deaths["after record_checkpoint"] == len(STEPS)
     assert all(deaths[f"{when} {statement}"] for statement in STATEMENTS for when in ("before", "after"))
     await assert_invariants_hold(url, len(tasks))
@@ -75,24 +75,27 @@ async def test_a_worker_that_dies_at_any_point_of_a_chain_repeats_no_stored_step
     for effect in ledger.effects():
         runs[effect.task][effect.group] += 1
     for task, crash in tasks.items():
-        assert runs[task] == expected(crash), f"{crash}: {runs[task]}"
+        assert runs[task] == expected_runs(crash), f"{crash}: {runs[task]}"
 
 
-def expected(crash: str) -> Counter[str]:
-    """How often each step runs if the worker dies there: once, and once more what was not stored; the step that sleeps
-    is called again when it wakes."""
+def expected_runs(crash: str) -> Counter[str]:
+    """Return how often each step runs after this crash: unstored steps once more; the sleeping step is called again
+    when it wakes.
+    """
     what, _, number = crash.rpartition(" ")
     times = Counter(dict.fromkeys(STEPS, 1))
     times["sleeps"] = 2
     if what == "before record_checkpoint":
         if int(number) <= len(STEPS):
-            times[STEPS[int(number) - 1]] += 1  # it had come to its end, and nobody knows
+            times[STEPS[int(number) - 1]] += 1  # it ended, but its result was not stored
     elif crash in ("before record_sleep 1", "before record_sleep 2", "after record_sleep 2"):
-        times["sleeps"] += 1  # behind the first its sleep is known, and over by the time somebody else comes
+        times["sleeps"] += (
+            1  # after the first record the sleep is stored, and it is over before another worker continues
+        )
     return times
 
 
-async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_no_other(
+async def test_worker_killed_during_a_chain_step_repeats_only_that_step(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
@@ -103,7 +106,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
         async def in_the_middle(lives: int = life + 1) -> bool:
             return sum(effect.group == "held" for effect in ledger.effects()) == lives
 
-        await eventually(in_the_middle, timeout=10, what="it is in the middle of the step")
+        await eventually(in_the_middle, timeout=10, what="the step is running")
         await workers.kill(victim)
         victim = await workers.start("victim").wait_until_ready()
     flag.touch()
@@ -116,7 +119,7 @@ async def test_a_worker_killed_in_the_middle_of_a_step_runs_that_step_again_and_
     await assert_invariants_hold(url, 1)
 
 
-async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
+async def test_sleeping_chain_survives_kill_of_every_worker(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     tasks = [await app.enqueue(jobs.chained, number) for number in range(20)]
@@ -126,7 +129,7 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
         async def some_more_has_begun(goal: int = ledger.begun_count() + 8) -> bool:
             return ledger.begun_count() >= goal or not await observer.count("tasks")
 
-        await eventually(some_more_has_begun, timeout=20, what="work goes on")
+        await eventually(some_more_has_begun, timeout=20, what="tasks are processed")
         await workers.kill(victim)
     workers.start("last", lease_seconds=4.0, sweep=0.2, slots=2)
     await observer.until_all_ended(within=60)
@@ -134,17 +137,17 @@ async def test_a_sleeping_chain_outlasts_kill_9_of_every_worker(
     await assert_invariants_hold(url, len(tasks))
     assert await observer.count("activities", "final AND status = 'completed'") == len(tasks)
     assert overlaps(ledger.effects(), workers.died_ns) == []
-    # A step has been begun once for each death it was hit by, and once to its end.
+    # A step begins once for each kill that interrupted it, and once more to complete.
     lost = await observer.count("activities", "reason = 'lost'")
     repeated = Counter((effect.task, effect.group) for effect in ledger.effects() if effect.group != "sleeps")
     assert sum(repeated.values()) - len(repeated) <= lost
 
 
 @pytest.mark.parametrize("lose", ["lose_request", "lose_reply"])
-async def test_a_step_whose_result_cannot_be_stored_for_a_while_is_stored_later_and_not_done_again(
+async def test_chain_step_result_is_stored_later_if_the_database_is_unreachable(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(step_checkpoints.SQL.record_checkpoint, times=8)  # more often than one statement is sent
+    getattr(proxy, lose)(step_checkpoints.SQL.record_checkpoint, times=8)  # more often than one statement is retried
     await workers.start("proxied_db", url=proxy.url).wait_until_ready()
     task = await app.enqueue(jobs.chained, 7)
     await observer.until_all_ended(within=40)

@@ -1,4 +1,4 @@
-"""Many workers, one queue: nobody runs what another one holds, and no limit is passed, not even by one."""
+"""Many workers on one queue: a task has one holder, and no limit is ever exceeded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = times(2000, in_a_proof=10_000)
 
 
 @pytest.mark.parametrize("count", [2, 4])
-async def test_worker_processes_never_hold_one_task_twice(
+async def test_worker_processes_never_hold_a_task_twice(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, tmp_path: Path, count: int
 ) -> None:
     processes = [workers.start(f"worker-{number}", slots=20) for number in range(count)]
@@ -28,7 +28,7 @@ async def test_worker_processes_never_hold_one_task_twice(
         await process.wait_until_ready()
 
     flag = tmp_path / "go"
-    held = 20 * count  # as many as there are slots: each has something to do, however busy the machine is
+    held = 20 * count  # as many as there are slots, so that each worker has work on a busy machine
     await app.enqueue_many(jobs.hold_slot_until_signal, [str(flag)] * held)
     await observer.until_running(held, within=30)
     await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.002} for number in range(TASKS)))
@@ -43,7 +43,7 @@ async def test_worker_processes_never_hold_one_task_twice(
     assert await observer.count("activities", "attempt > 1") == 0
 
 
-async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processes(
+async def test_queue_and_key_limits_hold_over_three_worker_processes(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await app.limit_queue("narrow", 3)
@@ -69,14 +69,14 @@ async def test_limits_of_queues_and_keys_hold_exactly_over_three_worker_processe
     assert most["free"] > 3
     narrow = [effect for effect in effects if effect.group in ("queue", "both")]
     assert sum(peak_concurrency(narrow, {}).values()) >= 3
-    assert peak_concurrency([_as_one(effect) for effect in narrow], {}) == {"narrow": 3}
+    assert peak_concurrency([_as_one_group(effect) for effect in narrow], {}) == {"narrow": 3}
 
 
-def _as_one(effect: Effect) -> Effect:
+def _as_one_group(effect: Effect) -> Effect:
     return replace(effect, group="narrow")
 
 
-async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
+async def test_limit_slot_of_a_killed_worker_is_free_after_its_lease(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     job = jobs.touch.using(limit_key="one at a time", limit=1)
@@ -89,15 +89,15 @@ async def test_a_killed_holder_frees_its_place_under_a_limit_after_its_lease(
     await workers.kill(first)
     ends = await observer.value("SELECT lease_until FROM tenuto.tasks WHERE state = 'running'")
 
-    async def the_second_has_begun() -> bool:
+    async def second_has_begun() -> bool:
         return {effect.pid for effect in ledger.effects()} == {first.pid, second.pid}
 
-    await eventually(the_second_has_begun, timeout=20, what="somebody else gets the place")
+    await eventually(second_has_begun, timeout=20, what="another task gets the limit slot")
     taken_at = "SELECT min(claimed_at) FROM tenuto.all_activities JOIN tenuto.workers ON workers.id = worker_id"
     assert await observer.value(f"{taken_at} WHERE workers.name = 'second'") > ends
 
 
-async def test_what_a_worker_has_taken_ahead_does_not_wait_behind_its_long_work(
+async def test_prefetched_tasks_do_not_wait_behind_long_tasks_of_their_worker(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await app.enqueue_many(jobs.touch, ({"number": number} for number in range(2000)))

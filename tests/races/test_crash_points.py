@@ -1,4 +1,4 @@
-"""A worker dies before or after any statement it sends, the first time, the second time …: the work is done anyway."""
+"""A worker crashes before or after any statement, at its first pass, second pass …: all tasks complete."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ STATEMENTS = (
     "commit of claim_limited_tasks", "renew_leases", "finish_tasks", "retry_tasks", "commit of retry_tasks",
     "mark_draining", "mark_ended",
 )  # fmt: skip
-AT_ONCE = 12
-TASKS = 5
+BATCH_SIZE = 12
+TASKS_PER_QUEUE = 5
 DOOMED: dict[str, Any] = {"lease_seconds": 6.0, "poll_seconds": 10.0}
 
 
-async def test_a_worker_that_dies_at_any_statement_leaves_nothing_undone_and_nothing_done_twice(
+async def test_worker_that_crashes_at_any_statement_loses_and_repeats_no_completed_task(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
-    """Each death has a queue to itself; several are looked at side by side."""
+    """Each crash has its own queue; several crashes run side by side."""
     points = [f"{when} {statement}" for statement in STATEMENTS for when in ("before", "after")]
     deaths: Counter[str] = Counter()
     runs = 0
     time = 0
-    while points:  # the first time, the second time, … until it no longer comes to that
+    while points:  # the first pass of each point, the second, … until a point is no longer reached
         time += 1
         reached = []
         for some in batches(points):
-            doomed = await die_at_once(app, observer, workers, [f"{point} {time}" for point in some])
+            doomed = await crash_workers(app, observer, workers, [f"{point} {time}" for point in some])
             reached += [point for point, worker in zip(some, doomed, strict=True) if worker.exit_code == EXIT_CODE]
             runs += len(doomed)
         deaths.update(reached)
         points = reached
 
-    print(f"{runs} runs, {deaths.total()} deaths: {dict(deaths)}")
+    print(f"{runs} runs, {deaths.total()} crashes: {dict(deaths)}")
     assert all(deaths[f"{when} {statement}"] for statement in STATEMENTS for when in ("before", "after"))
     effects = ledger.effects()
-    await assert_all_completed(url, runs * TASKS, effects)
+    await assert_all_completed(url, runs * TASKS_PER_QUEUE, effects)
     assert overlaps([effect for effect in effects if effect.ended_ns is not None], {}) == []
 
 
 def batches(points: list[str]) -> list[list[str]]:
-    return [points[first : first + AT_ONCE] for first in range(0, len(points), AT_ONCE)]
+    return [points[first : first + BATCH_SIZE] for first in range(0, len(points), BATCH_SIZE)]
 
 
-async def die_at_once(app: Tenuto, observer: Observer, workers: Workers, crashes: list[str]) -> list[WorkerProcess]:
-    """Let workers die at these points, then let a healthy one do what they have left."""
+async def crash_workers(app: Tenuto, observer: Observer, workers: Workers, crashes: list[str]) -> list[WorkerProcess]:
+    """Crash workers at these points, then let a healthy worker finish their tasks."""
     queues = [crash.replace(" ", "-") for crash in crashes]
     for queue in queues:
-        await give_work(app, queue)
+        await enqueue_work(app, queue)
     doomed = [
         workers.start(f"doomed-{queue}", queues=(queue,), crash_at=crash, **DOOMED)
         for queue, crash in zip(queues, crashes, strict=True)
     ]
-    await asyncio.gather(*(until_dead_or_gone(observer, *pair) for pair in zip(doomed, queues, strict=True)))
+    await asyncio.gather(*(wait_for_crash_or_stop(observer, *pair) for pair in zip(doomed, queues, strict=True)))
     assert {worker.exit_code for worker in doomed} <= {0, EXIT_CODE}
 
-    await let_leases_of_the_dead_run_out(observer)
+    await expire_leases_soon(observer)
     healthy = await workers.start("healthy", queues=tuple(queues), slots=50).wait_until_ready()
     await observer.until_all_ended(within=40)
     await workers.stop(healthy)
     return doomed
 
 
-async def give_work(app: Tenuto, queue: str) -> None:
-    """To be claimed with and without a limit, renewed, ended, and tried again."""
+async def enqueue_work(app: Tenuto, queue: str) -> None:
+    """Enqueue tasks that are claimed with and without a limit, renewed, finished and retried."""
     await app.enqueue(jobs.touch.using(queue=queue), 1)
     await app.enqueue(jobs.touch.using(queue=queue, limit_key=queue, limit=1), 2)
     await app.enqueue(jobs.fail_once.using(queue=queue), 3)
@@ -83,20 +83,20 @@ async def give_work(app: Tenuto, queue: str) -> None:
     await app.enqueue(jobs.touch.using(queue=queue), 5)
 
 
-async def let_leases_of_the_dead_run_out(observer: Observer) -> None:
-    """In a moment: leases are long enough for those who live, however busy the machine is."""
+async def expire_leases_soon(observer: Observer) -> None:
+    """Leases must be long enough for live workers on a busy machine, so those of dead workers are shortened."""
     await observer.value("UPDATE tenuto.tasks SET lease_until = now() + interval '0.2 s' WHERE state = 'running'")
 
 
-async def until_dead_or_gone(observer: Observer, worker: WorkerProcess, queue: str) -> None:
-    """Wait for its death; if it has done everything first, have it leave."""
+async def wait_for_crash_or_stop(observer: Observer, worker: WorkerProcess, queue: str) -> None:
+    """Wait until the worker crashed; if it finished all tasks first, stop it."""
 
-    async def dead_or_done() -> bool:
+    async def crashed_or_done() -> bool:
         return worker.has_ended() or await observer.value(
             "SELECT NOT EXISTS (SELECT FROM tenuto.tasks WHERE queue = $1)", queue
         )
 
-    await eventually(dead_or_done, timeout=30, what="it is dead or done")
+    await eventually(crashed_or_done, timeout=30, what="the worker crashed or finished all tasks")
     if not worker.has_ended():
         worker.signal(signal.SIGTERM)
         await worker.wait_for_exit(within=20)

@@ -1,4 +1,4 @@
-"""Connections are cut, notifications get lost, the server crashes: the workers go on by themselves."""
+"""Connections are closed, notifications get lost, the server crashes: workers recover by themselves."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.races.proxy import Proxy
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually
 
-BACKENDS_ENDED = times(40, in_a_proof=200)
+TERMINATED_BACKENDS = times(40, in_a_proof=200)
 CRASHES = times(3, in_a_proof=12)
-POLL = 1.0
+POLL_SECONDS = 1.0
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ async def own_server() -> AsyncIterator[DisposableServer]:
 
 
 class Enqueuer:
-    """Keeps enqueuing, whatever happens to the database, and remembers what it was promised."""
+    """Enqueues tasks continuously and records which ones were acknowledged."""
 
     def __init__(self, app: Tenuto) -> None:
         self._app = app
         self._stop = False
-        self.promised: set[UUID] = set()
-        self.refused = 0
+        self.acknowledged: set[UUID] = set()
+        self.refused_count = 0
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -56,16 +56,16 @@ class Enqueuer:
         while not self._stop:
             number += 1
             try:
-                self.promised.add((await self._app.enqueue(jobs.touch, number, seconds=0.01)).id)
+                self.acknowledged.add((await self._app.enqueue(jobs.touch, number, seconds=0.01)).id)
             except Unavailable:
-                self.refused += 1
+                self.refused_count += 1
 
     async def stop(self) -> None:
         self._stop = True
         await self._task
 
 
-async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothing(
+async def test_terminating_backends_under_load_loses_and_repeats_no_task(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     chance = random.Random(seed())
@@ -74,7 +74,7 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
         await workers.start(f"worker-{number}", lease_seconds=10.0).wait_until_ready()
     enqueuer = Enqueuer(app)
 
-    for _ in range(BACKENDS_ENDED):
+    for _ in range(TERMINATED_BACKENDS):
         before = ledger.begun_count()
         backends = await observer.rows(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -85,20 +85,20 @@ async def test_backends_ended_at_random_under_load_lose_nothing_and_double_nothi
         async def some_more_has_begun(goal: int = before + chance.randrange(1, 6)) -> bool:
             return ledger.begun_count() >= goal
 
-        await eventually(some_more_has_begun, timeout=20, what="work goes on")
+        await eventually(some_more_has_begun, timeout=20, what="tasks are processed")
     await enqueuer.stop()
     await observer.until_all_ended(within=30)
 
     known = await observer.value("SELECT count(DISTINCT task_id) FROM tenuto.activities")
-    print(f"{known} tasks, {enqueuer.refused} refused, {await observer.rows('SELECT * FROM tenuto.repairs')}")
+    print(f"{known} tasks, {enqueuer.refused_count} refused, {await observer.rows('SELECT * FROM tenuto.repairs')}")
     await assert_all_completed(url, known, ledger.effects())
     ended = {task_id for (task_id,) in await observer.rows("SELECT task_id FROM tenuto.activities WHERE final")}
-    assert enqueuer.promised <= ended
+    assert enqueuer.acknowledged <= ended
     assert overlaps(ledger.effects(), {}) == []
     assert not any(process.has_ended() for process in workers.started)
 
 
-async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_and_doubles_nothing(
+async def test_repeated_server_crashes_under_load_lose_and_repeat_no_task(
     own_server: DisposableServer, process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     workers = Workers(process_pool, own_server.url, tmp_path, ledger.path)
@@ -112,10 +112,10 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
         for _ in range(CRASHES):
             before = ledger.begun_count()
 
-            async def at_work(goal: int = before + 100) -> bool:
+            async def is_busy(goal: int = before + 100) -> bool:
                 return ledger.begun_count() >= goal
 
-            await eventually(at_work, timeout=30, what="all are at work")
+            await eventually(is_busy, timeout=30, what="all workers are busy")
             await own_server.crash()
             silent = ledger.begun_count()
             await own_server.start()
@@ -124,17 +124,17 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
             async def at_work_again(goal: int = silent + 30) -> bool:
                 return ledger.begun_count() >= goal
 
-            await eventually(at_work_again, timeout=15, what="work goes on by itself, before any lease has run out")
+            await eventually(at_work_again, timeout=15, what="workers continue by themselves before any lease expires")
             slowest = max(slowest, time.monotonic() - back)
         await enqueuer.stop()
         observer = await Observer.at(own_server.url)
         await observer.until_all_ended(within=40)
 
         known = await observer.value("SELECT count(DISTINCT task_id) FROM tenuto.activities")
-        print(f"{known} tasks, {enqueuer.refused} refused, at work again after {slowest:.1f} s at the latest")
+        print(f"{known} tasks, {enqueuer.refused_count} refused, longest recovery {slowest:.1f} s")
         await assert_all_completed(own_server.url, known, ledger.effects())
         ended = {task_id for (task_id,) in await observer.rows("SELECT task_id FROM tenuto.activities WHERE final")}
-        assert enqueuer.promised <= ended
+        assert enqueuer.acknowledged <= ended
         assert overlaps(ledger.effects(), {}) == []
         assert not any(process.has_ended() for process in workers.started)
         await observer.close()
@@ -146,16 +146,16 @@ async def test_a_server_that_crashes_again_and_again_under_load_loses_nothing_an
 # --- notifications ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["cut without a word", "notifications lost"])
-async def test_work_nobody_was_told_of_is_done_within_a_poll(
+@pytest.mark.parametrize("fault", ["connection closed silently", "notifications lost"])
+async def test_worker_without_notification_runs_a_task_within_a_poll(
     app: Tenuto, observer: Observer, workers: Workers, proxy: Proxy, fault: str
 ) -> None:
-    await workers.start("deaf", url=proxy.url, poll_seconds=POLL).wait_until_ready()
+    await workers.start("deaf", url=proxy.url, poll_seconds=POLL_SECONDS).wait_until_ready()
 
-    async def listens() -> bool:
+    async def is_listening() -> bool:
         return proxy.listener_count == 1
 
-    await eventually(listens, timeout=10, what="it listens")
+    await eventually(is_listening, timeout=10, what="it is_listening")
     if fault == "notifications lost":
         proxy.drops_notifications = True
     else:
@@ -167,39 +167,39 @@ async def test_work_nobody_was_told_of_is_done_within_a_poll(
         jobs.touch.using(delay=timedelta(seconds=0.3)),
     ):
         took: list[float] = []
-        while len(took) < 3 and not (took and took[-1] < POLL + 1):  # a machine that stands still may spoil one
+        while len(took) < 3 and not (took and took[-1] < POLL_SECONDS + 1):  # a stalled machine may spoil one
             began = time.monotonic()
             await app.enqueue(job, 1)
             await observer.until_all_ended(within=10)
             took.append(time.monotonic() - began)
-        assert took[-1] < POLL + 1, took
+        assert took[-1] < POLL_SECONDS + 1, took
 
 
-async def test_urgent_work_nobody_was_told_of_overtakes_under_full_load_within_a_poll(
+async def test_busy_worker_without_notification_prefers_urgent_tasks_within_a_poll(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     proxy.drops_notifications = True
     await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.02} for number in range(6000)))
-    await workers.start("busy", url=proxy.url, poll_seconds=POLL, slots=5).wait_until_ready()
+    await workers.start("busy", url=proxy.url, poll_seconds=POLL_SECONDS, slots=5).wait_until_ready()
 
-    async def at_work() -> bool:
+    async def is_busy() -> bool:
         return ledger.begun_count() > 20
 
-    await eventually(at_work, timeout=10, what="it is busy")
+    await eventually(is_busy, timeout=10, what="the worker is busy")
     urgent = [
         await app.enqueue(jobs.touch.using(priority=10), 1),
         await app.enqueue(jobs.touch.using(priority=10, limit_key="a key", limit=1), 2),
         await app.enqueue(jobs.touch.using(priority=10, delay=timedelta(seconds=0.2)), 3),
     ]
 
-    async def done() -> bool:
+    async def urgent_have_begun() -> bool:
         return {task.id for task in urgent} <= {effect.task for effect in ledger.effects()}
 
-    await eventually(done, timeout=POLL + 5, what="the urgent ones have begun, long before all the others")
+    await eventually(urgent_have_begun, timeout=POLL_SECONDS + 5, what="urgent tasks begin long before all others")
     assert await observer.count("tasks") > 0
 
 
-async def test_a_listener_hears_again_after_its_connection_was_ended(
+async def test_worker_listens_again_after_its_connection_was_terminated(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await workers.start("worker", poll_seconds=30.0).wait_until_ready()
@@ -212,16 +212,14 @@ async def test_a_listener_hears_again_after_its_connection_was_ended(
 
     await observer.until(f"{listener} AND pid <> $1 AND query LIKE 'LISTEN%'", pid, within=10)
     await app.enqueue(jobs.touch, 1)
-    await observer.until_all_ended(within=10)  # long before it looks by itself
+    await observer.until_all_ended(within=10)  # long before the next poll
 
 
-async def test_a_web_service_that_has_found_its_database_waits_for_it_when_it_goes_away(
-    proxy: Proxy, tmp_path: Path
-) -> None:
+async def test_web_service_waits_for_a_database_that_becomes_unreachable(proxy: Proxy, tmp_path: Path) -> None:
     app, addresses = Tenuto(proxy.url, home=tmp_path), list[str]()
-    proxy.lose_request(activities.SQL.list_partitions, times=20)  # more often than one statement is sent
+    proxy.lose_request(activities.SQL.list_partitions, times=20)  # more often than one statement is retried
     service = asyncio.create_task(
-        run_web_service(app, port=0, name="door", ready=lambda address, _key: addresses.append(address))
+        run_web_service(app, port=0, name="web", ready=lambda address, _key: addresses.append(address))
     )
     try:
         await eventually(lambda: addresses or service.done(), timeout=60, what="the web service is ready")
@@ -234,9 +232,7 @@ async def test_a_web_service_that_has_found_its_database_waits_for_it_when_it_go
 
 
 @pytest.mark.parametrize("kind", ["schedule", "manifest"])
-async def test_a_step_that_stands_for_another_run_waits_for_a_database_that_is_away(
-    proxy: Proxy, tmp_path: Path, kind: str
-) -> None:
+async def test_call_step_waits_for_a_database_that_becomes_unreachable(proxy: Proxy, tmp_path: Path, kind: str) -> None:
     async with Tenuto(proxy.url, home=tmp_path) as app:
 
         @app.job
@@ -247,7 +243,7 @@ async def test_a_step_that_stands_for_another_run_waits_for_a_database_that_is_a
         app.schedule("outer", manual(), [Step.schedule("inner") if kind == "schedule" else Step.manifest("bread")])
         looked_for = executions.SQL.load_last_child_of_step if kind == "schedule" else activities.SQL.list_attempts
         async with app.worker(slots=5):
-            proxy.lose_request(looked_for, times=8)  # more often than one statement is sent
+            proxy.lose_request(looked_for, times=8)  # more often than one statement is retried
             run = (await app.schedules.run("outer")).execution_id
             assert run is not None
             ended = await app.executions.wait(run, timeout=60)

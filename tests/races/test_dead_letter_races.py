@@ -1,4 +1,4 @@
-"""Letters and batches that several action upon at once, at every statement; replies that get lost; workers that die."""
+"""Concurrent operations on dead letters and batches at every statement; lost replies; crashing workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.support.tasks import Register
 
 @dataclass
 class Scenario:
-    """A batch of which one item has failed, one is held, one waits for its second attempt and one is free to take."""
+    """A batch with one failed item, one held, one waiting for its second attempt and one claimable."""
 
     batch: UUID
     letter: UUID
@@ -93,15 +93,15 @@ async def cancel(db: Database, scenario: Scenario) -> None:
         await bulk.cancel_batch(db, scenario.batch, db.clock.now(), ANA)
 
 
-async def the_held_one_ends(db: Database, scenario: Scenario) -> None:
+async def finish_held(db: Database, scenario: Scenario) -> None:
     await finish(db, [make_settlement(scenario.held, db.clock.now())])
 
 
-async def the_held_one_fails(db: Database, scenario: Scenario) -> None:
+async def fail_held(db: Database, scenario: Scenario) -> None:
     await finish(db, [make_settlement(scenario.held, db.clock.now(), "failed")])
 
 
-async def the_held_one_is_put_back(db: Database, scenario: Scenario) -> None:
+async def return_held_to_queue(db: Database, scenario: Scenario) -> None:
     await store.return_tasks_to_queue(db, scenario.worker, [scenario.held])
 
 
@@ -114,20 +114,20 @@ async def promote(db: Database, scenario: Scenario) -> None:
     await store.promote_due_tasks(db, db.clock.now(), ["default"])
 
 
-async def more_comes_in(db: Database, scenario: Scenario) -> None:
+async def add_more_items(db: Database, scenario: Scenario) -> None:
     stored = await reload_manifest(db)
     like = await bulk.item_template(db, stored, scenario.batch, db.clock.now(), ANA)
     with suppress(Conflict):
         await bulk.add_items(db, scenario.batch, 4, like, ["{}"] * 2, ["x", "y"])
 
 
-async def the_held_one_is_taken_back(db: Database, scenario: Scenario) -> None:
+async def recover_held(db: Database, scenario: Scenario) -> None:
     await recover_tasks_of_worker(db, scenario.worker, db.clock.now())
 
 
 ACTIONS: tuple[Action, ...] = (
-    retry, acknowledge, pause, resume, cancel, the_held_one_ends, the_held_one_fails, the_held_one_is_put_back,
-    the_held_one_is_taken_back, claim, promote, more_comes_in,
+    retry, acknowledge, pause, resume, cancel, finish_held, fail_held, return_held_to_queue, recover_held, claim,
+    promote, add_more_items,
 )  # fmt: skip
 
 
@@ -149,8 +149,8 @@ async def create_scenario(db: Database, worker: UUID) -> Scenario:
     return Scenario(batch, letter["id"], held[2], worker, [], [])
 
 
-async def settled(db: Database, scenario: Scenario) -> None:
-    """One decided, the sums are right, and nothing waits for ever or goes on that was cancelled."""
+async def assert_consistent(db: Database, scenario: Scenario) -> None:
+    """Assert that one operation decided, the sums are right, no item waits forever and no cancelled item goes on."""
     done = sum(len(answer) for answer in scenario.retried) + sum(len(answer) for answer in scenario.acknowledged)
     (letter,) = await read_table(db, "dead_letters", "id = $1", scenario.letter)
     assert done == (letter["status"] != "awaiting_intervention")
@@ -159,7 +159,7 @@ async def settled(db: Database, scenario: Scenario) -> None:
     found = await task_state_counts(db)
     if batch["cancelled_at"] is not None:
         assert set(found) <= {"running"}
-        assert await read_table(db, "tasks", "cancel_at IS NULL") == [], "what runs of it was told to stop"
+        assert await read_table(db, "tasks", "cancel_at IS NULL") == [], "running items have a cancel request"
     elif batch["paused_at"] is not None:
         assert set(found) <= {"running", "waiting"}
         assert await claim_runs(db, scenario.worker) == []
@@ -167,13 +167,13 @@ async def settled(db: Database, scenario: Scenario) -> None:
         assert "waiting" not in found
 
 
-async def clear(db: Database) -> None:
+async def truncate(db: Database) -> None:
     for name in ("manifests", "manifest_versions", "batches", "dead_letters", "tasks"):
         await db.fetch_all(f"DELETE FROM tenuto.{name}")
 
 
 @pytest.mark.parametrize("one", ACTIONS, ids=lambda action: action.__name__)
-async def test_one_decides_the_sums_are_right_and_nothing_is_left_behind(
+async def test_concurrent_batch_operations_keep_sums_right_and_lose_no_item(
     first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register, one: Action
 ) -> None:
     worker = await register_worker()
@@ -182,38 +182,36 @@ async def test_one_decides_the_sums_are_right_and_nothing_is_left_behind(
             scenario = await create_scenario(second, worker)
             try:
                 await interleaving.run(partial(one, scenario=scenario), partial(other, scenario=scenario))
-                await settled(second, scenario)
+                await assert_consistent(second, scenario)
             except AssertionError as error:
                 raise AssertionError(f"{one.__name__} and {other.__name__}, {interleaving}: {error}") from error
-            await clear(second)
+            await truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-async def test_who_takes_back_what_was_lost_holds_its_batch_before_it(
+async def test_recovery_locks_the_batch_before_its_lost_tasks(
     first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register
 ) -> None:
     worker = await register_worker()
     for other in (cancel, pause):
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker)
-            await interleaving.run(
-                partial(the_held_one_is_taken_back, scenario=scenario), partial(other, scenario=scenario)
-            )
-            await clear(second)
+            await interleaving.run(partial(recover_held, scenario=scenario), partial(other, scenario=scenario))
+            await truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-async def test_letters_of_several_manifests_are_retried_while_runs_of_the_same_end_in_the_one_order_of_locks(
+async def test_retrying_dead_letters_of_several_manifests_locks_in_the_order_of_finishing_runs(
     first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register
 ) -> None:
-    """By name they stand the other way round than by id."""
+    """The order by name is the reverse of the order by id."""
     worker = await register_worker()
 
     async def retry_both(db: Database) -> None:
         ids = [row["id"] for row in await read_table(second, "dead_letters")]
         assert len(await dead_letters.retry_dead_letters(db, ids, db.clock.now(), ANA)) == 2
 
-    async def both_fail(held: list[Task], db: Database) -> None:
+    async def fail_both(held: list[Task], db: Database) -> None:
         await finish(db, [make_settlement(task, db.clock.now(), "failed") for task in held])
 
     async for interleaving in interleavings(first, second):
@@ -224,103 +222,101 @@ async def test_letters_of_several_manifests_are_retried_while_runs_of_the_same_e
         held = sorted(await claim_runs(second, worker), key=lambda task: str(task.manifest_id))  # two of each
         for task in held[::2]:
             await finish_task(second, task, "failed")
-        await interleaving.run(retry_both, partial(both_fail, held[1::2]))
-        await clear(second)
+        await interleaving.run(retry_both, partial(fail_both, held[1::2]))
+        await truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-# --- replies that get lost ------------------------------------------------------------------------------------------
+# --- lost replies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 async def proxied_db(proxy: Proxy) -> AsyncIterator[Database]:
-    """The same database, at the proxied_db end of a line that loses replies."""
+    """The database behind the proxy."""
     database = await Database.open(proxy.url, generic_plans=True)
     yield database
     await database.close()
 
 
-def lose(proxy: Proxy, statement: str) -> None:
-    """The next transaction with this statement commits, and nobody hears of it."""
+def lose_commit_reply(proxy: Proxy, statement: str) -> None:
+    """Commit the next transaction with this statement, but lose the reply."""
     proxy.lose_reply("COMMIT", within=statement)
 
 
-async def test_a_letter_is_retried_once_and_who_did_it_is_told_so(
+async def test_dead_letter_retry_with_lost_reply_happens_once_and_is_reported(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: Register
 ) -> None:
     worker_id = await register_worker()
     await create_batch(db, await create_manifest(db), 1)
     await finish_all_runs(db, worker_id, "failed")
     (letter,) = await read_table(db, "dead_letters")
-    lose(proxy, dead_letter_rows.SQL.resolve_dead_letters)
+    lose_commit_reply(proxy, dead_letter_rows.SQL.resolve_dead_letters)
     done = await dead_letters.retry_dead_letters(proxied_db, [letter["id"]], db.clock.now(), ANA, strict=True)
     assert proxy.lost == 1
     (task,) = await read_table(db, "tasks")
     assert done == {letter["id"]: task["id"]}
 
 
-async def test_a_letter_is_acknowledged_once_and_who_did_it_is_told_so(
+async def test_dead_letter_acknowledgement_with_lost_reply_happens_once_and_is_reported(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: Register
 ) -> None:
     worker_id = await register_worker()
     await create_batch(db, await create_manifest(db), 1)
     await finish_all_runs(db, worker_id, "failed")
     (letter,) = await read_table(db, "dead_letters")
-    lose(proxy, dead_letter_rows.SQL.resolve_dead_letters)
+    lose_commit_reply(proxy, dead_letter_rows.SQL.resolve_dead_letters)
     assert await dead_letters.acknowledge_dead_letters(proxied_db, [letter["id"]], db.clock.now(), ANA, note="n") == {
         letter["id"]
     }
     assert proxy.lost == 1
 
 
-async def test_a_part_comes_in_once(db: Database, proxied_db: Database, proxy: Proxy) -> None:
+async def test_batch_part_with_lost_reply_is_added_once(db: Database, proxied_db: Database, proxy: Proxy) -> None:
     stored = await create_manifest(db)
     batch = (await bulk.open_batch(db, stored, db.clock.now(), ANA, key=None, name=None))["id"]
     like = await bulk.item_template(db, stored, batch, db.clock.now(), ANA)
-    lose(proxy, batches.SQL.add_batch_part)
+    lose_commit_reply(proxy, batches.SQL.add_batch_part)
     await bulk.add_items(proxied_db, batch, 0, like, ["{}"] * 5, None)
     assert proxy.lost == 1
     assert (await batch_counts(db, batch))["left"] == 5
 
 
-async def test_a_batch_is_paused_resumed_and_cancelled_once_without_a_word_of_complaint(
+async def test_batch_pause_resume_and_cancel_with_lost_reply_happen_once_without_error(
     db: Database, proxied_db: Database, proxy: Proxy
 ) -> None:
     batch = await create_batch(db, await create_manifest(db), 3)
-    lose(proxy, batches.SQL.pause_batch)
+    lose_commit_reply(proxy, batches.SQL.pause_batch)
     await bulk.pause_batch(proxied_db, batch, db.clock.now(), ANA)
     assert proxy.lost == 1
-    lose(proxy, batches.SQL.resume_batch)
+    lose_commit_reply(proxy, batches.SQL.resume_batch)
     await bulk.resume_batch(proxied_db, batch, db.clock.now())
     assert proxy.lost == 1
-    lose(proxy, batches.SQL.cancel_batch)
+    lose_commit_reply(proxy, batches.SQL.cancel_batch)
     await bulk.cancel_batch(proxied_db, batch, db.clock.now(), ANA)
     assert proxy.lost == 1
     assert (await batch_counts(db, batch))["cancelled"] == 3
 
 
-async def test_manifests_are_made_changed_switched_and_deleted_once(
-    db: Database, proxied_db: Database, proxy: Proxy
-) -> None:
+async def test_manifest_changes_with_lost_reply_happen_once(db: Database, proxied_db: Database, proxy: Proxy) -> None:
     now = db.clock.now()
-    lose(proxy, manifests.SQL.insert_definition)
+    lose_commit_reply(proxy, manifests.SQL.insert_definition)
     await manifest_definitions.create(proxied_db, make_manifest(), make_change_context(now))
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.update_definition)
+    lose_commit_reply(proxy, manifests.SQL.update_definition)
     await manifest_definitions.edit(
         proxied_db, "bake", make_manifest(priority=3), make_change_context(db.clock.now()), version=1
     )
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.update_definition)
+    lose_commit_reply(proxy, manifests.SQL.update_definition)
     assert (
         await manifest_definitions.set_enabled(proxied_db, "bake", make_change_context(db.clock.now()), enabled=False)
         is True
     )
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.delete_definition)
+    lose_commit_reply(proxy, manifests.SQL.delete_definition)
     await manifest_definitions.delete(proxied_db, "bake", make_change_context(db.clock.now()))
     assert proxy.lost == 1
-    lose(proxy, manifests.SQL.insert_definition)
+    lose_commit_reply(proxy, manifests.SQL.insert_definition)
     assert (
         await manifest_definitions.declare(proxied_db, make_manifest("new"), make_change_context(now, "code"))
         == "created"
@@ -333,14 +329,14 @@ async def test_manifests_are_made_changed_switched_and_deleted_once(
 
 
 @pytest.mark.parametrize("key", [None, "a"])
-async def test_a_run_is_started_once_and_who_asked_for_it_is_told_so(
+async def test_manifest_run_with_lost_reply_starts_once_and_is_reported(
     url: str, db: Database, proxy: Proxy, tmp_path: Any, key: str | None, register_worker: Register
 ) -> None:
     worker_id = await register_worker()
     app = Tenuto(proxy.url, home=tmp_path)
     app.jobs.jobs_by_name.update(jobs.app.jobs.jobs_by_name)
     await app.manifests.create(make_manifest("touch", job="touch", properties={"number": 1}))
-    lose(proxy, manifests.SQL.enqueue_runs)
+    lose_commit_reply(proxy, manifests.SQL.enqueue_runs)
     run = app.manifests.run("touch") if key is None else app.manifests.enqueue("touch", {"number": 2}, key=key)
     id = await run
     assert proxy.lost == 1
@@ -349,14 +345,14 @@ async def test_a_run_is_started_once_and_who_asked_for_it_is_told_so(
     await app.close()
 
 
-# --- workers that die -----------------------------------------------------------------------------------------------
+# --- crashing workers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["before finish_tasks 1", "after finish_tasks 1"])
-async def test_the_last_failure_and_its_letter_are_there_both_or_neither(
+async def test_last_failure_and_dead_letter_are_written_together(
     db: Database, workers: Workers, observer: Observer, point: str
 ) -> None:
-    """Looked at while the worker that was writing them lies dead; the next start takes it back, and writes both."""
+    """Checked while the crashed worker has not recovered; its next start recovers the task and writes both."""
     stored = await create_manifest(db, job="fail_once", policy=TaskPolicy(RetryPolicy(max_retries=1), on_lost="fail"))
     await start_run(db, stored, db.clock.now(), input='{"number": 1}')
     assert await workers.start("mortal", crash_at=point, sweep=600).wait_for_exit(within=20) == 9

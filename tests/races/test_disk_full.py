@@ -1,4 +1,4 @@
-"""The disk is full: it is said plainly, nothing is half done, and when there is room again everything goes on."""
+"""Full disk: the error names the cause, no change is half done, and work continues once space is available."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEGABYTE = 1024 * 1024
 
 @pytest.fixture
 async def small_disk() -> AsyncIterator[tuple[DisposableServer, Path]]:
-    """A server whose tasks live on a disk of their own, half of it taken up by a file that can be removed."""
+    """A server whose tasks are on a separate disk, half of it occupied by a removable file."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill")
     server = await asyncio.to_thread(DisposableServer)
@@ -55,8 +55,8 @@ async def small_disk() -> AsyncIterator[tuple[DisposableServer, Path]]:
         server.home.rmdir()
 
 
-async def until_refused(ask: Callable[[], Awaitable[object]]) -> tuple[int, str]:
-    """Ask again and again; how often it was granted, and the words of the refusal."""
+async def repeat_until_refused(ask: Callable[[], Awaitable[object]]) -> tuple[int, str]:
+    """Repeat a request until it is refused; return the number of successes and the error text."""
     for granted in range(100_000):
         try:
             await ask()
@@ -65,7 +65,7 @@ async def until_refused(ask: Callable[[], Awaitable[object]]) -> tuple[int, str]
     raise AssertionError("the disk was never full")
 
 
-async def test_a_full_disk_is_reported_and_recovered_from(
+async def test_full_disk_is_reported_and_work_continues_afterwards(
     small_disk: tuple[DisposableServer, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     server, ballast = small_disk
@@ -74,18 +74,18 @@ async def test_a_full_disk_is_reported_and_recovered_from(
     workers = Workers(process_pool, server.url, tmp_path, ledger.path)
     try:
         thousand = [{"number": n, "group": "x" * 200} for n in range(1000)]
-        by_thousands, refused = await until_refused(lambda: app.enqueue_many(jobs.touch, thousand))
+        by_thousands, refused = await repeat_until_refused(lambda: app.enqueue_many(jobs.touch, thousand))
         assert by_thousands >= 1
         assert "No space left on device" in refused
-        assert "make room" in refused
+        assert "free disk space" in refused
         assert await observer.count("tasks") == by_thousands * 1000
 
-        one_by_one, refused = await until_refused(lambda: app.enqueue(jobs.touch, 1, group="x" * 200))
-        assert "make room" in refused
+        one_by_one, refused = await repeat_until_refused(lambda: app.enqueue(jobs.touch, 1, group="x" * 200))
+        assert "free disk space" in refused
         promised = by_thousands * 1000 + one_by_one
         assert await observer.count("tasks") == promised
 
-        # A worker that finds the disk full stays, and says so if it can do nothing.
+        # A worker that finds the disk full keeps running and logs that it cannot write.
         worker = await workers.start("worker", slots=50).wait_until_ready()
         ballast.unlink()
 
@@ -99,7 +99,7 @@ async def test_a_full_disk_is_reported_and_recovered_from(
         await app.close()
 
 
-async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
+async def test_worker_writes_outcomes_once_a_full_disk_has_space(
     small_disk: tuple[DisposableServer, Path], process_pool: ProcessPool, tmp_path: Path, ledger: Ledger
 ) -> None:
     server, ballast = small_disk
@@ -122,7 +122,9 @@ async def test_outcomes_that_find_the_disk_full_are_written_when_there_is_room(
         flag.touch()
 
         async def reported() -> bool:
-            return worker.has_logged("outcomes not written yet") and worker.has_logged("free disk space")
+            return worker.has_logged("outcomes not written yet") and worker.has_logged(
+                "the worker logs that it cannot write"
+            )
 
         await eventually(reported, timeout=20, what="it says that it cannot write")
         assert await observer.count("tasks", "state = 'running'") > 0

@@ -1,4 +1,6 @@
-"""SIGTERM: work that can end ends, the rest is handed back, nobody is to blame, and the process is gone in time."""
+"""SIGTERM: running tasks may finish within the grace period, the others are handed back without counting as failures,
+and the process exits in time.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ DRAINS = times(6, in_a_proof=20)
 GRACE = 20.0
 
 
-async def seconds_to_leave(process: WorkerProcess, *, within: float = 45) -> float:
+async def seconds_to_exit(process: WorkerProcess, *, within: float = 45) -> float:
     began = time.monotonic()
     process.signal(signal.SIGTERM)
     assert await process.wait_for_exit(within=within) == 0
     return time.monotonic() - began
 
 
-async def test_workers_drained_again_and_again_under_load_lose_nothing(
+async def test_workers_drained_repeatedly_under_load_lose_no_task(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     tasks = DRAINS * 300
@@ -40,8 +42,8 @@ async def test_workers_drained_again_and_again_under_load_lose_nothing(
         async def busy(goal: int = before + 50) -> bool:
             return ledger.begun_count() >= goal
 
-        await eventually(busy, timeout=20, what="it is at work")
-        assert await seconds_to_leave(process) < GRACE, "it waited although its work was done"
+        await eventually(busy, timeout=20, what="the worker is busy")
+        assert await seconds_to_exit(process) < GRACE, "the worker waited although its tasks were finished"
         assert await observer.count("tasks", "state = 'running'") == 0
     workers.start("last", slots=20)
     await observer.until_all_ended(within=60)
@@ -53,7 +55,7 @@ async def test_workers_drained_again_and_again_under_load_lose_nothing(
     assert await observer.count("repairs") == 0
 
 
-async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_with_nobody_to_blame(
+async def test_long_task_is_handed_back_after_the_grace_period_without_a_failure(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     leaving = await workers.start("leaving", grace_seconds=1.0, lease_seconds=60.0).wait_until_ready()
@@ -65,9 +67,9 @@ async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_wi
     async def begun() -> bool:
         return ledger.begun_count() == 11
 
-    await eventually(begun, timeout=20, what="all of it has begun, one for the second time")
-    # Not before the grace is over; the work, and its leases, would have lasted a minute.
-    assert 1.0 <= await seconds_to_leave(leaving) < 30
+    await eventually(begun, timeout=20, what="all have begun, one for the second time")
+    # Not before the end of the grace period; the tasks and their leases would have lasted a minute.
+    assert 1.0 <= await seconds_to_exit(leaving) < 30
 
     records = await observer.rows(
         "SELECT DISTINCT status, reason, final, losses FROM tenuto.activities WHERE name <> 'fail_once_then_last'"
@@ -85,7 +87,7 @@ async def test_long_work_is_handed_back_after_the_grace_and_goes_on_elsewhere_wi
     await assert_invariants_hold(url, 10)
 
 
-async def test_a_second_signal_makes_it_leave_at_once(
+async def test_worker_exits_at_once_after_a_second_signal(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     leaving = await workers.start("leaving", grace_seconds=60.0, lease_seconds=60.0).wait_until_ready()
@@ -99,19 +101,19 @@ async def test_a_second_signal_makes_it_leave_at_once(
     async def draining() -> bool:
         return leaving.has_logged("drain started")
 
-    await eventually(begun, timeout=20, what="all of it has begun")
+    await eventually(begun, timeout=20, what="all have begun")
     leaving.signal(signal.SIGTERM)
     await eventually(draining, timeout=10, what="it drains")
     assert not leaving.has_ended()
 
-    assert await seconds_to_leave(leaving) < 30, "half of the grace, and of the leases"
+    assert await seconds_to_exit(leaving) < 30, "half of the grace period, and of the leases"
 
     assert await observer.count("tasks", "state = 'queued' AND attempt = 2 AND losses = 0 AND failures = 0") == 6
     assert await observer.count("activities", "status = 'cancelled' AND reason = 'handed_back'") == 6
     await assert_invariants_hold(url, 6)
 
 
-async def test_code_that_is_told_to_stop_may_clean_up_undisturbed(
+async def test_cancelled_code_may_clean_up_during_drain(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     leaving = await workers.start("leaving", grace_seconds=0.0).wait_until_ready()
@@ -120,8 +122,8 @@ async def test_code_that_is_told_to_stop_may_clean_up_undisturbed(
     async def begun() -> bool:
         return ledger.begun_count() == 1
 
-    await eventually(begun, timeout=10, what="it has begun")
-    await seconds_to_leave(leaving)
+    await eventually(begun, timeout=10, what="the task has begun")
+    await seconds_to_exit(leaving)
 
     (cleaning,) = [effect for effect in ledger.effects() if effect.group == "cleaning"]
     assert cleaning.ended_ns is not None
@@ -130,7 +132,7 @@ async def test_code_that_is_told_to_stop_may_clean_up_undisturbed(
     await assert_invariants_hold(url, 1)
 
 
-async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_anybody_else_runs_it(
+async def test_draining_worker_with_unstoppable_code_exits_before_its_task_runs_elsewhere(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=6.0).wait_until_ready()
@@ -139,7 +141,7 @@ async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_
     async def begun() -> bool:
         return ledger.begun_count() == 1
 
-    await eventually(begun, timeout=10, what="it has begun")
+    await eventually(begun, timeout=10, what="the task has begun")
     await workers.start("healthy").wait_until_ready()
     stuck.signal(signal.SIGTERM)
     assert await stuck.wait_for_exit(within=20) == EXIT_LOST_CONTROL
@@ -150,11 +152,11 @@ async def test_a_worker_that_drains_code_which_does_not_stop_ends_itself_before_
     assert overlaps(ledger.effects(), workers.died_ns) == []
 
 
-async def test_a_worker_told_to_stop_while_the_database_is_away_leaves_all_the_same(
+async def test_worker_drains_while_the_database_is_unreachable(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     leaving = await workers.start("leaving", url=proxy.url, grace_seconds=0.5).wait_until_ready()
-    await app.enqueue(jobs.touch, 1, seconds=60.0)  # it must not have ended before the line falls silent
+    await app.enqueue(jobs.touch, 1, seconds=60.0)  # it must not have ended before the connection stalls
     await observer.until_running(1)
     proxy.stall()
 

@@ -1,7 +1,7 @@
-"""Every statement that writes is a crash point: whoever dies before it, or just after its commit, breaks nothing, and
-what was interrupted is done when it is done again.
+"""Every writing statement is a crash point: a process that crashes before it, or just after its commit, violates no
+invariant, and repeating the interrupted action completes it.
 
-The register is read from the SQL files: a statement nobody dies at fails its file's test.
+The statements are read from the SQL files; a statement at which no scenario crashes fails the test of its file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from tests.races.execution_actions import violated_invariants
 from tests.races.scenarios.all_scenarios import SCENARIOS
 from tests.races.scenarios.scenario import Action, Preparation, Scenario
 from tests.races.scenarios.tasks import CLAIMS, recover_unknown_claims
-from tests.races.simulated_crashes import Action, CrashableDatabase, dump_rows, truncate_tables, writing_statements
+from tests.races.simulated_crashes import CrashableDatabase, dump_rows, truncate_tables, writing_statements
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
-Dies = Callable[[Action, int], Awaitable[bool]]
-SAME = {file: [other for other in SCENARIOS if SCENARIOS[other] is script] for file, script in SCENARIOS.items()}
-FIRST = sorted({files[0] for files in SAME.values()})
+Interrupt = Callable[[Callable[[Database], Awaitable[object]], int], Awaitable[bool]]
+FILES_OF_SAME_SCENARIO = {
+    file: [other for other in SCENARIOS if SCENARIOS[other] is scenario] for file, scenario in SCENARIOS.items()
+}
+FIRST_FILES = sorted({files[0] for files in FILES_OF_SAME_SCENARIO.values()})
 
 
 @pytest.fixture
@@ -38,55 +40,54 @@ async def crashable(url: str) -> AsyncIterator[CrashableDatabase]:
     await database.close()
 
 
-def test_every_file_with_statements_that_write_has_a_script() -> None:
+def test_every_sql_file_with_writing_statements_has_a_scenario() -> None:
     assert writing_statements().keys() == SCENARIOS.keys()
 
 
-@pytest.mark.parametrize("file", FIRST)
-async def test_who_dies_at_any_statement_that_writes_has_broken_nothing_and_can_do_it_again(
+@pytest.mark.parametrize("file", FIRST_FILES)
+async def test_process_that_crashes_at_any_writing_statement_can_repeat_its_action(
     db: Database, crashable: CrashableDatabase, register_worker: RegisterWorker, tmp_path: Path, file: str
 ) -> None:
-    async def whole(dies: Dies | None) -> list[str]:
+    async def run_scenario(interrupt: Interrupt | None) -> list[str]:
         await truncate_tables(db)
         scenario = Scenario(db, await register_worker("the worker"))
-        for step in SCENARIOS[file]:
-            await until_done(crashable, step, scenario, dies)
-        found = [each for each in await examine(db, settings) if each.severity is Severity.PROBLEM]
-        assert found == [], found
+        for action in SCENARIOS[file]:
+            await run_until_complete(crashable, action, scenario, interrupt)
+        problems = [finding for finding in await examine(db, settings) if finding.severity is Severity.PROBLEM]
+        assert problems == [], problems
         return await dump_rows(db)
 
     settings = load_settings(database=crashable.url, home=tmp_path)
-    undisturbed = await whole(None)
-    interrupted = await whole(crashable.crashes_before)
+    undisturbed = await run_scenario(None)
+    interrupted = await run_scenario(crashable.crashes_before)
     assert list((Counter(interrupted) - Counter(undisturbed)).elements()) == []
     assert list((Counter(undisturbed) - Counter(interrupted)).elements()) == []
-    await whole(crashable.crashes_after)
+    await run_scenario(crashable.crashes_after)
 
-    wanted = {name for other in SAME[file] for name in writing_statements()[other]}
-    assert wanted - crashable.crashed_before == set(), (
-        "nobody dies before these: add an action to tests/races/scenarios/all_scenarios.py"
-    )
-    assert wanted - crashable.crashed_after == set(), (
-        "nobody dies after these: add an action to tests/races/scenarios/all_scenarios.py"
-    )
+    expected = {name for other in FILES_OF_SAME_SCENARIO[file] for name in writing_statements()[other]}
+    assert expected - crashable.crashed_before == set(), "no crash before these: add an action to tests/races/scenarios"
+    assert expected - crashable.crashed_after == set(), "no crash after these: add an action to tests/races/scenarios"
 
 
-async def until_done(crashable: CrashableDatabase, step: Action, scenario: Scenario, dies: Dies | None) -> None:
-    """Do this, die at its first statement, do it again, die at the second …, until it is done."""
+async def run_until_complete(
+    crashable: CrashableDatabase, action: Action, scenario: Scenario, interrupt: Interrupt | None
+) -> None:
+    """Run an action, crash at its first statement, repeat it, crash at the second …, until it completes."""
 
-    async def action(database: Database) -> None:
-        await step(database, scenario)
+    async def run(database: Database) -> None:
+        await action(database, scenario)
 
-    if dies is None or isinstance(step, Preparation):
-        await action(crashable)
+    if interrupt is None or isinstance(action, Preparation):
+        await run(crashable)
         return
-    place, died = 0, True
-    while died:
+    place, crashed = 0, True
+    while crashed:
         place += 1
-        died = False
-        with suppress(*(() if place == 1 else (Conflict, NotFound, StaleLease))):  # it had been done all the same
-            died = await dies(action, place)
-        if died and step in CLAIMS:
+        crashed = False
+        # An interrupted action may have been committed: its repetition is rejected.
+        with suppress(*(() if place == 1 else (Conflict, NotFound, StaleLease))):
+            crashed = await interrupt(run, place)
+        if crashed and action in CLAIMS:
             await recover_unknown_claims(scenario)
-        scenario.violates_invariants = scenario.violates_invariants and died
-        assert scenario.violates_invariants or await violated_invariants(scenario.db) == [], (step, place)
+        scenario.violates_invariants = scenario.violates_invariants and crashed
+        assert scenario.violates_invariants or await violated_invariants(scenario.db) == [], (action, place)

@@ -1,7 +1,8 @@
-"""Whoever fires, advances, cancels or repairs dies before any statement it sends: all is sound, and is done in the end.
+"""A process that fires, advances, cancels or repairs crashes before any statement: invariants hold, and the work
+completes in the end.
 
-A death before the n-th statement is a transaction that is never committed; n goes up until the action comes to its end.
-A reply that is lost after the commit is the other half: the action is done a second time, and must not be done twice.
+A crash before the n-th statement is a transaction that is never committed; n grows until the action completes. The
+other half is a reply lost after the commit: the action is repeated and must take effect once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 
 
 class SimulatedCrash(BaseException):
-    """The process is gone: nobody catches this."""
+    """The simulated process is gone; only the test catches this."""
 
 
 @pytest.fixture
@@ -39,8 +40,10 @@ async def crashable(url: str) -> AsyncIterator[InterleavedDatabase]:
     await database.close()
 
 
-async def dies(database: InterleavedDatabase, action: Callable[[Database], Awaitable[object]], place: int) -> bool:
-    """Let somebody do this and die before the n-th statement; False if he was done by then."""
+async def crashes_before(
+    database: InterleavedDatabase, action: Callable[[Database], Awaitable[object]], place: int
+) -> bool:
+    """Run an action and crash before the n-th statement; return False if the action completed first."""
     seen = 0
 
     async def before() -> None:
@@ -59,8 +62,8 @@ async def dies(database: InterleavedDatabase, action: Callable[[Database], Await
     return False
 
 
-async def loses_replies(database: InterleavedDatabase, action: Callable[[Database], Awaitable[object]]) -> None:
-    """Let somebody do this whose first commits go unanswered."""
+async def run_with_lost_replies(database: InterleavedDatabase, action: Callable[[Database], Awaitable[object]]) -> None:
+    """Run an action whose first commits are not acknowledged."""
     left = 1
 
     async def after() -> None:
@@ -77,17 +80,17 @@ async def loses_replies(database: InterleavedDatabase, action: Callable[[Databas
 
 
 @pytest.mark.parametrize("action", of_executions.ACTIONS, ids=lambda action: action.__name__)
-async def test_who_moves_an_execution_may_die_before_any_statement(
+async def test_process_advancing_an_execution_may_crash_before_any_statement(
     db: Database, crashable: InterleavedDatabase, register_worker: RegisterWorker, action: of_executions.Action
 ) -> None:
     worker, other = await register_worker(), await register_worker()
     place = 1
     while True:
         scenario = await of_executions.create_scenario(db, worker, other, held=2, paused=action is of_executions.resume)
-        died = await dies(crashable, partial(action, scenario=scenario), place)
+        died = await crashes_before(crashable, partial(action, scenario=scenario), place)
 
         assert await violated_invariants(db) == [], place
-        scenario.cancelled = False
+        scenario.allowed_cancelled = False
         await action(db, scenario)
         await of_executions.resume(db, scenario)
         await run_to_end(db, other)
@@ -102,7 +105,7 @@ async def test_who_moves_an_execution_may_die_before_any_statement(
 @pytest.mark.parametrize(
     ("action", "overlap"), of_firing.SCENARIOS, ids=lambda given: getattr(given, "__name__", given)
 )
-async def test_who_fires_a_schedule_may_die_before_any_statement(
+async def test_scheduler_firing_a_schedule_may_crash_before_any_statement(
     db: Database,
     crashable: InterleavedDatabase,
     register_worker: RegisterWorker,
@@ -113,12 +116,12 @@ async def test_who_fires_a_schedule_may_die_before_any_statement(
     place = 1
     while True:
         scenario = await of_firing.create_scenario(db, worker, overlap)
-        died = await dies(crashable, partial(action, scenario=scenario), place)
+        died = await crashes_before(crashable, partial(action, scenario=scenario), place)
 
         assert await violated_invariants(db) == [], place
-        await of_firing.settled(db, scenario, worker)
+        await of_firing.assert_settled(db, scenario, worker)
         assert await violated_invariants(db) == [], place
-        await of_firing.clear(db)
+        await of_firing.truncate(db)
         if not died:
             return
         place += 1
@@ -127,7 +130,7 @@ async def test_who_fires_a_schedule_may_die_before_any_statement(
 @pytest.mark.parametrize(
     ("action", "overlap"), of_firing.SCENARIOS, ids=lambda given: getattr(given, "__name__", given)
 )
-async def test_what_was_committed_without_a_reply_is_not_done_twice(
+async def test_firing_with_lost_commit_reply_takes_effect_once(
     db: Database,
     crashable: InterleavedDatabase,
     register_worker: RegisterWorker,
@@ -136,33 +139,33 @@ async def test_what_was_committed_without_a_reply_is_not_done_twice(
 ) -> None:
     worker = await register_worker()
     scenario = await of_firing.create_scenario(db, worker, overlap)
-    await loses_replies(crashable, partial(action, scenario=scenario))
+    await run_with_lost_replies(crashable, partial(action, scenario=scenario))
 
     assert await violated_invariants(db) == []
     by_hand = await db.fetch_value("SELECT count(*) FROM tenuto.occurrences WHERE origin = 'manual'")
-    assert by_hand == (action in (of_firing.run_by_hand, of_firing.run_at_once))
-    await of_firing.settled(db, scenario, worker)
+    assert by_hand == (action in (of_firing.run_manually, of_firing.run_immediately))
+    await of_firing.assert_settled(db, scenario, worker)
     assert await violated_invariants(db) == []
 
 
-async def test_whoever_cancels_or_pauses_is_told_so_though_the_first_reply_was_lost(
+async def test_cancel_and_pause_with_lost_reply_report_success(
     db: Database, crashable: InterleavedDatabase, register_worker: RegisterWorker
 ) -> None:
     worker = await register_worker()
     scenario = await of_executions.create_scenario(db, worker, worker, held=2, paused=False)
     now = db.clock.now()
 
-    await loses_replies(
+    await run_with_lost_replies(
         crashable, lambda database: execution_control.pause_execution(database, scenario.run, now, ACTOR)
     )
-    await loses_replies(
+    await run_with_lost_replies(
         crashable, lambda database: execution_control.cancel_execution(database, scenario.run, now, ACTOR)
     )
 
     assert await db.fetch_value("SELECT state FROM tenuto.executions") == "cancelled"
 
 
-async def test_a_batch_of_due_schedules_is_fired_as_a_whole_or_not_at_all(
+async def test_batch_of_due_schedules_fires_completely_or_not_at_all(
     db: Database, crashable: InterleavedDatabase
 ) -> None:
     for number in range(30):
@@ -171,10 +174,12 @@ async def test_a_batch_of_due_schedules_is_fired_as_a_whole_or_not_at_all(
             ScheduleDefinition(
                 f"schedule {number}", every("1m"), create_plan(2, 1), misfire=Misfire(MisfirePolicy.ALL)
             ),
-            ChangeContext(ACTOR, of_firing.CREATED),
+            ChangeContext(ACTOR, of_firing.CREATED_AT),
         )
     place = 1
-    while await dies(crashable, lambda db: firing.fire_due_schedules(db, of_firing.NOW, "a scheduler"), place):
+    while await crashes_before(
+        crashable, lambda db: firing.fire_due_schedules(db, of_firing.NOW, "a scheduler"), place
+    ):
         for table in ("occurrences", "executions", "tasks"):
             assert await db.fetch_value(f"SELECT count(*) FROM tenuto.{table}") == 0
         place += 1

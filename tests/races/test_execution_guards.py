@@ -1,4 +1,4 @@
-"""Each guard of executions alone: a test that fails when it is taken away (see `tests.mutants`)."""
+"""Each guard of executions alone: tests that fail when the guard is removed (see `tests.guards`)."""
 
 from __future__ import annotations
 
@@ -43,34 +43,35 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = falls_due.NAME
 
 
-async def ending(db: Database, task: Task) -> None:
+async def finish_one(db: Database, task: Task) -> None:
     await finish(db, [complete(db, task)])
 
 
-async def all_ending(db: Database, tasks: list[Task]) -> None:
+async def finish_all(db: Database, tasks: list[Task]) -> None:
     await finish(db, [complete(db, task) for task in tasks])
 
 
-# --- steps that end together -----------------------------------------------------------------------------------------
+# --- concurrent ends of steps
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("one", "another", "held", "paused"),
     [
-        (happens.a_ends, happens.b_ends, 2, False),
-        (happens.both_end, happens.pause, 2, False),
-        (happens.both_end, happens.resume, 2, True),
-        (happens.a_is_to_be_repeated, happens.resume, 2, True),
-        (happens.pause, happens.a_is_put_back, 2, False),
-        (happens.cancel, happens.claiming, 1, False),
-        (happens.cancel, happens.a_is_to_be_repeated, 2, False),
-        (happens.the_last_is_cancelled, happens.both_end, 2, False),
-        (happens.pause, happens.both_end, 2, False),
-        (happens.cancel, happens.both_end, 2, False),
+        (happens.finish_a, happens.finish_b, 2, False),
+        (happens.finish_both, happens.pause, 2, False),
+        (happens.finish_both, happens.resume, 2, True),
+        (happens.retry_a, happens.resume, 2, True),
+        (happens.pause, happens.return_a_to_queue, 2, False),
+        (happens.cancel, happens.claim_next, 1, False),
+        (happens.cancel, happens.retry_a, 2, False),
+        (happens.cancel_last, happens.finish_both, 2, False),
+        (happens.pause, happens.finish_both, 2, False),
+        (happens.cancel, happens.finish_both, 2, False),
     ],
     ids=lambda given: getattr(given, "__name__", given),
 )
-async def test_two_things_at_once_leave_an_execution_sound(
+async def test_execution_stays_sound_under_two_concurrent_actions(
     first: InterleavedDatabase,
     second: InterleavedDatabase,
     worker_id: UUID,
@@ -90,8 +91,8 @@ async def test_two_things_at_once_leave_an_execution_sound(
         assert await violated_invariants(second) == [], interleaving
 
 
-@pytest.mark.parametrize("taking_back", ["the sweep", "its own next life"])
-async def test_a_step_given_up_as_lost_and_one_that_ends_begin_the_next_group_once(
+@pytest.mark.parametrize("taking_back", ["the sweep", "restart of the same worker"])
+async def test_step_recovered_as_lost_and_finishing_step_start_the_next_group_once(
     first: InterleavedDatabase,
     second: InterleavedDatabase,
     worker_id: UUID,
@@ -114,23 +115,23 @@ async def test_a_step_given_up_as_lost_and_one_that_ends_begin_the_next_group_on
         await second.fetch_all(
             "UPDATE tenuto.tasks SET losses = 2, lease_until = now() - interval '1 s' WHERE id = $1", lost.id
         )
-        await interleaving.run(take_back, partial(ending, task=ends))
+        await interleaving.run(take_back, partial(finish_one, task=ends))
 
         assert await violated_invariants(second) == [], interleaving
         assert await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", run) == "failed"
 
 
-async def test_a_group_whose_steps_were_all_cancelled_beforehand_is_passed_over(db: Database, worker_id: UUID) -> None:
+async def test_group_whose_steps_are_all_cancelled_is_skipped(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
-    await happens.the_last_is_cancelled(db, scenario)
+    await happens.cancel_last(db, scenario)
 
-    await happens.both_end(db, scenario)
+    await happens.finish_both(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.executions") == "failed"
     assert await violated_invariants(db) == []
 
 
-async def test_a_decision_that_comes_after_the_cancellation_begins_nothing(db: Database, worker_id: UUID) -> None:
+async def test_advancement_decided_before_a_cancellation_starts_no_group(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     await happens.cancel(db, scenario)
 
@@ -139,58 +140,58 @@ async def test_a_decision_that_comes_after_the_cancellation_begins_nothing(db: D
     assert await db.fetch_value("SELECT current_group FROM tenuto.executions") == 0
 
 
-async def test_what_comes_next_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
+async def test_next_group_of_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=True)
 
-    await happens.both_end(db, scenario)
+    await happens.finish_both(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "waiting"
     await happens.resume(db, scenario)
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
-async def put_aside(db: Database, task: Task, **aside: object) -> set[UUID]:
+async def defer_task(db: Database, task: Task, **aside: object) -> set[UUID]:
     now = db.clock.now()
     outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(**aside))  # type: ignore[arg-type]
     return await finish(db, [settle(task, outcome, now, new_id)])
 
 
-async def test_what_is_to_be_tried_again_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
+async def test_retry_in_a_paused_execution_waits(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=True)
 
-    await finish(db, [fail(db, scenario.a)])
-    await put_aside(db, scenario.b, until=db.clock.now() + timedelta(hours=1))
+    await finish(db, [fail(db, scenario.held_a)])
+    await defer_task(db, scenario.held_b, until=db.clock.now() + timedelta(hours=1))
 
     states = await db.fetch_all("SELECT DISTINCT state FROM tenuto.tasks")
     assert [row["state"] for row in states] == ["waiting"]
 
 
-async def test_a_stale_fence_or_another_worker_puts_nothing_aside(
+async def test_deferral_with_stale_fence_or_other_worker_changes_nothing(
     db: Database, worker_id: UUID, register_worker: RegisterWorker
 ) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     later = db.clock.now() + timedelta(hours=1)
     stranger = await register_worker()
 
-    scenario.a.fence -= 1
-    assert await put_aside(db, scenario.a, until=later) == set()
-    scenario.b.worker_id = stranger
-    assert await put_aside(db, scenario.b, until=later) == set()
+    scenario.held_a.fence -= 1
+    assert await defer_task(db, scenario.held_a, until=later) == set()
+    scenario.held_b.worker_id = stranger
+    assert await defer_task(db, scenario.held_b, until=later) == set()
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
 
 
-async def failing(db: Database, task: Task) -> None:
-    """For good, which takes more than the one statement of an end that went well."""
+async def fail_one(db: Database, task: Task) -> None:
+    """Fail permanently, which takes more statements than a success."""
     now = db.clock.now()
     await finish(
         db, [settle(task, Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, may_retry=False), now, new_id)]
     )
 
 
-@pytest.mark.parametrize("first_comes", ["who waits", "the end"])
-@pytest.mark.parametrize("how", [ending, failing], ids=lambda action: action.__name__)
-async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
+@pytest.mark.parametrize("first_comes", ["the waiting step", "the end"])
+@pytest.mark.parametrize("how", [finish_one, fail_one], ids=lambda action: action.__name__)
+async def test_step_that_would_wait_for_an_ended_child_execution_continues(
     first: InterleavedDatabase,
     second: InterleavedDatabase,
     worker_id: UUID,
@@ -203,22 +204,24 @@ async def test_what_would_wait_for_an_execution_that_has_just_ended_goes_on(
         (child,) = await create_executions(second, create_plan(1), parent_task_id=step.id, origin="step")
         (last,) = await claim(second, worker_id)
 
-        actions = [partial(put_aside, task=step, execution=child), partial(how, task=last)]
-        await interleaving.run(*(actions if first_comes == "who waits" else reversed(actions)))
+        actions = [partial(defer_task, task=step, execution=child), partial(how, task=last)]
+        await interleaving.run(*(actions if first_comes == "the waiting step" else reversed(actions)))
 
         assert await second.fetch_value("SELECT state FROM tenuto.tasks") == "queued", interleaving
         await run_to_end(second, worker_id)
 
 
-async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db: Database, worker_id: UUID) -> None:
+async def test_step_whose_child_execution_ended_waits_while_its_execution_is_paused(
+    db: Database, worker_id: UUID
+) -> None:
     (outer,) = await create_executions(db, create_plan(1))
     (step,) = await claim(db, worker_id)
     (child,) = await create_executions(db, create_plan(1), parent_task_id=step.id, origin="step")
     (last,) = await claim(db, worker_id)
-    await put_aside(db, step, execution=child)
+    await defer_task(db, step, execution=child)
     await execution_control.pause_execution(db, outer, db.clock.now(), ACTOR)
 
-    await ending(db, last)
+    await finish_one(db, last)
 
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "waiting"
     await execution_control.resume_execution(db, outer, db.clock.now())
@@ -226,34 +229,34 @@ async def test_a_step_whose_schedule_has_run_waits_if_its_execution_is_paused(db
 
 
 @pytest.mark.parametrize("order", ["resumed first", "ended first"])
-async def test_a_step_whose_schedule_ends_while_its_execution_is_resumed_goes_on(
+async def test_step_whose_child_execution_ends_during_resume_continues(
     first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, order: str
 ) -> None:
     async for interleaving in interleavings(first, second):
         scenario = await happens.create_waiting_scenario(second, worker_id, worker_id, paused=True)
 
-        actions = [partial(happens.resume, scenario=scenario), partial(happens.the_child_fails, scenario=scenario)]
+        actions = [partial(happens.resume, scenario=scenario), partial(happens.fail_child, scenario=scenario)]
         await interleaving.run(*(actions if order == "resumed first" else reversed(actions)))
 
-        assert await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scenario.a.id) == "queued", (
-            interleaving
-        )
+        assert (
+            await second.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", scenario.held_a.id) == "queued"
+        ), interleaving
         await run_to_end(second, worker_id)
 
 
-async def test_who_resumes_lets_nobody_go_that_waits_for_another_execution(db: Database, worker_id: UUID) -> None:
+async def test_resume_releases_no_step_that_waits_for_a_child_execution(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_waiting_scenario(db, worker_id, worker_id, paused=True)
 
     async with db.connection() as connection:
         answer = await connection.fetchrow(executions.SQL.resume_execution, scenario.run, db.clock.now())
 
     assert answer is not None
-    assert answer["notified"] == 0, "there is nothing to be taken"
-    (step,) = await db.fetch_all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scenario.a.id)
+    assert answer["notified"] == 0, "no step can be claimed"
+    (step,) = await db.fetch_all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scenario.held_a.id)
     assert (step["state"], step["waits_for"]) == ("waiting", scenario.child)
 
 
-async def test_repair_does_not_wait_for_what_somebody_else_works_on(
+async def test_repair_skips_executions_locked_by_another_process(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     (run,) = await create_executions(db, create_plan(1, 1))
@@ -266,17 +269,18 @@ async def test_repair_does_not_wait_for_what_somebody_else_works_on(
     assert await repair_stuck_executions(db, db.clock.now()) == 1
 
 
-# --- what is final ---------------------------------------------------------------------------------------------------
+# --- final states
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "in_progress"])
-async def test_a_cancelled_execution_never_becomes_anything_else(db: Database, worker_id: UUID, state: str) -> None:
+async def test_cancelled_execution_never_changes_state(db: Database, worker_id: UUID, state: str) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     await happens.cancel(db, scenario)
     with pytest.raises(Exception, match="which is final"):
         await db.fetch_all("UPDATE tenuto.executions SET state = $1", state)
 
-    await happens.both_end(db, scenario)
+    await happens.finish_both(db, scenario)
     await repair_stuck_executions(db, db.clock.now())
 
     (row,) = await db.fetch_all("SELECT state, ended_at FROM tenuto.executions")
@@ -286,80 +290,80 @@ async def test_a_cancelled_execution_never_becomes_anything_else(db: Database, w
 
 
 @pytest.mark.parametrize("change", ["error = 'none'", "ended_at = now()", "ended_at = NULL", "failed_steps = 0"])
-async def test_an_execution_that_has_ended_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
+async def test_ended_execution_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
     await create_executions(db, create_plan(1))
     await run_to_end(db, worker_id)
     with pytest.raises(Exception, match="which is final"):
         await db.fetch_all(f"UPDATE tenuto.executions SET {change}")
 
 
-async def test_who_follows_a_cancelled_execution_starts_nothing(
+async def test_advancement_of_a_cancelled_execution_starts_no_group(
     first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     for one, another in (
-        (falls_due.the_step_begins, falls_due.the_step_is_cancelled),
-        (falls_due.the_step_is_cancelled, falls_due.the_step_begins),
+        (falls_due.start_call_step, falls_due.cancel_call_step),
+        (falls_due.cancel_call_step, falls_due.start_call_step),
     ):
         async for interleaving in interleavings(first, second):
             scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
             await interleaving.run(partial(one, scenario=scenario), partial(another, scenario=scenario))
             assert await violated_invariants(second) == [], (one, interleaving)
-            await falls_due.clear(second)
+            await falls_due.truncate(second)
 
 
-async def only_the_step_is_cancelled(db: Database, scenario: falls_due.Scenario) -> None:
+async def cancel_step_only(db: Database, scenario: falls_due.Scenario) -> None:
     assert await task_cancellation.cancel_task(db, scenario.step.id, ACTOR) == "stopping"
 
 
-async def test_a_step_that_is_told_to_stop_leaves_nothing_running_that_it_has_started(
+async def test_cancelled_step_leaves_no_child_execution_running(
     first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     for one, another in (
-        (falls_due.the_step_begins, only_the_step_is_cancelled),
-        (only_the_step_is_cancelled, falls_due.the_step_begins),
+        (falls_due.start_call_step, cancel_step_only),
+        (cancel_step_only, falls_due.start_call_step),
     ):
         async for interleaving in interleavings(first, second):
             scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
             await interleaving.run(partial(one, scenario=scenario), partial(another, scenario=scenario))
             assert await violated_invariants(second) == [], (one, interleaving)
-            await put_aside(second, scenario.step, execution=scenario.step.activity_id)
+            await defer_task(second, scenario.step, execution=scenario.step.activity_id)
             assert (
                 await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scenario.step.id)
                 == "cancelled"
             )
             await repair_stuck_executions(second, second.clock.now())
-            await falls_due.clear(second)
+            await falls_due.truncate(second)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs") == 0
 
 
 @pytest.mark.parametrize("gone", ["fence = fence + 1", "worker_id = $2"], ids=["a later fence", "another worker"])
-async def test_who_has_lost_its_step_starts_nothing(
+async def test_worker_that_lost_its_step_starts_no_child_execution(
     db: Database, worker_id: UUID, register_worker: RegisterWorker, gone: str
 ) -> None:
     scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
     given = [await register_worker()] if "$2" in gone else []
     await db.fetch_all(f"UPDATE tenuto.tasks SET {gone} WHERE id = $1", scenario.step.id, *given)
 
-    await falls_due.the_step_begins(db, scenario)
+    await falls_due.start_call_step(db, scenario)
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE parent_task_id IS NOT NULL") == 0
 
 
-async def test_who_starts_something_again_that_has_ended_meanwhile_starts_nothing(
+async def test_step_that_repeats_the_start_of_an_ended_child_execution_starts_none(
     db: Database, worker_id: UUID
 ) -> None:
-    """The reply to the first try was lost, and what it had begun was quick."""
+    """The reply to the first start was lost, and the child execution ended quickly."""
     scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
     for _ in range(2):
-        await falls_due.the_step_begins(db, scenario)
+        await falls_due.start_call_step(db, scenario)
         while taken := await claim(db, worker_id, 10):
-            await all_ending(db, taken)
+            await finish_all(db, taken)
 
     begun = await db.fetch_all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scenario.step.id)
     assert [tuple(row) for row in begun] == [(scenario.step.activity_id, "completed")]
 
 
-async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_has_the_greater_id(
+async def test_call_step_reports_the_child_of_its_own_attempt_even_if_an_earlier_child_has_a_greater_id(
     db: Database, worker_id: UUID
 ) -> None:
     scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
@@ -367,22 +371,22 @@ async def test_a_step_ends_as_the_run_of_its_own_attempt_though_an_earlier_one_h
     await finish(db, [fail_permanently(db, task) for task in await claim(db, worker_id)])
     own = replace(new_execution(db, create_plan(1), parent_task_id=scenario.step.id), id=scenario.step.activity_id)
     await db.transaction(lambda connection: executions.create_executions(connection, [own]))
-    await all_ending(db, await claim(db, worker_id))
+    await finish_all(db, await claim(db, worker_id))
 
     answer = await schedule_step._run_child(db, Context(scenario.step))
 
     assert answer == {"execution_id": str(own.id), "failed_steps": 0}
 
 
-async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
+async def test_call_cycle_that_another_process_is_breaking_is_left_alone(
     first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     broken = "SELECT coalesce(sum(count), 0) FROM tenuto.repairs WHERE net = 'steps_waiting_in_a_circle'"
     async for interleaving in interleavings(first, second):
         one, another = await create_executions(second, create_plan(2), create_plan(1))
-        steps = {step.execution_id: step for step in await claim(second, worker_id, 3)}  # of the first, one goes on
-        await put_aside(second, steps[one], execution=another)
-        await put_aside(second, steps[another], execution=one)
+        steps = {step.execution_id: step for step in await claim(second, worker_id, 3)}  # one of the first continues
+        await defer_task(second, steps[one], execution=another)
+        await defer_task(second, steps[another], execution=one)
 
         async def cancel(db: Database, task_id: UUID = steps[one].id) -> int:
             await task_cancellation.cancel_task(db, task_id, ACTOR)
@@ -391,31 +395,31 @@ async def test_a_circle_that_somebody_is_just_breaking_is_left_to_them(
 
         _, by_then = await interleaving.run(lambda db: repair_stuck_executions(db, db.clock.now()), cancel)
 
-        assert await second.fetch_value(broken) == by_then, (interleaving, "after that there was no circle")
+        assert await second.fetch_value(broken) == by_then, (interleaving, "the cycle is already broken")
         assert await violated_invariants(second) == [], interleaving
         await run_to_end(second, worker_id)
 
 
-async def test_a_worker_declared_dead_does_not_go_on_with_the_next_group(db: Database, worker_id: UUID) -> None:
+async def test_worker_declared_dead_starts_no_next_group(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     await register_of_workers.deregister_process(db, worker_id)
 
-    await happens.both_end_and_the_worker_goes_on(db, scenario)
+    await happens.finish_both_and_claim_next(db, scenario)
 
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
-async def test_the_end_of_a_step_and_the_step_to_the_next_group_are_one(db: Database, worker_id: UUID) -> None:
+async def test_end_of_a_step_and_advancement_are_one_transaction(db: Database, worker_id: UUID) -> None:
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
-    settlements = [complete(db, scenario.a), complete(db, scenario.b)]
+    settlements = [complete(db, scenario.held_a), complete(db, scenario.held_b)]
 
-    async def end_and_think_better_of_it(connection: Connection) -> None:
+    async def finish_and_roll_back(connection: Connection) -> None:
         await executions.lock_executions(connection, [scenario.run])
         await completion.finish_in_transaction(connection, settlements)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await db.transaction(end_and_think_better_of_it)
+        await db.transaction(finish_and_roll_back)
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
     assert await violated_invariants(db) == []

@@ -1,4 +1,4 @@
-"""Whatever two things happen to one execution at once, at whatever statement they meet: it stays sound and ends."""
+"""Two concurrent actions on one execution, interleaved at every statement: it stays sound and ends."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 
 @dataclass
 class Scenario:
-    """An execution of two steps side by side, then one: the first two are held, or one of them is still free."""
+    """An execution of two parallel steps, then one: the first two are held, or one of them is claimable."""
 
     run: UUID
     worker: UUID
-    other: UUID
-    a: Task
-    b: Task
-    last: UUID
-    cancelled: bool = False
+    other_worker: UUID
+    held_a: Task
+    held_b: Task
+    last_step: UUID
+    allowed_cancelled: bool = False
 
 
 class Action(Protocol):
-    """Something that happens to the execution."""
+    """An action on the execution."""
 
     @property
     def __name__(self) -> str: ...
@@ -59,48 +59,48 @@ class Action(Protocol):
     async def __call__(self, db: Database, scenario: Scenario) -> None: ...
 
 
-async def a_ends(db: Database, scenario: Scenario) -> None:
-    await finish(db, [complete(db, scenario.a)])
+async def finish_a(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, scenario.held_a)])
 
 
-async def b_ends(db: Database, scenario: Scenario) -> None:
-    if scenario.b.worker_id is not None:
-        await finish(db, [complete(db, scenario.b)])
+async def finish_b(db: Database, scenario: Scenario) -> None:
+    if scenario.held_b.worker_id is not None:
+        await finish(db, [complete(db, scenario.held_b)])
 
 
-async def both_end(db: Database, scenario: Scenario) -> None:
-    await finish(db, [complete(db, task) for task in (scenario.b, scenario.a) if task.worker_id is not None])
+async def finish_both(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, task) for task in (scenario.held_b, scenario.held_a) if task.worker_id is not None])
 
 
-async def both_end_and_the_worker_goes_on(db: Database, scenario: Scenario) -> None:
-    ended = [complete(db, task) for task in (scenario.b, scenario.a) if task.worker_id is not None]
+async def finish_both_and_claim_next(db: Database, scenario: Scenario) -> None:
+    ended = [complete(db, task) for task in (scenario.held_b, scenario.held_a) if task.worker_id is not None]
     await finish(db, ended, NextGroupClaim(scenario.worker, LEASE, ["default"], 5))
 
 
-async def a_fails_for_good(db: Database, scenario: Scenario) -> None:
-    await finish(db, [fail_permanently(db, scenario.a)])
+async def fail_a_permanently(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail_permanently(db, scenario.held_a)])
 
 
-async def a_is_to_be_repeated(db: Database, scenario: Scenario) -> None:
-    await finish(db, [fail(db, scenario.a)])
+async def retry_a(db: Database, scenario: Scenario) -> None:
+    await finish(db, [fail(db, scenario.held_a)])
 
 
-async def a_is_put_aside(db: Database, scenario: Scenario) -> None:
+async def defer_a(db: Database, scenario: Scenario) -> None:
     now = db.clock.now()
     outcome = Outcome(
         OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(resume_at=now + timedelta(hours=1))
     )
-    await finish(db, [settle(scenario.a, outcome, now, new_id)])
+    await finish(db, [settle(scenario.held_a, outcome, now, new_id)])
 
 
-async def a_is_put_back(db: Database, scenario: Scenario) -> None:
-    await store.return_tasks_to_queue(db, scenario.worker, [scenario.a])
+async def return_a_to_queue(db: Database, scenario: Scenario) -> None:
+    await store.return_tasks_to_queue(db, scenario.worker, [scenario.held_a])
 
 
 async def cancel(db: Database, scenario: Scenario) -> None:
     with suppress(Conflict):
         await execution_control.cancel_execution(db, scenario.run, db.clock.now(), ACTOR)
-        scenario.cancelled = True
+        scenario.allowed_cancelled = True
 
 
 async def pause(db: Database, scenario: Scenario) -> None:
@@ -113,11 +113,11 @@ async def resume(db: Database, scenario: Scenario) -> None:
         await execution_control.resume_execution(db, scenario.run, db.clock.now())
 
 
-async def sweeping(db: Database, scenario: Scenario) -> None:
+async def recover_lost(db: Database, scenario: Scenario) -> None:
     await recover_lost_tasks(db, db.clock.now())
 
 
-async def recovering(db: Database, scenario: Scenario) -> None:
+async def recover_own(db: Database, scenario: Scenario) -> None:
     await recover_tasks_of_worker(db, scenario.worker, db.clock.now())
 
 
@@ -125,27 +125,26 @@ async def repair(db: Database, scenario: Scenario) -> None:
     await repair_stuck_executions(db, db.clock.now())
 
 
-async def claiming(db: Database, scenario: Scenario) -> None:
-    await claim(db, scenario.other, 10)
+async def claim_next(db: Database, scenario: Scenario) -> None:
+    await claim(db, scenario.other_worker, 10)
 
 
-async def a_is_cancelled(db: Database, scenario: Scenario) -> None:
+async def cancel_a(db: Database, scenario: Scenario) -> None:
     with suppress(Conflict, NotFound):
-        await task_cancellation.cancel_task(db, scenario.a.id, ACTOR)
+        await task_cancellation.cancel_task(db, scenario.held_a.id, ACTOR)
 
 
-async def the_last_is_cancelled(db: Database, scenario: Scenario) -> None:
+async def cancel_last(db: Database, scenario: Scenario) -> None:
     with suppress(Conflict, NotFound):
-        await task_cancellation.cancel_task(db, scenario.last, ACTOR)
+        await task_cancellation.cancel_task(db, scenario.last_step, ACTOR)
 
 
 ACTIONS: tuple[Action, ...] = (
-    a_ends, b_ends, both_end, both_end_and_the_worker_goes_on, a_fails_for_good, a_is_to_be_repeated, a_is_put_aside,
-    a_is_put_back, cancel, pause,
-    resume, sweeping, recovering, repair, claiming, a_is_cancelled, the_last_is_cancelled,
+    finish_a, finish_b, finish_both, finish_both_and_claim_next, fail_a_permanently, retry_a, defer_a,
+    return_a_to_queue, cancel, pause, resume, recover_lost, recover_own, repair, claim_next, cancel_a, cancel_last,
 )  # fmt: skip
-SILENT = (claiming,)
-"""One statement outside a transaction: nothing can happen in its middle."""
+SINGLE_STATEMENT = (claim_next,)
+"""One statement outside a transaction, so nothing can be interleaved."""
 
 
 async def create_scenario(db: Database, worker: UUID, other: UUID, *, held: int, paused: bool) -> Scenario:
@@ -160,16 +159,16 @@ async def create_scenario(db: Database, worker: UUID, other: UUID, *, held: int,
     return Scenario(run, worker, other, a, b, rows[-1]["id"])
 
 
-# (what happens, how many steps are held, whether the execution is paused): the others differ only in a word.
+# (action, number of held steps, whether the execution is paused); other combinations run the same statements.
 SCENARIOS = [
-    *((action, 2, False) for action in ACTIONS if action not in SILENT),
-    *((action, 1, False) for action in (a_ends, cancel, pause, sweeping)),
-    *((action, 2, True) for action in (both_end, a_is_to_be_repeated, a_is_put_back, cancel, resume, sweeping)),
+    *((action, 2, False) for action in ACTIONS if action not in SINGLE_STATEMENT),
+    *((action, 1, False) for action in (finish_a, cancel, pause, recover_lost)),
+    *((action, 2, True) for action in (finish_both, retry_a, return_a_to_queue, cancel, resume, recover_lost)),
 ]
 
 
 @pytest.mark.parametrize(("one", "held", "paused"), SCENARIOS, ids=lambda given: getattr(given, "__name__", given))
-async def test_an_execution_stays_sound_and_ends_whatever_two_things_meet(
+async def test_execution_stays_sound_and_ends_under_any_two_concurrent_actions(
     first: InterleavedDatabase,
     second: InterleavedDatabase,
     register_worker: RegisterWorker,
@@ -189,49 +188,50 @@ async def test_an_execution_stays_sound_and_ends_whatever_two_things_meet(
             await run_to_end(second, other)
             assert await violated_invariants(second) == [], (other_act, interleaving)
             state = await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", scenario.run)
-            assert (state == "cancelled") == scenario.cancelled, (other_act, interleaving)
+            assert (state == "cancelled") == scenario.allowed_cancelled, (other_act, interleaving)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net = 'execution_stuck'") == 0
     assert first.deadlocks + second.deadlocks == 0
 
 
-# --- a step that waits for an execution it has started ----------------------------------------------------------------
+# --- a step that waits for a child execution
+# --------------------------------------------------------------------------
 
 
 @dataclass
-class Waiting(Scenario):
-    """Step a of the two waits for the end of an execution of one step, which is held like b."""
+class WaitingScenario(Scenario):
+    """Step a waits for the end of a child execution of one step, which is held like b."""
 
     child: UUID = field(kw_only=True)
     last_of_child: Task = field(kw_only=True)
 
 
-class Passes(Protocol):
-    """Something that happens to the execution, or to the one that its step waits for."""
+class WaitingAction(Protocol):
+    """An action on the execution or on its child execution."""
 
     @property
     def __name__(self) -> str: ...
 
-    async def __call__(self, db: Database, scenario: Waiting) -> None: ...
+    async def __call__(self, db: Database, scenario: WaitingScenario) -> None: ...
 
 
-async def the_child_ends(db: Database, scenario: Waiting) -> None:
+async def finish_child(db: Database, scenario: WaitingScenario) -> None:
     await finish(db, [complete(db, scenario.last_of_child)])
 
 
-async def the_child_fails(db: Database, scenario: Waiting) -> None:
+async def fail_child(db: Database, scenario: WaitingScenario) -> None:
     await finish(db, [fail_permanently(db, scenario.last_of_child)])
 
 
-async def the_child_is_cancelled(db: Database, scenario: Waiting) -> None:
+async def cancel_child(db: Database, scenario: WaitingScenario) -> None:
     with suppress(Conflict):
         await execution_control.cancel_execution(db, scenario.child, db.clock.now(), ACTOR)
 
 
-THE_END = (the_child_ends, the_child_fails, the_child_is_cancelled)
-PASSES: tuple[Passes, ...] = (*THE_END, resume, pause, cancel, a_is_cancelled, b_ends, repair)
+CHILD_ENDS = (finish_child, fail_child, cancel_child)
+WAITING_ACTIONS: tuple[WaitingAction, ...] = (*CHILD_ENDS, resume, pause, cancel, cancel_a, finish_b, repair)
 
 
-async def create_waiting_scenario(db: Database, worker: UUID, other: UUID, *, paused: bool) -> Waiting:
+async def create_waiting_scenario(db: Database, worker: UUID, other: UUID, *, paused: bool) -> WaitingScenario:
     (run,) = await create_executions(db, create_plan(2, 1))
     a, b = await claim(db, worker, 2)
     (child,) = await create_executions(db, create_plan(1), parent_task_id=a.id, origin="step")
@@ -241,16 +241,20 @@ async def create_waiting_scenario(db: Database, worker: UUID, other: UUID, *, pa
     if paused:
         await execution_control.pause_execution(db, run, db.clock.now(), ACTOR)
     last = await db.fetch_value("SELECT id FROM tenuto.tasks WHERE group_index = 1")
-    return Waiting(run, worker, other, a, b, last, child=child, last_of_child=last_of_child)
+    return WaitingScenario(run, worker, other, a, b, last, child=child, last_of_child=last_of_child)
 
 
 @pytest.mark.parametrize("paused", [False, True], ids=["going on", "paused"])
-@pytest.mark.parametrize("one", PASSES, ids=lambda given: getattr(given, "__name__", given))
-async def test_a_step_that_waits_for_another_execution_goes_on_after_its_end_whatever_meets_it(
-    first: InterleavedDatabase, second: InterleavedDatabase, register_worker: RegisterWorker, one: Passes, paused: bool
+@pytest.mark.parametrize("one", WAITING_ACTIONS, ids=lambda given: getattr(given, "__name__", given))
+async def test_step_that_waits_for_a_child_execution_continues_after_its_end_under_concurrent_actions(
+    first: InterleavedDatabase,
+    second: InterleavedDatabase,
+    register_worker: RegisterWorker,
+    one: WaitingAction,
+    paused: bool,
 ) -> None:
     worker, other = await register_worker(), await register_worker()
-    for other_act in PASSES if one in THE_END else THE_END:
+    for other_act in WAITING_ACTIONS if one in CHILD_ENDS else CHILD_ENDS:
         async for interleaving in interleavings(first, second):
             scenario = await create_waiting_scenario(second, worker, other, paused=paused)
 
@@ -260,6 +264,6 @@ async def test_a_step_that_waits_for_another_execution_goes_on_after_its_end_wha
             await resume(second, scenario)
             await run_to_end(second, other)
             state = await second.fetch_value("SELECT state FROM tenuto.executions WHERE id = $1", scenario.run)
-            assert (state == "cancelled") == scenario.cancelled, (other_act, interleaving)
+            assert (state == "cancelled") == scenario.allowed_cancelled, (other_act, interleaving)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs WHERE net <> 'execution_abandoned'") == 0
     assert first.deadlocks + second.deadlocks == 0

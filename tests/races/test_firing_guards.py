@@ -1,4 +1,4 @@
-"""Each guard of firing, of the ledger and of turns alone: a test that fails when it is gone (see `tests.mutants`)."""
+"""Each guard of firing, the occurrence ledger and queued runs alone: tests that fail when the guard is removed."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = falls_due.NAME
 
 
-async def a_schedule(db: Database, overlap: OverlapPolicy = OverlapPolicy.SKIP) -> Schedule:
+async def create_due_schedule(db: Database, overlap: OverlapPolicy = OverlapPolicy.SKIP) -> Schedule:
     return await schedule_definitions.create(
         db,
         ScheduleDefinition(NAME, every("1m"), create_plan(1), overlap=overlap),
-        ChangeContext(ACTOR, falls_due.CREATED),
+        ChangeContext(ACTOR, falls_due.CREATED_AT),
     )
 
 
-async def ending(db: Database, task: Task) -> None:
+async def finish_one(db: Database, task: Task) -> None:
     await finish(db, [complete(db, task)])
 
 
-async def all_ending(db: Database, tasks: list[Task]) -> None:
+async def finish_all(db: Database, tasks: list[Task]) -> None:
     await finish(db, [complete(db, task) for task in tasks])
 
 
@@ -64,7 +64,7 @@ async def run_now(db: Database, request: UUID | None = None) -> RunResult:
 # --- firing -----------------------------------------------------------------------------------------------------------
 
 
-async def test_of_a_schedule_that_must_run_alone_there_is_one_active_execution(db: Database) -> None:
+async def test_schedule_without_overlap_has_one_active_execution(db: Database) -> None:
     schedule_id = new_id()
     await create_executions(db, create_plan(1), schedule_id=schedule_id)
     with pytest.raises(Exception, match="executions_one_active"):
@@ -72,36 +72,36 @@ async def test_of_a_schedule_that_must_run_alone_there_is_one_active_execution(d
     await create_executions(db, create_plan(1), schedule_id=schedule_id, alone=False)
 
 
-def entry(schedule_id: UUID, decision: Decision, turn: str | None = None, minutes: int = 0) -> LedgerEntry:
-    due_at = falls_due.DUE + timedelta(minutes=minutes)
+def ledger_entry(schedule_id: UUID, decision: Decision, turn: str | None = None, minutes: int = 0) -> LedgerEntry:
+    due_at = falls_due.DUE_AT + timedelta(minutes=minutes)
     return LedgerEntry(new_id(), schedule_id, NAME, due_at, None, "trigger", decision, turn, None, None)
 
 
-async def write(db: Database, *entries: LedgerEntry) -> None:
+async def insert_entries(db: Database, *entries: LedgerEntry) -> None:
     async def action(connection: Connection) -> None:
         await schedules.write_ledger_entries(connection, entries, falls_due.NOW, "a scheduler")
 
     await db.transaction(action)
 
 
-async def test_a_due_instant_has_one_row_in_the_ledger(db: Database) -> None:
+async def test_due_instant_has_one_ledger_entry(db: Database) -> None:
     schedule_id = new_id()
-    await write(db, entry(schedule_id, Decision.SKIPPED))
+    await insert_entries(db, ledger_entry(schedule_id, Decision.SKIPPED))
     with pytest.raises(Exception, match="occurrences_once"):
-        await write(db, entry(schedule_id, Decision.MISSED))
-    await write(db, entry(new_id(), Decision.SKIPPED))
+        await insert_entries(db, ledger_entry(schedule_id, Decision.MISSED))
+    await insert_entries(db, ledger_entry(new_id(), Decision.SKIPPED))
 
 
-async def test_one_run_of_a_schedule_waits_for_the_end_of_another(db: Database) -> None:
+async def test_schedule_has_one_queued_run(db: Database) -> None:
     schedule_id = new_id()
-    await write(db, entry(schedule_id, Decision.QUEUED, "overlap"))
+    await insert_entries(db, ledger_entry(schedule_id, Decision.QUEUED, "overlap"))
     with pytest.raises(Exception, match="occurrences_one_queued"):
-        await write(db, entry(schedule_id, Decision.QUEUED, "overlap", minutes=1))
-    await write(db, *(entry(schedule_id, Decision.QUEUED, "catch_up", minutes=n) for n in (1, 2)))
+        await insert_entries(db, ledger_entry(schedule_id, Decision.QUEUED, "overlap", minutes=1))
+    await insert_entries(db, *(ledger_entry(schedule_id, Decision.QUEUED, "catch_up", minutes=n) for n in (1, 2)))
 
 
-async def test_a_schedule_one_scheduler_is_firing_no_other_waits_for(db: Database, other: asyncpg.Connection) -> None:
-    await a_schedule(db)
+async def test_scheduler_skips_a_schedule_locked_by_another_scheduler(db: Database, other: asyncpg.Connection) -> None:
+    await create_due_schedule(db)
     async with other.transaction():
         assert len(await schedules.lock_due_schedules(other, falls_due.NOW, 10)) == 1
 
@@ -111,10 +111,10 @@ async def test_a_schedule_one_scheduler_is_firing_no_other_waits_for(db: Databas
     assert await firing.fire_due_schedules(db, falls_due.NOW, "another") == 1
 
 
-async def test_of_two_runs_by_hand_at_once_one_is_skipped(
+async def test_second_of_two_concurrent_manual_runs_is_skipped(
     first: InterleavedDatabase, second: InterleavedDatabase
 ) -> None:
-    await a_schedule(second)
+    await create_due_schedule(second)
     async for interleaving in interleavings(first, second):
         one, another = await interleaving.run(run_now, run_now)
         assert {one.decision, another.decision} == {Decision.FIRED, Decision.SKIPPED}, interleaving
@@ -122,8 +122,8 @@ async def test_of_two_runs_by_hand_at_once_one_is_skipped(
             await second.fetch_all(f"DELETE FROM tenuto.{table}")
 
 
-async def test_what_is_due_while_another_run_is_active_is_not_fired(db: Database) -> None:
-    await a_schedule(db)
+async def test_due_schedule_with_an_active_execution_is_not_fired(db: Database) -> None:
+    await create_due_schedule(db)
     await run_now(db)
 
     quarantine = firing.new_quarantine()
@@ -138,7 +138,7 @@ async def test_what_is_due_while_another_run_is_active_is_not_fired(db: Database
     [(OverlapPolicy.CANCEL_PREVIOUS, Misfire()), (OverlapPolicy.SKIP, Misfire(MisfirePolicy.ALL))],
     ids=["is cancelled", "has missed runs queued behind it"],
 )
-async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_executions(
+async def test_firing_locks_blocking_executions_in_the_common_lock_order(
     first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID, overlap: OverlapPolicy, misfire: Misfire
 ) -> None:
     now = falls_due.NOW + timedelta(minutes=2)
@@ -147,25 +147,25 @@ async def test_what_is_in_the_way_is_held_in_the_order_in_which_everybody_locks_
             await schedule_definitions.create(
                 second,
                 ScheduleDefinition(name, every("1m"), create_plan(1), overlap=rule, misfire=late),
-                ChangeContext(ACTOR, falls_due.CREATED),
+                ChangeContext(ACTOR, falls_due.CREATED_AT),
             )
             for name, rule, late in (("one", OverlapPolicy.CANCEL_PREVIOUS, Misfire()), ("two", overlap, misfire))
         ]
-        for schedule in reversed(made):  # who is fired first began last
+        for schedule in reversed(made):  # the first to fire is the last one created
             await create_executions(second, create_plan(1), schedule_id=schedule.id, schedule_name=schedule.name)
         tasks = await claim(second, worker_id, 2)
 
         await interleaving.run(
-            lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(all_ending, tasks=tasks)
+            lambda db: firing.fire_due_schedules(db, now, "a scheduler"), partial(finish_all, tasks=tasks)
         )
 
         assert await violated_invariants(second) == [], interleaving
-        await falls_due.clear(second)
+        await falls_due.truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-async def test_a_request_made_twice_is_decided_once(db: Database) -> None:
-    await a_schedule(db, OverlapPolicy.ALLOW)
+async def test_run_request_made_twice_is_decided_once(db: Database) -> None:
+    await create_due_schedule(db, OverlapPolicy.ALLOW)
     request = new_id()
 
     answers = [await run_now(db, request) for _ in range(2)]
@@ -175,23 +175,23 @@ async def test_a_request_made_twice_is_decided_once(db: Database) -> None:
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions") == 1
 
 
-async def test_an_instant_that_is_decided_is_passed_over_however_it_came_to_be_planned_again(db: Database) -> None:
-    schedule = await a_schedule(db)
+async def test_decided_instant_is_skipped_even_if_it_is_planned_again(db: Database) -> None:
+    schedule = await create_due_schedule(db)
     quarantine = firing.new_quarantine()
     await firing.fire_due_schedules(db, falls_due.NOW, "a scheduler", quarantine)
-    # Somebody whose clock is a little behind has worked out the next run.
-    await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = $1", falls_due.DUE)
+    # A scheduler with a slow clock has computed the next run.
+    await db.fetch_all("UPDATE tenuto.schedules SET next_run_at = $1", falls_due.DUE_AT)
 
     await firing.fire_due_schedules(db, falls_due.NOW, "a scheduler", quarantine)
 
     assert quarantine.rows == set()
     assert await db.fetch_value("SELECT count(*) FROM tenuto.occurrences") == 1
-    assert (await schedule_definitions.get(db, schedule.name)).next_run_at == falls_due.DUE + timedelta(minutes=1)
+    assert (await schedule_definitions.get(db, schedule.name)).next_run_at == falls_due.DUE_AT + timedelta(minutes=1)
 
 
-async def test_a_turn_is_taken_once(first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID) -> None:
+async def test_queued_run_starts_once(first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID) -> None:
     async for interleaving in interleavings(first, second):
-        await a_schedule(second, OverlapPolicy.QUEUE_ONE)
+        await create_due_schedule(second, OverlapPolicy.QUEUE_ONE)
         await run_now(second)
         assert (await run_now(second)).decision is Decision.QUEUED
         await run_to_end(second, worker_id)
@@ -203,14 +203,14 @@ async def test_a_turn_is_taken_once(first: InterleavedDatabase, second: Interlea
 
         assert sum(started) == 1, interleaving
         assert await violated_invariants(second) == [], interleaving
-        await falls_due.clear(second)
+        await falls_due.truncate(second)
 
 
-async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it(
+async def test_schedule_is_not_deleted_while_its_queued_run_starts(
     first: InterleavedDatabase, second: InterleavedDatabase, worker_id: UUID
 ) -> None:
     async for interleaving in interleavings(first, second):
-        await a_schedule(second, OverlapPolicy.QUEUE_ONE)
+        await create_due_schedule(second, OverlapPolicy.QUEUE_ONE)
         for _ in range(2):
             await run_now(second)
         await run_to_end(second, worker_id)
@@ -223,40 +223,41 @@ async def test_a_schedule_whose_turn_is_being_taken_is_not_deleted_from_under_it
 
         active = await second.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
         assert active == await second.fetch_value("SELECT count(*) FROM tenuto.schedules"), interleaving
-        await falls_due.clear(second)
+        await falls_due.truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-# --- the ledger and turns ---------------------------------------------------------------------------------------------
+# --- the occurrence ledger and queued runs
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["reason = 'none'", "decision = 'skipped', execution_id = NULL", "due_at = now()"])
-async def test_what_the_ledger_has_decided_cannot_be_changed(db: Database, change: str) -> None:
-    await a_schedule(db)
+async def test_decided_ledger_entry_cannot_be_changed(db: Database, change: str) -> None:
+    await create_due_schedule(db)
     assert (await run_now(db)).decision is Decision.FIRED
     with pytest.raises(Exception, match="is decided"):
         await db.fetch_all(f"UPDATE tenuto.occurrences SET {change}")
 
 
-async def test_the_end_of_a_run_is_told_to_what_has_just_been_queued_behind_it(
+async def test_end_of_an_execution_notifies_a_run_queued_concurrently(
     db: Database, worker_id: UUID, other: asyncpg.Connection, url: str
 ) -> None:
     scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.QUEUE_ONE)
-    heard: list[str] = []
+    received: list[str] = []
     listening = await asyncpg.connect(url)
-    await listening.add_listener("tenuto", lambda *told: heard.append(told[-1]))
+    await listening.add_listener("tenuto", lambda *arguments: received.append(arguments[-1]))
     queueing = other.transaction()
     await queueing.start()
     started = await firing.run_schedule(other, NAME, falls_due.NOW, ACTOR, request_id=new_id())
     assert started.decision is Decision.QUEUED
 
-    ends = asyncio.create_task(ending(db, scenario.held))
+    ends = asyncio.create_task(finish_one(db, scenario.held))
 
     async def it_waits_or_is_done() -> bool:
         return ends.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
-    await eventually(it_waits_or_is_done, timeout=5, what="the end waits, or is written")
+    await eventually(it_waits_or_is_done, timeout=5, what="the finishing transaction waits or is committed")
     await queueing.commit()
     await ends
-    await eventually(lambda: "schedules" in heard, timeout=5, what="schedulers hear of it")
+    await eventually(lambda: "schedules" in received, timeout=5, what="schedulers are notified")
     await listening.close()

@@ -1,5 +1,6 @@
-"""Whatever two things happen to one schedule at once, at whatever statement they meet: every due instant is decided
-once, what runs runs by the rule, and nothing waits for ever."""
+"""Two concurrent actions on one schedule, interleaved at every statement: every due instant is decided once,
+executions obey the overlap policy, and no run waits forever.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ from tests.races.task_actions import ACTOR, claim, complete
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "a schedule"
-CREATED = datetime(2026, 3, 2, 11, 59, 30, tzinfo=UTC)
-DUE = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
-NOW = DUE + timedelta(seconds=5)
+CREATED_AT = datetime(2026, 3, 2, 11, 59, 30, tzinfo=UTC)
+DUE_AT = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+NOW = DUE_AT + timedelta(seconds=5)
 
 
 @dataclass
 class Scenario:
-    """A schedule that is due while an earlier run of it is active, and a step of another that wants to run it."""
+    """A schedule that is due while an earlier execution is active, and a step of another execution that calls it."""
 
     schedule: UUID
     run: UUID
@@ -56,7 +57,7 @@ class Action(Protocol):
     async def __call__(self, db: Database, scenario: Scenario) -> None: ...
 
 
-def by(reason: str | None = None) -> ChangeContext:
+def change_context(reason: str | None = None) -> ChangeContext:
     return ChangeContext(ACTOR, NOW, reason)
 
 
@@ -66,15 +67,15 @@ def definition(overlap: OverlapPolicy, interval: str = "1m") -> ScheduleDefiniti
     )
 
 
-async def fire(db: Database, scenario: Scenario) -> None:
+async def fire_due_schedules(db: Database, scenario: Scenario) -> None:
     await firing.fire_due_schedules(db, NOW, "a scheduler", scenario.quarantine)
 
 
-async def take_turns(db: Database, scenario: Scenario) -> None:
+async def start_queued_runs(db: Database, scenario: Scenario) -> None:
     await firing.start_queued_runs(db, NOW, "a scheduler")
 
 
-async def run_by_hand(db: Database, scenario: Scenario) -> None:
+async def run_manually(db: Database, scenario: Scenario) -> None:
     await _run_now(db, new_id())
 
 
@@ -86,7 +87,7 @@ async def _run_now(db: Database, request: UUID) -> None:
         await db.transaction(action)
 
 
-async def run_at_once(db: Database, scenario: Scenario) -> None:
+async def run_immediately(db: Database, scenario: Scenario) -> None:
     seen, request = await schedules.load_schedule(db, NAME), new_id()
     if seen is None or await firing.try_run_immediately(db, seen, NOW, ACTOR, request) is None:
         await _run_now(db, request)
@@ -94,23 +95,23 @@ async def run_at_once(db: Database, scenario: Scenario) -> None:
 
 async def disable(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await schedule_definitions.set_enabled(db, NAME, by(), enabled=False)
+        await schedule_definitions.set_enabled(db, NAME, change_context(), enabled=False)
 
 
 async def enable(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
-        await schedule_definitions.set_enabled(db, NAME, by(), enabled=True)
+        await schedule_definitions.set_enabled(db, NAME, change_context(), enabled=True)
 
 
 async def edit(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound):
         present = await schedule_definitions.get(db, NAME)
-        await schedule_definitions.edit(db, NAME, definition(present.definition.overlap, "2m"), by())
+        await schedule_definitions.edit(db, NAME, definition(present.definition.overlap, "2m"), change_context())
 
 
 async def delete(db: Database, scenario: Scenario) -> None:
     with suppress(NotFound, Conflict):
-        await schedule_definitions.delete(db, NAME, by())
+        await schedule_definitions.delete(db, NAME, change_context())
 
 
 async def cancel(db: Database, scenario: Scenario) -> None:
@@ -118,11 +119,11 @@ async def cancel(db: Database, scenario: Scenario) -> None:
         await execution_control.cancel_execution(db, scenario.run, NOW, ACTOR)
 
 
-async def the_run_ends(db: Database, scenario: Scenario) -> None:
+async def finish_run(db: Database, scenario: Scenario) -> None:
     await finish(db, [complete(db, scenario.held)])
 
 
-async def the_step_begins(db: Database, scenario: Scenario) -> None:
+async def start_call_step(db: Database, scenario: Scenario) -> None:
     async def action(connection: Connection) -> UUID:
         return await schedule_step._start_child(connection, db, Context(scenario.step))
 
@@ -130,25 +131,25 @@ async def the_step_begins(db: Database, scenario: Scenario) -> None:
         await db.transaction(action)
 
 
-async def the_step_is_cancelled(db: Database, scenario: Scenario) -> None:
+async def cancel_call_step(db: Database, scenario: Scenario) -> None:
     assert scenario.step.execution_id is not None
     with suppress(Conflict):
         await execution_control.cancel_execution(db, scenario.step.execution_id, NOW, ACTOR)
 
 
-async def retry(db: Database, scenario: Scenario) -> None:
+async def retry_execution(db: Database, scenario: Scenario) -> None:
     with suppress(Conflict, NotFound):
         await execution_control.retry_execution(db, scenario.run, NOW, ACTOR)
 
 
 ACTIONS: tuple[Action, ...] = (
-    fire, take_turns, run_by_hand, run_at_once, disable, enable, edit, delete, cancel, the_run_ends, the_step_begins,
-    the_step_is_cancelled, retry,
+    fire_due_schedules, start_queued_runs, run_manually, run_immediately, disable, enable, edit, delete, cancel,
+    finish_run, start_call_step, cancel_call_step, retry_execution,
 )  # fmt: skip
 
 
 async def create_scenario(db: Database, worker: UUID, overlap: OverlapPolicy) -> Scenario:
-    schedule = await schedule_definitions.create(db, definition(overlap), ChangeContext(ACTOR, CREATED))
+    schedule = await schedule_definitions.create(db, definition(overlap), ChangeContext(ACTOR, CREATED_AT))
     (outer,) = await create_executions(db, create_plan(1, kind="schedule"))
     await db.fetch_all("UPDATE tenuto.tasks SET name = $1", NAME)
     (step,) = await claim(db, worker)
@@ -156,17 +157,18 @@ async def create_scenario(db: Database, worker: UUID, overlap: OverlapPolicy) ->
     alone = overlap is not OverlapPolicy.ALLOW
     (run,) = await create_executions(db, create_plan(1), schedule_id=schedule.id, schedule_name=NAME, alone=alone)
     (held,) = await claim(db, worker)
-    assert schedule.next_run_at == DUE
+    assert schedule.next_run_at == DUE_AT
     return Scenario(schedule.id, run, held, step)
 
 
-async def settled(db: Database, scenario: Scenario, worker: UUID) -> None:
-    """A scheduler and a worker go on as usual until nothing is left: the instant that was due has been decided, by one
-    row, and no run waits for a turn that does not come."""
-    await fire(db, scenario)
+async def assert_settled(db: Database, scenario: Scenario, worker: UUID) -> None:
+    """Run a scheduler and a worker until no task is left; then the due instant has one ledger entry and no run is
+    queued.
+    """
+    await fire_due_schedules(db, scenario)
     assert scenario.quarantine.rows == set()
     decided = "SELECT count(*) FROM tenuto.occurrences WHERE origin = 'trigger' AND due_at = $1"
-    assert await db.fetch_value(decided, DUE) == 1
+    assert await db.fetch_value(decided, DUE_AT) == 1
     for _ in range(10):
         await run_to_end(db, worker)
         if not await firing.start_queued_runs(db, NOW, "a scheduler"):
@@ -174,23 +176,26 @@ async def settled(db: Database, scenario: Scenario, worker: UUID) -> None:
     assert await db.fetch_value("SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued'") == 0
 
 
-async def clear(db: Database) -> None:
+async def truncate(db: Database) -> None:
     for table in ("schedules", "occurrences", "executions", "tasks"):
         await db.fetch_all(f"DELETE FROM tenuto.{table}")
 
 
-# Where the rules differ only in a word, one of them stands for the others.
-FIRING = (fire, take_turns, run_by_hand, run_at_once, cancel, the_run_ends)
+# Where policies run the same statements, one of them is tested for the others.
+FIRING = (fire_due_schedules, start_queued_runs, run_manually, run_immediately, cancel, finish_run)
 SCENARIOS = [
     *((action, OverlapPolicy.SKIP) for action in ACTIONS),
-    *((action, OverlapPolicy.QUEUE_ONE) for action in (fire, take_turns, run_by_hand, the_run_ends)),
-    *((action, OverlapPolicy.CANCEL_PREVIOUS) for action in (fire, run_by_hand)),
-    (fire, OverlapPolicy.ALLOW),
+    *(
+        (action, OverlapPolicy.QUEUE_ONE)
+        for action in (fire_due_schedules, start_queued_runs, run_manually, finish_run)
+    ),
+    *((action, OverlapPolicy.CANCEL_PREVIOUS) for action in (fire_due_schedules, run_manually)),
+    (fire_due_schedules, OverlapPolicy.ALLOW),
 ]
 
 
 @pytest.mark.parametrize(("one", "overlap"), SCENARIOS, ids=lambda given: getattr(given, "__name__", given))
-async def test_a_due_instant_is_decided_once_whatever_meets_it(
+async def test_due_instant_is_decided_once_under_any_concurrent_action(
     first: InterleavedDatabase,
     second: InterleavedDatabase,
     register_worker: RegisterWorker,
@@ -198,15 +203,15 @@ async def test_a_due_instant_is_decided_once_whatever_meets_it(
     overlap: OverlapPolicy,
 ) -> None:
     worker = await register_worker()
-    for other in ACTIONS if overlap is OverlapPolicy.SKIP else (*FIRING, disable, the_step_begins):
+    for other in ACTIONS if overlap is OverlapPolicy.SKIP else (*FIRING, disable, start_call_step):
         async for interleaving in interleavings(first, second):
             scenario = await create_scenario(second, worker, overlap)
 
             await interleaving.run(partial(one, scenario=scenario), partial(other, scenario=scenario))
 
             assert await violated_invariants(second) == [], (other, interleaving)
-            await settled(second, scenario, worker)
+            await assert_settled(second, scenario, worker)
             assert await violated_invariants(second) == [], (other, interleaving)
-            await clear(second)
+            await truncate(second)
     assert await second.fetch_value("SELECT count(*) FROM tenuto.repairs") == 0
     assert first.deadlocks + second.deadlocks == 0

@@ -1,4 +1,4 @@
-"""The last two steps of a group end at the same moment, in two processes, again and again: the next begins once."""
+"""The last two steps of a group end at the same moment in two processes, many times: the next group starts once."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.usefixtures("one_completion_path")
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAIRS = times(500, in_a_proof=2000)
-AT_ONCE = 50
+CONCURRENT_STEPS = 50
 
 
-def _in_a_process(url: str, barrier: Barrier, work: Callable[[Database, Any], Awaitable[None]], rounds: Any) -> None:
-    """Do one piece of work after the other, each at the same moment as all the others do theirs."""
+def _work_in_process(url: str, barrier: Barrier, work: Callable[[Database, Any], Awaitable[None]], rounds: Any) -> None:
+    """Do one piece of work after the other, each at the same moment as the other processes."""
 
     async def go() -> None:
         database = await Database.open(url, generic_plans=True)
@@ -43,15 +43,15 @@ def _in_a_process(url: str, barrier: Barrier, work: Callable[[Database, Any], Aw
     asyncio.run(go())
 
 
-async def end_together(database: Database, tasks: Sequence[Task]) -> None:
+async def finish_tasks(database: Database, tasks: Sequence[Task]) -> None:
     assert len(await finish(database, [complete(database, task) for task in tasks])) == len(tasks)
 
 
-async def end_or_come_too_late(database: Database, tasks: Sequence[Task]) -> None:
+async def finish_or_be_too_late(database: Database, tasks: Sequence[Task]) -> None:
     await finish(database, [complete(database, task) for task in tasks])
 
 
-async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
+async def cancel_executions(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         try:
             await execution_control.cancel_execution(database, run, database.clock.now(), ACTOR)
@@ -59,7 +59,7 @@ async def cancel_runs(database: Database, runs: Sequence[UUID]) -> None:
             continue
 
 
-async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
+async def pause_executions(database: Database, runs: Sequence[UUID]) -> None:
     for run in runs:
         for action in (
             execution_control.pause_execution(database, run, database.clock.now(), ACTOR),
@@ -71,25 +71,25 @@ async def pause_runs(database: Database, runs: Sequence[UUID]) -> None:
                 continue
 
 
-async def sweep_once(database: Database, _: Sequence[UUID]) -> None:
+async def recover_once(database: Database, _: Sequence[UUID]) -> None:
     await recover_lost_tasks(database, database.clock.now())
 
 
-async def side_by_side(url: str, *work: tuple[Callable[[Database, Any], Awaitable[None]], Sequence[Any]]) -> int:
-    """Each in a process of its own, round by round; how many deadlocks there were."""
-    before = await _deadlocks(url)
+async def run_in_processes(url: str, *work: tuple[Callable[[Database, Any], Awaitable[None]], Sequence[Any]]) -> int:
+    """Run each function in its own process, cycle by cycle, and return the number of deadlocks."""
+    before = await _deadlock_count(url)
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(len(work))
-    started = [spawn.Process(target=_in_a_process, args=(url, barrier, action, rounds)) for action, rounds in work]
+    started = [spawn.Process(target=_work_in_process, args=(url, barrier, action, rounds)) for action, rounds in work]
     for process in started:
         process.start()
     for process in started:
         await asyncio.to_thread(process.join, 100)
     assert [process.exitcode for process in started] == [0] * len(work)
-    return await _deadlocks(url) - before  # a backend reports what it has counted at the latest when it ends
+    return await _deadlock_count(url) - before  # a backend reports its counters when it ends at the latest
 
 
-async def _deadlocks(url: str) -> int:
+async def _deadlock_count(url: str) -> int:
     connection = await asyncpg.connect(url)
     try:
         found: int = await connection.fetchval(
@@ -100,8 +100,8 @@ async def _deadlocks(url: str) -> int:
         await connection.close()
 
 
-async def pairs(db: Database, worker_id: UUID, count: int) -> tuple[list[UUID], list[Task], list[Task]]:
-    """Executions of two steps, then one; the first two of each are held."""
+async def create_pairs(db: Database, worker_id: UUID, count: int) -> tuple[list[UUID], list[Task], list[Task]]:
+    """Create executions of two steps, then one; the first two of each are claimed."""
     runs = await create_executions(db, *[create_plan(2, 1)] * count, alone=False)
     taken: list[Task] = []
     while len(taken) < 2 * count:
@@ -112,18 +112,18 @@ async def pairs(db: Database, worker_id: UUID, count: int) -> tuple[list[UUID], 
     return runs, [by_run[run][0] for run in runs], [by_run[run][1] for run in runs]
 
 
-@pytest.mark.parametrize("at_once", [1, AT_ONCE], ids=["one by one", "in batches the other way round"])
-async def test_pairs_that_end_at_the_same_moment_begin_the_next_group_once(
+@pytest.mark.parametrize("at_once", [1, CONCURRENT_STEPS], ids=["one by one", "in batches in reverse order"])
+async def test_steps_that_end_at_the_same_moment_start_the_next_group_once(
     db: Database, register_worker: RegisterWorker, at_once: int
 ) -> None:
     worker_id = await register_worker()
-    runs, left, right = await pairs(db, worker_id, PAIRS)
+    runs, left, right = await create_pairs(db, worker_id, PAIRS)
     batches = range(0, PAIRS, at_once)
 
-    deadlocks = await side_by_side(
+    deadlocks = await run_in_processes(
         db.url,
-        (end_together, [left[first : first + at_once] for first in batches]),
-        (end_together, [right[first : first + at_once][::-1] for first in batches]),
+        (finish_tasks, [left[first : first + at_once] for first in batches]),
+        (finish_tasks, [right[first : first + at_once][::-1] for first in batches]),
     )
 
     assert await violated_invariants(db) == []
@@ -138,12 +138,12 @@ async def test_pairs_that_end_at_the_same_moment_begin_the_next_group_once(
     assert await violated_invariants(db) == []
 
 
-async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_once_leave_them_sound(
+async def test_executions_stay_sound_under_concurrent_finishes_cancellations_pauses_and_sweeps(
     db: Database, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
-    runs, left, right = await pairs(db, worker_id, times(240, in_a_proof=600))
-    # every third lease has run out: the sweep is after the same tasks as their holder
+    runs, left, right = await create_pairs(db, worker_id, times(240, in_a_proof=600))
+    # every third lease has expired: the sweep competes with the holder for the same tasks
     await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = now() - interval '1 s'"
         " WHERE state = 'running' AND execution_id = ANY ($1)",
@@ -151,20 +151,22 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
     )
     some = range(0, len(runs), 20)
 
-    deadlocks = await side_by_side(
+    deadlocks = await run_in_processes(
         db.url,
-        (end_or_come_too_late, [left[first : first + 20] for first in some]),
-        (end_or_come_too_late, [right[first : first + 20][::-1] for first in some]),
-        (cancel_runs, [runs[first : first + 20 : 2] for first in some]),
-        (pause_runs, [runs[first : first + 20][::-1] for first in some]),
-        (sweep_once, [[] for _ in some]),
+        (finish_or_be_too_late, [left[first : first + 20] for first in some]),
+        (finish_or_be_too_late, [right[first : first + 20][::-1] for first in some]),
+        (cancel_executions, [runs[first : first + 20 : 2] for first in some]),
+        (pause_executions, [runs[first : first + 20][::-1] for first in some]),
+        (recover_once, [[] for _ in some]),
     )
 
     assert await violated_invariants(db) == []
     assert deadlocks == 0
     assert await repair_stuck_executions(db, db.clock.now()) == 0
-    told = {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")}
-    assert told, "no cancellation was in time: nothing was tried"
+    cancelled = {
+        row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE cancelled_at IS NOT NULL")
+    }
+    assert cancelled, "no cancellation was in time"
     for run in runs:
         try:
             await execution_control.resume_execution(db, run, db.clock.now())
@@ -175,4 +177,4 @@ async def test_ends_cancellations_pauses_and_sweeps_of_the_same_executions_at_on
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL") == 0
     assert {
         row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.executions WHERE state = 'cancelled'")
-    } == told
+    } == cancelled

@@ -1,4 +1,6 @@
-"""One-shots over a line that loses replies: made once, on record once, and a wipe knows what it has wiped."""
+"""One-shots over a connection that loses replies: created once, audited once, and cancelling all reports the
+cancelled ones.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +41,20 @@ async def proxied_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
         yield app
 
 
-def asked(id: UUID) -> AuditContext:
-    """A request that is sent with a key of its own."""
+def audit_context(id: UUID) -> AuditContext:
+    """Return the context of a request with its own idempotency key."""
     return AuditContext(
         KEY, "one_shot.create", "here", idempotency_key=IdempotencyKey("api_key:k-1", "order-7", b"print", id)
     )
 
 
-async def counts(db: Database) -> tuple[int, ...]:
+async def row_counts(db: Database) -> tuple[int, ...]:
     tables = ("tasks", "audit", "requests")
     return tuple([await db.fetch_value(f"SELECT count(*) FROM tenuto.{table}") for table in tables])
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
-async def test_a_one_shot_is_made_once_and_is_on_record_once(
+async def test_one_shot_with_lost_reply_is_created_and_audited_once(
     proxied_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
     getattr(proxy, lose)(SQL.create_one_shot)
@@ -61,22 +63,22 @@ async def test_a_one_shot_is_made_once_and_is_on_record_once(
 
     getattr(proxy, lose)(SQL.create_audited_one_shot)
     id = new_id()
-    with audited(asked(id)):
+    with audited(audit_context(id)):
         made = await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=id)
     assert (made.id, proxy.lost) == (id, 1)
-    assert await counts(db) == (2, 1, 1)
+    assert await row_counts(db) == (2, 1, 1)
 
-    with audited(asked(other := new_id())), raises_code("request.idempotency_key.in_use", Conflict):
+    with audited(audit_context(other := new_id())), raises_code("request.idempotency_key.in_use", Conflict):
         await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=other)
-    assert await counts(db) == (2, 1, 1), "a request that somebody else has done makes nothing"
+    assert await row_counts(db) == (2, 1, 1), "a request completed by another process creates nothing"
 
 
 @pytest.mark.parametrize(
     ("statement", "beside"),
     [(SQL.create_one_shot, 0), (SQL.create_audited_one_shot, 0), (SQL.create_audited_one_shots, 1)],
-    ids=["nobody's deed", "on record", "several on record"],
+    ids=["unaudited", "audited", "several audited"],
 )
-async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
+async def test_one_shot_ending_during_a_repeated_request_is_not_created_again(
     proxied_app: Tenuto,
     db: Database,
     proxy: Proxy,
@@ -85,20 +87,20 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
     statement: str,
     beside: int,
 ) -> None:
-    """Who sends it again sees no record of it yet, and its place is free by the time it can be taken."""
+    """The repeated request finds no activity yet, and the task is gone by the time it can be inserted."""
     ending: list[asyncio.Task[None]] = []
 
-    async def it_is_ending() -> None:
+    async def begin_to_finish() -> None:
         taken = await claim(db, worker_id, count=1 + beside)
         transaction = other.transaction()
         await transaction.start()
         await end_tasks(other, [complete(db, task) for task in taken])
 
-        async def ends_when_somebody_waits_for_it() -> None:
+        async def commit_when_awaited() -> None:
             await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
             await transaction.commit()
 
-        ending.append(asyncio.create_task(ends_when_somebody_waits_for_it()))
+        ending.append(asyncio.create_task(commit_when_awaited()))
 
     async def create(loaves: int) -> OneShot:
         now = (await proxied_app.open()).clock.now()
@@ -109,16 +111,16 @@ async def test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew(
 
     await proxied_app.open()
     proxy.lose_reply(statement)
-    proxy.after_loss = it_is_ending
+    proxy.after_loss = begin_to_finish
     made = await asyncio.gather(*(create(loaves) for loaves in range(1 + beside)))
     await asyncio.gather(*ending)
 
     assert (proxy.lost, all(each.created for each in made)) == (1, True)
-    assert (await counts(db))[:2] == (0, 0 if statement == SQL.create_one_shot else 1 + beside)
+    assert (await row_counts(db))[:2] == (0, 0 if statement == SQL.create_one_shot else 1 + beside)
     assert await db.fetch_value("SELECT count(*) FROM tenuto.activities") == 1 + beside
 
 
-async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending_is_not_made_anew(
+async def test_one_shot_requested_again_by_id_while_ending_is_not_created_again(
     proxied_app: Tenuto, db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     now, id = (await proxied_app.open()).clock.now(), new_id()
@@ -130,10 +132,10 @@ async def test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
 
     assert not (await again).created
-    assert await counts(db) == (0, 0, 0)
+    assert await row_counts(db) == (0, 0, 0)
 
 
-async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(
+async def test_cancelling_all_one_shots_with_lost_reply_reports_the_cancelled_ones(
     proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
     made = [(await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": n})).id for n in range(5)]
@@ -152,5 +154,5 @@ async def test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped(
     assert set(wiped.terminated) == {*made, running.id}
     assert len(wiped.terminated) == 6
     assert wiped.stopping == [running.id]
-    assert await counts(db) == (1, 1, 0)
+    assert await row_counts(db) == (1, 1, 0)
     assert await proxied_app.one_shots.list() == []

@@ -1,4 +1,4 @@
-"""The database has done it, but the reply is lost: whoever sends it again doubles nothing and loses nothing."""
+"""The database committed, but the reply is lost: repeating the request doubles nothing and loses nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 
 @pytest.fixture
 async def proxied_db(proxy: Proxy) -> AsyncIterator[Database]:
-    """The same database, at the proxied_db end of a line that loses replies."""
+    """The database behind the proxy."""
     database = await Database.open(proxy.url, generic_plans=True)
     yield database
     await database.close()
@@ -41,16 +41,16 @@ async def proxied_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
         yield app
 
 
-async def count(database: Database, table: str = "tasks", where: str = "true") -> int:
+async def count_rows(database: Database, table: str = "tasks", where: str = "true") -> int:
     found: int = await database.fetch_value(f"SELECT count(*) FROM tenuto.{table} WHERE {where}")
     return found
 
 
-# --- start ----------------------------------------------------------------------------------------------------------
+# --- enqueue --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
-async def test_a_job_enqueued_again_after_a_lost_reply_is_there_once(
+async def test_task_enqueued_again_after_a_lost_reply_exists_once(
     proxied_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
     getattr(proxy, lose)(SQL.enqueue_task)
@@ -59,11 +59,11 @@ async def test_a_job_enqueued_again_after_a_lost_reply_is_there_once(
 
     assert proxy.lost == 1
     assert enqueued.created
-    assert await count(db) == 1
-    assert await count(db, where=f"id = '{enqueued.id}'") == 1
+    assert await count_rows(db) == 1
+    assert await count_rows(db, where=f"id = '{enqueued.id}'") == 1
 
 
-async def test_the_creator_of_a_keyed_job_is_told_so_even_if_the_first_reply_was_lost(
+async def test_enqueue_with_key_reports_creation_despite_a_lost_reply(
     proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
     proxy.lose_reply(SQL.enqueue_task)
@@ -72,31 +72,31 @@ async def test_the_creator_of_a_keyed_job_is_told_so_even_if_the_first_reply_was
 
     assert enqueued.created
     assert (await proxied_app.enqueue(jobs.touch.using(key="only one"), 1)).id == enqueued.id
-    assert await count(db) == 1
+    assert await count_rows(db) == 1
 
 
 @pytest.mark.parametrize("key", [None, "a key"])
-async def test_a_job_that_ended_before_its_lost_reply_was_noticed_is_not_created_again(
+async def test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_again(
     proxied_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, key: str | None
 ) -> None:
     worker_id = await register_worker()
 
-    async def somebody_does_it() -> None:
+    async def finish_it() -> None:
         (task,) = await claim(db, worker_id)
         assert await finish(db, [complete(db, task)]) == {task.id}
 
     proxy.lose_reply(SQL.enqueue_task)
-    proxy.after_loss = somebody_does_it
+    proxy.after_loss = finish_it
     enqueued = await proxied_app.enqueue(jobs.touch.using(key=key), 1)
 
     assert enqueued.created
-    assert await count(db) == 0
+    assert await count_rows(db) == 0
     assert (await proxied_app.wait(enqueued.id, timeout=1))["status"] == "completed"
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 @pytest.mark.parametrize("statement", ["COPY", SQL.notify_services], ids=["copy", "wake"])
-async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
+async def test_many_tasks_enqueued_over_a_failing_connection_exist_once_each(
     proxied_app: Tenuto, db: Database, proxy: Proxy, statement: str, lose: str
 ) -> None:
     getattr(proxy, lose)(statement)
@@ -105,11 +105,11 @@ async def test_many_jobs_enqueued_over_a_line_that_breaks_are_each_there_once(
 
     assert proxy.lost == 1
     assert created == 200
-    assert await count(db) == 200
+    assert await count_rows(db) == 200
     assert await db.fetch_value("SELECT count(DISTINCT input) FROM tenuto.tasks") == 200
 
 
-async def test_jobs_that_were_stored_are_reported_as_such_even_if_nobody_can_be_told_of_them(
+async def test_stored_tasks_are_reported_even_if_the_notification_fails(
     proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
     proxy.lose_request(SQL.notify_services, times=100)
@@ -117,31 +117,31 @@ async def test_jobs_that_were_stored_are_reported_as_such_even_if_nobody_can_be_
     assert await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200))) == 200
 
     assert proxy.lost >= 1
-    assert await count(db) == 200
+    assert await count_rows(db) == 200
 
 
 @pytest.mark.parametrize("done", [10, 200])
-async def test_of_many_jobs_those_that_ended_before_the_lost_reply_was_noticed_are_not_created_again(
+async def test_many_tasks_that_ended_before_the_lost_reply_was_noticed_are_not_created_again(
     proxied_app: Tenuto, db: Database, proxy: Proxy, register_worker: RegisterWorker, done: int
 ) -> None:
     worker_id = await register_worker()
 
-    async def somebody_does_some() -> None:
+    async def finish_some() -> None:
         taken = await claim(db, worker_id, count=done)
         assert len(await finish(db, [complete(db, task) for task in taken])) == done
 
     proxy.lose_reply("COPY")
-    proxy.after_loss = somebody_does_some
+    proxy.after_loss = finish_some
     created = await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert created == 200
-    assert await count(db) == 200 - done
-    assert await count(db, "activities") == done
+    assert await count_rows(db) == 200 - done
+    assert await count_rows(db, "activities") == done
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 @pytest.mark.parametrize("number", [20, 200])
-async def test_tasks_started_over_a_line_that_breaks_are_each_there_once(
+async def test_store_enqueues_tasks_once_over_a_failing_connection(
     db: Database, proxied_db: Database, proxy: Proxy, number: int, lose: str
 ) -> None:
     tasks = [new_task(proxied_db) for _ in range(number)]
@@ -153,20 +153,20 @@ async def test_tasks_started_over_a_line_that_breaks_are_each_there_once(
     assert {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.tasks")} == {task.id for task in tasks}
 
 
-async def test_starting_the_same_tasks_again_starts_nothing(db: Database) -> None:
+async def test_store_enqueues_the_same_tasks_once(db: Database) -> None:
     tasks = await enqueue(db, 60)
 
     assert await store.enqueue_tasks(db, tasks) == set()
     assert await store.enqueue_tasks(db, tasks[:5]) == set()
     assert await store.enqueue_tasks(db, tasks[:1]) == set()
-    assert await count(db) == 60
+    assert await count_rows(db) == 60
 
 
 # --- claim, renew ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limited", [False, True])
-async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
+async def test_tasks_of_a_lost_claim_return_when_their_lease_expires(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker, limited: bool
 ) -> None:
     worker_id = await register_worker()
@@ -176,12 +176,12 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
 
     with_lease = (worker_id, ["default"], 5, LEASE)
     take = store.claim_limited_tasks if limited else store.claim_tasks
-    with pytest.raises(Unavailable):  # asked once: a lease counts from the moment of asking
+    with pytest.raises(Unavailable):  # sent once: a lease counts from the moment of the request
         await take(proxied_db, *with_lease)
     taken = await take(proxied_db, *with_lease)
-    # What the lost claim took is held, and nobody knows: nobody else gets it, and a limit counts it.
+    # The tasks of the lost claim are held, unknown to the worker: no other worker gets them, and limits count them.
     assert proxy.lost == 1
-    assert await count(db, where="state = 'running'") == (5 if limited else 10)
+    assert await count_rows(db, where="state = 'running'") == (5 if limited else 10)
     assert len(taken) == (0 if limited else 5)
 
     await db.fetch_all(
@@ -196,7 +196,7 @@ async def test_tasks_whose_claim_got_lost_come_back_when_their_lease_ends(
     await assert_invariants_hold(db.url, 10)
 
 
-async def test_a_renewal_sent_again_renews(
+async def test_renewal_sent_again_after_a_lost_reply_renews(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -213,7 +213,7 @@ async def test_a_renewal_sent_again_renews(
 # --- finish ----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_end_written_again_is_written_once(
+async def test_finish_repeated_after_a_lost_reply_is_written_once(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -224,12 +224,12 @@ async def test_an_end_written_again_is_written_once(
     await finish(proxied_db, [complete(proxied_db, task) for task in taken])
 
     assert proxy.lost == 1
-    assert await count(db) == 0
-    assert await count(db, "activities", "final") == 3
+    assert await count_rows(db) == 0
+    assert await count_rows(db, "activities", "final") == 3
     await assert_invariants_hold(db.url, 3)
 
 
-async def test_a_repetition_written_again_is_written_once(
+async def test_retry_repeated_after_a_lost_reply_is_written_once(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -241,25 +241,25 @@ async def test_a_repetition_written_again_is_written_once(
     await finish(proxied_db, mixed)
 
     assert proxy.lost == 1
-    assert await count(db, where="attempt = 2 AND failures = 1") == 2
-    assert await count(db) == 2
-    assert await count(db, "activities") == 4
+    assert await count_rows(db, where="attempt = 2 AND failures = 1") == 2
+    assert await count_rows(db) == 2
+    assert await count_rows(db, "activities") == 4
     await assert_invariants_hold(db.url, 4)
 
 
-async def test_a_repetition_written_again_does_not_touch_the_next_holder(
+async def test_retry_repeated_after_a_lost_reply_does_not_touch_the_next_holder(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     first, second = await register_worker(), await register_worker()
     await enqueue(db)
     (task,) = await claim(db, first)
 
-    async def the_next_one_takes_it() -> None:
+    async def claim_again() -> None:
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         assert len(await claim(db, second)) == 1
 
     proxy.lose_reply("COMMIT", within=SQL.retry_tasks)
-    proxy.after_loss = the_next_one_takes_it
+    proxy.after_loss = claim_again
     await finish(proxied_db, [fail(proxied_db, task)])
 
     held = await db.fetch_one("SELECT worker_id, attempt, failures, fence FROM tenuto.tasks")
@@ -268,25 +268,25 @@ async def test_a_repetition_written_again_does_not_touch_the_next_holder(
     await assert_invariants_hold(db.url, 1)
 
 
-async def test_tasks_put_back_twice_are_back_once(
+async def test_return_to_queue_repeated_after_a_lost_reply_happens_once(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     first, second = await register_worker(), await register_worker()
     await enqueue(db)
     taken = await claim(db, first)
 
-    async def the_next_one_takes_it() -> None:
+    async def claim_again() -> None:
         assert len(await claim(db, second)) == 1
 
     proxy.lose_reply(SQL.return_tasks_to_queue)
-    proxy.after_loss = the_next_one_takes_it
+    proxy.after_loss = claim_again
     await store.return_tasks_to_queue(proxied_db, first, taken)
 
     assert proxy.lost == 1
-    assert await count(db, where=f"worker_id = '{second}' AND attempt = 1") == 1
+    assert await count_rows(db, where=f"worker_id = '{second}' AND attempt = 1") == 1
 
 
-async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
+async def test_cancellation_repeated_after_a_lost_reply_happens_once(
     db: Database, proxied_db: Database, proxy: Proxy
 ) -> None:
     (task,) = await enqueue(db)
@@ -295,11 +295,11 @@ async def test_a_task_cancelled_twice_because_of_a_lost_reply_is_cancelled_once(
     assert await task_cancellation.cancel_task(proxied_db, task.id, ACTOR) == "cancelled"
 
     assert proxy.lost == 1
-    assert await count(db, "activities", "final AND status = 'cancelled'") == 1
+    assert await count_rows(db, "activities", "final AND status = 'cancelled'") == 1
     await assert_invariants_hold(db.url, 1)
 
 
-async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
+async def test_recovery_with_lost_reply_counts_a_loss_once(
     db: Database, proxied_db: Database, proxy: Proxy, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -311,15 +311,15 @@ async def test_a_sweep_whose_reply_is_lost_counts_a_loss_once(
     await recover_lost_tasks(proxied_db, proxied_db.clock.now())
 
     assert proxy.lost == 1
-    assert await count(db, where="losses = 1 AND attempt = 2") == 3
-    assert await count(db, "activities", "reason = 'lost'") == 3
+    assert await count_rows(db, where="losses = 1 AND attempt = 2") == 3
+    assert await count_rows(db, "activities", "reason = 'lost'") == 3
     assert await db.fetch_value("SELECT count FROM tenuto.repairs WHERE net = 'lease_expired'") == 3
 
 
-# --- the rest --------------------------------------------------------------------------------------------------------
+# --- other ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_registers_twice_because_of_a_lost_reply_is_there_once(
+async def test_worker_registration_repeated_after_a_lost_reply_exists_once(
     db: Database, proxied_db: Database, proxy: Proxy
 ) -> None:
     me = workers.ProcessRegistration(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
@@ -328,18 +328,18 @@ async def test_a_worker_that_registers_twice_because_of_a_lost_reply_is_there_on
     await workers.register_process(proxied_db, me, holds_name_lock=True, silence_limit=LEASE)
 
     assert proxy.lost == 1
-    assert await count(db, "workers", "ended_at IS NULL") == 1
-    assert await count(db, "workers") == 1
+    assert await count_rows(db, "workers", "ended_at IS NULL") == 1
+    assert await count_rows(db, "workers") == 1
 
 
-async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -> None:
+async def test_migration_with_lost_reply_is_applied_once(empty_url: str) -> None:
     async with Proxy(empty_url) as proxy:
         database = await Database.open(proxy.url)
         proxy.lose_reply("COMMIT")
         await migrator.migrate(database)
         assert proxy.lost == 1
         await migrator.check_schema(database)
-        assert await count(database, "migrations") == len(migrator.load_migrations())
+        assert await count_rows(database, "migrations") == len(migrator.load_migrations())
         proxy.lose_reply("COMMIT")
         await partitions.ensure_partitions(database, database.clock.now())
         assert proxy.lost == 1
@@ -347,7 +347,7 @@ async def test_a_migration_whose_reply_is_lost_is_applied_once(empty_url: str) -
         await database.close()
 
 
-async def test_a_line_that_breaks_again_and_again_is_reported_in_the_end(proxied_db: Database, proxy: Proxy) -> None:
+async def test_connection_that_fails_repeatedly_is_reported(proxied_db: Database, proxy: Proxy) -> None:
     proxy.lose_reply(SQL.enqueue_tasks, times=100)
 
     with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""The database has done it, but the reply is lost: a schedule is made, changed, run, retried, cancelled once."""
+"""The database committed, but the reply is lost: a schedule is created, changed, run, retried or cancelled once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.tasks import Register
 
 @pytest.fixture
 async def proxied_db(proxy: Proxy) -> AsyncIterator[Database]:
-    """The same database, at the proxied_db end of a line that loses replies."""
+    """The database behind the proxy."""
     database = await Database.open(proxy.url, generic_plans=True)
     yield database
     await database.close()
@@ -48,12 +48,12 @@ async def worker_id(register_worker: Register) -> UUID:
     return await register_worker()
 
 
-def lose(proxy: Proxy, statement: str) -> None:
-    """The next transaction with this statement commits, and nobody hears of it."""
+def lose_commit_reply(proxy: Proxy, statement: str) -> None:
+    """Commit the next transaction with this statement, but lose the reply."""
     proxy.lose_reply("COMMIT", within=statement)
 
 
-async def changes(db: Database) -> list[str]:
+async def change_count(db: Database) -> list[str]:
     return [version["change"] for version in await read_table(db, "schedule_versions")]
 
 
@@ -62,104 +62,104 @@ def now(db: Database) -> datetime:
     return db.clock.now()
 
 
-async def test_a_schedule_is_made_once_and_its_maker_is_told_so(
+async def test_schedule_creation_with_lost_reply_happens_once_and_is_reported(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
-    lose(proxy, schedules.SQL.insert_definition)
+    lose_commit_reply(proxy, schedules.SQL.insert_definition)
     made = await schedule_definitions.create(proxied_db, make_definition(), make_change_context(now))
     assert proxy.lost == 1
-    assert (made.version, await changes(db)) == (1, ["created"])
+    assert (made.version, await change_count(db)) == (1, ["created"])
 
 
-async def test_a_declaration_that_made_it_says_so(
+async def test_declaration_with_lost_reply_reports_creation(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
-    lose(proxy, schedules.SQL.insert_definition)
+    lose_commit_reply(proxy, schedules.SQL.insert_definition)
     assert await schedule_definitions.declare(proxied_db, make_definition(), make_change_context(now)) == "created"
     assert proxy.lost == 1
-    assert await changes(db) == ["created"]
+    assert await change_count(db) == ["created"]
 
 
-async def test_a_declaration_that_changed_it_says_so(
+async def test_declaration_with_lost_reply_reports_change(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
-    lose(proxy, schedules.SQL.update_definition)
+    lose_commit_reply(proxy, schedules.SQL.update_definition)
     assert (
         await schedule_definitions.declare(proxied_db, make_definition("b"), make_change_context(now + MINUTE))
         == "changed"
     )
     assert proxy.lost == 1
-    assert await changes(db) == ["created", "edited"]
+    assert await change_count(db) == ["created", "edited"]
 
 
-async def test_an_edit_that_changes_nothing_leaves_no_entry_however_often_it_is_tried(
+async def test_unchanged_edit_with_lost_reply_leaves_no_history_entry(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
-    lose(proxy, schedules.SQL.lock_definition)
+    lose_commit_reply(proxy, schedules.SQL.lock_definition)
     with audit_recorder.audited(audit_recorder.AuditContext(ANA, "schedule.edit", "test")):
         await schedule_definitions.edit(proxied_db, NAME, make_definition(), make_change_context(now + MINUTE))
     assert proxy.lost == 1
-    assert await changes(db) == ["created"]
+    assert await change_count(db) == ["created"]
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
 
 
 @pytest.mark.parametrize("name", [NAME, "renamed"])
-async def test_an_edit_is_one_version_even_if_it_names_the_version_it_means(
+async def test_edit_with_lost_reply_creates_one_version_even_with_expected_version(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime, name: str
 ) -> None:
     await create_schedule(db, make_definition(), now)
-    lose(proxy, schedules.SQL.update_definition)
+    lose_commit_reply(proxy, schedules.SQL.update_definition)
     made = await schedule_definitions.edit(
         proxied_db, NAME, make_definition("b", name=name), make_change_context(now + MINUTE), version=1
     )
     assert proxy.lost == 1
-    assert (made.version, await changes(db)) == (2, ["created", "edited"])
+    assert (made.version, await change_count(db)) == (2, ["created", "edited"])
 
 
-async def test_who_switched_it_is_told_that_it_was_him(
+async def test_enable_and_disable_with_lost_reply_report_the_change(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
-    lose(proxy, schedules.SQL.update_definition)
+    lose_commit_reply(proxy, schedules.SQL.update_definition)
     assert await schedule_definitions.set_enabled(proxied_db, NAME, make_change_context(now + MINUTE), enabled=False)
     assert proxy.lost == 1
-    assert await changes(db) == ["created", "disabled"]
+    assert await change_count(db) == ["created", "disabled"]
 
 
-async def test_who_deleted_it_is_not_told_that_there_is_none(
+async def test_deletion_with_lost_reply_does_not_report_not_found(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
-    lose(proxy, schedules.SQL.delete_definition)
+    lose_commit_reply(proxy, schedules.SQL.delete_definition)
     await schedule_definitions.delete(proxied_db, NAME, make_change_context(now))
     assert proxy.lost == 1
-    assert await changes(db) == ["created", "deleted"]
+    assert await change_count(db) == ["created", "deleted"]
 
 
-async def test_what_was_made_anew_under_its_name_is_not_deleted_with_it(
+async def test_deletion_with_lost_reply_spares_a_new_schedule_of_the_same_name(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     await create_schedule(db, make_definition(), now)
-    lose(proxy, schedules.SQL.delete_definition)
+    lose_commit_reply(proxy, schedules.SQL.delete_definition)
     proxy.after_loss = lambda: create_schedule(db, make_definition("b"), now)
     await schedule_definitions.delete(proxied_db, NAME, make_change_context(now))
     assert proxy.lost == 1
-    assert await changes(db) == ["created", "deleted", "created"]
+    assert await change_count(db) == ["created", "deleted", "created"]
     assert (await schedule_definitions.get(db, NAME)).definition == make_definition("b")
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
 @pytest.mark.parametrize("at_once", [False, True], ids=["in a transaction", "at once"])
-async def test_a_run_by_hand_is_started_once(
+async def test_manual_run_with_lost_reply_starts_once(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime, worker_id: UUID, ended: bool, at_once: bool
 ) -> None:
     await create_schedule(db, make_definition(), now)
     if at_once:
         proxy.lose_reply(executions.SQL.create_manual_execution)
     else:
-        lose(proxy, executions.SQL.create_executions)
+        lose_commit_reply(proxy, executions.SQL.create_executions)
     if ended:
         proxy.after_loss = lambda: run_claimable_steps(db, worker_id)
     given: dict[str, Any] = {} if at_once else {"change": lambda plan: plan}
@@ -171,9 +171,11 @@ async def test_a_run_by_hand_is_started_once(
     assert len(await read_table(db, "occurrences")) == 1
 
 
-async def test_a_due_instant_is_fired_once(db: Database, proxied_db: Database, proxy: Proxy, now: datetime) -> None:
+async def test_due_instant_with_lost_reply_fires_once(
+    db: Database, proxied_db: Database, proxy: Proxy, now: datetime
+) -> None:
     await create_schedule(db, make_definition(overlap="allow"), now)
-    lose(proxy, executions.SQL.create_executions)
+    lose_commit_reply(proxy, executions.SQL.create_executions)
     await fire_due_schedules(proxied_db, now + MINUTE)
     assert proxy.lost == 1
     assert len(await read_table(db, "executions")) == 1
@@ -181,12 +183,12 @@ async def test_a_due_instant_is_fired_once(db: Database, proxied_db: Database, p
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["still active", "ended meanwhile"])
-async def test_a_retry_is_started_once(
+async def test_retry_with_lost_reply_starts_once(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime, worker_id: UUID, ended: bool
 ) -> None:
     run = await start_execution(db, "a")
     await run_claimable_steps(db, worker_id, a="failed")
-    lose(proxy, executions.SQL.create_executions)
+    lose_commit_reply(proxy, executions.SQL.create_executions)
     if ended:
         proxy.after_loss = lambda: run_claimable_steps(db, worker_id)
     again = await execution_control.retry_execution(proxied_db, run, now, ANA)
@@ -194,18 +196,18 @@ async def test_a_retry_is_started_once(
     assert [row["id"] for row in await read_table(db, "executions", "retry_of = $1", run)] == [again]
 
 
-async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
+async def test_cancel_pause_and_resume_with_lost_reply_report_the_change(
     db: Database, proxied_db: Database, proxy: Proxy, now: datetime
 ) -> None:
     run = await start_execution(db, "a", "b")
-    lose(proxy, executions.SQL.pause_execution)
+    lose_commit_reply(proxy, executions.SQL.pause_execution)
     await execution_control.pause_execution(proxied_db, run, now, ANA)
     assert proxy.lost == 1
-    lose(proxy, executions.SQL.resume_execution)
+    lose_commit_reply(proxy, executions.SQL.resume_execution)
     await execution_control.resume_execution(proxied_db, run, now + MINUTE)
     assert proxy.lost == 1
     assert await open_task_states(db) == {"a": "queued", "b": "waiting"}
-    lose(proxy, executions.SQL.mark_cancelled)
+    lose_commit_reply(proxy, executions.SQL.mark_cancelled)
     assert await execution_control.cancel_execution(proxied_db, run, now, ANA) == "cancelled"
     assert proxy.lost == 1
     assert (await load_execution(db, run))["state"] == "cancelled"
@@ -213,7 +215,7 @@ async def test_who_cancelled_paused_or_resumed_is_told_that_it_was_him(
 
 
 @pytest.mark.parametrize("at_a_stroke", [True, False])
-async def test_the_end_of_a_group_moves_it_on_once(
+async def test_end_of_a_group_with_lost_reply_advances_once(
     at_a_stroke: bool,
     db: Database,
     proxied_db: Database,
@@ -227,7 +229,7 @@ async def test_the_end_of_a_group_moves_it_on_once(
         proxy.lose_reply(executions.SQL.finish_group)
     else:
         monkeypatch.setattr(completion, "FAST_PATH_MAX_STEPS", 0)
-        lose(proxy, executions.SQL.start_groups)
+        lose_commit_reply(proxy, executions.SQL.start_groups)
     await completion.finish(proxied_db, [make_settlement(held["a"], proxied_db.clock.now())])
     assert proxy.lost == 1
     assert (await load_execution(db, run))["current_group"] == 1

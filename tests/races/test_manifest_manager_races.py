@@ -1,5 +1,6 @@
-"""Any number of managers (J5): whatever meets a poll, at whatever statement, a manifest runs once and nothing waits
-for ever."""
+"""Any number of manifest managers (J5): under any action concurrent with a poll, a manifest runs once and no run
+waits forever.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +41,15 @@ from tests.support.manifests import (
 from tests.support.proofs import times
 from tests.support.tasks import Register
 
-MANIFESTS = times(250, in_a_proof=1000)  # more than one batch
+MANIFEST_COUNT = times(250, in_a_proof=1000)  # more than one batch
 
 
 @pytest.mark.parametrize("count", [2, 3])
-async def test_managers_that_poll_at_once_enqueue_every_manifest_once(
+async def test_concurrent_manifest_managers_enqueue_every_manifest_once(
     db: Database, workers: Workers, observer: Observer, tmp_path: Path, count: int
 ) -> None:
     now = db.clock.now()
-    for number in range(MANIFESTS):
+    for number in range(MANIFEST_COUNT):
         await create_manifest(db, f"m{number:03}", now - timedelta(hours=1), trigger=every("1m"))
     go = {"GO": str(tmp_path / "go")}
     racing = [workers.start(f"manager-{n}", do="manage", environment=go) for n in range(count)]
@@ -57,26 +58,27 @@ async def test_managers_that_poll_at_once_enqueue_every_manifest_once(
     (tmp_path / "go").touch()
     for each in racing:
         assert await each.wait_for_exit(within=60) == 0
-    assert await observer.count("tasks") == MANIFESTS
-    assert await observer.value("SELECT count(DISTINCT manifest_id) FROM tenuto.tasks") == MANIFESTS
-    assert await observer.value("SELECT sum(enqueued) FROM tenuto.polls") == MANIFESTS
+    assert await observer.count("tasks") == MANIFEST_COUNT
+    assert await observer.value("SELECT count(DISTINCT manifest_id) FROM tenuto.tasks") == MANIFEST_COUNT
+    assert await observer.value("SELECT sum(enqueued) FROM tenuto.polls") == MANIFEST_COUNT
     assert await observer.count("polls", "error IS NOT NULL") == 0
     assert await observer.count("polls") == count
     assert await observer.value("SELECT min(next_run_at) FROM tenuto.manifests") > now
 
 
-# --- whatever meets a poll ------------------------------------------------------------------------------------------
+# --- actions concurrent with a poll
+# ----------------------------------------------------------------------------------
 
 
 @dataclass
 class Scenario:
-    """A manifest that is due, one of whose items is held; and one that runs after it, with an open letter."""
+    """A due manifest with a held item, and a dependent manifest with an open dead dead_letter."""
 
     now: datetime
     stored: UUID
     held: Task
     running: Task
-    letter: UUID
+    dead_letter: UUID
 
 
 class Action(Protocol):
@@ -86,11 +88,11 @@ class Action(Protocol):
     async def __call__(self, db: Database, scenario: Scenario) -> None: ...
 
 
-async def poll(db: Database, scenario: Scenario) -> None:
+async def poll_manifests(db: Database, scenario: Scenario) -> None:
     await manifest_manager.poll_manifests(db, scenario.now, "test")
 
 
-async def by_hand(db: Database, scenario: Scenario) -> None:
+async def run_manually(db: Database, scenario: Scenario) -> None:
     async def action(connection: Connection) -> None:
         held = await manifests.lock_manifest(connection, "a")
         if held is not None:
@@ -99,7 +101,7 @@ async def by_hand(db: Database, scenario: Scenario) -> None:
     await db.transaction(action)
 
 
-async def an_item(db: Database, scenario: Scenario) -> None:
+async def add_item(db: Database, scenario: Scenario) -> None:
     async def action(connection: Connection) -> None:
         held = await manifests.lock_manifest(connection, "a")
         if held is not None:
@@ -109,15 +111,15 @@ async def an_item(db: Database, scenario: Scenario) -> None:
     await db.transaction(action)
 
 
-async def the_item_ends(db: Database, scenario: Scenario) -> None:
+async def finish_item(db: Database, scenario: Scenario) -> None:
     await finish(db, [make_settlement(scenario.held, scenario.now)])
 
 
-async def the_item_fails(db: Database, scenario: Scenario) -> None:
+async def fail_item(db: Database, scenario: Scenario) -> None:
     await finish(db, [make_settlement(scenario.held, scenario.now, "failed")])
 
 
-async def the_other_ends(db: Database, scenario: Scenario) -> None:
+async def finish_dependent(db: Database, scenario: Scenario) -> None:
     await finish(db, [make_settlement(scenario.running, scenario.now)])
 
 
@@ -141,11 +143,11 @@ async def declare(db: Database, scenario: Scenario) -> None:
 
 
 async def retry(db: Database, scenario: Scenario) -> None:
-    await dead_letters.retry_dead_letters(db, [scenario.letter], scenario.now, ANA)
+    await dead_letters.retry_dead_letters(db, [scenario.dead_letter], scenario.now, ANA)
 
 
 async def acknowledge(db: Database, scenario: Scenario) -> None:
-    await dead_letters.acknowledge_dead_letters(db, [scenario.letter], scenario.now, ANA, note=None)
+    await dead_letters.acknowledge_dead_letters(db, [scenario.dead_letter], scenario.now, ANA, note=None)
 
 
 async def delete(db: Database, scenario: Scenario) -> None:
@@ -154,8 +156,8 @@ async def delete(db: Database, scenario: Scenario) -> None:
 
 
 ACTIONS: tuple[Action, ...] = (
-    poll, by_hand, an_item, the_item_ends, the_item_fails, the_other_ends, disable, edit, declare, retry, acknowledge,
-    delete,
+    poll_manifests, run_manually, add_item, finish_item, fail_item, finish_dependent, disable, edit, declare, retry,
+    acknowledge, delete,
 )  # fmt: skip
 
 
@@ -171,17 +173,17 @@ async def create_scenario(db: Database, worker: UUID) -> Scenario:
     (running,) = await claim_runs(db, worker)
     await start_run(db, stored, now, item_key="i")
     (held,) = await claim_runs(db, worker)
-    (letter,) = await read_table(db, "dead_letters")
-    return Scenario(now, stored.id, held, running, letter["id"])
+    (dead_letter,) = await read_table(db, "dead_letters")
+    return Scenario(now, stored.id, held, running, dead_letter["id"])
 
 
-async def clear(db: Database) -> None:
+async def truncate(db: Database) -> None:
     for name in ("manifests", "manifest_versions", "polls", "dead_letters", "tasks"):
         await db.fetch_all(f"DELETE FROM tenuto.{name}")
 
 
 @pytest.mark.parametrize("one", ACTIONS, ids=lambda action: action.__name__)
-async def test_a_manifest_runs_once_whatever_meets_it(
+async def test_manifest_runs_once_under_any_concurrent_action(
     first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register, one: Action
 ) -> None:
     worker = await register_worker()
@@ -191,16 +193,16 @@ async def test_a_manifest_runs_once_whatever_meets_it(
 
             await interleaving.run(partial(one, scenario=scenario), partial(other, scenario=scenario))
 
-            assert await broken(second) == [], (other, interleaving)
-            await poll(second, scenario)
+            assert await violated_invariants(second) == [], (other, interleaving)
+            await poll_manifests(second, scenario)
             await finish(second, [make_settlement(scenario.held, scenario.now)])
             await manifest_manager.poll_manifests(second, scenario.now + timedelta(hours=1), "test")
-            assert await broken(second) == [], (other, interleaving)
-            await clear(second)
+            assert await violated_invariants(second) == [], (other, interleaving)
+            await truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-_RULES = (
+_INVARIANTS = (
     "SELECT 'twice', manifest_id::text FROM tenuto.tasks WHERE batch_id IS NULL AND item_key IS NULL"
     " GROUP BY manifest_id HAVING count(*) > 1",
     "SELECT 'one open per item', item FROM tenuto.dead_letters WHERE status = 'awaiting_intervention'"
@@ -209,18 +211,18 @@ _RULES = (
     " WHERE manifest_id NOT IN (SELECT id FROM tenuto.manifests)",
     "SELECT 'a retry without its task', id::text FROM tenuto.dead_letters WHERE status = 'retried' AND retry_task_id"
     " NOT IN (SELECT id FROM tenuto.tasks UNION ALL SELECT id FROM tenuto.activities)",
-    "SELECT 'due and never looked at', external_id FROM tenuto.manifests WHERE enabled AND NOT planned",
+    "SELECT 'due and never planned', external_id FROM tenuto.manifests WHERE enabled AND NOT planned",
 )
 
 
-async def broken(db: Database) -> list[tuple[str, str]]:
-    return [tuple(row) for row in await db.fetch_all("\nUNION ALL\n".join(_RULES))]
+async def violated_invariants(db: Database) -> list[tuple[str, str]]:
+    return [tuple(row) for row in await db.fetch_all("\nUNION ALL\n".join(_INVARIANTS))]
 
 
-async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
+async def test_two_concurrent_dependency_changes_create_no_cycle(
     first: InterleavedDatabase, second: InterleavedDatabase
 ) -> None:
-    """Neither of the two changes touches what the other one does, and each by itself is no circle."""
+    """The two changes touch different manifests, and each by itself creates no cycle."""
 
     async def change(db: Database, name: str, after: str) -> None:
         with suppress(Exception):
@@ -232,14 +234,16 @@ async def test_a_circle_does_not_close_between_two_who_change_the_order_at_once(
         await interleaving.run(partial(change, name="a", after="d"), partial(change, name="c", after="b"))
         changed = [row["external_id"] for row in await read_table(second, "manifests", "version > 1")]
         assert len(changed) == 1, interleaving
-        await clear(second)
+        await truncate(second)
     assert first.deadlocks + second.deadlocks == 0
 
 
-async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
+async def test_manifest_manager_notices_a_run_that_fails_during_its_poll(
     first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register
 ) -> None:
-    """Started by hand and failed for good between two statements of a poll: with its letter open, nothing runs."""
+    """Started manually and failed permanently between two statements of a poll: with its dead dead_letter open, no
+    dependent runs.
+    """
     worker = await register_worker()
 
     async def run_and_fail(db: Database, now: datetime) -> None:
@@ -260,4 +264,4 @@ async def test_a_run_that_fails_while_a_manager_looks_is_heeded(
         )
         if await read_table(second, "dead_letters"):
             assert await read_table(second, "tasks") == [], interleaving
-        await clear(second)
+        await truncate(second)

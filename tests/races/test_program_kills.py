@@ -1,4 +1,4 @@
-"""A worker that dies by kill -9 takes its programs with it (B57): whatever they had started, within a second."""
+"""Programs of a worker killed with SIGKILL end within a second (B57), including their descendants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = """
 """
 
 
-async def test_programs_and_all_they_started_are_gone_soon_after_their_worker(
+async def test_programs_and_their_descendants_end_soon_after_their_worker(
     app: Tenuto, observer: Observer, workers: Workers, tmp_path: Path
 ) -> None:
     files = [tmp_path / f"pids-{number}" for number in range(3)]
@@ -37,7 +37,7 @@ async def test_programs_and_all_they_started_are_gone_soon_after_their_worker(
 
     pids = await eventually(begun, timeout=30, what="all of them run")
     family = {*pids, *worker.descendants()}
-    assert len(family) >= 12, "three processes each, and what watches over them"
+    assert len(family) >= 12, "three processes each, and their supervisor"
     assert all(is_running(pid) for pid in family)
 
     await workers.kill(worker)
@@ -45,8 +45,8 @@ async def test_programs_and_all_they_started_are_gone_soon_after_their_worker(
     async def gone() -> bool:
         return not any(is_running(pid) for pid in family)
 
-    # A second is what it takes; on a machine that stands still for a moment it may be more, but never minutes.
-    await eventually(gone, timeout=8, what="nothing of them is left")
+    # It takes a second; on a stalled machine it may take longer, but never minutes.
+    await eventually(gone, timeout=8, what="no process is left")
     await workers.start("host").wait_until_ready()
     await observer.until_all_ended(within=20)
     assert await observer.count("activities", "reason = 'lost'") == 3

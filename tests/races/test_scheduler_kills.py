@@ -1,4 +1,4 @@
-"""Several schedulers in real processes, killed at random: every due instant is decided once, and what fired has run."""
+"""Several scheduler processes, killed at random: every due instant is decided once, and every fired execution ran."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ KILLS = times(8, in_a_proof=20)
 SCHEDULES = 40
 
 
-def instants(first: datetime, seconds: int, until: datetime) -> Iterator[datetime]:
-    """When something that runs every so many seconds is due: counted by hand."""
+def expected_instants(first: datetime, seconds: int, until: datetime) -> Iterator[datetime]:
+    """Return the due instants of an interval trigger, computed independently."""
     while first <= until:
         yield first
         first += timedelta(seconds=seconds)
 
 
-def definition(number: int) -> ScheduleDefinition:
-    """Each rule for interleaving and for being late comes with each interval; some runs last longer than theirs."""
+def create_definition(number: int) -> ScheduleDefinition:
+    """Combine each overlap and misfire policy with each interval; some executions last longer than the interval."""
     overlap, late = list(OverlapPolicy)[number % 4], (MisfirePolicy.ALL, MisfirePolicy.ONCE)[number // 4 % 2]
     step = Step.job(jobs.touch, number, input={"seconds": 2.5 if number % 5 < 2 else 0.0})
     pair = [Step.job(jobs.touch, number, name=name) for name in ("left", "right")]
@@ -56,7 +56,7 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     worker = await workers.start("worker", slots=50).wait_until_ready()
     seconds, firsts = {}, {}
     for number in range(SCHEDULES):
-        new = resolve_definition(definition(number), jobs.app.jobs)
+        new = resolve_definition(create_definition(number), jobs.app.jobs)
         made = await schedule_definitions.create(db, new, ChangeContext(ACTOR, db.clock.now()))
         assert made.next_run_at is not None
         seconds[made.id], firsts[made.id] = 1 + number % 3, made.next_run_at
@@ -64,15 +64,15 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     living = {name: workers.start(name, do="schedule") for name in names}
 
     for _ in range(KILLS):
-        told = await observer.count("occurrences")
-        await observer.until("SELECT count(*) > $1 FROM tenuto.occurrences", told, within=20)
-        await asyncio.sleep(chance.uniform(0, 0.4))  # any moment: before, in the middle of, or after its next firing
+        decided = await observer.count("occurrences")
+        await observer.until("SELECT count(*) > $1 FROM tenuto.occurrences", decided, within=20)
+        await asyncio.sleep(chance.uniform(0, 0.4))  # any moment: before, during or after its next firing
         victim = chance.choice(names)
         await workers.kill(living[victim])
         living[victim] = workers.start(victim, do="schedule")
-    told = await observer.value("SELECT max(due_at) FROM tenuto.occurrences")
-    await observer.until("SELECT min(next_run_at) > $1 FROM tenuto.schedules", told, within=20)
-    # Nothing more falls due, and what has begun comes to its end.
+    decided = await observer.value("SELECT max(due_at) FROM tenuto.occurrences")
+    await observer.until("SELECT min(next_run_at) > $1 FROM tenuto.schedules", decided, within=20)
+    # No more instants become due, and active executions end.
     await db.fetch_all("UPDATE tenuto.schedules SET enabled = false")
     await observer.until("SELECT NOT EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued')", within=40)
     await observer.until("SELECT NOT EXISTS (SELECT FROM tenuto.executions WHERE ended_at IS NULL)", within=40)
@@ -83,11 +83,11 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     for schedule_id, first in firsts.items():
         decided = sorted(due_at for each, due_at, _ in rows if each == schedule_id)
         last = next_runs[schedule_id] - timedelta(seconds=1)
-        assert decided == list(instants(first, seconds[schedule_id], last))
+        assert decided == list(expected_instants(first, seconds[schedule_id], last))
     assert await violated_invariants(db) == []
     decisions = dict(await observer.rows("SELECT decision, count(*) FROM tenuto.occurrences GROUP BY 1"))
     print(f"{KILLS} kills of {count} schedulers, {len(rows)} due instants: {decisions}")
-    assert {"fired", "skipped", "coalesced"} <= decisions.keys(), "too little has met"
+    assert {"fired", "skipped", "coalesced"} <= decisions.keys(), "too few overlaps"
     assert await observer.count("executions", "state = 'cancelled'") > 0
     assert decisions["fired"] == await observer.count("executions")
     assert await observer.count("activities", "final") == 3 * decisions["fired"]

@@ -1,4 +1,4 @@
-"""Workers that fall silent without dying: stopped, cut off, or stuck in code that cannot be stopped."""
+"""Workers that stop responding without dying: suspended, disconnected, or stuck in code that cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.races.proxy import Proxy
 from tests.support.waiting import eventually
 
 
-async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
+async def test_worker_suspended_past_its_lease_changes_nothing_when_it_continues(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     started_jobs: list[jobs.AnyJob] = [jobs.touch, jobs.touch_in_thread]
@@ -28,7 +28,7 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
         await workers.start(f"zombie-{number}", lease_seconds=5.0, slots=10).wait_until_ready() for number in range(3)
     ]
     for number in range(30):
-        await app.enqueue(started_jobs[number % 2], number, seconds=5.0)  # longer than it takes to ask for all of them
+        await app.enqueue(started_jobs[number % 2], number, seconds=5.0)  # longer than enqueuing all of them takes
     await observer.until_running(30)
 
     for zombie in zombies:
@@ -42,14 +42,14 @@ async def test_a_worker_stopped_past_its_lease_and_continued_changes_nothing(
     async def all_have_noticed() -> bool:
         return all(zombie.has_ended() or _has_noticed(zombie) for zombie in zombies)
 
-    await eventually(all_have_noticed, timeout=20, what="every zombie notices that it is late")
+    await eventually(all_have_noticed, timeout=20, what="every suspended worker notices that its lease is lost")
     await assert_all_completed(url, 30, ledger.effects())
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     assert await observer.count("activities", "reason = 'lost' AND attempt = 1 AND NOT final") == 30
     assert await observer.count("activities", "status = 'completed' AND attempt = 2 AND final") == 30
     assert {zombie.exit_code for zombie in zombies} <= {None, EXIT_LOST_CONTROL}
 
-    # Whoever has survived is a worker like any other.
+    # A surviving worker continues to work normally.
     await workers.stop(healthy)
     survivors = [zombie for zombie in zombies if not zombie.has_ended()]
     await app.enqueue(jobs.touch, 31)
@@ -64,7 +64,7 @@ def _has_noticed(zombie: WorkerProcess) -> bool:
 
 
 @pytest.mark.parametrize("job", [jobs.touch, jobs.touch_in_thread, jobs.touch_in_child], ids=lambda job: job.name)
-async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends(
+async def test_disconnected_worker_stops_its_code_before_its_lease_expires(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, job: jobs.AnyJob
 ) -> None:
     cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=9.0).wait_until_ready()
@@ -81,7 +81,7 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
     async def begun_again() -> bool:
         return ledger.begun_count() == 2
 
-    await eventually(begun_again, timeout=10, what="somebody else has begun")
+    await eventually(begun_again, timeout=10, what="another worker has begun")
     first, second = ledger.effects()
     if job is jobs.touch_in_child:
         assert cut_off.descendants() == [] or not is_running(first.pid)
@@ -90,18 +90,18 @@ async def test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its
         assert first.ended_ns < second.began_ns
     assert not cut_off.has_ended()
 
-    # When the line is back, it goes on by itself.
+    # When the connection is back, it continues by itself.
     proxy.resume()
     await app.enqueue(jobs.touch.using(queue="default", priority=5), 2)
-    await eventually(lambda: _says_ready_for_work(observer), timeout=20, what="it is there again")
+    await eventually(lambda: _is_registered_as_live(observer), timeout=20, what="the worker is registered again")
     await assert_invariants_hold(url, 2)
 
 
-async def _says_ready_for_work(observer: Observer) -> bool:
+async def _is_registered_as_live(observer: Observer) -> bool:
     return await observer.count("activities", "status = 'completed'") == 1
 
 
-async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_the_task_is_refused(
+async def test_late_outcome_of_a_task_claimed_elsewhere_is_rejected(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy, tmp_path: Path
 ) -> None:
     cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=6.0).wait_until_ready()
@@ -123,7 +123,7 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
     async def refused() -> bool:
         return cut_off.has_logged("stale outcome rejected")
 
-    await eventually(refused, timeout=20, what="the late outcomes are refused")
+    await eventually(refused, timeout=20, what="the late outcomes are rejected")
     assert await observer.rows("SELECT * FROM tenuto.activities ORDER BY id") == records
     effects = ledger.effects()
     await assert_all_completed(url, 5, effects)
@@ -132,7 +132,7 @@ async def test_an_outcome_that_could_not_be_written_before_somebody_else_took_th
     assert not cut_off.has_ended()
 
 
-async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
+async def test_worker_whose_code_cannot_be_stopped_in_time_exits(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     stuck = await workers.start("stuck", url=proxy.url, lease_seconds=8.0).wait_until_ready()
@@ -157,7 +157,7 @@ async def test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself(
     assert await observer.count("activities", "reason = 'lost'") == 1
 
 
-async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
+async def test_unanswered_renewal_is_sent_over_another_connection_in_time(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     worker = await workers.start("worker", url=proxy.url, lease_seconds=9.0).wait_until_ready()
@@ -174,17 +174,17 @@ async def test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time(
     assert not worker.has_ended()
 
 
-async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
+async def test_claim_reply_delayed_for_most_of_the_lease_returns_the_tasks(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger, proxy: Proxy
 ) -> None:
     worker = await workers.start("worker", url=proxy.url, lease_seconds=8.0).wait_until_ready()
 
-    async def put_back() -> bool:
+    async def has_returned_tasks() -> bool:
         return worker.has_logged("tasks returned to queue")
 
-    proxy.delays[SQL.claim_tasks] = 6.6  # and enough is left of it to put back what has come
+    proxy.delays[SQL.claim_tasks] = 6.6  # enough of the lease is left to return the delayed tasks
     await app.enqueue(jobs.touch, 1, seconds=0.5)
-    await eventually(put_back, timeout=30, what="it puts back what came late")
+    await eventually(has_returned_tasks, timeout=30, what="the worker returns the delayed tasks")
     assert ledger.begun_count() == 0
     proxy.delays.clear()
 
@@ -194,13 +194,13 @@ async def test_a_claim_that_took_most_of_its_lease_to_arrive_is_put_back(
     assert not worker.has_ended()
 
 
-async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps_it(
+async def test_async_job_that_blocks_the_event_loop_keeps_its_lease(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await workers.start("blocked", lease_seconds=6.0, slots=3).wait_until_ready()
     await app.enqueue(jobs.block_event_loop, 8.0)
     await observer.until_running(1)
-    for number in range(2):  # these wait for the loop, and must be kept as well
+    for number in range(2):  # these wait for the event loop, and their leases must be renewed too
         await app.enqueue(jobs.touch, number)
     await observer.until_running(3)
     await workers.start("onlooker").wait_until_ready()
@@ -212,7 +212,7 @@ async def test_an_async_job_that_blocks_its_loop_for_longer_than_the_lease_keeps
     assert await observer.count("repairs") == 0
 
 
-async def test_the_children_of_a_killed_worker_are_gone_soon_after_it(
+async def test_child_processes_of_a_killed_worker_end_soon(
     app: Tenuto, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     worker = await workers.start("parent").wait_until_ready()
@@ -222,7 +222,7 @@ async def test_the_children_of_a_killed_worker_are_gone_soon_after_it(
     async def begun() -> bool:
         return ledger.begun_count() == 3
 
-    await eventually(begun, timeout=20, what="the children are at work")
+    await eventually(begun, timeout=20, what="the child processes are busy")
     children = [effect.pid for effect in ledger.effects()]
     assert set(children) <= set(worker.descendants())
 
@@ -231,5 +231,5 @@ async def test_the_children_of_a_killed_worker_are_gone_soon_after_it(
     async def gone() -> bool:
         return not any(is_running(pid) for pid in children)
 
-    # A second is what it takes; on a machine that stands still for a moment it may be more, but never a minute.
-    await eventually(gone, timeout=8, what="the children are gone")
+    # It takes a second; on a stalled machine it may take longer, but never a minute.
+    await eventually(gone, timeout=8, what="the child processes are gone")

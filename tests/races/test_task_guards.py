@@ -1,4 +1,4 @@
-"""Each guard alone: a test that fails when it is taken away (`scripts/mutants` takes them away one by one)."""
+"""Each guard of tasks alone: tests that fail when the guard is removed (`scripts/mutants` removes them one by one)."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ async def only_row(db: Database) -> dict[str, Any]:
     return dict(row)
 
 
-async def let_leases_run_out(db: Database) -> None:
+async def expire_leases(db: Database) -> None:
     await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second' WHERE state = 'running'"
     )
 
 
-async def lost_and_claimed_again(db: Database, worker_id: UUID) -> tuple[Task, Task]:
-    """One task that a worker has lost and then claimed again: as it was held first, and as it is held now."""
+async def lose_and_reclaim(db: Database, worker_id: UUID) -> tuple[Task, Task]:
+    """Return a task as it was held first, and as it is held after it was lost and claimed again."""
     await enqueue(db)
     (before,) = await claim(db, worker_id)
-    await let_leases_run_out(db)
+    await expire_leases(db)
     assert await recover_lost_tasks(db, db.clock.now()) == 1
     (now,) = await claim(db, worker_id)
     assert (now.id, now.worker_id) == (before.id, before.worker_id)
@@ -53,10 +53,10 @@ async def lost_and_claimed_again(db: Database, worker_id: UUID) -> tuple[Task, T
 
 
 @pytest.mark.parametrize("settled", [complete, fail])
-async def test_an_outcome_with_a_stale_fence_changes_nothing(
+async def test_outcome_with_stale_fence_changes_nothing(
     db: Database, worker_id: UUID, settled: Callable[[Database, Task], Any]
 ) -> None:
-    before, now = await lost_and_claimed_again(db, worker_id)
+    before, now = await lose_and_reclaim(db, worker_id)
     held = await only_row(db)
 
     assert await finish(db, [settled(db, before)]) == set()
@@ -67,10 +67,10 @@ async def test_an_outcome_with_a_stale_fence_changes_nothing(
 
 
 @pytest.mark.parametrize("settled", [complete, fail])
-async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_fence(
+async def test_outcome_of_another_worker_changes_nothing_despite_equal_fence(
     db: Database, worker_id: UUID, register_worker: RegisterWorker, settled: Callable[[Database, Task], Any]
 ) -> None:
-    # After a failover to a replica that lags behind, two workers may have been given the same fence.
+    # After a failover to a lagging replica, two workers may have the same fence.
     await enqueue(db)
     (task,) = await claim(db, worker_id)
     await db.fetch_all("UPDATE tenuto.tasks SET worker_id = $1", await register_worker())
@@ -81,7 +81,7 @@ async def test_an_outcome_of_another_worker_changes_nothing_even_with_the_right_
     assert await only_row(db) == held
 
 
-async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, worker_id: UUID) -> None:
+async def test_only_one_of_two_equal_concurrent_outcomes_is_written(db: Database, worker_id: UUID) -> None:
     for settled in (complete, fail):
         await enqueue(db)
         (task,) = await claim(db, worker_id)
@@ -92,7 +92,7 @@ async def test_only_one_of_two_equal_outcomes_at_once_is_written(db: Database, w
     await assert_invariants_hold(db.url, 2)
 
 
-async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker_id: UUID) -> None:
+async def test_task_with_cancel_request_is_not_retried(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
     assert await store.request_cancellation(db, task, ACTOR)
@@ -103,21 +103,22 @@ async def test_a_task_that_was_told_to_stop_is_not_repeated(db: Database, worker
     assert await db.fetch_value("SELECT status FROM tenuto.activities WHERE final") == "cancelled"
 
 
-# --- renew, put back, cancel -----------------------------------------------------------------------------------------
+# --- renew, return to queue, cancel
+# ----------------------------------------------------------------------------------
 
 
-async def test_a_lease_that_has_run_out_is_not_renewed(db: Database, worker_id: UUID) -> None:
+async def test_expired_lease_is_not_renewed(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
-    await let_leases_run_out(db)
+    await expire_leases(db)
 
     assert await store.renew_leases(db, worker_id, [(task.id, task.fence, None)], LEASE) == set()
 
     assert await recover_lost_tasks(db, db.clock.now()) == 1
 
 
-async def test_a_stale_fence_renews_nothing(db: Database, worker_id: UUID) -> None:
-    before, now = await lost_and_claimed_again(db, worker_id)
+async def test_renewal_with_stale_fence_changes_nothing(db: Database, worker_id: UUID) -> None:
+    before, now = await lose_and_reclaim(db, worker_id)
     held = await only_row(db)
 
     assert await store.renew_leases(db, worker_id, [(before.id, before.fence, '{"done": 1}')], LEASE) == set()
@@ -126,7 +127,7 @@ async def test_a_stale_fence_renews_nothing(db: Database, worker_id: UUID) -> No
     assert await store.renew_leases(db, worker_id, [(now.id, now.fence, None)], LEASE) == {now.id}
 
 
-async def test_who_is_at_one_task_for_long_costs_no_other_its_renewal(
+async def test_long_lock_on_one_task_does_not_block_renewal_of_others(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     await enqueue(db, 2)
@@ -141,20 +142,22 @@ async def test_who_is_at_one_task_for_long_costs_no_other_its_renewal(
     assert await store.renew_leases(db, worker_id, held, LEASE) == {busy.id, free.id}
 
 
-async def test_what_has_a_new_fence_or_holder_or_has_run_out_is_held_no_more(
+async def test_task_with_new_fence_new_holder_or_expired_lease_is_no_longer_held(
     db: Database, worker_id: UUID, register_worker: RegisterWorker
 ) -> None:
-    before, now = await lost_and_claimed_again(db, worker_id)
+    before, now = await lose_and_reclaim(db, worker_id)
     fences = [(task.id, task.fence) for task in (before, now)]
 
     assert await store.find_held_tasks(db, worker_id, fences[:1]) == set()
     assert await store.find_held_tasks(db, worker_id, fences) == {now.id}
     assert await store.find_held_tasks(db, await register_worker(), fences) == set()
-    await let_leases_run_out(db)
+    await expire_leases(db)
     assert await store.find_held_tasks(db, worker_id, fences) == set()
 
 
-async def test_a_wipe_holds_what_runs_only_at_its_end(db: Database, worker_id: UUID, other: asyncpg.Connection) -> None:
+async def test_cancelling_all_one_shots_locks_running_tasks_last(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
     await store.enqueue_tasks(db, [new_task(db, origin="once")])
     (running,) = await claim(db, worker_id)
     await store.enqueue_tasks(db, [waiting := new_task(db, origin="once")])
@@ -169,7 +172,7 @@ async def test_a_wipe_holds_what_runs_only_at_its_end(db: Database, worker_id: U
     assert wiped.stopping == [running.id]
 
 
-async def test_a_worker_renews_nothing_of_another(
+async def test_worker_renews_no_task_of_another_worker(
     db: Database, worker_id: UUID, register_worker: RegisterWorker
 ) -> None:
     await enqueue(db)
@@ -178,8 +181,8 @@ async def test_a_worker_renews_nothing_of_another(
     assert await store.renew_leases(db, await register_worker(), [(task.id, task.fence, None)], LEASE) == set()
 
 
-async def test_a_stale_fence_puts_nothing_back(db: Database, worker_id: UUID) -> None:
-    before, _ = await lost_and_claimed_again(db, worker_id)
+async def test_return_to_queue_with_stale_fence_changes_nothing(db: Database, worker_id: UUID) -> None:
+    before, _ = await lose_and_reclaim(db, worker_id)
     held = await only_row(db)
 
     assert await store.return_tasks_to_queue(db, worker_id, [before]) == set()
@@ -187,7 +190,7 @@ async def test_a_stale_fence_puts_nothing_back(db: Database, worker_id: UUID) ->
     assert await only_row(db) == held
 
 
-async def test_a_worker_puts_nothing_of_another_back(
+async def test_worker_returns_no_task_of_another_worker(
     db: Database, worker_id: UUID, register_worker: RegisterWorker
 ) -> None:
     await enqueue(db)
@@ -196,18 +199,18 @@ async def test_a_worker_puts_nothing_of_another_back(
     assert await store.return_tasks_to_queue(db, await register_worker(), taken) == set()
 
 
-async def test_a_task_that_was_told_to_stop_is_not_put_back(db: Database, worker_id: UUID) -> None:
+async def test_task_with_cancel_request_is_not_returned_to_queue(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     (task,) = await claim(db, worker_id)
     assert await store.request_cancellation(db, task, ACTOR)
 
     assert await store.return_tasks_to_queue(db, worker_id, [task]) == set()
 
-    assert (await only_row(db))["state"] == "running", "the sweep ends it as cancelled"
+    assert (await only_row(db))["state"] == "running", "the recovery sweep ends it as cancelled"
 
 
-async def test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next(db: Database, worker_id: UUID) -> None:
-    before, _ = await lost_and_claimed_again(db, worker_id)
+async def test_cancel_request_of_an_earlier_attempt_does_not_affect_the_next(db: Database, worker_id: UUID) -> None:
+    before, _ = await lose_and_reclaim(db, worker_id)
 
     assert not await store.request_cancellation(db, before, ACTOR)
 
@@ -217,7 +220,7 @@ async def test_a_stop_asked_of_an_earlier_attempt_does_not_reach_the_next(db: Da
 # --- claim ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_passes_over_what_another_one_has_in_hand(
+async def test_claim_skips_tasks_locked_by_another_claim(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     first, second = await enqueue(db, 2)
@@ -229,7 +232,7 @@ async def test_a_claim_passes_over_what_another_one_has_in_hand(
     assert taken.id == second.id
 
 
-async def test_what_falls_due_is_let_in_by_one_and_nobody_waits_for_it(db: Database, other: asyncpg.Connection) -> None:
+async def test_due_task_is_promoted_once_and_no_worker_waits_for_it(db: Database, other: asyncpg.Connection) -> None:
     later = db.clock.now() + timedelta(hours=1)
     first, second = await enqueue(db, 2, run_at=later)
     async with other.transaction():
@@ -242,7 +245,7 @@ async def test_what_falls_due_is_let_in_by_one_and_nobody_waits_for_it(db: Datab
     assert (states[first.id], states[second.id]) == ("scheduled", "queued")
 
 
-async def test_what_one_claim_has_taken_no_other_takes(
+async def test_task_claimed_by_one_transaction_is_not_claimed_by_another(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     await enqueue(db, 3)
@@ -257,14 +260,14 @@ async def test_what_one_claim_has_taken_no_other_takes(
     async def it_waits_or_is_done() -> bool:
         return second.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
-    await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits, or is done")
+    await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits or is done")
     await begun.commit()
     assert {task.id for task in await second}.isdisjoint(row["id"] for row in first)
     assert await db.fetch_value("SELECT max(fence) FROM tenuto.tasks") == 1
 
 
 @pytest.mark.parametrize("limited", [False, True])
-async def test_a_worker_declared_dead_claims_nothing(db: Database, worker_id: UUID, limited: bool) -> None:
+async def test_worker_declared_dead_claims_no_task(db: Database, worker_id: UUID, limited: bool) -> None:
     await enqueue(db, **(LIMITED if limited else {}))
     await register_of_workers.deregister_process(db, worker_id)
 
@@ -273,7 +276,7 @@ async def test_a_worker_declared_dead_claims_nothing(db: Database, worker_id: UU
 
 
 @pytest.mark.parametrize("limited", ["the key", "the queue"])
-async def test_a_claim_under_limits_waits_for_the_one_before_it(
+async def test_limited_claim_waits_for_the_previous_limited_claim(
     db: Database, worker_id: UUID, other: asyncpg.Connection, limited: str
 ) -> None:
     if limited == "the queue":
@@ -284,7 +287,7 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
     await begun.start()
     await other.execute(store.SQL.lock_limits)
     assert len(await other.fetch(store.SQL.claim_limited_tasks, worker_id, LEASE, ["default"], 1, [""], 9, [])) == 1
-    await enqueue(db, priority=5, **key)  # what is more urgent would go first, were there room
+    await enqueue(db, priority=5, **key)  # a more urgent task would be claimed first if the limit allowed it
 
     late = asyncio.create_task(store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE))
 
@@ -292,39 +295,39 @@ async def test_a_claim_under_limits_waits_for_the_one_before_it(
         waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
         return late.done() or await db.fetch_value(waits)
 
-    await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits, or is done")
+    await eventually(it_waits_or_is_done, timeout=5, what="the second claim waits or is done")
     await begun.commit()
     assert await late == []
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
 
 
 @pytest.mark.parametrize("statement", [store.SQL.lock_limits, batches.SQL.lock_limits], ids=["a claim", "a batch"])
-async def test_who_stalls_while_nobody_else_may_claim_is_thrown_out(
+async def test_process_that_stalls_with_the_limit_lock_is_disconnected(
     db: Database, worker_id: UUID, other: asyncpg.Connection, statement: str
 ) -> None:
-    """A frozen process holds what it holds: the database does not hear that it is gone."""
+    """The locks of a frozen process stay: the database does not notice that it is gone."""
     await enqueue(db, **LIMITED)
     await other.execute("BEGIN")
     await other.fetch(statement)
 
-    async with asyncio.timeout(8):  # a lock is waited for longer than that
+    async with asyncio.timeout(8):  # a lock wait takes longer than that
         assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE)) == 1
 
 
-async def test_a_limit_counts_only_leases_that_live(db: Database, worker_id: UUID) -> None:
+async def test_limit_counts_only_unexpired_leases(db: Database, worker_id: UUID) -> None:
     await enqueue(db, 2, **LIMITED)
     for expected in (1, 0):
         assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 5, LEASE)) == expected
 
-    await let_leases_run_out(db)
+    await expire_leases(db)
 
     assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 5, LEASE)) == 1
 
 
-# --- start ----------------------------------------------------------------------------------------------------------
+# --- enqueue --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_started_twice_is_there_once(db: Database) -> None:
+async def test_task_enqueued_twice_exists_once(db: Database) -> None:
     task = new_task(db)
 
     started = await asyncio.gather(*(store.enqueue_tasks(db, [task]) for _ in range(5)))
@@ -334,7 +337,7 @@ async def test_a_task_started_twice_is_there_once(db: Database) -> None:
 
 
 @pytest.mark.parametrize("many", [3, 200])
-async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Database, worker_id: UUID) -> None:
+async def test_finished_tasks_are_not_enqueued_again(many: int, db: Database, worker_id: UUID) -> None:
     tasks = await enqueue(db, many)
     await finish(db, [complete(db, task) for task in await claim(db, worker_id, many)])
 
@@ -343,7 +346,7 @@ async def test_tasks_that_have_ended_are_not_started_again(many: int, db: Databa
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
 
 
-async def test_what_has_ended_takes_no_key_from_what_is_started_with_it(db: Database, worker_id: UUID) -> None:
+async def test_finished_task_takes_no_key_from_a_task_enqueued_with_it(db: Database, worker_id: UUID) -> None:
     ended = new_task(db, unique_key="a key")
     await store.enqueue_tasks(db, [ended])
     await finish(db, [complete(db, task) for task in await claim(db, worker_id)])
@@ -352,7 +355,7 @@ async def test_what_has_ended_takes_no_key_from_what_is_started_with_it(db: Data
     assert await store.enqueue_tasks(db, [ended, new]) == {new.id}
 
 
-async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID) -> None:
+async def test_key_of_an_open_task_is_unique(db: Database, worker_id: UUID) -> None:
     one, two = new_task(db, unique_key="a key"), new_task(db, unique_key="a key")
 
     assert sorted(map(len, await asyncio.gather(store.enqueue_tasks(db, [one]), store.enqueue_tasks(db, [two])))) == [
@@ -366,13 +369,16 @@ async def test_an_open_task_has_its_key_to_itself(db: Database, worker_id: UUID)
     assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key")])) == 1
 
 
-# --- sweep, the register, the past -----------------------------------------------------------------------------------
+# --- recovery, worker registration, history
+# --------------------------------------------------------------------------
 
 
-async def test_two_sweeps_at_once_count_a_loss_once(db: Database, worker_id: UUID, other: asyncpg.Connection) -> None:
+async def test_two_concurrent_recovery_sweeps_count_a_loss_once(
+    db: Database, worker_id: UUID, other: asyncpg.Connection
+) -> None:
     await enqueue(db, 3)
     await claim(db, worker_id, 3)
-    await let_leases_run_out(db)
+    await expire_leases(db)
     async with other.transaction():
         assert len(await store.lock_expired_tasks(other, 100)) == 3
 
@@ -382,12 +388,12 @@ async def test_two_sweeps_at_once_count_a_loss_once(db: Database, worker_id: UUI
     assert await db.fetch_value("SELECT count FROM tenuto.repairs") == 3
 
 
-async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
+async def test_task_locked_by_a_recovery_sweep_cannot_get_a_cancel_request_unnoticed(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
     await enqueue(db)
     await claim(db, worker_id)
-    await let_leases_run_out(db)
+    await expire_leases(db)
     begun = other.transaction()
     await begun.start()
     (task,) = await store.lock_expired_tasks(other, 100)
@@ -397,13 +403,13 @@ async def test_what_a_sweep_looks_at_cannot_be_told_to_stop_behind_its_back(
     async def it_waits_or_is_done() -> bool:
         return asking.done() or await db.fetch_value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
-    await eventually(it_waits_or_is_done, timeout=5, what="the question waits, or is answered")
+    await eventually(it_waits_or_is_done, timeout=5, what="the cancel request waits or is done")
     assert not asking.done()
     await begun.rollback()
     assert await asking
 
 
-async def test_of_one_name_only_one_is_alive(db: Database, register_worker: RegisterWorker) -> None:
+async def test_worker_name_has_one_live_process(db: Database, register_worker: RegisterWorker) -> None:
     await register_worker("a name")
 
     with pytest.raises(Exception, match="workers_one_alive_per_name"):
@@ -414,7 +420,7 @@ async def test_of_one_name_only_one_is_alive(db: Database, register_worker: Regi
     "change",
     ["UPDATE tenuto.activities SET status = 'failed'", "DELETE FROM tenuto.activities", "TRUNCATE tenuto.activities"],
 )
-async def test_the_past_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
+async def test_activity_cannot_be_changed(db: Database, worker_id: UUID, change: str) -> None:
     await enqueue(db)
     await finish(db, [complete(db, task) for task in await claim(db, worker_id)])
 
@@ -424,7 +430,7 @@ async def test_the_past_cannot_be_changed(db: Database, worker_id: UUID, change:
     assert await db.fetch_value("SELECT status FROM tenuto.activities") == "completed"
 
 
-async def test_a_held_task_has_a_holder_a_lease_and_the_hour_it_was_taken(db: Database, worker_id: UUID) -> None:
+async def test_running_task_has_holder_lease_and_claim_time(db: Database, worker_id: UUID) -> None:
     await enqueue(db)
     await claim(db, worker_id)
     for column in ("worker_id", "lease_until", "claimed_at"):
@@ -434,11 +440,11 @@ async def test_a_held_task_has_a_holder_a_lease_and_the_hour_it_was_taken(db: Da
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
 
 
-async def test_rules_nobody_can_read_do_not_stop_the_others(db: Database, worker_id: UUID) -> None:
+async def test_unreadable_policy_does_not_block_other_tasks(db: Database, worker_id: UUID) -> None:
     broken, *_ = await enqueue(db, 3)
     await db.fetch_all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_retries": "many"}')
     taken = await claim(db, worker_id, 3)
-    await let_leases_run_out(db)
+    await expire_leases(db)
 
     assert await recover_lost_tasks(db, db.clock.now()) == 3
 

@@ -1,4 +1,4 @@
-"""What must happen once happens once, however many ask for it at the same moment."""
+"""Unique keys, worker names and migrations under concurrent requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ RegisterWorker = Callable[..., Awaitable[UUID]]
 ROUNDS = 25
 
 
-async def test_eight_who_enqueue_with_one_key_create_one_task(url: str, observer: Observer, tmp_path: Path) -> None:
+async def test_eight_concurrent_enqueues_with_one_key_create_one_task(
+    url: str, observer: Observer, tmp_path: Path
+) -> None:
     async with AsyncExitStack() as stack:
         apps = [await stack.enter_async_context(Tenuto(url, home=tmp_path)) for _ in range(8)]
         for number in range(ROUNDS):
@@ -46,7 +48,7 @@ async def test_eight_who_enqueue_with_one_key_create_one_task(url: str, observer
     assert await observer.count("tasks") == ROUNDS
 
 
-async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
+async def test_key_released_during_an_enqueue_loses_no_task(
     db: Database, proxy: Proxy, tmp_path: Path, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
@@ -66,7 +68,7 @@ async def test_a_key_that_becomes_free_while_somebody_asks_for_it_loses_no_task(
         assert (await app.task(second.id))["unique_key"] == "a key"
 
 
-async def test_a_key_asked_for_twice_in_one_transaction_of_the_callers_stands_for_one_task(
+async def test_key_used_twice_in_one_caller_transaction_creates_one_task(
     app: Tenuto, url: str, observer: Observer
 ) -> None:
     job = jobs.touch.using(key="a key")
@@ -81,7 +83,7 @@ async def test_a_key_asked_for_twice_in_one_transaction_of_the_callers_stands_fo
     assert await observer.count("tasks") == 1
 
 
-async def test_migrations_raced_by_several_processes_are_applied_once(empty_url: str, workers: Workers) -> None:
+async def test_migrations_by_several_processes_are_applied_once(empty_url: str, workers: Workers) -> None:
     processes = [workers.start(f"migrating-{number}", url=empty_url, do="migrate") for number in range(6)]
 
     assert [await process.wait_for_exit(within=30) for process in processes] == [0] * 6
@@ -95,21 +97,21 @@ async def test_migrations_raced_by_several_processes_are_applied_once(empty_url:
     await observer.close()
 
 
-async def test_two_workers_that_take_one_name_at_once_are_not_both_let_in(url: str, observer: Observer) -> None:
+async def test_only_one_of_several_workers_registers_a_name(url: str, observer: Observer) -> None:
     async with AsyncExitStack() as stack:
         databases = [await Database.open(url) for _ in range(4)]
         for database in databases:
             stack.push_async_callback(database.close)
         for number in range(ROUNDS):
-            answers = await asyncio.gather(*_enter_at_once(databases, f"name-{number}"))
+            answers = await asyncio.gather(*_register_at_once(databases, f"name-{number}"))
             assert sorted(answers) == ["accepted", "refused", "refused", "refused"]
     assert await observer.count("workers", "ended_at IS NULL") == ROUNDS
 
 
-def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]:
+def _register_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]:
     gate = asyncio.Barrier(len(databases))
 
-    async def enter(database: Database, host: int) -> str:
+    async def register(database: Database, host: int) -> str:
         me = register_of_workers.ProcessRegistration(
             new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10
         )
@@ -120,10 +122,10 @@ def _enter_at_once(databases: list[Database], name: str) -> list[Awaitable[str]]
             return "refused"
         return "accepted"
 
-    return [enter(database, host) for host, database in enumerate(databases)]
+    return [register(database, host) for host, database in enumerate(databases)]
 
 
-async def test_a_name_in_use_on_this_machine_is_refused_and_free_again_when_its_process_is_killed(
+async def test_worker_name_in_use_on_the_host_is_refused_until_its_process_is_killed(
     observer: Observer, workers: Workers
 ) -> None:
     first = await workers.start("name").wait_until_ready()

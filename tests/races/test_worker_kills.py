@@ -1,4 +1,4 @@
-"""kill -9 at any moment: nothing is lost, nothing is doubled, and the work goes on."""
+"""kill -9 at random moments: no task is lost or completed twice, and work continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KILLS = times(20, in_a_proof=50)
 TASKS = times(1600, in_a_proof=4000)
 
 
-async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothing(
+async def test_random_kills_under_load_lose_and_repeat_no_task(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     chance = random.Random(seed())
@@ -37,10 +37,10 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
         async def some_more_has_begun(goal: int = before + enough) -> bool:
             return ledger.begun_count() >= goal
 
-        await eventually(some_more_has_begun, timeout=30, what="work goes on")
+        await eventually(some_more_has_begun, timeout=30, what="tasks are processed")
         victim = living.pop(chance.randrange(3))
         await workers.kill(victim)
-        # Mostly it comes back under its own name; sometimes it never does, and others must wait for its leases.
+        # Usually the worker restarts under its name; sometimes it never does, and others wait for its leases.
         name = victim.name if chance.random() < 0.8 else f"newcomer-{kill}"
         living.append(workers.start(name, lease_seconds=6.0))
     await observer.until_all_ended(within=60)
@@ -52,14 +52,14 @@ async def test_kills_at_random_moments_under_load_lose_nothing_and_double_nothin
     print(f"{KILLS} kills, {lost} attempts lost, {len(effects)} effects of {TASKS} tasks")
     assert lost >= KILLS
     await workers.stop(*living)
-    # Only those that left by themselves can say so: one killed a moment ago still looks alive until its lease is over.
+    # Only processes that exited by themselves are marked as ended: a killed one appears alive until its lease expires.
     left = [worker.name for worker in living]
     assert (
         await observer.value("SELECT count(*) FROM tenuto.workers WHERE name = ANY($1) AND ended_at IS NULL", left) == 0
     )
 
 
-async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wait_for_the_lease(
+async def test_restarted_worker_recovers_its_own_tasks_at_once_while_others_wait_for_the_lease(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     worker = await workers.start("phoenix", lease_seconds=60.0).wait_until_ready()
@@ -70,8 +70,8 @@ async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wa
     await workers.start("onlooker", sweep=0.1).wait_until_ready()
 
     await workers.kill(worker)
-    # The onlooker sweeps: what has no lease any more it takes. Once it has taken the second, the sweep that took the
-    # first is over. The dead one's other tasks it lets be.
+    # The bystander recovers expired tasks. Once it has recovered the second, the sweep that recovered the first is
+    # over. It leaves the other tasks of the dead worker alone.
     for taken, bait in enumerate(baits, start=1):
         await observer.value("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE id = $1", bait.id)
         await observer.until("SELECT sum(count) = $1 FROM tenuto.repairs", taken, within=20)
@@ -87,14 +87,14 @@ async def test_a_restarted_worker_takes_its_own_tasks_back_at_once_and_others_wa
     assert repairs == [("lease_expired", 2), ("worker_restarted", 5)]
 
 
-async def test_the_tasks_of_a_dead_worker_go_to_others_only_after_its_lease(
+async def test_tasks_of_a_dead_worker_are_recovered_only_after_its_lease(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     worker = await workers.start("dead", lease_seconds=6.0).wait_until_ready()
     for _ in range(5):
-        await app.enqueue(jobs.sleep_in_c, 60.0)  # in its first attempt only, which is cut short
+        await app.enqueue(jobs.sleep_in_c, 60.0)  # in its first attempt only, which is interrupted
     await observer.until_running(5)
-    await workers.start("heir", sweep=0.1).wait_until_ready()
+    await workers.start("successor", sweep=0.1).wait_until_ready()
 
     await workers.kill(worker)
     ends = await observer.value("SELECT min(lease_until) FROM tenuto.tasks WHERE state = 'running'")
@@ -105,25 +105,25 @@ async def test_the_tasks_of_a_dead_worker_go_to_others_only_after_its_lease(
     assert await observer.rows("SELECT net, count FROM tenuto.repairs") == [("lease_expired", 5)]
 
 
-async def keep_alive(workers: Workers, name: str, observer: Observer, **settings: Any) -> list[WorkerProcess]:
-    """Be the supervisor of a worker that dies, until no task is open."""
+async def restart_until_done(workers: Workers, name: str, observer: Observer, **settings: Any) -> list[WorkerProcess]:
+    """Restart a worker that crashes until no task is open."""
     lives = [workers.start(name, **settings)]
 
-    async def done_or_dead() -> bool:
+    async def crashed_or_done() -> bool:
         return lives[-1].has_ended() or await observer.count("tasks") == 0
 
     while True:
-        await eventually(done_or_dead, timeout=40, what="it dies or all is done")
+        await eventually(crashed_or_done, timeout=40, what="the worker crashed or all tasks are done")
         if not lives[-1].has_ended():
             return lives
         lives.append(workers.start(name, **settings))
 
 
-async def test_a_task_that_kills_its_worker_each_time_is_set_aside_and_the_others_go_on(
+async def test_poison_task_is_set_aside_and_other_tasks_complete(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     poison = await app.enqueue(jobs.crash_worker)
-    lives = asyncio.create_task(keep_alive(workers, "victim", observer, slots=5))
+    lives = asyncio.create_task(restart_until_done(workers, "victim", observer, slots=5))
     await app.enqueue_many(jobs.touch, ({"number": number} for number in range(200)))
 
     assert [life.exit_code for life in await lives] == [86, 86, 86, None]
@@ -136,20 +136,20 @@ async def test_a_task_that_kills_its_worker_each_time_is_set_aside_and_the_other
     assert await observer.count("activities", "final AND status = 'completed'") == 200
 
 
-async def test_tasks_that_ran_beside_one_that_kills_its_worker_are_not_set_aside_with_it(
+async def test_tasks_beside_a_poison_task_are_not_set_aside(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger
 ) -> None:
     await app.enqueue_many(jobs.touch, ({"number": number, "seconds": 0.2} for number in range(9)))
     await app.enqueue(jobs.crash_worker)
 
-    await keep_alive(workers, "victim", observer, slots=10)
+    await restart_until_done(workers, "victim", observer, slots=10)
 
     await assert_invariants_hold(url, 10)
     assert await observer.count("activities", "final AND status = 'completed'") == 9
     assert await observer.count("activities", "final AND reason = 'lost'") == 1
-    # On their last chance they ran one at a time.
+    # On their last attempt they ran one at a time.
     last = [
-        replace(effect, ended=effect.ended_ns or effect.began_ns + 1)
+        replace(effect, ended_ns=effect.ended_ns or effect.began_ns + 1)
         for effect in ledger.effects()
         if effect.attempt == 3
     ]

@@ -130,6 +130,7 @@ def test_simulation_totals_include_manual_schedules() -> None:
     assert (found.runs, found.totals[0].due) == ([], 0)
 
 
+@pytest.mark.slow
 def test_simulation_with_too_many_runs_is_rejected_early() -> None:
     with raises_code("simulation.too_many_runs"):
         run_simulation(make_schedule(every("1s"), 0, overlap="allow"), minutes=60 * 24 * 365)

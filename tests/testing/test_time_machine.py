@@ -34,6 +34,7 @@ async def load_ledger(app: Tenuto, name: str) -> list[tuple[datetime, str]]:
     return rows[::-1]
 
 
+@pytest.mark.slow
 async def test_time_machine_runs_a_week_of_schedules_with_complete_ledger(tenuto_app: Tenuto) -> None:
     app = tenuto_app
     done: Counter[str] = Counter()
@@ -145,6 +146,7 @@ async def test_task_times_out_on_the_manual_clock(tenuto_app: Tenuto) -> None:
         assert (last["status"], last["reason"], last["ended_at"]) == ("failed", "timed_out", time.now)
 
 
+@pytest.mark.slow
 async def test_manifest_step_times_out_on_the_manual_clock(tenuto_app: Tenuto) -> None:
     app = tenuto_app
 
@@ -200,6 +202,7 @@ async def test_schedule_step_runs_in_the_time_machine(tenuto_app: Tenuto) -> Non
     assert (inner["state"], inner["ended_at"]) == ("completed", MONDAY + timedelta(hours=6, minutes=20))
 
 
+@pytest.mark.slow
 async def test_manifest_with_trigger_and_its_dependents_run_for_a_month(tenuto_app: Tenuto) -> None:
     app = tenuto_app
     done: list[tuple[str, datetime]] = []
@@ -258,6 +261,7 @@ async def test_failed_manifest_is_retried_and_leaves_a_dead_letter_on_the_manual
         assert tries[4:] == [six + timedelta(days=3)]
 
 
+@pytest.mark.slow
 async def test_dependent_manifest_runs_as_soon_as_it_is_able_to(tenuto_app: Tenuto) -> None:
     """A service polls every 30 seconds; the time machine does not repeat polls without effect."""
     app = tenuto_app

@@ -7,19 +7,21 @@ A command is a function that takes a `Session` and its own options. `command` ad
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from tenuto.cli import exit_codes
+from tenuto.cli import exit_codes, output
+from tenuto.cli.option_parsing import flag, option
 from tenuto.errors import Invalid
 from tenuto.model.stored_values import check_text
 
 if TYPE_CHECKING:
     import asyncio
+    from datetime import datetime
     from pathlib import Path
 
     from tenuto.app import Tenuto
@@ -30,12 +32,12 @@ SHARED_OPTIONS: dict[str, tuple[Any, Any]] = {
     "app": (
         Annotated[
             str | None,
-            typer.Option(
+            option(
+                "MODULE:OBJECT",
+                "Tenuto app to load; the working folder is on the import path. [TENUTO_APP]",
                 "--app",
                 envvar="TENUTO_APP",
                 show_envvar=False,
-                metavar="MODULE:OBJECT",
-                help="Tenuto app to load; the working folder is on the import path. [TENUTO_APP]",
             ),
         ],
         None,
@@ -43,34 +45,28 @@ SHARED_OPTIONS: dict[str, tuple[Any, Any]] = {
     "database": (
         Annotated[
             str | None,
-            typer.Option(
-                metavar="URL",
-                help="PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]",
-            ),
+            option("URL", "PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]"),
         ],
         None,
     ),
     "home": (
-        Annotated[
-            str | None,
-            typer.Option(metavar="FOLDER", help="Folder of the embedded database and the health files. [TENUTO_HOME]"),
-        ],
+        Annotated[str | None, option("FOLDER", "Folder of the embedded database and the health files. [TENUTO_HOME]")],
         None,
     ),
     "output": (
         Annotated[
             Literal["table", "json"],
-            typer.Option(
+            option(
+                "table|json",
+                "Output format; json also applies to errors. (default: table)",
                 "--output",
                 "-o",
-                metavar="table|json",
                 show_default=False,
-                help="Output format; json also applies to errors. (default: table)",
             ),
         ],
         "table",
     ),
-    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="No messages on stderr except errors.")], False),
+    "quiet": (Annotated[bool, flag("No messages on stderr except errors.", "--quiet", "-q")], False),
 }
 ALL_SHARED = tuple(SHARED_OPTIONS)
 SERVICE_SHARED = ("app", "database", "home", "quiet")
@@ -161,9 +157,22 @@ class Session:
     def print_message(self, text: str) -> None:
         """Print a message on stderr, unless --quiet is given."""
         if not self.quiet:
-            from tenuto.cli.output import print_message
+            output.print_message(text)
 
-            print_message(text)
+    def report(self, document: Any, *messages: str, result: object = None) -> int:
+        """Print the document as JSON, or for people the result on stdout and the messages on stderr; return OK."""
+        if self.as_json:
+            output.print_json(document)
+            return exit_codes.OK
+        if result is not None:
+            output.print_text(str(result))
+        for message in messages:
+            self.print_message(message)
+        return exit_codes.OK
+
+    async def now(self) -> datetime:
+        """Return the time by the clock of the app."""
+        return (await self.app.open()).clock.now()
 
     async def close(self) -> None:
         """Close the app if it was used."""
@@ -173,7 +182,7 @@ class Session:
 
 def group(parent: typer.Typer, name: str, description: str, *examples: str) -> typer.Typer:
     """Register a group of commands; without a subcommand it prints its help."""
-    branch = typer.Typer(rich_markup_mode=None)
+    branch = typer.Typer(name=name, rich_markup_mode=None)
 
     def print_help(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
@@ -188,13 +197,17 @@ def group(parent: typer.Typer, name: str, description: str, *examples: str) -> t
 def command(
     group: typer.Typer, name: str | None, *examples: str, shared: tuple[str, ...] = ALL_SHARED, service: bool = False
 ) -> Callable[[F], F]:
-    """Register the decorated function as a command; without a name it runs when the group is called alone."""
+    """Register the decorated function as a command; without a name it runs when the group is called alone.
+
+    ``examples`` are the arguments after the name of the command.
+    """
+    path = " ".join(part for part in ("tenuto", "" if group is top_level else group.info.name, name) if part)
 
     def register(function: F) -> F:
         run = _wrap_command(function, shared, service=service)
         description = inspect.getdoc(function) or ""
         texts: dict[str, Any] = {
-            "help": _help(examples, description),
+            "help": _help([f"{path} {example}".rstrip() for example in examples], description),
             "short_help": description.partition("\n")[0].removesuffix("."),
         }
         if name is None:
@@ -206,7 +219,7 @@ def command(
     return register
 
 
-def _help(examples: tuple[str, ...], description: str) -> str:
+def _help(examples: Sequence[str], description: str) -> str:
     lines = "\n".join(f"  {example}" for example in examples)
     return f"Examples:\n\n\b\n{lines}\n\n{description}"
 

@@ -18,6 +18,8 @@ from typer.main import get_command_from_info, get_group_from_info
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command import parameter_label, top_level
+from tenuto.cli.option_parsing import flag
+from tenuto.cli.output import discard_stdout
 from tenuto.version import __version__
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -133,8 +135,7 @@ root = typer.Typer(
 
 @root.callback(invoke_without_command=True)
 def _print_help(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    context: typer.Context, version: Annotated[bool, flag("Print the version.", "--version")] = False
 ) -> None:
     if version:
         _print_version()
@@ -173,12 +174,12 @@ def run(arguments: Sequence[str]) -> int:
     except Abort:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        exit_codes.discard_stdout()
+        discard_stdout()
         return exit_codes.FAILED
     except OSError as error:  # output that could not be written, or a file error that no command handles
         if exit_codes.is_debug_enabled():
             raise
-        exit_codes.discard_stdout()
+        discard_stdout()
         remedy = "set TENUTO_DEBUG=1 to see the traceback"
         exit_codes.print_error(str(error), remedy, code="cli.io.failed", as_json=_is_json_requested(arguments))
         return exit_codes.FAILED

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from tenuto.cli.formatting import escape_control_characters, safe_text
+from tenuto.cli.output import discard_stdout
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, StoreError, TenutoError, UnknownJob
 
 OK = 0
@@ -68,30 +69,6 @@ def run_reporting_errors(work: Callable[[], int | None], command_path: str, *, a
     except BrokenPipeError:  # the reader of the pipe has closed it
         discard_stdout()
         return FAILED
-
-
-@contextmanager
-def reporting_write_errors() -> Iterator[None]:
-    """Turn a failed write to stdout (full disk, closed stream) into an error with a remedy; a closed pipe is none."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        discard_stdout()
-        raise TenutoError(
-            f"the output cannot be written to stdout: {error.strerror or error}",
-            code="cli.stdout.not_writable",
-            remedy="redirect stdout or free disk space; changes that the command made remain in effect",
-        ) from error
-
-
-def discard_stdout() -> None:
-    """Send buffered output to the null device, so that the interpreter does not fail on it at exit."""
-    with suppress(OSError):
-        null_device = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null_device, sys.stdout.fileno())
-        os.close(null_device)
 
 
 def print_error(

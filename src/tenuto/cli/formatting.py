@@ -37,11 +37,7 @@ def format_duration(value: timedelta | float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for size, unit, smaller_size, smaller in (
-        (86_400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
             rest = whole % size // smaller_size
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
@@ -62,3 +58,10 @@ def format_relative(instant: datetime | None, now: datetime) -> str:
 def format_local_time(instant: datetime | None) -> str:
     """Format an instant in the local time zone."""
     return "" if instant is None else instant.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def format_with_age(instant: datetime | None, now: datetime, by: str | None = None) -> str | None:
+    """Return the local time, the distance from the current time, and the actor if given."""
+    if instant is None:
+        return None
+    return f"{format_local_time(instant)} ({format_relative(instant, now)}){'' if by is None else f' by {by}'}"

@@ -17,6 +17,21 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
 """Long enough for every option; Python rejects texts of several thousand digits with another error."""
 
 
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """Declare an option with a value; without names, its name is that of the parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(help: str, *names: str) -> Any:
+    """Declare an option without a value."""
+    return typer.Option(*names, help=help)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    """Declare a positional argument."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
 def parse_json_or_text(text: str, option: str) -> Any:
     """Parse the value of an argument: JSON, or else the text itself."""
     try:
@@ -71,11 +86,11 @@ def _option_name(field: str, options: Mapping[str, str], otherwise: str) -> str:
     return otherwise.replace("{}", field.replace("_", "-") if otherwise == "--{}" else field)
 
 
-JobFilter = Annotated[str | None, typer.Option(metavar="JOB", help="Filter by job.")]
-QueueFilter = Annotated[str | None, typer.Option(metavar="QUEUE", help="Filter by queue.")]
-TagFilter = Annotated[str | None, typer.Option(metavar="TAG", help="Filter by tag.")]
-LimitOption = Annotated[int, typer.Option(min=1, max=500, metavar="N", help="Maximum number of rows.")]
-BelowOption = Annotated[str | None, typer.Option(metavar="ID", help="Pagination cursor: the id of the last row shown.")]
+JobFilter = Annotated[str | None, option("JOB", "Filter by job.")]
+QueueFilter = Annotated[str | None, option("QUEUE", "Filter by queue.")]
+TagFilter = Annotated[str | None, option("TAG", "Filter by tag.")]
+LimitOption = Annotated[int, option("N", "Maximum number of rows.", min=1, max=500)]
+BelowOption = Annotated[str | None, option("ID", "Pagination cursor: the id of the last row shown.")]
 
 
 def build_filters(**options: Any) -> dict[str, Any]:

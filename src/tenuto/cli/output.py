@@ -1,25 +1,35 @@
-"""Output on stdout: JSON for programs, text and tables for people. Control characters in data are removed or escaped.
+"""Output of the commands: JSON for programs, text, tables and lists for people.
 
-Rich is imported inside functions: help, health checks and JSON output do without it.
+Control characters in data are removed or escaped. Rich is imported inside functions: help, health checks and JSON
+output do without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from datetime import date, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import date, datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from tenuto.cli.exit_codes import reporting_write_errors
 from tenuto.cli.formatting import escape_control_characters, one_line, safe_text
+from tenuto.errors import TenutoError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+    from tenuto.cli.command import Session
+
+Record = dict[str, Any]
+Column = str | Callable[[Record, datetime], Any]
+"""The name of a field, or a function of the row and the current time."""
+TwoLineColumn = Callable[[Record, datetime], tuple[Any, Any]]
 
 _STATE_STYLES = {
     "waiting": ("○", "dim"),
@@ -81,6 +91,9 @@ def state_colour(state: str) -> str:
     return _STATE_STYLES.get(state, ("", ""))[1]
 
 
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document: instants in ISO 8601, ids as text, durations in seconds."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_json_default)
@@ -116,6 +129,30 @@ def print_text(text: str) -> None:
     _write(safe_text(text).rstrip("\n") + "\n")
 
 
+@contextmanager
+def reporting_write_errors() -> Iterator[None]:
+    """Turn a failed write to stdout (full disk, closed stream) into an error with a remedy; a closed pipe is none."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_stdout()
+        raise TenutoError(
+            f"the output cannot be written to stdout: {error.strerror or error}",
+            code="cli.stdout.not_writable",
+            remedy="redirect stdout or free disk space; changes that the command made remain in effect",
+        ) from error
+
+
+def discard_stdout() -> None:
+    """Send buffered output to the null device, so that the interpreter does not fail on it at exit."""
+    with suppress(OSError):
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_device, sys.stdout.fileno())
+        os.close(null_device)
+
+
 def _write(text: str) -> None:
     with reporting_write_errors():
         sys.stdout.write(text)
@@ -126,6 +163,9 @@ def print_message(text: str) -> None:
     """Print a message on stderr."""
     with suppress(OSError):  # a closed stderr or a full disk must not stop the command
         sys.stderr.write(safe_text(text) + "\n")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def print_table(
@@ -243,3 +283,56 @@ def _console(stream: Any) -> Console:
     if not console.is_terminal:
         console.width = _UNLIMITED_WIDTH
     return console
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def record_heading(state: str, name: str, id: object, detail: str = "") -> Text:
+    """Return the first line of a show command: state, name and id."""
+    from rich.text import Text
+
+    return Text.assemble(styled_state(state), "  ", (safe_text(name), "bold"), detail, "  ", (str(id), "dim"))
+
+
+async def print_list(
+    session: Session,
+    rows: Sequence[Record],
+    columns: Mapping[str, Column],
+    *,
+    noun: str,
+    hint: str = "",
+    filters: Mapping[str, Any] | None = None,
+    two_line_columns: Mapping[str, TwoLineColumn] | None = None,
+    optional: Sequence[str] = (),
+    flexible: Sequence[str] = (),
+    next_page: str = "--below",
+    cursor: str = "id",
+) -> None:
+    """Print rows as JSON or as a table, and how to get the next page if the page is full.
+
+    On a terminal, ``two_line_columns`` replace ``columns``. ``hint`` says what to do if there are no rows at all.
+    """
+    filters = filters or {}
+    if session.as_json:
+        print_json(rows)
+        return
+    if not rows:
+        filtered = any(value not in (None, "", []) for name, value in filters.items() if name != "limit")
+        session.print_message(f"no matching {noun}" if filtered else f"no {noun}{f'; {hint}' if hint else ''}")
+        return
+    now = await session.now()
+    if two_line_columns is not None and is_terminal():
+        cells = [[column(row, now) for column in two_line_columns.values()] for row in rows]
+        print_rich(two_line_table(list(two_line_columns), cells, flexible=flexible[0]))
+    else:
+        print_table(list(columns), table_rows(rows, columns, now), optional=optional, flexible=flexible)
+    if len(rows) == filters.get("limit"):
+        session.print_message(f"there may be more: add {next_page} {quote(str(rows[-1][cursor]))}")
+
+
+def table_rows(rows: Sequence[Record], columns: Mapping[str, Column], now: datetime) -> list[list[Any]]:
+    """Return the cells of each row."""
+    return [
+        [row[column] if isinstance(column, str) else column(row, now) for column in columns.values()] for row in rows
+    ]

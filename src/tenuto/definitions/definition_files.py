@@ -227,10 +227,10 @@ class _DefinitionReader:
         whole = self._document.value
         remedy = "begin the file with schedules: and a list of schedules"
         if not isinstance(whole, Mapping):
-            raise self._error("", "the file declares nothing", remedy, code="definition.empty")
+            raise self._error("the file declares nothing", "", remedy, code="definition.empty")
         self._check_known_fields(whole, "", _SECTIONS, "a file")
         if not whole:
-            raise self._error("schedules", "the file declares nothing", remedy, code="definition.empty")
+            raise self._error("the file declares nothing", "schedules", remedy, code="definition.empty")
         return self._list(whole[name], name) if name in whole else []
 
     def _trigger(self, given: Mapping[str, Any], path: str) -> Trigger:
@@ -242,8 +242,8 @@ class _DefinitionReader:
         if inline:
             name = next(iter(inline))
             raise self._error(
-                child_path(path, name),
                 f"{name} is given beside trigger",
+                child_path(path, name),
                 "move it into trigger",
                 code="definition.trigger.conflict",
             )
@@ -259,15 +259,15 @@ class _DefinitionReader:
         time_fields = [name for name in _TRIGGER_KIND_BY_FIELD if name in given]
         if len(time_fields) > 1:
             raise self._error(
-                child_path(path, time_fields[1]),
                 f"{time_fields[1]} is given beside {time_fields[0]}",
+                child_path(path, time_fields[1]),
                 "keep one of them",
                 code="definition.trigger.conflict",
             )
         if not time_fields and kind is None:
             raise self._error(
-                path,
                 "the trigger has no times",
+                path,
                 f"give one of {', '.join(_TRIGGER_KIND_BY_FIELD)}, or leave the whole trigger out",
                 code="definition.trigger.incomplete",
             )
@@ -277,7 +277,7 @@ class _DefinitionReader:
     def _values(self, stored: object, path: str) -> Mapping[str, Any]:
         if not isinstance(stored, Mapping):
             raise self._error(
-                path, f"{stored!r:.60} is not a mapping", "write {name: value, …}", code="definition.not_a_mapping"
+                f"{stored!r:.60} is not a mapping", path, "write {name: value, …}", code="definition.not_a_mapping"
             )
         return {str(name): value for name, value in stored.items()}
 
@@ -285,8 +285,8 @@ class _DefinitionReader:
         """Return a mapping of known fields with values."""
         if not isinstance(stored, Mapping):
             raise self._error(
-                path,
                 f"{stored!r:.60} is not a mapping",
+                path,
                 f"{owner} has {', '.join(known)}",
                 code="definition.not_a_mapping",
             )
@@ -294,15 +294,15 @@ class _DefinitionReader:
         for name, value in stored.items():
             if value is None:
                 raise self._error(
-                    child_path(path, name),
                     f"{name} is empty",
+                    child_path(path, name),
                     "give it a value, or leave it out",
                     code="definition.field.empty",
                 )
             if name in _TEXT_FIELDS and not isinstance(value, str):
                 raise self._error(
-                    child_path(path, name),
                     f"{name} {value!r:.80} is not a text",
+                    child_path(path, name),
                     "put it in quotes",
                     code="definition.field.not_text",
                 )
@@ -316,8 +316,8 @@ class _DefinitionReader:
                 suggestions = [synonym] if synonym in known else get_close_matches(name, known, 1)
                 remedy = f"did you mean {suggestions[0]}?" if suggestions else f"{owner} has {', '.join(known)}"
                 raise self._error(
-                    child_path(path, name),
                     f"{owner} has no field {name!r:.80}",
+                    child_path(path, name),
                     self.field_hints.get(name, remedy),
                     code="definition.field.unknown",
                 )
@@ -326,8 +326,8 @@ class _DefinitionReader:
         for name in names:
             if name not in given:
                 raise self._error(
-                    child_path(path, name),
                     f"{name} is missing",
+                    child_path(path, name),
                     f"every {owner} needs {name}",
                     code="definition.field.missing",
                 )
@@ -335,8 +335,8 @@ class _DefinitionReader:
     def _list(self, stored: object, path: str) -> list[Any]:
         if not isinstance(stored, list):
             raise self._error(
-                path,
                 f"{stored!r:.60} is not a list",
+                path,
                 "begin each entry with a dash, or use [ … ]",
                 code="definition.not_a_list",
             )
@@ -352,7 +352,7 @@ class _DefinitionReader:
             field = (renamed or {}).get(error.field or "", error.field)
             raise _locate(self._document, f"{path}.{field}" if field else path, error) from None
 
-    def _error(self, path: str, problem: str, remedy: str | None = None, *, code: str) -> LocatedError:
+    def _error(self, problem: str, path: str, remedy: str | None = None, *, code: str) -> LocatedError:
         return LocatedError(self._document, path, problem, code=code, remedy=remedy)
 
 
@@ -402,8 +402,8 @@ class _ScheduleReader(_DefinitionReader):
         most = MAX_STEPS if has_indices else MAX_GROUPS
         if len(listed) > most:  # before each of them is parsed
             raise self._error(
-                path,
                 f"steps has {len(listed):,} entries",
+                path,
                 f"use at most {most:,}",
                 code="schedule.steps.too_many" if has_indices else "schedule.steps.too_many_groups",
             )
@@ -423,8 +423,8 @@ class _ScheduleReader(_DefinitionReader):
             index = given["index"]
             if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= _MAX_STEP_INDEX:
                 raise self._error(
-                    child_path(step_path, "index"),
                     f"index {index!r:.60} is not a whole number from 0 to {_MAX_STEP_INDEX:,}",
+                    child_path(step_path, "index"),
                     code="definition.step.index.invalid",
                 )
             groups.setdefault(index, []).append(self._step(given, step_path))
@@ -434,12 +434,12 @@ class _ScheduleReader(_DefinitionReader):
         if not isinstance(stored, list):
             return [self._step(stored, path)]
         if not stored:
-            raise self._error(path, "a group has no steps", "remove it", code="schedule.steps.empty")
+            raise self._error("a group has no steps", path, "remove it", code="schedule.steps.empty")
         for position, each in enumerate(stored):
             if isinstance(each, list):
                 raise self._error(
-                    f"{path}[{position}]",
                     "a group contains a list",
+                    f"{path}[{position}]",
                     "groups contain steps only",
                     code="definition.step.nested_group",
                 )
@@ -449,15 +449,15 @@ class _ScheduleReader(_DefinitionReader):
 
     def _mixed_groups(self, path: str, problem: str) -> LocatedError:
         remedy = "use either lists, or an index for every step"
-        return self._error(path, problem, remedy, code="definition.step.mixed_groups")
+        return self._error(problem, path, remedy, code="definition.step.mixed_groups")
 
     def _step(self, stored: object, path: str) -> _LocatedStep:
         given = self._mapping(stored, path, _STEP_FIELDS, "a step")
         targets = [name for name in _TARGET_FIELDS if name in given]
         if len(targets) != 1:
             raise self._error(
-                path,
                 f"{targets[1]} is given beside {targets[0]}" if targets else "the step has nothing to run",
+                path,
                 "give one of job, schedule or kind",
                 code="definition.step.target",
             )
@@ -465,8 +465,8 @@ class _ScheduleReader(_DefinitionReader):
         kind = given["kind"] if target_field == "kind" else target_field
         if target_field == "kind" and kind in (JOB, SCHEDULE):
             raise self._error(
-                child_path(path, "kind"),
                 f"kind cannot be {kind}",
+                child_path(path, "kind"),
                 f"write {kind}: NAME",
                 code="definition.step.kind.reserved",
             )
@@ -490,8 +490,8 @@ class _ScheduleReader(_DefinitionReader):
             if name in excluded and name in given:
                 use_other = name != "target" and target_field != SCHEDULE
                 raise self._error(
-                    child_path(path, name),
                     f"a step with {target_field} has no {name}",
+                    child_path(path, name),
                     f"write {input_field}: …" if use_other else "leave it out",
                     code="definition.step.input.not_applicable",
                 )
@@ -501,7 +501,7 @@ class _ScheduleReader(_DefinitionReader):
         for path, step, _ in chain.from_iterable(steps):
             if step.name in seen:
                 raise self._error(
-                    path, f"two steps are named {step.name!r}", "rename one of them", code="step.name.duplicate"
+                    f"two steps are named {step.name!r}", path, "rename one of them", code="step.name.duplicate"
                 )
             seen.add(step.name)
 
@@ -552,8 +552,8 @@ class _ManifestReader(_DefinitionReader):
         if "priority" in given:
             if name == ALL_MANIFESTS:
                 raise self._error(
-                    child_path(path, "priority"),
                     f"the group {ALL_MANIFESTS} of all manifests has no priority",
+                    child_path(path, "priority"),
                     "leave it out",
                     code="manifest_group.priority.not_applicable",
                 )
@@ -565,8 +565,8 @@ class _ManifestReader(_DefinitionReader):
     def _boolean(self, value: object, path: str, name: str) -> bool:
         if not isinstance(value, bool):
             raise self._error(
-                child_path(path, name),
                 f"{name} {value!r:.80} is neither true nor false",
+                child_path(path, name),
                 code="definition.field.not_boolean",
             )
         return value
@@ -574,8 +574,8 @@ class _ManifestReader(_DefinitionReader):
     def _whole(self, value: object, path: str, name: str, low: int, high: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._error(
-                child_path(path, name),
                 f"{name} {value!r:.60} is not a whole number from {low:,} to {high:,}",
+                child_path(path, name),
                 code="definition.field.out_of_range",
             )
         return value

@@ -24,10 +24,7 @@ MAX_VALUES = 200_000
 """Per document, including copies made by aliases."""
 SUFFIXES = (".yaml", ".yml", ".toml")
 
-_SYNTAX = "definition_file.syntax"
-_UNSUPPORTED = "definition_file.yaml.unsupported"
-_DEPTH = "definition_file.too_deep"
-_TOO_DEEP = ("nested too deeply", f"use at most {MAX_DEPTH} levels")
+_DEPTH_REMEDY = f"use at most {MAX_DEPTH} levels"
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT_TAGS = (None, "!", "tag:yaml.org,2002:str")
@@ -148,22 +145,32 @@ class _YamlParser:
             problem = getattr(error, "reason", None) or str(error)
             line = self._text.count("\n", 0, getattr(error, "position", 0)) + 1
             field = f"{self._name}, line {line}"
-            raise Invalid(f"{field}: not valid YAML: {problem}", code=_SYNTAX, field=field) from None
+            raise Invalid(f"{field}: not valid YAML: {problem}", code="definition_file.syntax", field=field) from None
         return Document(self._name, self._root, self._lines)
 
     def _start_document(self, event: Any) -> None:
         self._document_count += 1
         if self._document_count > 1:
             raise self._error(
-                event, "", "a second document begins here", "put it into a separate file", code=_UNSUPPORTED
+                "a second document begins here",
+                event,
+                "",
+                "put it into a separate file",
+                code="definition_file.yaml.unsupported",
             )
 
     def _start_collection(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
         path = self._value_path(event)
         if event.tag not in (None, "!"):
-            raise self._error(event, path, f"tag {event.tag:.80} is not supported", "remove it", code=_UNSUPPORTED)
+            raise self._error(
+                f"tag {event.tag:.80} is not supported",
+                event,
+                path,
+                "remove it",
+                code="definition_file.yaml.unsupported",
+            )
         if len(self._open) >= MAX_DEPTH:
-            raise self._error(event, path, *_TOO_DEEP, code=_DEPTH)
+            raise self._error("nested too deeply", event, path, _DEPTH_REMEDY, code="definition_file.too_deep")
         self._open.append(_OpenCollection(value, path, event.anchor, self._value_count))
 
     def _end_collection(self, _event: Any) -> None:
@@ -176,9 +183,9 @@ class _YamlParser:
         path = self._value_path(event)
         if event.anchor not in self._anchors:
             raise self._error(
+                f"alias *{event.anchor:.80} has no anchor before it",
                 event,
                 path,
-                f"alias *{event.anchor:.80} has no anchor before it",
                 "put a text that begins with * in quotes",
                 code="definition_file.alias.unknown",
             )
@@ -195,7 +202,13 @@ class _YamlParser:
             return
         path = self._value_path(event)
         if event.tag not in _TEXT_TAGS:
-            raise self._error(event, path, f"tag {event.tag:.80} is not supported", "remove it", code=_UNSUPPORTED)
+            raise self._error(
+                f"tag {event.tag:.80} is not supported",
+                event,
+                path,
+                "remove it",
+                code="definition_file.yaml.unsupported",
+            )
         plain = not event.style and event.tag is None
         value = self._plain_scalar(event, path) if plain else event.value
         if event.anchor is not None:
@@ -210,16 +223,22 @@ class _YamlParser:
         path = child_path(within.path, name)
         line = event.start_mark.line + 1
         if name == "<<" and not event.style:
-            raise self._error(event, path, "merge keys are not supported", "write the fields out", code=_UNSUPPORTED)
+            raise self._error(
+                "merge keys are not supported",
+                event,
+                path,
+                "write the fields out",
+                code="definition_file.yaml.unsupported",
+            )
         if not name:
             raise self._error(
-                event, within.path, "a field has no name", "name or remove it", code="definition_file.name.invalid"
+                "a field has no name", event, within.path, "name or remove it", code="definition_file.name.invalid"
             )
         if name in within.name_lines:
             raise self._error(
+                f"{name!r:.80} is given twice, first on line {within.name_lines[name]}",
                 event,
                 path,
-                f"{name!r:.80} is given twice, first on line {within.name_lines[name]}",
                 "remove one of them",
                 code="definition_file.name.duplicate",
             )
@@ -249,9 +268,9 @@ class _YamlParser:
             return path
         if within.name is None:
             raise self._error(
+                "a name is a mapping or a list",
                 event,
                 within.path,
-                "a name is a mapping or a list",
                 "use plain names",
                 code="definition_file.name.invalid",
             )
@@ -270,19 +289,20 @@ class _YamlParser:
         if _FRACTION.fullmatch(text) and math.isfinite(number := float(text)):
             return number
         if (ambiguity := _find_ambiguity(text)) is not None:
-            raise self._error(event, path, *ambiguity, code="definition_file.scalar.ambiguous")
+            problem, remedy = ambiguity
+            raise self._error(problem, event, path, remedy, code="definition_file.scalar.ambiguous")
         return text
 
     def _too_many(self, event: Any) -> Invalid:
         return self._error(
+            f"the file has more than {MAX_VALUES:,} values",
             event,
             "",
-            f"the file has more than {MAX_VALUES:,} values",
             "split it into several files, without aliases",
             code="definition_file.too_many_values",
         )
 
-    def _error(self, event: Any, path: str, problem: str, remedy: str, *, code: str) -> Invalid:
+    def _error(self, problem: str, event: Any, path: str, remedy: str, *, code: str) -> Invalid:
         location = f"{self._name}, line {event.start_mark.line + 1}"
         field = f"{location}: {path}" if path else location
         return Invalid(f"{field}: {problem}", code=code, field=field, remedy=remedy)
@@ -297,7 +317,7 @@ class _YamlParser:
         problem = ", ".join(filter(None, (error.context, error.problem)))
         field = f"{self._name}, line {line + 1}"
         remedy = _suggest_remedy(character, row, problem)
-        return Invalid(f"{field}: not valid YAML: {problem}", code=_SYNTAX, field=field, remedy=remedy)
+        return Invalid(f"{field}: not valid YAML: {problem}", code="definition_file.syntax", field=field, remedy=remedy)
 
 
 def _find_ambiguity(text: str) -> tuple[str, str] | None:
@@ -344,13 +364,13 @@ def _parse_toml(name: str, text: str) -> Document:
     try:
         return Document(name, _to_plain(tomllib.loads(text), name, "", 0))
     except RecursionError:
-        raise _toml_error(name, "", *_TOO_DEEP, code=_DEPTH) from None
+        raise _toml_error("nested too deeply", name, "", _DEPTH_REMEDY, code="definition_file.too_deep") from None
     except tomllib.TOMLDecodeError as error:
         remedy = "put texts in quotes; see toml.io"
-        raise _toml_error(name, "", f"not valid TOML: {error}", remedy, code=_SYNTAX) from None
+        raise _toml_error(f"not valid TOML: {error}", name, "", remedy, code="definition_file.syntax") from None
 
 
-def _toml_error(name: str, path: str, problem: str, remedy: str, *, code: str) -> Invalid:
+def _toml_error(problem: str, name: str, path: str, remedy: str, *, code: str) -> Invalid:
     field = f"{name}: {path}" if path else name
     return Invalid(f"{field}: {problem}", code=code, field=field, remedy=remedy)
 
@@ -358,7 +378,7 @@ def _toml_error(name: str, path: str, problem: str, remedy: str, *, code: str) -
 def _to_plain(value: Any, name: str, path: str, depth: int) -> Any:
     """Return the value with dates and times as text, as in YAML files."""
     if depth > MAX_DEPTH:
-        raise _toml_error(name, path, *_TOO_DEEP, code=_DEPTH)
+        raise _toml_error("nested too deeply", name, path, _DEPTH_REMEDY, code="definition_file.too_deep")
     if isinstance(value, dict):
         return {key: _to_plain(part, name, child_path(path, key), depth + 1) for key, part in value.items()}
     if isinstance(value, list):
@@ -369,9 +389,9 @@ def _to_plain(value: Any, name: str, path: str, depth: int) -> Any:
         return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):
         raise _toml_error(
+            f"{value} is not a number that can be stored",
             name,
             path,
-            f"{value} is not a number that can be stored",
             "give a number, or a text",
             code="definition_file.number.invalid",
         )

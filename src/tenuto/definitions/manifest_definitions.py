@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from tenuto.definitions.versioned import ChangeContext, VersionedDefinitions
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, check_no_manifest_cycle, max_active_error
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
@@ -25,8 +25,19 @@ _TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
 
 class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
     kind = "manifest"
-    key_field = "external_id"
     rows = manifests.TABLE
+
+    def not_found(self, key: str) -> NotFound:
+        return NotFound(
+            f"there is no manifest {key!r}",
+            code="manifest.not_found",
+            remedy="list them with `tenuto manifest list`",
+        )
+
+    def already_exists(self, key: str, remedy: str) -> Conflict:
+        return Conflict(
+            f"manifest {key!r} exists already", code="manifest.already_exists", field="external_id", remedy=remedy
+        )
 
     async def lock_reference_changes(self, connection: Connection, new: Manifest) -> None:
         await lock_dependency_changes(connection, [new])
@@ -40,7 +51,7 @@ class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
         check_no_manifest_cycle(new.external_id, new.depends_on, await manifests.load_dependencies(connection))
         if not await manifests.prevent_deletion_by_external_id(connection, new.depends_on):
             raise Invalid(
-                f"there is no {self.describe(new.depends_on)} to depend on",
+                f"there is no manifest {new.depends_on!r} to depend on",
                 code="manifest.depends_on.not_found",
                 field="depends_on",
                 remedy="create it first",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tenuto.definitions.versioned import ChangeContext, VersionedDefinitions
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision, first_undecided_instant
 from tenuto.model.schedules import ScheduleDefinition, check_no_schedule_cycle, check_schedule_names
@@ -24,11 +24,19 @@ _DECLARED_IN = {"code": "code", "file": "a file"}
 
 class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
     kind = "schedule"
-    key_field = "name"
     rows = schedules.TABLE
 
-    def describe(self, key: str) -> str:
-        return f"schedule named {key!r}"
+    def not_found(self, key: str) -> NotFound:
+        return NotFound(
+            f"there is no schedule named {key!r}",
+            code="schedule.not_found",
+            remedy="list them with `tenuto schedule list`",
+        )
+
+    def already_exists(self, key: str, remedy: str) -> Conflict:
+        return Conflict(
+            f"a schedule named {key!r} exists already", code="schedule.already_exists", field="name", remedy=remedy
+        )
 
     async def lock_reference_changes(self, connection: Connection, new: ScheduleDefinition) -> None:
         await schedules.lock_cycle_check(connection, new)
@@ -47,7 +55,7 @@ class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
             missing = sorted(targets - await schedules.find_existing_names(connection, targets))
             if missing:
                 raise Invalid(
-                    f"there is no {self.describe(missing[0])}, which is a step",
+                    f"there is no schedule named {missing[0]!r}, which is a step",
                     code="schedule.step.schedule_not_found",
                     field="steps",
                     remedy="create it first",

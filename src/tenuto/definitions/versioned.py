@@ -62,15 +62,15 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     """The operations on one kind of definition."""
 
     kind: str
-    key_field: str
-    """The field that holds its key: ``name`` of a schedule."""
     rows: DefinitionTable[D, S]
 
     # --- rules of each kind -----------------------------------------------------------------------------------------
 
-    def describe(self, key: str) -> str:
-        """Return kind and key for messages."""
-        return f"{self.kind} {key!r}"
+    @abstractmethod
+    def not_found(self, key: str) -> NotFound: ...
+
+    @abstractmethod
+    def already_exists(self, key: str, remedy: str) -> Conflict: ...
 
     @abstractmethod
     async def lock_reference_changes(self, connection: Connection, new: D) -> None:
@@ -111,13 +111,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             raise self.not_found(key)
         return found
 
-    def not_found(self, key: str) -> NotFound:
-        return NotFound(
-            f"there is no {self.describe(key)}",
-            code=f"{self.kind}.not_found",
-            remedy=f"list them with `tenuto {self.kind} list`",
-        )
-
     async def create(
         self, database: Database, new: D, context: ChangeContext, *, enabled: bool = True, id: UUID | None = None
     ) -> S:
@@ -131,7 +124,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             if not await self._insert(connection, id, new, context, enabled=enabled, declared=None):
                 existing = await self.rows.lock(connection, new.key)
                 if existing is None or existing.id != id:
-                    raise self._already_exists(new.key, "edit the existing one")
+                    raise self.already_exists(new.key, "edit the existing one")
                 audit_recorder.mark_unchanged()
 
         try:
@@ -140,7 +133,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             if error.sqlstate == UNIQUE_VIOLATION:  # its first version exists: the id was used before
                 raise Conflict(
                     f"the {self.kind} that this request created has been deleted since",
-                    code=f"{self.kind}.request.already_used",
+                    code="definition.request.already_used",
                     field="request_id",
                     remedy="create it again with another request id",
                 ) from error
@@ -169,7 +162,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             await database.transaction(act)
         except DatabaseError as error:
             if error.sqlstate == UNIQUE_VIOLATION:
-                raise self._already_exists(new.key, "choose another key") from error
+                raise self.already_exists(new.key, "choose another key") from error
             raise
         return await self.get(database, new.key)
 
@@ -254,14 +247,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         self.check_names(new)
         check_has_run_after(new.trigger, now)
         await self.check_references(connection, new)
-
-    def _already_exists(self, key: str, remedy: str) -> Conflict:
-        return Conflict(
-            f"{self.describe(key)} exists already",
-            code=f"{self.kind}.already_exists",
-            field=self.key_field,
-            remedy=remedy,
-        )
 
     async def _lock_existing(self, connection: Connection, key: str) -> S:
         current = await self.rows.lock(connection, key)

@@ -111,7 +111,9 @@ async def _defer_or_time_out(database: Database, ctx: Context) -> TaskDeferred |
     wait_seconds = min(max(_MIN_CHECK_SECONDS, age_seconds / 10), _MAX_CHECK_SECONDS)
     if limit is not None:
         if age_seconds >= limit:
-            return TimedOut(f"the run did not end within the step's time limit of {limit:g} s")
+            return TimedOut(
+                f"the run did not end within the step's time limit of {limit:g} s", code="step.manifest.timed_out"
+            )
         wait_seconds = min(wait_seconds, limit - age_seconds)
     return TaskDeferred(Deferral(resume_at=now + timedelta(seconds=wait_seconds)))
 

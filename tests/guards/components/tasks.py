@@ -450,7 +450,7 @@ GUARDS = (
     guard(
         "recovery.quarantine",
         "A task that has lost several workers is quarantined.",
-        Replace("or losses >= LOSSES_BEFORE_SET_ASIDE", ""),
+        Replace("or losses >= MAX_WORKER_LOSSES", ""),
         "maintenance/test_recovery.py::test_poison_task_fails_at_its_third_loss",
     ),
     guard(

@@ -76,6 +76,7 @@ def test_jitter_keeps_runs_within_their_day(trigger: ClockTrigger, seed: str) ->
         assert run.astimezone(zone).date() == due.astimezone(zone).date()
 
 
+@pytest.mark.slow
 @settings(max_examples=times(200, in_a_proof=5000), deadline=None)
 @given(
     trigger=properties.triggers(),

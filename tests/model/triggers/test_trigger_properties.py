@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -58,6 +59,7 @@ def triggers() -> SearchStrategy[Trigger]:
     return makings().filter(lambda trigger: trigger is not None).map(lambda trigger: trigger or every(1))
 
 
+@pytest.mark.slow
 @settings(max_examples=times(120, in_a_proof=2400), deadline=None)
 @given(triggers(), instants, seeds)
 def test_trigger_next_run_is_later_and_in_utc(trigger: Trigger, instant: datetime, seed: str) -> None:
@@ -65,6 +67,7 @@ def test_trigger_next_run_is_later_and_in_utc(trigger: Trigger, instant: datetim
     assert run is None or (run > instant and run.tzinfo is UTC and run.microsecond == 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=times(120, in_a_proof=2400), deadline=None)
 @given(triggers(), instants, instants, seeds)
 def test_trigger_next_run_is_monotonic(trigger: Trigger, one: datetime, other: datetime, seed: str) -> None:
@@ -75,6 +78,7 @@ def test_trigger_next_run_is_monotonic(trigger: Trigger, one: datetime, other: d
         assert first == second or first <= late
 
 
+@pytest.mark.slow
 @settings(max_examples=times(70, in_a_proof=1400), deadline=None)
 @given(triggers(), instants, seeds)
 def test_trigger_preview_equals_repeated_next_runs(trigger: Trigger, instant: datetime, seed: str) -> None:

@@ -35,9 +35,9 @@ async def edit_schedule(db: Database, scenario: Scenario) -> None:
     await schedule_definitions.edit(db, "Nightly", nightly_definition(description="in the night"), scenario.author())
 
 
-def declare_schedule(words: str) -> Action:
+def declare_schedule(text: str) -> Action:
     async def action(db: Database, scenario: Scenario) -> None:
-        await schedule_definitions.declare(db, nightly_definition(description=words), scenario.author())
+        await schedule_definitions.declare(db, nightly_definition(description=text), scenario.author())
 
     return action
 
@@ -47,11 +47,11 @@ async def compute_missing_next_runs(db: Database, scenario: Scenario) -> None:
 
 
 async def run_manually(db: Database, scenario: Scenario) -> None:
-    await _run_now(db, scenario.id("by hand"))
+    await _run_now(db, scenario.id("manual"))
 
 
 async def run_immediately(db: Database, scenario: Scenario) -> None:
-    seen, request = await schedules.load_schedule(db, "Nightly"), scenario.id("at once")
+    seen, request = await schedules.load_schedule(db, "Nightly"), scenario.id("immediate")
     assert seen is not None
     if await firing.try_run_immediately(db, seen, db.clock.now(), ACTOR, request) is None:
         await _run_now(db, request)
@@ -67,7 +67,7 @@ async def fire_due_schedules(db: Database, scenario: Scenario) -> None:
 
 
 async def pause_execution(db: Database, scenario: Scenario) -> None:
-    await execution_control.pause_execution(db, scenario.id("by hand"), db.clock.now(), ACTOR)
+    await execution_control.pause_execution(db, scenario.id("manual"), db.clock.now(), ACTOR)
 
 
 async def retry_step(db: Database, scenario: Scenario) -> None:
@@ -75,7 +75,7 @@ async def retry_step(db: Database, scenario: Scenario) -> None:
 
 
 async def resume_execution(db: Database, scenario: Scenario) -> None:
-    await execution_control.resume_execution(db, scenario.id("by hand"), db.clock.now())
+    await execution_control.resume_execution(db, scenario.id("manual"), db.clock.now())
 
 
 async def claim_more(db: Database, scenario: Scenario) -> None:
@@ -152,12 +152,13 @@ async def delete_old_executions(db: Database, scenario: Scenario) -> None:
 MAKE_DUE = run_sql("UPDATE tenuto.schedules SET next_run_at = now() - interval '1 s'")
 REMOVE_NEXT_RUN = run_sql("UPDATE tenuto.schedules SET planned = false, next_run_at = NULL")
 MAKE_STUCK = run_sql(
-    "UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND group_index = 0", damages=True
+    "UPDATE tenuto.tasks SET state = 'waiting' WHERE state = 'queued' AND group_index = 0", violates_invariants=True
 )
 WAIT_FOR_MISSING = run_sql(
-    "UPDATE tenuto.tasks SET state = 'waiting', waits_for = gen_random_uuid() WHERE state = 'queued'", damages=True
+    "UPDATE tenuto.tasks SET state = 'waiting', waits_for = gen_random_uuid() WHERE state = 'queued'",
+    violates_invariants=True,
 )
-ALLOW_VIOLATIONS = run_sql("SELECT 1", damages=True)
+ALLOW_VIOLATIONS = run_sql("SELECT 1", violates_invariants=True)
 """Old rows are deleted in parts (ledger entries, executions), so references are missing in between."""
 
 EXECUTIONS: tuple[Action, ...] = (

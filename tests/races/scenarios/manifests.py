@@ -36,9 +36,9 @@ async def edit_manifest(db: Database, scenario: Scenario) -> None:
     await manifest_definitions.edit(db, "bake", bake_manifest(name="bread", trigger=every("1d")), scenario.author())
 
 
-def declare_manifest(words: str) -> Action:
+def declare_manifest(text: str) -> Action:
     async def action(db: Database, scenario: Scenario) -> None:
-        await manifest_definitions.declare(db, bake_manifest(name=words, trigger=every("1d")), scenario.author())
+        await manifest_definitions.declare(db, bake_manifest(name=text, trigger=every("1d")), scenario.author())
 
     return action
 
@@ -135,10 +135,10 @@ async def finish_remaining_tasks(db: Database, scenario: Scenario) -> None:
 MAKE_MANIFEST_DUE = run_sql("UPDATE tenuto.manifests SET next_run_at = now() - interval '1 s'")
 
 MANIFESTS: tuple[Action, ...] = (
-    create_manifest, edit_manifest, declare_manifest("bread"), declare_manifest("from code"), declare_manifest("from
-    newer code"), change_group, MAKE_MANIFEST_DUE, poll_manifests, Preparation(claim_items), finish_run,
-    record_item_success, submit_batch, Preparation(claim_items), record_checkpoints, pause_batch, retry_item,
-    resume_batch, fail_item, retry_dead_letter, Preparation(fail_other_item), acknowledge_dead_letters,
+    create_manifest, edit_manifest, declare_manifest("bread"), declare_manifest("from code"),
+    declare_manifest("from newer code"), change_group, MAKE_MANIFEST_DUE, poll_manifests, Preparation(claim_items),
+    finish_run, record_item_success, submit_batch, Preparation(claim_items), record_checkpoints, pause_batch,
+    retry_item, resume_batch, fail_item, retry_dead_letter, Preparation(fail_other_item), acknowledge_dead_letters,
     Preparation(claim_items), cancel_batch, Preparation(finish_remaining_tasks), delete_old_batches,
     delete_manifest,
 )  # fmt: skip

@@ -54,10 +54,10 @@ class Preparation:
         return await self.step(scenario.db, scenario)
 
 
-def run_sql(statement: str, *, damages: bool = False) -> Preparation:
+def run_sql(statement: str, *, violates_invariants: bool = False) -> Preparation:
     async def action(db: Database, scenario: Scenario) -> None:
         await db.fetch_all(statement)
-        scenario.violates_invariants = damages
+        scenario.violates_invariants = violates_invariants
 
     return Preparation(action)
 

@@ -99,27 +99,27 @@ async def claim_limited(db: Database, scenario: Scenario) -> None:
 
 
 async def claim_standby(db: Database, scenario: Scenario) -> None:
-    seats = {task.limit_slot: QUEUE_START for task in _limited_tasks(scenario)[:1]}
-    scenario.held += await store.claim_standby_tasks(db, scenario.worker, seats, 2, LEASE)
+    limit_slots = {task.limit_slot: QUEUE_START for task in _limited_tasks(scenario)[:1]}
+    scenario.held += await store.claim_standby_tasks(db, scenario.worker, limit_slots, 2, LEASE)
 
 
 async def hand_off_slot_after_success(db: Database, scenario: Scenario) -> None:
-    first, _, heir, *_ = _limited_tasks(scenario)
-    await finish(db, [_with_successor(complete(db, first), heir)])
+    first, _, successor, *_ = _limited_tasks(scenario)
+    await finish(db, [_with_successor(complete(db, first), successor)])
 
 
 async def hand_off_slot_after_failure(db: Database, scenario: Scenario) -> None:
     """The failing task does not end; it will be retried."""
-    _, second, _, heir = _limited_tasks(scenario)
-    await finish(db, [_with_successor(fail(db, second), heir)])
+    _, second, _, successor = _limited_tasks(scenario)
+    await finish(db, [_with_successor(fail(db, second), successor)])
 
 
 def _limited_tasks(scenario: Scenario) -> list[Any]:
     return [task for task in scenario.held if task.limit_slot is not None]
 
 
-def _with_successor(settlement: Settlement, heir: Task) -> Settlement:
-    settlement.successor = heir.id
+def _with_successor(settlement: Settlement, successor: Task) -> Settlement:
+    settlement.successor = successor.id
     return settlement
 
 

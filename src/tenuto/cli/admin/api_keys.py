@@ -9,8 +9,8 @@ import typer
 
 from tenuto.cli.command import Session, command, group, login_name, top_level
 from tenuto.cli.formatting import format_local_time, format_relative
-from tenuto.cli.listing import Column, Record, print_list
-from tenuto.cli.output import print_json, print_text, styled_state
+from tenuto.cli.option_parsing import argument, option
+from tenuto.cli.output import Column, Record, print_json, print_list, print_text, styled_state
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.triggers.parsing import parse_instant
@@ -19,31 +19,24 @@ if TYPE_CHECKING:
     from tenuto.settings import Settings
 
 RoleName = Literal["viewer", "operator", "editor", "admin"]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Name or prefix of the key.")]
+Key = Annotated[str, argument("KEY", "Name or prefix of the key.")]
 
 api_keys = group(
     top_level, "key", "Create, list and revoke API keys.", "tenuto key list", "tenuto key add deploy --role editor"
 )
 
 
-@command(
-    api_keys,
-    "add",
-    "tenuto key add deploy --role editor",
-    "tenuto key add ci --expires 2031-12-31T00:00:00Z > ci.key",
-)
+@command(api_keys, "add", "deploy --role editor", "ci --expires 2031-12-31T00:00:00Z > ci.key")
 async def create_key(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")],
+    name: Annotated[str, argument("NAME", "Name of the key.")],
     role: Annotated[
         RoleName,
         typer.Option(
             help="Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."
         ),
     ] = "viewer",
-    expires: Annotated[
-        str | None, typer.Option(metavar="INSTANT", help="Expiry time. (default: valid until revoked)")
-    ] = None,
+    expires: Annotated[str | None, option("INSTANT", "Expiry time. (default: valid until revoked)")] = None,
 ) -> None:
     """Create an API key and print it. It is never shown again."""
     expires_at = None if expires is None else parse_instant(expires, field="--expires")
@@ -57,7 +50,7 @@ async def create_key(
     session.print_message(f"key {name} ({role}) is valid until {until}; store it now, it is not shown again")
 
 
-@command(api_keys, "list", "tenuto key list", "tenuto key list -o json | jq '.[] | select(.revoked_at == null)'")
+@command(api_keys, "list", "", "-o json | jq '.[] | select(.revoked_at == null)'")
 async def list_keys(session: Session) -> None:
     """List API keys with role, state and last use, never the keys themselves."""
     found: list[Record] = []
@@ -98,7 +91,7 @@ def _end_text(key: Record, now: datetime) -> str:
     return format_relative(key["expires_at"], now)
 
 
-@command(api_keys, "revoke", "tenuto key revoke deploy", "tenuto key revoke k3xv9m2a")
+@command(api_keys, "revoke", "deploy", "k3xv9m2a")
 async def revoke_key(session: Session, key: Key) -> None:
     """Revoke an API key and the browser sessions it opened. It takes effect within a second."""
     with session.as_user() as app:
@@ -110,16 +103,13 @@ async def revoke_key(session: Session, key: Key) -> None:
         session.print_message(f"key {revoked['name']} ({revoked['prefix']}) revoked by {user}")
 
 
-@command(top_level, "login", "tenuto login", "tenuto login --key deploy --port 9000")
+@command(top_level, "login", "", "--key deploy --port 9000")
 async def create_login_link(
     session: Session,
-    key: Annotated[str, typer.Option(metavar="KEY", help="Name or prefix of the API key to log in with.")] = "admin",
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address of the web service. (default: setting web_host)")
-    ] = None,
+    key: Annotated[str, option("KEY", "Name or prefix of the API key to log in with.")] = "admin",
+    host: Annotated[str | None, option("ADDRESS", "Address of the web service. (default: setting web_host)")] = None,
     port: Annotated[
-        int | None,
-        typer.Option(metavar="NUMBER", help="Port of the web service. (default: setting web_port)", min=1, max=65535),
+        int | None, option("NUMBER", "Port of the web service. (default: setting web_port)", min=1, max=65535)
     ] = None,
 ) -> None:
     """Print a link that logs a browser in to the web service.

@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, top_level
 from tenuto.cli.formatting import format_local_time, one_line
-from tenuto.cli.listing import Column, print_list
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
-from tenuto.cli.output import print_json, print_table
+from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, option
+from tenuto.cli.output import Column, print_json, print_list, print_table
 from tenuto.model.triggers.parsing import parse_instant
 
 if TYPE_CHECKING:
@@ -26,21 +23,14 @@ audit_log = group(
 )
 
 
-@command(
-    audit_log,
-    "list",
-    "tenuto audit list --action schedule --actor ana",
-    "tenuto audit list --target nightly -o json | jq '.[0].before, .[0].after'",
-)
+@command(audit_log, "list", "--action schedule --actor ana", "--target nightly -o json | jq '.[0].before, .[0].after'")
 async def list_entries(
     session: Session,
-    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by user or API key.")] = None,
-    action: Annotated[
-        str | None, typer.Option(metavar="ACTION", help="Filter by action: schedule.disable, or all of schedule.")
-    ] = None,
-    target: Annotated[str | None, typer.Option(metavar="NAME|ID", help="Filter by the changed object.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="INSTANT", help="Start of the period.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="INSTANT", help="End of the period, exclusive.")] = None,
+    actor: Annotated[str | None, option("NAME", "Filter by user or API key.")] = None,
+    action: Annotated[str | None, option("ACTION", "Filter by action: schedule.disable, or all of schedule.")] = None,
+    target: Annotated[str | None, option("NAME|ID", "Filter by the changed object.")] = None,
+    since: Annotated[str | None, option("INSTANT", "Start of the period.")] = None,
+    until: Annotated[str | None, option("INSTANT", "End of the period, exclusive.")] = None,
     limit: LimitOption = 50,
     below: BelowOption = None,
 ) -> None:
@@ -74,10 +64,9 @@ async def list_entries(
     )
 
 
-@command(audit_log, "verify", "tenuto audit verify", "tenuto audit verify --newest 10000 -o json")
+@command(audit_log, "verify", "", "--newest 10000 -o json")
 async def verify_audit_log(
-    session: Session,
-    newest: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of newest entries to verify.")] = None,
+    session: Session, newest: Annotated[int | None, option("N", "Number of newest entries to verify.", min=1)] = None
 ) -> int:
     """Verify that no entry was changed, deleted, inserted, reordered or cut off.
 
@@ -123,10 +112,9 @@ def _extent(result: Verification) -> str:
     return f"{result.checked_links:,} of {result.end_position:,} entries verified, {seal}, {checkpoint}"
 
 
-@command(audit_log, "export", "tenuto audit export trail.jsonl", "tenuto audit export - | gzip > trail.jsonl.gz")
+@command(audit_log, "export", "trail.jsonl", "- | gzip > trail.jsonl.gz")
 async def export_audit_log(
-    session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="File to write; - writes to stdout.")],
+    session: Session, file: Annotated[str, argument("FILE|-", "File to write; - writes to stdout.")]
 ) -> None:
     """Export the whole audit log as JSON lines, oldest first, with the seals.
 

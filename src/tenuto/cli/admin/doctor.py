@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenuto.diagnostics.checks import Finding
 
 
-@command(top_level, "doctor", "tenuto doctor", "tenuto doctor -o json | jq '.checks[] | select(.verdict != \"ok\")'")
+@command(top_level, "doctor", "", "-o json | jq '.checks[] | select(.verdict != \"ok\")'")
 async def run_doctor(session: Session) -> int:
     """Check the installation for problems.
 

@@ -5,28 +5,25 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
 from tenuto.cli.command import Session, command, group, top_level
 from tenuto.cli.definitions.manifest_options import parse_json_object
 from tenuto.cli.formatting import escape_control_characters, format_local_time, format_relative, one_line, safe_text
-from tenuto.cli.listing import Column, Record, print_list
-from tenuto.cli.option_parsing import LimitOption
-from tenuto.cli.output import print_json, print_text
+from tenuto.cli.option_parsing import LimitOption, argument, flag, option
+from tenuto.cli.output import Column, Record, print_json, print_list, print_text
 from tenuto.cli.work.jobs import read_text_option
 
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+LogName = Annotated[str, argument("LOG", "Name of the log.")]
 
 logs = group(
     top_level, "log", "Read named logs and append to them.", "tenuto log list", "tenuto log show orders --limit 20"
 )
 
 
-@command(logs, "list", "tenuto log list", "tenuto log list -o json")
+@command(logs, "list", "", "-o json")
 async def list_logs(
     session: Session,
     limit: LimitOption = 100,
-    after: Annotated[str, typer.Option(metavar="LOG", help="Pagination cursor: last name of the page before.")] = "",
+    after: Annotated[str, option("LOG", "Pagination cursor: last name of the page before.")] = "",
 ) -> None:
     """List logs by name, each with its newest entry."""
     columns: dict[str, Column] = {
@@ -48,18 +45,15 @@ async def list_logs(
     )
 
 
-@command(logs, "show", "tenuto log show orders", "tenuto log show orders --oldest-first --above 1200 -o json")
+@command(logs, "show", "orders", "orders --oldest-first --above 1200 -o json")
 async def show_log(
     session: Session,
     log: LogName,
     limit: LimitOption = 50,
-    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Oldest entry first.")] = False,
-    below: Annotated[
-        int | None, typer.Option(min=0, metavar="ENTRY", help="Pagination cursor: only entries older than this one.")
-    ] = None,
+    oldest_first: Annotated[bool, flag("Oldest entry first.", "--oldest-first")] = False,
+    below: Annotated[int | None, option("ENTRY", "Pagination cursor: only entries older than this one.", min=0)] = None,
     above: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="ENTRY", help="Pagination cursor with --oldest-first: only newer entries."),
+        int | None, option("ENTRY", "Pagination cursor with --oldest-first: only newer entries.", min=0)
     ] = None,
 ) -> None:
     """Show the entries of a log, newest first."""
@@ -83,19 +77,12 @@ def _entry_line(entry: Record) -> str:
     return f"{format_local_time(entry['at'])}  {one_line(entry['message'], 2000)}{fields}"
 
 
-@command(
-    logs,
-    "append",
-    "tenuto log append orders 'stock counted'",
-    "tenuto log append orders 'stock counted' --fields '{\"shelves\": 12}'",
-)
+@command(logs, "append", "orders 'stock counted'", "orders 'stock counted' --fields '{\"shelves\": 12}'")
 async def append_entry(
     session: Session,
     log: LogName,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Text of the entry.")],
-    fields: Annotated[
-        str | None, typer.Option(metavar="JSON|@FILE|-", help="Data of the entry as a JSON object; - reads stdin.")
-    ] = None,
+    message: Annotated[str, argument("MESSAGE", "Text of the entry.")],
+    fields: Annotated[str | None, option("JSON|@FILE|-", "Data of the entry as a JSON object; - reads stdin.")] = None,
 ) -> None:
     """Append an entry to a log. The first entry creates the log."""
     data = None if fields is None else parse_json_object(read_text_option(fields, "--fields"), "--fields")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tenuto.cli.command import Session, command, group, login_name, top_level
 from tenuto.cli.formatting import format_relative
-from tenuto.cli.listing import Column, Record, print_list
-from tenuto.cli.option_parsing import parse_whole_number, translate_error_fields
-from tenuto.cli.output import print_json, styled_state
+from tenuto.cli.option_parsing import argument, option, parse_whole_number, translate_error_fields
+from tenuto.cli.output import Column, Record, print_json, print_list, styled_state
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+QueueName = Annotated[str, argument("QUEUE", "Name of the queue.")]
 _ARGUMENTS_BY_FIELD = {"queue": "QUEUE", "max_running": "N"}
 _EMPTY_QUEUE = {
     **dict.fromkeys(("max_running", "paused_at", "paused_by", "reason")),
@@ -26,7 +23,7 @@ queues = group(
 )
 
 
-@command(queues, "list", "tenuto queue list", "tenuto queue list -o json")
+@command(queues, "list", "", "-o json")
 async def list_queues(session: Session) -> None:
     """List queues with their limits and task counts."""
     columns: dict[str, Column] = {
@@ -55,11 +52,11 @@ def _pause_text(queue: Record) -> str | None:
     return f"by {queue['paused_by'] or 'unknown'}" + (f": {queue['reason']}" if queue["reason"] else "")
 
 
-@command(queues, "limit", "tenuto queue limit mail 5", "tenuto queue limit mail none")
+@command(queues, "limit", "mail 5", "mail none")
 async def limit_queue(
     session: Session,
     name: QueueName,
-    limit: Annotated[str, typer.Argument(metavar="N|none", help="Maximum number of running tasks over all workers.")],
+    limit: Annotated[str, argument("N|none", "Maximum number of running tasks over all workers.")],
 ) -> None:
     """Limit how many tasks of a queue run at the same time; `none` removes the limit."""
     remedy = f"give a number or none: tenuto queue limit {name} 5"
@@ -70,11 +67,11 @@ async def limit_queue(
     await _report_change(session, name, f"queue {name} {change}")
 
 
-@command(queues, "pause", "tenuto queue pause mail", "tenuto queue pause mail --reason 'server is down'")
+@command(queues, "pause", "mail", "mail --reason 'server is down'")
 async def pause_queue(
     session: Session,
     name: QueueName,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, shown in `tenuto queue list`.")] = None,
+    reason: Annotated[str | None, option("TEXT", "Reason, shown in `tenuto queue list`.")] = None,
 ) -> None:
     """Pause a queue: workers claim no more of its tasks. Running tasks continue."""
     with session.as_user() as app, translate_error_fields(_ARGUMENTS_BY_FIELD):
@@ -84,7 +81,7 @@ async def pause_queue(
     )
 
 
-@command(queues, "resume", "tenuto queue resume mail", "tenuto queue resume mail -q")
+@command(queues, "resume", "mail", "mail -q")
 async def resume_queue(session: Session, name: QueueName) -> None:
     """Resume a paused queue."""
     with session.as_user() as app, translate_error_fields(_ARGUMENTS_BY_FIELD):

@@ -6,23 +6,21 @@ import sys
 from getpass import getpass
 from typing import Annotated
 
-import typer
-
 from tenuto.cli.command import Session, command, group, top_level
 from tenuto.cli.formatting import format_relative
-from tenuto.cli.listing import Column, print_list
-from tenuto.cli.output import print_json
+from tenuto.cli.option_parsing import argument, option
+from tenuto.cli.output import Column, print_json, print_list
 from tenuto.errors import Invalid
 from tenuto.operations.secrets import MAX_VALUE_BYTES
 
-SecretName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
+SecretName = Annotated[str, argument("NAME", "Name of the secret.")]
 
 secrets = group(
     top_level, "secret", "Store secrets for steps and jobs.", "tenuto secret list", "tenuto secret set hr-password"
 )
 
 
-@command(secrets, "set", "tenuto secret set hr-password", "tenuto secret set hr-password -o json")
+@command(secrets, "set", "hr-password", "hr-password -o json")
 async def set_secret(session: Session, name: SecretName) -> None:
     """Store the value of a secret, read from a hidden prompt or from stdin."""
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_value()
@@ -60,11 +58,11 @@ def _read_value() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-@command(secrets, "list", "tenuto secret list", "tenuto secret list -o json")
+@command(secrets, "list", "", "-o json")
 async def list_secrets(
     session: Session,
-    after: Annotated[str, typer.Option(metavar="NAME", help="Pagination cursor: last name of the page before.")] = "",
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of rows.")] = 100,
+    after: Annotated[str, option("NAME", "Pagination cursor: last name of the page before.")] = "",
+    limit: Annotated[int, option("N", "Maximum number of rows.")] = 100,
 ) -> None:
     """List secrets: names, versions and times, never values."""
     columns: dict[str, Column] = {
@@ -88,7 +86,7 @@ async def list_secrets(
     )
 
 
-@command(secrets, "delete", "tenuto secret delete hr-password", "tenuto secret delete hr-password -q")
+@command(secrets, "delete", "hr-password", "hr-password -q")
 async def delete_secret(session: Session, name: SecretName) -> None:
     """Delete a secret. Steps and jobs that refer to it fail from now on."""
     with session.as_user() as app:
@@ -99,7 +97,7 @@ async def delete_secret(session: Session, name: SecretName) -> None:
         session.print_message(f"secret {name} deleted")
 
 
-@command(secrets, "rotate", "tenuto secret rotate", "tenuto secret rotate -o json")
+@command(secrets, "rotate", "", "-o json")
 async def rotate_secrets(session: Session) -> None:
     """Encrypt every secret with the current master key; a master key in the home folder is replaced first."""
     with session.as_user() as app:

@@ -12,55 +12,38 @@ import typer
 from tenuto.cli.admin.health import report_health
 from tenuto.cli.command import SERVICE_SHARED, Session, command, top_level
 from tenuto.cli.formatting import format_duration, format_relative, safe_text
-from tenuto.cli.listing import Column, print_list
-from tenuto.cli.output import print_json, styled_state
+from tenuto.cli.option_parsing import argument, flag, option
+from tenuto.cli.output import Column, print_json, print_list, styled_state
 from tenuto.settings import redact_password
 
 if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.worker.worker import Worker
 
-Queues = Annotated[
-    str | None,
-    typer.Option(metavar="A,B", help="Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]"),
-]
+Queues = Annotated[str | None, option("A,B", "Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]")]
 Slots = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=10_000, metavar="N", help="Number of concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]"
-    ),
+    int | None, option("N", "Number of concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]", min=1, max=10_000)
 ]
-ServiceName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Name of the process, kept over restarts. (default: HOST-1, -2 …)")
-]
+ServiceName = Annotated[str | None, option("NAME", "Name of the process, kept over restarts. (default: HOST-1, -2 …)")]
 Lease = Annotated[
     float | None,
-    typer.Option(
-        min=1,
-        max=3600,
-        metavar="SECONDS",
-        help="Time after which tasks of a silent worker are recovered. (default: 30)",
-    ),
+    option("SECONDS", "Time after which tasks of a silent worker are recovered. (default: 30)", min=1, max=3600),
 ]
 Grace = Annotated[
-    float | None,
-    typer.Option(min=0, max=86_400, metavar="SECONDS", help="Time for running tasks after SIGTERM. (default: 25)"),
+    float | None, option("SECONDS", "Time for running tasks after SIGTERM. (default: 25)", min=0, max=86_400)
 ]
-Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Listen address of the web service.")]
-Port = Annotated[
-    int | None,
-    typer.Option(metavar="NUMBER", help="Port of the web service; 0 chooses a free one.", min=0, max=65535),
-]
+Host = Annotated[str | None, option("ADDRESS", "Listen address of the web service.")]
+Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 chooses a free one.", min=0, max=65535)]
 
-workers = typer.Typer(rich_markup_mode=None)
+workers = typer.Typer(name="worker", rich_markup_mode=None)
 top_level.add_typer(workers, name="worker")
 
 
 @command(
     top_level,
     "up",
-    "tenuto up --app tasks:app",
-    "tenuto up --app tasks:app --queues default,mail --slots 20",
+    "--app tasks:app",
+    "--app tasks:app --queues default,mail --slots 20",
     shared=SERVICE_SHARED,
     service=True,
 )
@@ -73,7 +56,7 @@ async def run_all_services(
     grace: Grace = None,
     host: Host = None,
     port: Port = None,
-    no_web: Annotated[bool, typer.Option("--no-web", help="No web service.")] = False,
+    no_web: Annotated[bool, flag("No web service.", "--no-web")] = False,
 ) -> None:
     """Run all services in one process: scheduler, worker and web service.
 
@@ -123,8 +106,8 @@ def _print_web_summary(session: Session, address: str, key_file: Path | None) ->
 @command(
     workers,
     None,
-    "tenuto worker --app tasks:app",
-    "tenuto worker --app tasks:app --queues mail,reports --slots 20 --name mail-1",
+    "--app tasks:app",
+    "--app tasks:app --queues mail,reports --slots 20 --name mail-1",
     shared=SERVICE_SHARED,
     service=True,
 )
@@ -160,10 +143,9 @@ def _warn_without_jobs(session: Session) -> None:
         )
 
 
-@command(workers, "list", "tenuto worker list", "tenuto worker list --all -o json")
+@command(workers, "list", "", "--all -o json")
 async def list_workers(
-    session: Session,
-    all: Annotated[bool, typer.Option("--all", "-a", help="Include processes that have ended.")] = False,
+    session: Session, all: Annotated[bool, flag("Include processes that have ended.", "--all", "-a")] = False
 ) -> None:
     """List workers and schedulers, newest first.
 
@@ -195,8 +177,8 @@ async def list_workers(
 @command(
     top_level,
     "scheduler",
-    "tenuto scheduler",
-    "tenuto scheduler --database postgresql://tenuto@db/tenuto --name scheduler-1",
+    "",
+    "--database postgresql://tenuto@db/tenuto --name scheduler-1",
     shared=SERVICE_SHARED,
     service=True,
 )
@@ -208,14 +190,7 @@ async def run_scheduler(session: Session, name: ServiceName = None) -> None:
     await session.app.run_scheduler(name=name)
 
 
-@command(
-    top_level,
-    "web",
-    "tenuto web --app tasks:app",
-    "tenuto web --host 0.0.0.0 --port 8443",
-    shared=SERVICE_SHARED,
-    service=True,
-)
+@command(top_level, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", shared=SERVICE_SHARED, service=True)
 async def run_web(session: Session, host: Host = None, port: Port = None, name: ServiceName = None) -> None:
     """Run the web service.
 
@@ -236,20 +211,11 @@ def _database_text(app: Tenuto) -> str:
     return safe_text(redact_password(app.settings.database))
 
 
-@command(
-    top_level,
-    "health",
-    "tenuto health worker",
-    "tenuto health scheduler --name scheduler-1 -q",
-    shared=("home", "output", "quiet"),
-)
+@command(top_level, "health", "worker", "scheduler --name scheduler-1 -q", shared=("home", "output", "quiet"))
 def check_health(
     session: Session,
-    service: Annotated[
-        Literal["worker", "scheduler", "web"],
-        typer.Argument(metavar="worker|scheduler|web", help="Kind of service."),
-    ],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the process.")] = None,
+    service: Annotated[Literal["worker", "scheduler", "web"], argument("worker|scheduler|web", "Kind of service.")],
+    name: Annotated[str | None, option("NAME", "Name of the process.")] = None,
 ) -> int:
     """Check the health of services on this machine.
 
@@ -259,17 +225,10 @@ def check_health(
     return report_health(session.home, service, name, as_json=session.as_json)
 
 
-@command(
-    top_level,
-    "migrate",
-    "tenuto migrate --database postgresql://tenuto@db/tenuto",
-    "tenuto migrate --print > tenuto.sql",
-)
+@command(top_level, "migrate", "--database postgresql://tenuto@db/tenuto", "--print > tenuto.sql")
 async def migrate_database(
     session: Session,
-    print_only: Annotated[
-        bool, typer.Option("--print", help="SQL for an empty database on stdout; nothing is changed.")
-    ] = False,
+    print_only: Annotated[bool, flag("SQL for an empty database on stdout; nothing is changed.", "--print")] = False,
 ) -> None:
     """Migrate the database schema to this version.
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tenuto.cli import descriptions
 from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.option_parsing import argument, option
 from tenuto.cli.output import print_json, print_rich
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.triggers import cron
 
-_EXAMPLES = (
-    "tenuto cron explain '0 2 * * *' --zone Europe/London",
-    "tenuto cron explain '*/15 9-17 * * mon-fri' -n 10 -o json",
+_EXAMPLES = ("'0 2 * * *' --zone Europe/London", "'*/15 9-17 * * mon-fri' -n 10 -o json")
+cron_commands = group(
+    top_level, "cron", "Explain cron lines.", *(f"tenuto cron explain {example}" for example in _EXAMPLES)
 )
-cron_commands = group(top_level, "cron", "Explain cron lines.", *_EXAMPLES)
 
 
 @command(cron_commands, "explain", *_EXAMPLES, shared=("output", "quiet"))
 def explain_cron_line(
     session: Session,
-    line: Annotated[str, typer.Argument(metavar="LINE", help="Five cron fields in quotes, or a macro such as @daily.")],
-    zone: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the line.")] = "UTC",
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="Number of runs.")] = 5,
+    line: Annotated[str, argument("LINE", "Five cron fields in quotes, or a macro such as @daily.")],
+    zone: Annotated[str, option("ZONE", "Time zone of the line.")] = "UTC",
+    count: Annotated[int, option("N", "Number of runs.", "--count", "-n", min=1, max=1000)] = 5,
 ) -> None:
     """Describe a cron line and show its next runs, or name its invalid field."""
     try:

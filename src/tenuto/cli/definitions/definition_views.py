@@ -57,7 +57,7 @@ async def print_history(session: Session, found: Sequence[Version], limit: int, 
     if session.as_json:
         print_json([version_document(version, known_by) for version in found])
         return
-    now = (await session.app.open()).clock.now()
+    now = await session.now()
     parts: list[RenderableType] = []
     for version in found:
         parts += [*([""] if parts else []), *change_lines(version, now)]

@@ -10,18 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Annotated, Any
 
-import typer
-
 from tenuto.cli import option_parsing
-from tenuto.cli.definitions.schedule_options import (
-    NONE,
-    TRIGGER_OPTIONS,
-    Options,
-    build_trigger,
-    is_given,
-    text_option,
-)
+from tenuto.cli.definitions.schedule_options import NONE, TRIGGER_OPTIONS, Options, build_trigger, is_given, text_option
 from tenuto.cli.definitions.schedule_options import OPTIONS as SCHEDULE_OPTIONS
+from tenuto.cli.option_parsing import flag, option
 from tenuto.cli.work.jobs import read_text_option
 from tenuto.errors import Invalid
 from tenuto.jobs.registry import Job
@@ -34,12 +26,12 @@ from tenuto.model.triggers.parsing import parse_whole_seconds
 from tenuto.operations.manifests import build_manifest
 
 
-def _number_option(option: str, help: str) -> tuple[Any, None]:
-    return Annotated[int | None, typer.Option(option, metavar="N", help=help)], None
+def _number_option(name: str, help: str) -> tuple[Any, None]:
+    return Annotated[int | None, option("N", help, name)], None
 
 
-def _flag_option(option: str, help: str) -> tuple[Any, bool]:
-    return Annotated[bool, typer.Option(option, help=help)], False
+def _flag_option(name: str, help: str) -> tuple[Any, bool]:
+    return Annotated[bool, flag(help, name)], False
 
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -50,10 +42,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "properties": text_option("--properties", "JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
     "settings": (
         Annotated[
-            list[str] | None,
-            typer.Option(
-                "--set", metavar="ARGUMENT=VALUE", help="One default argument: JSON or text. May be repeated."
-            ),
+            list[str] | None, option("ARGUMENT=VALUE", "One default argument: JSON or text. May be repeated.", "--set")
         ],
         None,
     ),

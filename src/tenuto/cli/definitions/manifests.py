@@ -36,18 +36,22 @@ from tenuto.cli.definitions.schedule_options import expand_options
 from tenuto.cli.definitions.schedules import ReasonOption
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
-from tenuto.cli.listing import Record, print_list
 from tenuto.cli.option_parsing import (
     BelowOption,
     LimitOption,
+    argument,
     build_filters,
+    flag,
+    option,
     translate_error_fields,
 )
 from tenuto.cli.output import (
+    Record,
     compact_json,
     fitted_table,
     name_value_table,
     print_json,
+    print_list,
     print_rich,
     print_text,
     state_symbol,
@@ -70,7 +74,7 @@ manifests = group(
     "tenuto manifest add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app",
 )
 
-ManifestId = Annotated[str, typer.Argument(metavar="EXTERNAL_ID", help="External id of the manifest.")]
+ManifestId = Annotated[str, argument("EXTERNAL_ID", "External id of the manifest.")]
 ALL_MANIFESTS = "*"
 _JOB_AND_INPUT = ("--job", "--set", "--properties")
 _OPEN_COUNT_LIMIT = 10_001
@@ -91,23 +95,14 @@ def describe_manifest_trigger(manifest: Manifest) -> str:
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
-@command(
-    manifests,
-    "list",
-    "tenuto manifest list",
-    "tenuto manifest list --group reports --off -o json",
-)
+@command(manifests, "list", "", "--group reports --off -o json")
 async def list_manifests(
     session: Session,
-    on: Annotated[bool | None, typer.Option("--on/--off", help="Filter by enabled or disabled.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Filter by group.")] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Filter by text in the external id or name.")
-    ] = None,
+    on: Annotated[bool | None, flag("Filter by enabled or disabled.", "--on/--off")] = None,
+    group: Annotated[str | None, option("GROUP", "Filter by group.")] = None,
+    search: Annotated[str | None, option("TEXT", "Filter by text in the external id or name.")] = None,
     limit: LimitOption = 100,
-    after: Annotated[
-        str | None, typer.Option(metavar="EXTERNAL_ID", help="Pagination cursor: the last external id shown.")
-    ] = None,
+    after: Annotated[str | None, option("EXTERNAL_ID", "Pagination cursor: the last external id shown.")] = None,
 ) -> None:
     """List manifests by external id with next run, last success and open tasks."""
     filters = build_filters(after=after, enabled=on, group=group, search=search, limit=limit)
@@ -178,12 +173,7 @@ def _next_run(row: Record, manifest: Manifest, now: datetime) -> str:
 # --- one manifest ---------------------------------------------------------------------------------------------------
 
 
-@command(
-    manifests,
-    "show",
-    "tenuto manifest show nightly-report",
-    "tenuto manifest show nightly-report -o json",
-)
+@command(manifests, "show", "nightly-report", "nightly-report -o json")
 async def show_manifest(session: Session, external_id: ManifestId) -> None:
     """Show a manifest with its policies, next run, open runs, limits, dead letters and last attempts."""
     app = session.app
@@ -203,7 +193,7 @@ async def show_manifest(session: Session, external_id: ManifestId) -> None:
             }
         )
         return
-    now = (await app.open()).clock.now()
+    now = await session.now()
     parts: list[RenderableType] = [_heading(stored)]
     parts += [safe_text(stored.manifest.description)] if stored.manifest.description else []
     parts += ["", name_value_table(*_summary(found, change, now))]
@@ -359,12 +349,7 @@ def manifest_document(found: StoredManifest) -> Record:
 # --- history --------------------------------------------------------------------------------------------------------
 
 
-@command(
-    manifests,
-    "history",
-    "tenuto manifest history nightly-report",
-    "tenuto manifest history nightly-report -o json",
-)
+@command(manifests, "history", "nightly-report", "nightly-report -o json")
 async def show_history(session: Session, external_id: ManifestId, limit: LimitOption = 20) -> None:
     """Show all changes of a manifest with author, time, reason and difference, even if it was deleted."""
     async with suggesting_manifest(session.app, external_id):
@@ -383,15 +368,10 @@ def print_change(before: StoredManifest, after: StoredManifest) -> None:
 # --- manifest manager -----------------------------------------------------------------------------------------------
 
 
-@command(
-    manifests,
-    "polls",
-    "tenuto manifest polls",
-    "tenuto manifest polls --all --limit 10 -o json",
-)
+@command(manifests, "polls", "", "--all --limit 10 -o json")
 async def list_polls(
     session: Session,
-    everything: Annotated[bool, typer.Option("--all", help="Include polls without work.")] = False,
+    everything: Annotated[bool, flag("Include polls without work.", "--all")] = False,
     limit: LimitOption = 20,
     below: BelowOption = None,
 ) -> None:
@@ -430,16 +410,16 @@ def _describe_skipped(skipped: Record) -> str:
 @command(
     manifests,
     "add",
-    "tenuto manifest add nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
-    "tenuto manifest add replicate-users --job replicate --on-demand --set source=prod --max-active 5",
-    "tenuto manifest add mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
+    "nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
+    "replicate-users --job replicate --on-demand --set source=prod --max-active 5",
+    "mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
 )
 @partial(expand_options, OPTIONS, after=2)
 async def add_manifest(
     session: Session,
     external_id: ManifestId,
-    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Job to run, as listed by `tenuto job list`.")],
-    disabled: Annotated[bool, typer.Option("--disabled", help="Create the manifest disabled.")] = False,
+    job: Annotated[str, option("JOB", "Job to run, as listed by `tenuto job list`.", "--job")],
+    disabled: Annotated[bool, flag("Create the manifest disabled.", "--disabled")] = False,
     reason: ReasonOption = None,
     **options: Any,
 ) -> None:
@@ -462,8 +442,8 @@ async def add_manifest(
 @command(
     manifests,
     "edit",
-    "tenuto manifest edit nightly-report --cron '30 6 * * *' --reason 'the import got slower'",
-    "tenuto manifest edit replicate-users --max-active 20 --timeout none",
+    "nightly-report --cron '30 6 * * *' --reason 'the import got slower'",
+    "replicate-users --max-active 20 --timeout none",
 )
 @partial(expand_options, OPTIONS)
 async def edit_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None, **options: Any) -> None:
@@ -491,12 +471,7 @@ async def edit_manifest(session: Session, external_id: ManifestId, reason: Reaso
     await _print_next_run(session, app, after)
 
 
-@command(
-    manifests,
-    "enable",
-    "tenuto manifest enable nightly-report",
-    "tenuto manifest enable nightly-report --reason 'moved to the new server'",
-)
+@command(manifests, "enable", "nightly-report", "nightly-report --reason 'moved to the new server'")
 async def enable_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
     """Enable a manifest from now on; runs missed while it was disabled are not made up."""
     with session.as_user() as app:
@@ -507,12 +482,7 @@ async def enable_manifest(session: Session, external_id: ManifestId, reason: Rea
     await _report_enabled_state(session, app, after, message)
 
 
-@command(
-    manifests,
-    "disable",
-    "tenuto manifest disable nightly-report",
-    "tenuto manifest disable nightly-report --reason 'moved to the new server'",
-)
+@command(manifests, "disable", "nightly-report", "nightly-report --reason 'moved to the new server'")
 async def disable_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
     """Disable a manifest; queued and running tasks continue, and manual runs remain possible."""
     with session.as_user() as app:
@@ -539,16 +509,11 @@ async def _print_next_run(session: Session, app: Tenuto, manifest: StoredManifes
     elif manifest.manifest.on_demand:
         session.print_message(f"  submit input with: tenuto batch submit {manifest.external_id} --from rows.jsonl")
     elif manifest.next_run_at is not None:
-        relative = format_relative(manifest.next_run_at, (await app.open()).clock.now())
+        relative = format_relative(manifest.next_run_at, await session.now())
         session.print_message(f"  next {format_in_zone(manifest.next_run_at)} ({relative})")
 
 
-@command(
-    manifests,
-    "delete",
-    "tenuto manifest delete nightly-report",
-    "tenuto manifest delete nightly-report --reason 'moved to the new server'",
-)
+@command(manifests, "delete", "nightly-report", "nightly-report --reason 'moved to the new server'")
 async def delete_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
     """Delete a manifest that has no open runs and no dependents; its past runs and its history remain.
 
@@ -570,27 +535,15 @@ async def delete_manifest(session: Session, external_id: ManifestId, reason: Rea
 # --- run ------------------------------------------------------------------------------------------------------------
 
 
-@command(
-    manifests,
-    "run",
-    "tenuto manifest run nightly-report --app tasks:app --wait",
-    "tenuto manifest run nightly-report --app tasks:app --set days=30",
-)
+@command(manifests, "run", "nightly-report --app tasks:app --wait", "nightly-report --app tasks:app --set days=30")
 async def run_manifest(
     session: Session,
     external_id: ManifestId,
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="ARGUMENT=VALUE",
-            help="Argument for this run only: JSON or text.",
-        ),
+        list[str] | None, option("ARGUMENT=VALUE", "Argument for this run only: JSON or text.", "--set")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit 1 unless the task completed.")] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: maximum time to wait.")
-    ] = None,
+    wait: Annotated[bool, flag("Wait for the end; exit 1 unless the task completed.", "--wait")] = False,
+    timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
 ) -> int:
     """Run a manifest once now, and print the id of the task; with --wait, the result.
 
@@ -614,12 +567,7 @@ async def run_manifest(
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
-@command(
-    manifests,
-    "groups",
-    "tenuto manifest groups",
-    "tenuto manifest groups -o json",
-)
+@command(manifests, "groups", "", "-o json")
 async def list_groups(session: Session) -> None:
     """List manifest groups with their limits and active runs; * is the group of all manifests."""
     found = list(page := await session.app.manifests.groups())
@@ -628,21 +576,13 @@ async def list_groups(session: Session) -> None:
     await _print_groups(session, found)
 
 
-@command(
-    manifests,
-    "group",
-    "tenuto manifest group reports",
-    "tenuto manifest group reports --max-active 10 --priority 5",
-    "tenuto manifest group '*' --max-active 200",
-)
+@command(manifests, "group", "reports", "reports --max-active 10 --priority 5", "'*' --max-active 200")
 async def show_or_change_group(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the group; '*' for all manifests.")],
-    max_active: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of active runs, over all workers.")
-    ] = None,
-    no_limit: Annotated[bool, typer.Option("--no-limit", help="Remove the limit.")] = False,
-    priority: Annotated[int | None, typer.Option(metavar="N", help="Number added to the priority of new runs.")] = None,
+    name: Annotated[str, argument("NAME", "Name of the group; '*' for all manifests.")],
+    max_active: Annotated[int | None, option("N", "Maximum number of active runs, over all workers.")] = None,
+    no_limit: Annotated[bool, flag("Remove the limit.", "--no-limit")] = False,
+    priority: Annotated[int | None, option("N", "Number added to the priority of new runs.")] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enable/--disable", help="Whether runs of the group may start.", show_default=False)
     ] = None,

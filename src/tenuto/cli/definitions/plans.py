@@ -19,6 +19,7 @@ from tenuto.cli.definitions.manifests import describe_manifest_trigger
 from tenuto.cli.definitions.schedules import ReasonOption
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import safe_text
+from tenuto.cli.option_parsing import argument, flag
 from tenuto.cli.output import print_json, print_rich
 from tenuto.definitions import document_parser
 from tenuto.definitions.declarations import PlannedChange
@@ -30,22 +31,13 @@ from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger
 from tenuto.operations.plans import ApplyPlan, Declarations, read_declarations
 
-FilesArgument = Annotated[
-    list[str], typer.Argument(metavar="FILE…", help="YAML or TOML files, or folders that contain them.")
-]
-PruneOption = Annotated[
-    bool, typer.Option("--prune", help="Delete definitions that came from files and are not in these files.")
-]
+FilesArgument = Annotated[list[str], argument("FILE…", "YAML or TOML files, or folders that contain them.")]
+PruneOption = Annotated[bool, flag("Delete definitions that came from files and are not in these files.", "--prune")]
 _MAX_FILES = 1000
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "unchanged": ("=", "dim"), "kept": ("!", "magenta")}
 
 
-@command(
-    top_level,
-    "plan",
-    "tenuto plan schedules.yaml --app tasks:app",
-    "tenuto plan schedules/ --app tasks:app --prune -o json",
-)
+@command(top_level, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json")
 async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
     """Show what applying definition files would change, without changing it.
 
@@ -62,14 +54,14 @@ async def plan_definitions(session: Session, files: FilesArgument, prune: PruneO
 @command(
     top_level,
     "apply",
-    "tenuto apply schedules.yaml --app tasks:app --reason 'release 42'",
-    "tenuto apply schedules/ --app tasks:app --prune --yes",
+    "schedules.yaml --app tasks:app --reason 'release 42'",
+    "schedules/ --app tasks:app --prune --yes",
 )
 async def apply_definitions(
     session: Session,
     files: FilesArgument,
     prune: PruneOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
+    yes: Annotated[bool, flag("Delete without confirmation.", "--yes")] = False,
     reason: ReasonOption = None,
 ) -> int:
     """Apply the schedules and manifests of definition files in one transaction.

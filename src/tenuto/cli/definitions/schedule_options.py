@@ -15,6 +15,7 @@ import typer
 
 from tenuto.cli import option_parsing
 from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
+from tenuto.cli.option_parsing import flag, option
 from tenuto.errors import Invalid
 from tenuto.model.schedules import (
     Misfire,
@@ -36,19 +37,19 @@ NONE = "none"
 """Value that removes a setting."""
 
 
-def text_option(option: str, metavar: str, help: str) -> tuple[Any, None]:
-    return Annotated[str | None, typer.Option(option, metavar=metavar, help=help)], None
+def text_option(name: str, metavar: str, help: str) -> tuple[Any, None]:
+    return Annotated[str | None, option(metavar, help, name)], None
 
 
-def _texts_option(option: str, metavar: str, help: str) -> tuple[Any, None]:
-    return Annotated[list[str] | None, typer.Option(option, metavar=metavar, help=help)], None
+def _texts_option(name: str, metavar: str, help: str) -> tuple[Any, None]:
+    return Annotated[list[str] | None, option(metavar, help, name)], None
 
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "cron": text_option("--cron", "LINE", "Cron trigger, e.g. '0 2 * * *' or @daily."),
     "every": text_option("--every", "DURATION", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
     "at": text_option("--at", "TIMES", "Times of day, e.g. 06:00,18:30."),
-    "manual": (Annotated[bool, typer.Option("--manual", help="No trigger: manual runs only.")], False),
+    "manual": (Annotated[bool, flag("No trigger: manual runs only.", "--manual")], False),
     "between": text_option("--between", "FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
     "days": text_option("--on", "DAYS", "With --every or --at: days of the week, e.g. mon-fri or sat,sun."),
     "zone": text_option("--zone", "ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
@@ -80,9 +81,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "grace": text_option("--grace", "DURATION", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
     "max_runs": (
-        Annotated[
-            int | None, typer.Option(metavar="N", help="With --misfire all: maximum number of runs. (default: 100)")
-        ],
+        Annotated[int | None, option("N", "With --misfire all: maximum number of runs. (default: 100)")],
         None,
     ),
     "description": text_option("--description", "TEXT", "Description."),
@@ -265,9 +264,9 @@ def _build_misfire(present: Misfire | None, options: Options) -> Misfire:
     before: dict[str, Any] = present.to_fields() if present is not None else {"policy": "once"}
     policy = options["misfire"] or before["policy"]
     fields: dict[str, Any] = before if policy == before["policy"] else {"policy": policy}
-    for option, required in (("grace", "skip"), ("max_runs", "all")):
-        if options[option] is not None and policy != required:
-            name = option.replace("_", "-")
+    for field, required in (("grace", "skip"), ("max_runs", "all")):
+        if options[field] is not None and policy != required:
+            name = field.replace("_", "-")
             raise Invalid(
                 f"--{name} requires --misfire {required}, not {policy}",
                 code="cli.option.requires_other",

@@ -36,11 +36,12 @@ from tenuto.cli.definitions.schedule_options import (
 from tenuto.cli.definitions.step_syntax import parse_overrides
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import format_duration, format_local_time, format_relative, safe_text
-from tenuto.cli.listing import Record, print_list
-from tenuto.cli.option_parsing import LimitOption, build_filters, translate_error_fields
+from tenuto.cli.option_parsing import LimitOption, argument, build_filters, flag, option, translate_error_fields
 from tenuto.cli.output import (
+    Record,
     name_value_table,
     print_json,
+    print_list,
     print_rich,
     print_text,
     state_colour,
@@ -66,15 +67,11 @@ schedules = group(
 )
 
 DecisionName = Literal["fired", "queued", "coalesced", "skipped", "missed"]
-ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
-ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, stored in the change history.")]
+ScheduleName = Annotated[str, argument("NAME", "Name of the schedule.")]
+ReasonOption = Annotated[str | None, option("TEXT", "Reason, stored in the change history.")]
 ArgumentOverrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="STEP.ARGUMENT=VALUE",
-        help="New value for an argument of a step: JSON or text. May be repeated.",
-    ),
+    option("STEP.ARGUMENT=VALUE", "New value for an argument of a step: JSON or text. May be repeated.", "--set"),
 ]
 _ANNOUNCED_RUN_COUNT = 3
 _NEXT_RUN_COUNT = 5
@@ -85,18 +82,13 @@ _POLL_SECONDS = 0.3
 # --- list -------------------------------------------------------------------------------------------------------
 
 
-@command(
-    schedules,
-    "list",
-    "tenuto schedule list",
-    "tenuto schedule list --search hr --off -o json",
-)
+@command(schedules, "list", "", "--search hr --off -o json")
 async def list_schedules(
     session: Session,
-    on: Annotated[bool | None, typer.Option("--on/--off", help="Filter by enabled or disabled.")] = None,
-    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by text in the name.")] = None,
+    on: Annotated[bool | None, flag("Filter by enabled or disabled.", "--on/--off")] = None,
+    search: Annotated[str | None, option("TEXT", "Filter by text in the name.")] = None,
     limit: LimitOption = 100,
-    after: Annotated[str | None, typer.Option(metavar="NAME", help="Pagination cursor: the last name shown.")] = None,
+    after: Annotated[str | None, option("NAME", "Pagination cursor: the last name shown.")] = None,
 ) -> None:
     """List schedules by name with their next run and the state of the last one."""
     filters = build_filters(after=after, enabled=on, search=search, limit=limit)
@@ -184,12 +176,7 @@ def _count_steps(count: int) -> str:
 # --- one schedule ---------------------------------------------------------------------------------------------------
 
 
-@command(
-    schedules,
-    "show",
-    "tenuto schedule show nightly",
-    "tenuto schedule show 'Nightly HR Sync' -o json",
-)
+@command(schedules, "show", "nightly", "'Nightly HR Sync' -o json")
 async def show_schedule(session: Session, name: ScheduleName) -> None:
     """Show a schedule with its policies, next runs, steps, last executions and last change."""
     app = session.app
@@ -197,7 +184,7 @@ async def show_schedule(session: Session, name: ScheduleName) -> None:
         found = await app.schedules.get(name)
     last = await app.executions.list(schedule=name, limit=_LAST_RUN_COUNT)
     (change,) = await app.schedules.versions(found.id, limit=1)  # by id: an earlier schedule may have had this name
-    now = (await app.open()).clock.now()
+    now = await session.now()
     if session.as_json:
         document = {**schedule_document(found), "next_runs": preview_runs(found, now), "last_executions": last}
         print_json({**document, "last_change": version_document(change, "name")})
@@ -281,21 +268,16 @@ def _time_zone(found: Schedule) -> str:
     return str(found.definition.trigger.to_fields().get("zone", "UTC"))
 
 
-@command(
-    schedules,
-    "next",
-    "tenuto schedule next nightly",
-    "tenuto schedule next nightly 20 -o json",
-)
+@command(schedules, "next", "nightly", "nightly 20 -o json")
 async def show_next_runs(
     session: Session,
     name: ScheduleName,
-    count: Annotated[int, typer.Argument(metavar="N", min=1, max=1000, help="Number of runs.")] = _NEXT_RUN_COUNT,
+    count: Annotated[int, argument("N", "Number of runs.", min=1, max=1000)] = _NEXT_RUN_COUNT,
 ) -> None:
     """Show the next runs of a schedule in its time zone and in local time, even if it is disabled."""
     async with suggesting_schedule(session.app, name):
         found = await session.app.schedules.get(name)
-    now = (await session.app.open()).clock.now()
+    now = await session.now()
     runs = preview_runs(found, now, count)
     if session.as_json:
         print_json(runs)
@@ -328,12 +310,7 @@ def print_change(before: Schedule, after: Schedule, now: datetime) -> None:
     print_rich(*parts)
 
 
-@command(
-    schedules,
-    "history",
-    "tenuto schedule history nightly",
-    "tenuto schedule history nightly --limit 5",
-)
+@command(schedules, "history", "nightly", "nightly --limit 5")
 async def show_history(session: Session, name: ScheduleName, limit: LimitOption = 20) -> None:
     """Show all changes of a schedule with author, time, reason and difference, even if it was deleted."""
     async with suggesting_schedule(session.app, name):
@@ -341,24 +318,16 @@ async def show_history(session: Session, name: ScheduleName, limit: LimitOption 
     await print_history(session, found, limit, known_by="name")
 
 
-@command(
-    schedules,
-    "ledger",
-    "tenuto schedule ledger nightly",
-    "tenuto schedule ledger nightly --decision skipped",
-    "tenuto schedule ledger --limit 200 -o json",
-)
+@command(schedules, "ledger", "nightly", "nightly --decision skipped", "--limit 200 -o json")
 async def show_ledger(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of the schedule. (default: all)")] = None,
+    name: Annotated[str | None, argument("[NAME]", "Name of the schedule. (default: all)")] = None,
     decision: Annotated[DecisionName | None, typer.Option(help="Filter by decision.")] = None,
     before: Annotated[
-        str | None,
-        typer.Option(metavar="INSTANT", help="Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z."),
+        str | None, option("INSTANT", "Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z.")
     ] = None,
     below: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Pagination cursor: the id of the last row shown; use with --before."),
+        str | None, option("ID", "Pagination cursor: the id of the last row shown; use with --before.")
     ] = None,
     limit: LimitOption = 50,
 ) -> None:
@@ -428,16 +397,16 @@ def _decision_note(row: Record, *, with_schedule: bool) -> str:
 @command(
     schedules,
     "add",
-    "tenuto schedule add nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
-    "tenuto schedule add fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
-    "tenuto schedule add export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
-    "tenuto schedule add both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
+    "nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
+    "fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
+    "export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
+    "both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
 )
 @with_schedule_options
 async def add_schedule(
     session: Session,
     name: ScheduleName,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Create the schedule disabled.")] = False,
+    disabled: Annotated[bool, flag("Create the schedule disabled.", "--disabled")] = False,
     reason: ReasonOption = None,
     **options: Any,
 ) -> None:
@@ -459,15 +428,15 @@ async def add_schedule(
 @command(
     schedules,
     "edit",
-    "tenuto schedule edit nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
-    "tenuto schedule edit nightly --set import_hr.pages=10 --overlap queue_one --end none",
+    "nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
+    "nightly --set import_hr.pages=10 --overlap queue_one --end none",
 )
 @with_schedule_options
 async def edit_schedule(
     session: Session,
     name: ScheduleName,
     arguments: ArgumentOverrides = None,
-    rename: Annotated[str | None, typer.Option(metavar="NAME", help="New name of the schedule.")] = None,
+    rename: Annotated[str | None, option("NAME", "New name of the schedule.")] = None,
     reason: ReasonOption = None,
     **options: Any,
 ) -> None:
@@ -482,7 +451,7 @@ async def edit_schedule(
         new = change_schedule(before.definition, {**options, "arguments": arguments, "rename": rename})
         with translate_schedule_errors(renamed=True, arguments=bool(arguments)):
             after = await app.schedules.edit(name, new, reason=reason, version=before.version)
-    now = (await app.open()).clock.now()
+    now = await session.now()
     if session.as_json:
         print_json(_change_document(before, after, now))
         return
@@ -504,12 +473,7 @@ def _change_document(before: Schedule, after: Schedule, now: datetime) -> dict[s
     }
 
 
-@command(
-    schedules,
-    "enable",
-    "tenuto schedule enable nightly",
-    "tenuto schedule enable nightly --reason 'moved to the new server'",
-)
+@command(schedules, "enable", "nightly", "nightly --reason 'moved to the new server'")
 async def enable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
     """Enable a schedule from now on; runs missed while it was disabled are not made up."""
     with session.as_user() as app:
@@ -521,12 +485,7 @@ async def enable_schedule(session: Session, name: ScheduleName, reason: ReasonOp
     )
 
 
-@command(
-    schedules,
-    "disable",
-    "tenuto schedule disable nightly",
-    "tenuto schedule disable nightly --reason 'moved to the new server'",
-)
+@command(schedules, "disable", "nightly", "nightly --reason 'moved to the new server'")
 async def disable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
     """Disable a schedule; active executions continue, and manual runs remain possible."""
     with session.as_user() as app:
@@ -547,7 +506,7 @@ async def _report_enabled_state(session: Session, app: Tenuto, after: Schedule, 
 
 
 async def _print_next_runs(session: Session, app: Tenuto, schedule: Schedule) -> None:
-    now = (await app.open()).clock.now()
+    now = await session.now()
     if not schedule.enabled:
         session.print_message(f"it is disabled; enable it with: tenuto schedule enable {quote(schedule.name)}")
         return
@@ -556,12 +515,7 @@ async def _print_next_runs(session: Session, app: Tenuto, schedule: Schedule) ->
         session.print_message(f"  {label} {format_in_zone(instant)} ({format_relative(instant, now)})")
 
 
-@command(
-    schedules,
-    "delete",
-    "tenuto schedule delete nightly",
-    "tenuto schedule delete nightly --reason 'moved to the new server'",
-)
+@command(schedules, "delete", "nightly", "nightly --reason 'moved to the new server'")
 async def delete_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
     """Delete a schedule that has no active execution; its executions, ledger and history remain.
 
@@ -583,22 +537,13 @@ async def delete_schedule(session: Session, name: ScheduleName, reason: ReasonOp
 # --- run --------------------------------------------------------------------------------------------------------
 
 
-@command(
-    schedules,
-    "run",
-    "tenuto schedule run nightly --wait",
-    "tenuto schedule run nightly --set import_hr.pages=1 --app tasks:app",
-)
+@command(schedules, "run", "nightly --wait", "nightly --set import_hr.pages=1 --app tasks:app")
 async def run_schedule(
     session: Session,
     name: ScheduleName,
     arguments: ArgumentOverrides = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; exit 1 unless the execution completed.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: maximum time to wait.")
-    ] = None,
+    wait: Annotated[bool, flag("Wait for the end; exit 1 unless the execution completed.", "--wait")] = False,
+    timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
 ) -> int:
     """Run a schedule now, and print the id of the execution.
 

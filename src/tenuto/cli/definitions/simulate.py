@@ -17,7 +17,7 @@ from rich.text import Text
 from tenuto.cli.command import Session, command, top_level
 from tenuto.cli.definitions.plans import read_schedules
 from tenuto.cli.formatting import format_duration, one_line
-from tenuto.cli.option_parsing import parse_whole_number, translate_error_fields
+from tenuto.cli.option_parsing import option, parse_whole_number, translate_error_fields
 from tenuto.cli.output import fitted_table, print_json, print_rich
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
@@ -47,44 +47,36 @@ _MAX_RUN_SECONDS = 366 * 86_400
 @command(
     top_level,
     "simulate",
-    "tenuto simulate --to 7d",
-    "tenuto simulate --from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
-    "tenuto simulate --file schedules.yaml --slots mail=5 -o json",
+    "--to 7d",
+    "--from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
+    "--file schedules.yaml --slots mail=5 -o json",
 )
 async def simulate(
     session: Session,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help="Start: now, a date, or an instant such as 2031-03-29T02:00.")
+        str, option("WHEN", "Start: now, a date, or an instant such as 2031-03-29T02:00.", "--from")
     ] = "now",
-    end: Annotated[
-        str,
-        typer.Option("--to", metavar="WHEN", help="End (exclusive): like --from, or a duration such as 7d."),
-    ] = "1d",
+    end: Annotated[str, option("WHEN", "End (exclusive): like --from, or a duration such as 7d.", "--to")] = "1d",
     schedule: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Filter by name, also disabled ones; may be repeated.")
+        list[str] | None, option("NAME", "Filter by name, also disabled ones; may be repeated.")
     ] = None,
     file: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Definition file; its schedules replace those of the same name."),
+        list[str] | None, option("FILE", "Definition file; its schedules replace those of the same name.")
     ] = None,
     duration: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[NAME=]DURATION",
-            help="Assumed run duration, e.g. 'Nightly=45m'. Without a name: the default for schedules without history.",
+        option(
+            "[NAME=]DURATION",
+            "Assumed run duration, e.g. 'Nightly=45m'. Without a name: the default for schedules without history.",
         ),
     ] = None,
     slots: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[QUEUE=]N", help="Assumed slots of a queue. (default: those of the live workers)"),
+        list[str] | None, option("[QUEUE=]N", "Assumed slots of a queue. (default: those of the live workers)")
     ] = None,
     outage: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FROM/TO", help="Assumed downtime of all schedulers; may be repeated."),
+        list[str] | None, option("FROM/TO", "Assumed downtime of all schedulers; may be repeated.")
     ] = None,
-    zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Time zone of input and output. (default: local time zone)")
-    ] = None,
+    zone: Annotated[str | None, option("ZONE", "Time zone of input and output. (default: local time zone)")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows in the lists; -o json has all.")] = 40,
 ) -> None:
     """Simulate the schedules: which runs would fire when, and which conflicts would occur.
@@ -95,7 +87,7 @@ async def simulate(
     app = session.app
     with translate_error_fields({}):
         display_zone = _display_zone(zone)
-    now = (await app.open()).clock.now()
+    now = await session.now()
     begins = _parse_instant(start, display_zone, now, "--from")
     options = SimulationOptions(
         tuple(schedule or ()),

@@ -8,9 +8,17 @@ import typer
 
 from tenuto.cli.command import Session, command, group, top_level
 from tenuto.cli.formatting import format_duration, format_local_time, format_relative
-from tenuto.cli.listing import Column, current_time, print_list, record_heading
-from tenuto.cli.option_parsing import BelowOption, JobFilter, LimitOption, QueueFilter, TagFilter, build_filters
-from tenuto.cli.output import name_value_table, print_json, print_rich, styled_state
+from tenuto.cli.option_parsing import (
+    BelowOption,
+    JobFilter,
+    LimitOption,
+    QueueFilter,
+    TagFilter,
+    argument,
+    build_filters,
+    flag,
+)
+from tenuto.cli.output import Column, name_value_table, print_json, print_list, print_rich, record_heading, styled_state
 from tenuto.cli.work import task_report
 
 Status = Literal["completed", "completed_with_warning", "completed_with_error", "failed", "cancelled"]
@@ -24,12 +32,7 @@ activities = group(
 )
 
 
-@command(
-    activities,
-    "list",
-    "tenuto activity list --state failed",
-    "tenuto activity list --name resize --limit 10 -o json",
-)
+@command(activities, "list", "--state failed", "--name resize --limit 10 -o json")
 async def list_activities(
     session: Session,
     state: Annotated[Status | None, typer.Option(help="Filter by status.")] = None,
@@ -65,18 +68,18 @@ async def list_activities(
     )
 
 
-@command(activities, "show", "tenuto activity show 019a8b3c-1d2e", "tenuto activity show 019a8b3c-1d2e -o json")
+@command(activities, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def show_activity(
     session: Session,
-    activity_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the activity, or its beginning.")],
-    log: Annotated[bool, typer.Option("--log", help="The whole log.")] = False,
+    activity_id: Annotated[str, argument("ID", "Id of the activity, or its beginning.")],
+    log: Annotated[bool, flag("The whole log.", "--log")] = False,
 ) -> None:
     """Show one attempt: scheduled, running or ended."""
     record = await session.app.activity(await session.app.find(activity_id))
     if session.as_json:
         print_json(record)
         return
-    now = await current_time(session)
+    now = await session.now()
     started, ended = record["started_at"], record["ended_at"]
     facts = [
         ("task", f"{record['task_id']}, attempt {record['attempt']}"),

@@ -11,8 +11,7 @@ from rich.text import Text
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session
 from tenuto.cli.formatting import format_duration, one_line, safe_text
-from tenuto.cli.listing import Record, record_heading
-from tenuto.cli.output import state_colour, state_symbol
+from tenuto.cli.output import Record, record_heading, state_colour, state_symbol
 from tenuto.cli.work.live_view import LiveView, watch
 from tenuto.clock import SystemClock
 from tenuto.errors import Conflict, NotFound

@@ -15,11 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
-import typer
-
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session
 from tenuto.cli.definitions.manifests import suggesting_manifest
+from tenuto.cli.option_parsing import argument, flag, option
 from tenuto.cli.output import print_json, print_text
 from tenuto.cli.work.batch_progress import watch_batch
 from tenuto.cli.work.jobs import suggest_job_list
@@ -43,28 +42,20 @@ _COUNTER_REFRESH_SECONDS = 0.2
 
 async def submit_batch(
     session: Session,
-    manifest: Annotated[str, typer.Argument(metavar="MANIFEST", help="External id of the manifest to run.")],
-    source: Annotated[
-        str, typer.Option("--from", metavar="FILE|-", help="Rows: JSON lines, or CSV with a header; - reads stdin.")
-    ],
+    manifest: Annotated[str, argument("MANIFEST", "External id of the manifest to run.")],
+    source: Annotated[str, option("FILE|-", "Rows: JSON lines, or CSV with a header; - reads stdin.", "--from")],
     format: Annotated[
-        Format | None, typer.Option("--format", help="Format of the rows. (default: by the file name, else jsonl)")
+        Format | None, flag("Format of the rows. (default: by the file name, else jsonl)", "--format")
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field with the key of an item; items whose key is open are skipped."),
+        str | None, option("FIELD", "Field with the key of an item; items whose key is open are skipped.")
     ] = None,
     batch_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Idempotency key: submitting again with it continues, without duplicates."),
+        str | None, option("KEY", "Idempotency key: submitting again with it continues, without duplicates.")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Name of the batch.")] = None,
-    atomic: Annotated[
-        bool, typer.Option("--atomic", help="All rows or none, in one transaction; rows are held in memory.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Watch until the end; exit code 1 unless all items completed.")
-    ] = False,
+    name: Annotated[str | None, option("TEXT", "Name of the batch.")] = None,
+    atomic: Annotated[bool, flag("All rows or none, in one transaction; rows are held in memory.", "--atomic")] = False,
+    watch: Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")] = False,
 ) -> int:
     """Submit the rows of a file as a batch of a manifest. Prints the id of the batch.
 

@@ -19,16 +19,20 @@ from tenuto.cli.formatting import (
     escape_control_characters,
     format_duration,
     format_relative,
+    format_with_age,
     one_line,
     safe_text,
 )
-from tenuto.cli.listing import Column, Record, TwoLineColumn, current_time, format_with_age, print_list
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
+from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, flag, option
 from tenuto.cli.output import (
+    Column,
+    Record,
+    TwoLineColumn,
     compact_json,
     live_console,
     name_value_table,
     print_json,
+    print_list,
     print_rich,
     print_table,
     styled_state,
@@ -38,7 +42,7 @@ from tenuto.cli.work.batch_submit import submit_batch
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch, the beginning of its id, or its key.")]
+Id = Annotated[str, argument("ID", "Id of the batch, the beginning of its id, or its key.")]
 ItemStatus = Literal[
     "waiting", "scheduled", "queued", "in_progress",
     "completed", "completed_with_warning", "completed_with_error", "failed", "cancelled",
@@ -59,19 +63,19 @@ batches = group(
 command(
     batches,
     "submit",
-    "tenuto batch submit replicate-users --from rows.jsonl --app tasks:app --watch",
-    "tenuto batch submit replicate-users --from rows.csv --key id --batch-key users-2031-05 --app tasks:app",
-    "tenuto batch submit replicate-users --from - --format csv --atomic --app tasks:app",
+    "replicate-users --from rows.jsonl --app tasks:app --watch",
+    "replicate-users --from rows.csv --key id --batch-key users-2031-05 --app tasks:app",
+    "replicate-users --from - --format csv --atomic --app tasks:app",
 )(submit_batch)
 
 
 # --- list and show --------------------------------------------------------------------------------------------------
 
 
-@command(batches, "list", "tenuto batch list", "tenuto batch list --manifest replicate-users -o json")
+@command(batches, "list", "", "--manifest replicate-users -o json")
 async def list_batches(
     session: Session,
-    manifest: Annotated[str | None, typer.Option(metavar="EXTERNAL_ID", help="Filter by manifest.")] = None,
+    manifest: Annotated[str | None, option("EXTERNAL_ID", "Filter by manifest.")] = None,
     limit: LimitOption = 50,
     below: BelowOption = None,
 ) -> None:
@@ -108,10 +112,7 @@ def _batch_cell(row: Record, _: datetime) -> tuple[Any, Any]:
 
 _TWO_LINE_COLUMNS: dict[str, TwoLineColumn] = {
     "batch": _batch_cell,
-    "state": lambda row, _: (
-        styled_state(_display_state(row)),
-        f"{row['failed']:,} failed" if row["failed"] else "",
-    ),
+    "state": lambda row, _: (styled_state(_display_state(row)), f"{row['failed']:,} failed" if row["failed"] else ""),
     "items": lambda row, _: (f"{row['total']:,}", f"{row['open']:,} open" if row["open"] else None),
     "created": lambda row, now: (format_relative(row["created_at"], now), f"by {row['initiator_name']}"),
 }
@@ -134,7 +135,7 @@ def _display_state(row: Record) -> str:
     return "some_failed" if row["failed"] else "completed"
 
 
-@command(batches, "show", "tenuto batch show 019a8b3c-1d2e", "tenuto batch show users-2031-05 -o json")
+@command(batches, "show", "019a8b3c-1d2e", "users-2031-05 -o json")
 async def show_batch(session: Session, batch_id: Id) -> None:
     """Show a batch: counts by state, rate, time left and the kinds of failures."""
     app = session.app
@@ -144,17 +145,14 @@ async def show_batch(session: Session, batch_id: Id) -> None:
         print_json(found)
         return
     failure_kinds = await app.dead_letters.groups(batch=id, limit=_SHOWN_FAILURE_KINDS)
-    now = await current_time(session)
+    now = await session.now()
     duplicates = f", {found['duplicates']:,} skipped as duplicates" if found["duplicates"] else ""
     facts = name_value_table(
         ("created", format_with_age(found["created_at"], now, by=found["initiator_name"])),
         ("key", _chosen_key(found)),
         ("items", f"{found['total']:,}{duplicates}"),
         ("retried", f"{found['retried']:,}" if found["retried"] else None),
-        (
-            "cancelled",
-            format_with_age(found["cancelled_at"], now, by=found["cancelled_by"]),
-        ),
+        ("cancelled", format_with_age(found["cancelled_at"], now, by=found["cancelled_by"])),
         ("ended", format_with_age(found["ended_at"], now)),
     )
     failures: list[Any] = []
@@ -168,11 +166,11 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     print_rich(render_batch(found, 80 if console is None else console.width), "", facts, *failures)
 
 
-@command(batches, "watch", "tenuto batch watch 019a8b3c-1d2e", "tenuto batch watch users-2031-05 --timeout 600")
+@command(batches, "watch", "019a8b3c-1d2e", "users-2031-05 --timeout 600")
 async def watch_by_id(
     session: Session,
     batch_id: Id,
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait.")] = None,
+    timeout: Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)] = None,
 ) -> int:
     """Watch a batch until it ends.
 
@@ -185,7 +183,7 @@ async def watch_by_id(
 # --- control --------------------------------------------------------------------------------------------------------
 
 
-@command(batches, "pause", "tenuto batch pause 019a8b3c-1d2e", "tenuto batch pause users-2031-05 -o json")
+@command(batches, "pause", "019a8b3c-1d2e", "users-2031-05 -o json")
 async def pause_batch(session: Session, batch_id: Id) -> None:
     """Pause a batch: start no more of its items. Running items continue."""
     with session.as_user() as app:
@@ -194,7 +192,7 @@ async def pause_batch(session: Session, batch_id: Id) -> None:
     await _report_change(session, id, "paused", f"resume with: tenuto batch resume {id}")
 
 
-@command(batches, "resume", "tenuto batch resume 019a8b3c-1d2e", "tenuto batch resume users-2031-05 -o json")
+@command(batches, "resume", "019a8b3c-1d2e", "users-2031-05 -o json")
 async def resume_batch(session: Session, batch_id: Id) -> None:
     """Resume a paused batch."""
     with session.as_user() as app:
@@ -203,7 +201,7 @@ async def resume_batch(session: Session, batch_id: Id) -> None:
     await _report_change(session, id, "resumed", f"watch it with: tenuto batch watch {id}")
 
 
-@command(batches, "cancel", "tenuto batch cancel 019a8b3c-1d2e", "tenuto batch cancel users-2031-05 -o json")
+@command(batches, "cancel", "019a8b3c-1d2e", "users-2031-05 -o json")
 async def cancel_batch(session: Session, batch_id: Id) -> None:
     """Cancel a batch: remove the items that have not started and stop the running ones."""
     with session.as_user() as app:
@@ -223,19 +221,12 @@ async def _report_change(session: Session, id: UUID, change: str, next_step: str
         session.print_message(f"  {next_step}")
 
 
-@command(
-    batches,
-    "retry-failed",
-    "tenuto batch retry-failed 019a8b3c-1d2e --watch",
-    "tenuto batch retry-failed 019a8b3c-1d2e --note 'the server is back'",
-)
+@command(batches, "retry-failed", "019a8b3c-1d2e --watch", "019a8b3c-1d2e --note 'the server is back'")
 async def retry_failed_items(
     session: Session,
     batch_id: Id,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note, stored with the dead letters.")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Watch until the end; exit code 1 unless all items completed.")
-    ] = False,
+    note: Annotated[str | None, option("TEXT", "Note, stored with the dead letters.")] = None,
+    watch: Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")] = False,
 ) -> int:
     """Retry the items of a batch that have open dead letters. Their attempts are counted from one."""
     with session.as_user() as app:
@@ -257,8 +248,8 @@ async def retry_failed_items(
 @command(
     batches,
     "items",
-    "tenuto batch items 019a8b3c-1d2e --status failed",
-    "tenuto batch items 019a8b3c-1d2e -o csv > outcomes.csv",
+    "019a8b3c-1d2e --status failed",
+    "019a8b3c-1d2e -o csv > outcomes.csv",
     shared=("app", "database", "home", "quiet"),
 )
 async def list_items(
@@ -266,15 +257,12 @@ async def list_items(
     batch_id: Id,
     status: Annotated[ItemStatus | None, typer.Option(help="Filter by status.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Maximum number of items. (default: 50 in a table, else all)")
+        int | None, option("N", "Maximum number of items. (default: 50 in a table, else all)", min=1)
     ] = None,
     format: Annotated[
-        Format,
-        typer.Option("--output", "-o", metavar="table|json|jsonl|csv", show_default=False, help="Output format."),
+        Format, option("table|json|jsonl|csv", "Output format.", "--output", "-o", show_default=False)
     ] = "table",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="With csv: no apostrophe before text that looks like a formula.")
-    ] = False,
+    raw: Annotated[bool, flag("With csv: no apostrophe before text that looks like a formula.", "--raw")] = False,
 ) -> None:
     """List the items of a batch with input, attempts, and result or error.
 

@@ -17,29 +17,32 @@ from rich.text import Text
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name, top_level
 from tenuto.cli.definitions.manifest_options import parse_json_object
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative, one_line, safe_text
-from tenuto.cli.listing import (
+from tenuto.cli.formatting import (
+    format_duration,
+    format_local_time,
+    format_relative,
+    format_with_age,
+    one_line,
+    safe_text,
+)
+from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, flag, option
+from tenuto.cli.output import (
     Column,
     Record,
     TwoLineColumn,
-    current_time,
-    format_with_age,
-    print_list,
-    record_heading,
-    table_rows,
-)
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
-from tenuto.cli.output import (
     compact_json,
     live_console,
     name_value_table,
     print_json,
+    print_list,
     print_message,
     print_rich,
     print_table,
     print_text,
+    record_heading,
     state_symbol,
     styled_state,
+    table_rows,
 )
 from tenuto.cli.work.jobs import read_text_option, suggest_job_list
 from tenuto.cli.work.task_report import stack_section
@@ -52,21 +55,21 @@ if TYPE_CHECKING:
     from tenuto.app import Tenuto
 
 Status = Literal["awaiting_intervention", "retried", "acknowledged", "all"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its beginning.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of dead letters, or their beginnings.")]
+Id = Annotated[str, argument("ID", "Id of the dead letter, or its beginning.")]
+Ids = Annotated[list[str] | None, argument("[ID…]", "Ids of dead letters, or their beginnings.")]
 AllOption = Annotated[
-    bool, typer.Option("--all", help="All open dead letters, or those --where selects; shown for confirmation first.")
+    bool, flag("All open dead letters, or those --where selects; shown for confirmation first.", "--all")
 ]
 WhereOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "CONDITION",
+        "With --all: manifest=…, fingerprint=…, batch=…, until=… (an instant). Several may follow each other.",
         "--where",
-        metavar="CONDITION",
-        help="With --all: manifest=…, fingerprint=…, batch=…, until=… (an instant). Several may follow each other.",
     ),
 ]
-NoteOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Note, stored with the dead letter.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="With --all: no confirmation.")]
+NoteOption = Annotated[str | None, option("TEXT", "Note, stored with the dead letter.")]
+YesOption = Annotated[bool, flag("With --all: no confirmation.", "--yes")]
 _CONDITIONS = ("manifest", "fingerprint", "batch", "until")
 _CONDITION_SEPARATOR = re.compile(r"[\s,]+(?=\w+=)")
 """Blanks or commas before the next ``name=``; others belong to a value, since a batch key may contain them."""
@@ -86,18 +89,13 @@ dead_letters = group(
 # --- list and show --------------------------------------------------------------------------------------------------
 
 
-@command(
-    dead_letters,
-    "list",
-    "tenuto dead-letter list --group",
-    "tenuto dead-letter list --manifest replicate-users --fingerprint f83b834f17bb -o json",
-)
+@command(dead_letters, "list", "--group", "--manifest replicate-users --fingerprint f83b834f17bb -o json")
 async def list_dead_letters(
     session: Session,
-    grouped: Annotated[bool, typer.Option("--group", help="Counts of open dead letters by kind of failure.")] = False,
-    manifest: Annotated[str | None, typer.Option(metavar="EXTERNAL_ID", help="Filter by manifest.")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="ID", help="Filter by batch.")] = None,
-    fingerprint: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by kind of failure.")] = None,
+    grouped: Annotated[bool, flag("Counts of open dead letters by kind of failure.", "--group")] = False,
+    manifest: Annotated[str | None, option("EXTERNAL_ID", "Filter by manifest.")] = None,
+    batch: Annotated[str | None, option("ID", "Filter by batch.")] = None,
+    fingerprint: Annotated[str | None, option("TEXT", "Filter by kind of failure.")] = None,
     status: Annotated[Status, typer.Option(help="Filter by status.")] = "awaiting_intervention",
     limit: LimitOption = 50,
     below: BelowOption = None,
@@ -166,12 +164,7 @@ async def _print_kinds(session: Session, kinds: Sequence[Record]) -> None:
         ),
     }
     await print_list(
-        session,
-        kinds,
-        columns,
-        noun="dead letters",
-        two_line_columns=two_line_columns,
-        flexible=("newest reason",),
+        session, kinds, columns, noun="dead letters", two_line_columns=two_line_columns, flexible=("newest reason",)
     )
     if kinds and not session.as_json:
         session.print_message("list or retry one kind:")
@@ -193,7 +186,7 @@ def _attempt_count(count: int) -> str:
     return "1 attempt" if count == 1 else f"{count} attempts"
 
 
-@command(dead_letters, "show", "tenuto dead-letter show 019a8b3c-1d2e", "tenuto dead-letter show 019a8b3c-1d2e -o json")
+@command(dead_letters, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
     """Show a dead letter and compare its attempts side by side."""
     app = session.app
@@ -204,7 +197,7 @@ async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
     console = live_console()
     heading = record_heading(found["status"], found["external_id"], found["id"], _item_key(found))
     attempts = found["tried"]
-    parts: list[Any] = [heading, "", name_value_table(*_facts(found, await current_time(session))), ""]
+    parts: list[Any] = [heading, "", name_value_table(*_facts(found, await session.now())), ""]
     if attempts:
         parts += render_attempt_diff(attempts, 80 if console is None else console.width)
         parts += stack_section(attempts[-1])
@@ -223,10 +216,7 @@ def _facts(found: Record, now: datetime) -> list[tuple[str, Any]]:
         ("when", f"{format_with_age(found['dead_lettered_at'], now)} after {_attempt_count(found['attempts'])}"),
         ("fingerprint", found["fingerprint"]),
         ("batch", found["batch_id"]),
-        (
-            "resolved",
-            format_with_age(found["resolved_at"], now, by=found["resolved_name"]),
-        ),
+        ("resolved", format_with_age(found["resolved_at"], now, by=found["resolved_name"])),
         ("note", found["note"]),
         ("retried as", found["retry_task_id"] and f"task {found['retry_task_id']}"),
     ]
@@ -274,11 +264,7 @@ def _attempt_facts(attempt: Record) -> dict[str, str]:
 
 
 def _attempt_diff_table(
-    attempts: Sequence[Record],
-    facts: Sequence[dict[str, str]],
-    places: Sequence[int],
-    names: Sequence[str],
-    width: int,
+    attempts: Sequence[Record], facts: Sequence[dict[str, str]], places: Sequence[int], names: Sequence[str], width: int
 ) -> RenderableType:
     column_width = max((min(width, 160) - _LABEL_WIDTH) // len(places) - 2, _MIN_ATTEMPT_WIDTH)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
@@ -339,16 +325,15 @@ def _duration_seconds(attempt: Record) -> float | None:
 @command(
     dead_letters,
     "retry",
-    "tenuto dead-letter retry 019a8b3c-1d2e --note 'the server is back'",
-    "tenuto dead-letter retry 019a8b3c-1d2e --input @corrected.json --app tasks:app",
-    "tenuto dead-letter retry --all --where manifest=replicate-users fingerprint=f83b834f17bb",
+    "019a8b3c-1d2e --note 'the server is back'",
+    "019a8b3c-1d2e --input @corrected.json --app tasks:app",
+    "--all --where manifest=replicate-users fingerprint=f83b834f17bb",
 )
 async def retry_dead_letters(
     session: Session,
     ids: Ids = None,
     input: Annotated[
-        str | None,
-        typer.Option("--input", metavar="JSON|@FILE|-", help="Corrected input for one dead letter; requires --app."),
+        str | None, option("JSON|@FILE|-", "Corrected input for one dead letter; requires --app.", "--input")
     ] = None,
     note: NoteOption = None,
     all: AllOption = False,
@@ -386,8 +371,8 @@ async def retry_dead_letters(
 @command(
     dead_letters,
     "acknowledge",
-    "tenuto dead-letter acknowledge 019a8b3c-1d2e --note 'booked manually'",
-    "tenuto dead-letter acknowledge --all --where until=2031-05-17T00:00:00Z --note 'test data' --yes",
+    "019a8b3c-1d2e --note 'booked manually'",
+    "--all --where until=2031-05-17T00:00:00Z --note 'test data' --yes",
 )
 async def acknowledge_dead_letters(
     session: Session,
@@ -524,7 +509,7 @@ async def _print_selection(session: Session, kinds: Sequence[Record], selected_c
     }
     print_table(
         list(columns),
-        table_rows(kinds, columns, await current_time(session)),
+        table_rows(kinds, columns, await session.now()),
         optional=("fingerprint", "newest"),
         flexible=("newest reason",),
     )

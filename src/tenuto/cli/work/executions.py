@@ -12,16 +12,27 @@ from rich.text import Text
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name, top_level
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative, one_line, safe_text
-from tenuto.cli.listing import Column, Record, TwoLineColumn, current_time, format_with_age, print_list, record_heading
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
+from tenuto.cli.formatting import (
+    format_duration,
+    format_local_time,
+    format_relative,
+    format_with_age,
+    one_line,
+    safe_text,
+)
+from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, flag, option
 from tenuto.cli.output import (
+    Column,
+    Record,
+    TwoLineColumn,
     fitted_table,
     is_terminal,
     name_value_table,
     print_json,
+    print_list,
     print_rich,
     print_text,
+    record_heading,
     state_colour,
     state_symbol,
     styled_state,
@@ -37,8 +48,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 State = Literal["in_progress", "completed", "failed", "cancelled"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the execution, or its beginning.")]
-Timeout = Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait.")]
+Id = Annotated[str, argument("ID", "Id of the execution, or its beginning.")]
+Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)]
 _POLL_SECONDS = 0.2
 _STEPS_PER_POLL_SECOND = 5000
 _ORIGINS = {
@@ -61,11 +72,11 @@ executions = group(
 # --- list and show --------------------------------------------------------------------------------------------------
 
 
-@command(executions, "list", "tenuto execution list", "tenuto execution list --schedule nightly -o json")
+@command(executions, "list", "", "--schedule nightly -o json")
 async def list_executions(
     session: Session,
     state: Annotated[State | None, typer.Option(help="Filter by state.")] = None,
-    schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Filter by schedule.")] = None,
+    schedule: Annotated[str | None, option("NAME", "Filter by schedule.")] = None,
     limit: LimitOption = 50,
     below: BelowOption = None,
 ) -> None:
@@ -137,7 +148,7 @@ def outcome_text(execution: Record) -> str | None:
     return None
 
 
-@command(executions, "show", "tenuto execution show 019a8b3c-1d2e", "tenuto execution show 019a8b3c-1d2e -o json")
+@command(executions, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def show_execution(session: Session, execution_id: Id) -> None:
     """Show an execution with all its steps.
 
@@ -149,7 +160,7 @@ async def show_execution(session: Session, execution_id: Id) -> None:
     if session.as_json:
         print_json({**found, "why": task_report.reason_documents(why)})
         return
-    now = await current_time(session)
+    now = await session.now()
     print_rich(
         record_heading(display_state(found), found["schedule_name"], found["id"]),
         "",
@@ -276,7 +287,7 @@ class ExecutionView(LiveView):
         )
 
 
-@command(executions, "watch", "tenuto execution watch 019a8b3c-1d2e", "tenuto execution watch 019a8b3c-1d2e -o json")
+@command(executions, "watch", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def watch_by_id(session: Session, execution_id: Id, timeout: Timeout = None) -> int:
     """Watch an execution until it ends.
 
@@ -307,16 +318,11 @@ async def watch_execution(
 # --- control --------------------------------------------------------------------------------------------------------
 
 
-@command(
-    executions,
-    "cancel",
-    "tenuto execution cancel 019a8b3c-1d2e",
-    "tenuto execution cancel 019a8b3c-1d2e --reason 'wrong file'",
-)
+@command(executions, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e --reason 'wrong file'")
 async def cancel_execution(
     session: Session,
     execution_id: Id,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, stored with the execution.")] = None,
+    reason: Annotated[str | None, option("TEXT", "Reason, stored with the execution.")] = None,
 ) -> None:
     """Cancel an execution: remove the steps that have not started and stop the running ones."""
     with session.as_user() as app:
@@ -330,7 +336,7 @@ async def cancel_execution(
         session.print_message(f"  running steps are being stopped; watch: tenuto execution watch {id}")
 
 
-@command(executions, "pause", "tenuto execution pause 019a8b3c-1d2e", "tenuto execution pause 019a8b3c-1d2e -o json")
+@command(executions, "pause", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def pause_execution(session: Session, execution_id: Id) -> None:
     """Pause an execution: start no more of its steps.
 
@@ -343,7 +349,7 @@ async def pause_execution(session: Session, execution_id: Id) -> None:
     await _report_change(session, id, message)
 
 
-@command(executions, "resume", "tenuto execution resume 019a8b3c-1d2e", "tenuto execution resume 019a8b3c-1d2e -o json")
+@command(executions, "resume", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def resume_execution(session: Session, execution_id: Id) -> None:
     """Resume a paused execution."""
     with session.as_user() as app:
@@ -359,11 +365,11 @@ async def _report_change(session: Session, id: UUID, message: str) -> None:
         session.print_message(message)
 
 
-@command(executions, "retry", "tenuto execution retry 019a8b3c-1d2e", "tenuto execution retry 019a8b3c-1d2e --wait")
+@command(executions, "retry", "019a8b3c-1d2e", "019a8b3c-1d2e --wait")
 async def retry_execution(
     session: Session,
     execution_id: Id,
-    wait: Annotated[bool, typer.Option("--wait", help="Watch until the end; exit code 1 unless completed.")] = False,
+    wait: Annotated[bool, flag("Watch until the end; exit code 1 unless completed.", "--wait")] = False,
     timeout: Timeout = None,
 ) -> int:
     """Retry a failed or cancelled execution from the group in which it ended. Prints the id of the new execution.

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
-import typer
-
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, top_level
 from tenuto.cli.formatting import format_duration, safe_text
+from tenuto.cli.option_parsing import argument, flag, option
 from tenuto.cli.output import compact_json, print_json, print_table, print_text, styled_state
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid, UnknownJob
@@ -35,13 +34,7 @@ jobs = group(
 )
 
 
-@command(
-    jobs,
-    "list",
-    "tenuto job list --app tasks:app",
-    "tenuto job list --app tasks:app -o json",
-    shared=("app", "output", "quiet"),
-)
+@command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"))
 def list_jobs(session: Session) -> None:
     """List the jobs of an app with their input; as JSON, with the schema of the input."""
     registered = [job for _, job in sorted(session.app_with_jobs.jobs.jobs_by_name.items())]
@@ -103,21 +96,15 @@ def _type_name(schema: dict[str, Any]) -> str:
 @command(
     top_level,
     "run",
-    "tenuto run resize --app tasks:app --input '{\"width\": 80}' --wait",
-    "tenuto run resize --app tasks:app --input @picture.json",
+    "resize --app tasks:app --input '{\"width\": 80}' --wait",
+    "resize --app tasks:app --input @picture.json",
 )
 async def run_job(
     session: Session,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, as in `tenuto job list`.")],
-    input: Annotated[
-        str, typer.Option("--input", metavar="JSON|@FILE|-", help="Arguments as a JSON object; - reads stdin.")
-    ] = "{}",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; exit code 1 unless the task completed.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait; requires --wait.")
-    ] = None,
+    job: Annotated[str, argument("JOB", "Name of the job, as in `tenuto job list`.")],
+    input: Annotated[str, option("JSON|@FILE|-", "Arguments as a JSON object; - reads stdin.", "--input")] = "{}",
+    wait: Annotated[bool, flag("Wait for the end; exit code 1 unless the task completed.", "--wait")] = False,
+    timeout: Annotated[float | None, option("SECONDS", "Maximum time to wait; requires --wait.", min=0)] = None,
 ) -> int:
     """Run a job: put a task into the job's queue.
 

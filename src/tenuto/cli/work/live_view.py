@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 
-from tenuto.cli.listing import Record
-from tenuto.cli.output import live_console, print_json, print_text
+from tenuto.cli.output import Record, live_console, print_json, print_text
 
 if TYPE_CHECKING:
     from uuid import UUID

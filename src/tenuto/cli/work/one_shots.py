@@ -11,16 +11,19 @@ import typer
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name, top_level
 from tenuto.cli.definitions.manifest_options import parse_json_object
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative, one_line
-from tenuto.cli.listing import Column, Record, current_time, format_with_age, print_list, record_heading
-from tenuto.cli.option_parsing import translate_error_fields
+from tenuto.cli.formatting import format_duration, format_local_time, format_relative, format_with_age, one_line
+from tenuto.cli.option_parsing import argument, flag, option, translate_error_fields
 from tenuto.cli.output import (
+    Column,
+    Record,
     compact_json,
     fitted_table,
     name_value_table,
     print_json,
+    print_list,
     print_rich,
     print_text,
+    record_heading,
     styled_state,
 )
 from tenuto.cli.work.jobs import read_text_option
@@ -30,7 +33,7 @@ from tenuto.model.policies import RetryPolicy
 from tenuto.model.tasks import parse_duration_seconds
 
 Status = Literal["pending", "running", "completed", "failed", "terminated"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the one-shot, or its beginning.")]
+Id = Annotated[str, argument("ID", "Id of the one-shot, or its beginning.")]
 _OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
 _ENDED_STATUSES = ("completed", "failed", "terminated")
 
@@ -49,26 +52,18 @@ one_shots = group(
 @command(
     one_shots,
     "add",
-    'tenuto once add log.append --in 2h --payload \'{"message": "Hello"}\'',
-    "tenuto once add resize --at 2031-05-17T12:00:00+02:00 --payload @picture.json --app tasks:app",
+    'log.append --in 2h --payload \'{"message": "Hello"}\'',
+    "resize --at 2031-05-17T12:00:00+02:00 --payload @picture.json --app tasks:app",
 )
 async def create_one_shot(
     session: Session,
-    prompt_type: Annotated[
-        str, typer.Argument(metavar="TYPE", help="log.append, http.call, or the name of a job of the app.")
-    ],
-    at: Annotated[
-        str | None, typer.Option(metavar="INSTANT", help="Time with UTC offset: 2031-05-17T12:00:00+02:00.")
-    ] = None,
-    delay: Annotated[str | None, typer.Option("--in", metavar="DURATION", help="Delay: 90s, 15m, 2h, 3d.")] = None,
-    payload: Annotated[
-        str, typer.Option("--payload", metavar="JSON|@FILE|-", help="Input as a JSON object; - reads stdin.")
-    ] = "{}",
-    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag; may be repeated.")] = None,
-    retries: Annotated[
-        int | None, typer.Option(min=0, max=1000, metavar="N", help="Number of attempts. (default: 1)")
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Maximum duration of an attempt.")] = None,
+    prompt_type: Annotated[str, argument("TYPE", "log.append, http.call, or the name of a job of the app.")],
+    at: Annotated[str | None, option("INSTANT", "Time with UTC offset: 2031-05-17T12:00:00+02:00.")] = None,
+    delay: Annotated[str | None, option("DURATION", "Delay: 90s, 15m, 2h, 3d.", "--in")] = None,
+    payload: Annotated[str, option("JSON|@FILE|-", "Input as a JSON object; - reads stdin.", "--payload")] = "{}",
+    tags: Annotated[list[str] | None, option("TAG", "Tag; may be repeated.", "--tag")] = None,
+    retries: Annotated[int | None, option("N", "Number of attempts. (default: 1)", min=0, max=1000)] = None,
+    timeout: Annotated[str | None, option("DURATION", "Maximum duration of an attempt.")] = None,
 ) -> int:
     """Create a one-shot. Prints its id.
 
@@ -84,7 +79,7 @@ async def create_one_shot(
     arguments = parse_json_object(read_text_option(payload, "--payload"), "--payload")
     time_option = {"exec_at": "--in" if at is None else "--at"}
     with session.as_user() as app, translate_error_fields({**_OPTIONS_BY_FIELD, **time_option}):
-        now = await current_time(session)
+        now = await session.now()
         created = await app.one_shots.create(
             at if at is not None else _add_delay(now, delay or ""),
             prompt_type,
@@ -125,20 +120,16 @@ def _add_delay(now: datetime, text: str) -> datetime:
 # --- list and show --------------------------------------------------------------------------------------------------
 
 
-@command(one_shots, "list", "tenuto once list", "tenuto once list --tag order-7 --search picture -o json")
+@command(one_shots, "list", "", "--tag order-7 --search picture -o json")
 async def list_one_shots(
     session: Session,
     status: Annotated[Status | None, typer.Option(help="Filter by status; a final status implies --ended.")] = None,
-    ended: Annotated[bool, typer.Option("--ended", help="Ended one-shots, newest first.")] = False,
-    prompt_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Filter by type.")] = None,
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Filter by tag; may be repeated.")
-    ] = None,
-    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Filter by text in type, tags or payload.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of rows.")] = 50,
-    after: Annotated[
-        str | None, typer.Option(metavar="ID", help="Pagination cursor: id of the last row of the page before.")
-    ] = None,
+    ended: Annotated[bool, flag("Ended one-shots, newest first.", "--ended")] = False,
+    prompt_type: Annotated[str | None, option("TYPE", "Filter by type.", "--type")] = None,
+    tags: Annotated[list[str] | None, option("TAG", "Filter by tag; may be repeated.", "--tag")] = None,
+    search: Annotated[str | None, option("TEXT", "Filter by text in type, tags or payload.")] = None,
+    limit: Annotated[int, option("N", "Maximum number of rows.", min=1, max=1000)] = 50,
+    after: Annotated[str | None, option("ID", "Pagination cursor: id of the last row of the page before.")] = None,
 ) -> None:
     """List open one-shots, next one first; with --ended, the ended ones."""
     operations = session.app.one_shots
@@ -170,7 +161,7 @@ async def list_one_shots(
     )
 
 
-@command(one_shots, "show", "tenuto once show 019a8b3c-1d2e", "tenuto once show 019a8b3c-1d2e -o json")
+@command(one_shots, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def show_one_shot(session: Session, id: Id) -> None:
     """Show an open or ended one-shot with its history."""
     operations = session.app.one_shots
@@ -178,7 +169,7 @@ async def show_one_shot(session: Session, id: Id) -> None:
     if session.as_json:
         print_json(found)
         return
-    now = await current_time(session)
+    now = await session.now()
     stopping = found["stopping"]
     facts = [
         ("due", format_with_age(found["exec_at"], now)),
@@ -213,7 +204,7 @@ def _event_detail(event: Record, due_at: datetime) -> str | None:
 # --- cancel ---------------------------------------------------------------------------------------------------------
 
 
-@command(one_shots, "cancel", "tenuto once cancel 019a8b3c-1d2e", "tenuto once cancel 019a8b3c-1d2e -q")
+@command(one_shots, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e -q")
 async def cancel_one_shot(session: Session, id: Id) -> int:
     """Cancel a one-shot.
 
@@ -233,9 +224,9 @@ async def cancel_one_shot(session: Session, id: Id) -> int:
     return exit_codes.OK
 
 
-@command(one_shots, "wipe", "tenuto once wipe", "tenuto once wipe --yes -o json")
+@command(one_shots, "wipe", "", "--yes -o json")
 async def cancel_all_one_shots(
-    session: Session, yes: Annotated[bool, typer.Option("--yes", help="No confirmation.")] = False
+    session: Session, yes: Annotated[bool, flag("No confirmation.", "--yes")] = False
 ) -> int:
     """Cancel all one-shots in one transaction."""
     with session.as_user() as app:

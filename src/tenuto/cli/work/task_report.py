@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative, one_line, safe_text
-from tenuto.cli.listing import Record, format_with_age
-from tenuto.cli.output import compact_json, fitted_table, state_colour, styled_state
+from tenuto.cli.formatting import (
+    format_duration,
+    format_local_time,
+    format_relative,
+    format_with_age,
+    one_line,
+    safe_text,
+)
+from tenuto.cli.output import Record, compact_json, fitted_table, state_colour, styled_state
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,9 +10,26 @@ import typer
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name, top_level
 from tenuto.cli.formatting import format_duration, format_relative
-from tenuto.cli.listing import Column, Record, current_time, print_list, record_heading
-from tenuto.cli.option_parsing import BelowOption, JobFilter, LimitOption, QueueFilter, TagFilter, build_filters
-from tenuto.cli.output import name_value_table, print_json, print_rich, styled_state
+from tenuto.cli.option_parsing import (
+    BelowOption,
+    JobFilter,
+    LimitOption,
+    QueueFilter,
+    TagFilter,
+    argument,
+    build_filters,
+    flag,
+)
+from tenuto.cli.output import (
+    Column,
+    Record,
+    name_value_table,
+    print_json,
+    print_list,
+    print_rich,
+    record_heading,
+    styled_state,
+)
 from tenuto.cli.work import task_report
 from tenuto.errors import NotFound
 
@@ -20,7 +37,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 TaskState = Literal["waiting", "scheduled", "queued", "running"]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the task, or its beginning.")]
+Id = Annotated[str, argument("ID", "Id of the task, or its beginning.")]
 
 tasks = group(
     top_level,
@@ -31,7 +48,7 @@ tasks = group(
 )
 
 
-@command(tasks, "list", "tenuto task list", "tenuto task list --queue mail --state queued -o json")
+@command(tasks, "list", "", "--queue mail --state queued -o json")
 async def list_tasks(
     session: Session,
     state: Annotated[TaskState | None, typer.Option(help="Filter by state.", show_choices=True)] = None,
@@ -80,11 +97,9 @@ def _state_time(task: Record, now: datetime) -> str:
             return f"created {format_relative(task['created_at'], now)}"
 
 
-@command(tasks, "show", "tenuto task show 019a8b3c-1d2e", "tenuto task show 019a8b3c-1d2e --log")
+@command(tasks, "show", "019a8b3c-1d2e", "019a8b3c-1d2e --log")
 async def show_task(
-    session: Session,
-    task_id: Id,
-    log: Annotated[bool, typer.Option("--log", help="The whole log of every attempt.")] = False,
+    session: Session, task_id: Id, log: Annotated[bool, flag("The whole log of every attempt.", "--log")] = False
 ) -> None:
     """Show an open or ended task with all its attempts.
 
@@ -102,7 +117,7 @@ async def show_task(
         reasons = task_report.reason_documents(why)
         print_json({"id": last["task_id"], "task": task, "why": reasons, "attempts": attempts, "steps": steps})
         return
-    now = await current_time(session)
+    now = await session.now()
     record = {**(task or last), "id": last["task_id"]}
     facts = task_report.task_facts(record, now) + ([] if task is None else task_report.open_task_facts(task, now))
     parts: list[RenderableType] = [
@@ -121,7 +136,7 @@ async def show_task(
     print_rich(*parts)
 
 
-@command(tasks, "why", "tenuto task why 019a8b3c-1d2e", "tenuto task why 019a8b3c-1d2e -o json")
+@command(tasks, "why", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def explain_task(session: Session, task_id: Id) -> None:
     """Explain why a task is not running.
 
@@ -135,11 +150,11 @@ async def explain_task(session: Session, task_id: Id) -> None:
         print_json({"id": why.id, "state": why.state, "reasons": task_report.reason_documents(why)})
         return
     state = "in_progress" if why.state == "running" else why.state
-    reasons = task_report.reason_lines(why, await current_time(session))
+    reasons = task_report.reason_lines(why, await session.now())
     print_rich(record_heading(state, task["name"], why.id), "", *reasons)
 
 
-@command(tasks, "cancel", "tenuto task cancel 019a8b3c-1d2e", "tenuto task cancel 019a8b3c-1d2e -q")
+@command(tasks, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e -q")
 async def cancel_task(session: Session, task_id: Id) -> int:
     """Cancel a task.
 
